@@ -1,0 +1,1 @@
+//! The models live in `tests/`; this library is empty.

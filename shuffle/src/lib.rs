@@ -1,0 +1,1 @@
+//! What moves where, and when it is done.

@@ -1,0 +1,1 @@
+//! Many-to-many messaging for HPC jobs.

@@ -1,0 +1,91 @@
+//! What can go wrong below the shuffle, one variant per thing that a caller does differently about it.
+
+use std::io;
+
+/// Result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, on which object, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option has an unknown name, an impossible value, or contradicts another one.
+    #[error("{key}: {why}")]
+    Config {
+        /// Option as the user spelled it (builder field or environment name).
+        key: String,
+        /// What is wrong with the value and which values are possible.
+        why: String,
+    },
+    /// A libfabric call failed for good.
+    #[error("libfabric {call} failed: {detail} (code {code})")]
+    Fabric {
+        /// Name of the libfabric call.
+        call: &'static str,
+        /// Positive libfabric error number.
+        code: i32,
+        /// libfabric's text for it, and the object concerned.
+        detail: String,
+    },
+    /// No provider of libfabric meets the needs.
+    #[error("no usable libfabric provider: {why}")]
+    NoProvider {
+        /// Each candidate with the reason of its rejection.
+        why: String,
+    },
+    /// An operating-system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted, on which object, and the remedy where one is known.
+        what: String,
+        /// The operating system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The launcher could not tell who we are, or a peer did not arrive.
+    #[error("bootstrap ({launcher}): {why}")]
+    Bootstrap {
+        /// Launcher protocol in use: `pmix`, `pmi1`, `local` or `single`.
+        launcher: &'static str,
+        /// What is missing and from whom.
+        why: String,
+    },
+    /// A peer runs an incompatible version of the wire format.
+    #[error("rank {rank} speaks trihop wire version {theirs}, this process speaks {ours}; start one version everywhere")]
+    Version {
+        /// Peer.
+        rank: u32,
+        /// Our wire version.
+        ours: u32,
+        /// The peer's wire version.
+        theirs: u32,
+    },
+    /// A peer sent bytes, or wrote shared positions, that cannot be true; its traffic is dropped from here on.
+    #[error("rank {rank} sent bytes that are not valid: {why}")]
+    BadPeer {
+        /// Peer.
+        rank: u32,
+        /// Which check failed, with the values.
+        why: String,
+    },
+    /// A peer died or stopped answering within the deadline.
+    #[error("rank {rank} is gone: {why}")]
+    PeerDead {
+        /// Peer.
+        rank: u32,
+        /// How it was noticed.
+        why: String,
+    },
+}
+
+impl Error {
+    /// An operating-system error with what was attempted.
+    pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::System { what: what.into(), source: source.into() }
+    }
+
+    /// A configuration error.
+    pub fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Config { key: key.into(), why: why.into() }
+    }
+}

@@ -1,0 +1,17 @@
+//! How bytes move: shared-memory rings inside a node, libfabric between nodes.
+//!
+//! No routing and no batching policy live here; those belong to `trihop-shuffle`.
+
+pub mod bootstrap;
+pub mod error;
+pub mod fabric;
+pub mod link;
+pub mod memory;
+pub mod park;
+pub mod protocol;
+pub mod ring;
+pub mod sim;
+pub mod sync;
+pub mod topology;
+
+pub use error::{Error, Result};

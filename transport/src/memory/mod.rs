@@ -1,0 +1,5 @@
+//! Hugepage memory: shared segments, registered pools, and the ladder of page sizes under both.
+
+pub mod hugepage;
+pub mod pool;
+pub mod segment;

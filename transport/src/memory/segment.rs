@@ -1,0 +1,1 @@
+//! Shared, sealed, anonymous segments.

@@ -1,0 +1,1 @@
+//! The only importer of atomics, cells and thread primitives.

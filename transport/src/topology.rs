@@ -1,0 +1,1 @@
+//! Ranks, nodes, local ranks and representatives.
