@@ -1,0 +1,380 @@
+//! Credits: a sender starts a batch only against a slot that its receiver has posted for it.
+//!
+//! Every link always has one small slot. Large slots come from a pool that a receiver shares among the peers that
+//! say they want more; an idle peer gives back what it holds. The sum of what is granted never passes what is posted.
+
+use crate::protocol::eager::Slot;
+use crate::protocol::wire::Counters;
+
+/// Sending side of one link.
+#[derive(Debug, Clone)]
+pub struct Sending {
+    next_sequence: u64,
+    accepted: u64,
+    max_in_flight: u32,
+    small_granted: u32,
+    small_used: u32,
+    large_granted: u32,
+    large_used: u32,
+    large_returned: u32,
+}
+
+/// Credit counters that cannot be true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadCounters {
+    /// More batches accepted than were sent.
+    #[error("{accepted} batches accepted, only {sent} sent")]
+    Accepted {
+        /// By the peer.
+        accepted: u64,
+        /// By us.
+        sent: u64,
+    },
+    /// More given back than was granted.
+    #[error("{returned} large slots given back, {held} held")]
+    Returned {
+        /// By the peer, newly.
+        returned: u32,
+        /// What it held.
+        held: u32,
+    },
+    /// A message came in a slot that was not granted.
+    #[error("a message in a {0:?} slot that was not granted")]
+    NotGranted(Slot),
+}
+
+/// `later - earlier` on counters modulo 2^32, `None` when `later` is really the earlier one.
+fn ahead(later: u32, earlier: u32) -> Option<u32> {
+    let distance = later.wrapping_sub(earlier);
+    (distance < 1 << 31).then_some(distance)
+}
+
+impl Sending {
+    /// Nothing granted yet; at most `max_in_flight` batches unacknowledged (`maxrpc`).
+    pub fn new(max_in_flight: u32) -> Self {
+        Self {
+            next_sequence: 0,
+            accepted: 0,
+            max_in_flight,
+            small_granted: 0,
+            small_used: 0,
+            large_granted: 0,
+            large_used: 0,
+            large_returned: 0,
+        }
+    }
+
+    /// Whether another batch may be in flight at all.
+    pub fn may_start(&self) -> bool {
+        self.in_flight() < u64::from(self.max_in_flight)
+    }
+
+    /// Whether a small slot is free for us.
+    pub fn has_small(&self) -> bool {
+        self.small_granted != self.small_used
+    }
+
+    /// Whether a large slot is free for us.
+    pub fn has_large(&self) -> bool {
+        self.large_held() > 0
+    }
+
+    /// Large slots that we hold unused.
+    pub fn large_held(&self) -> u32 {
+        self.large_granted.wrapping_sub(self.large_used).wrapping_sub(self.large_returned)
+    }
+
+    /// Uses up a slot for the next batch and returns the batch's number.
+    ///
+    /// # Panics
+    /// When the slot was not granted: callers ask [`crate::protocol::eager::choose`] first.
+    pub fn start(&mut self, slot: Slot) -> u64 {
+        match slot {
+            Slot::Small => {
+                assert!(self.has_small(), "small slot used without credit");
+                self.small_used = self.small_used.wrapping_add(1);
+            }
+            Slot::Large => {
+                assert!(self.has_large(), "large slot used without credit");
+                self.large_used = self.large_used.wrapping_add(1);
+            }
+        }
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        sequence
+    }
+
+    /// Gives back all large slots that are held unused; returns how many.
+    pub fn give_back_large(&mut self) -> u32 {
+        let held = self.large_held();
+        self.large_returned = self.large_returned.wrapping_add(held);
+        held
+    }
+
+    /// Takes the peer's counters; older ones change nothing. Returns whether anything changed.
+    ///
+    /// # Errors
+    /// [`BadCounters`] when more was accepted than sent.
+    pub fn update(&mut self, counters: &Counters) -> Result<bool, BadCounters> {
+        if counters.accepted > self.next_sequence {
+            return Err(BadCounters::Accepted { accepted: counters.accepted, sent: self.next_sequence });
+        }
+        let mut changed = false;
+        if counters.accepted > self.accepted {
+            self.accepted = counters.accepted;
+            changed = true;
+        }
+        for (mine, theirs) in
+            [(&mut self.small_granted, counters.small_granted), (&mut self.large_granted, counters.large_granted)]
+        {
+            if ahead(theirs, *mine).is_some_and(|d| d > 0) {
+                *mine = theirs;
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Batches that the peer has taken.
+    pub fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// Number of the next batch.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Batches sent and not yet accepted.
+    pub fn in_flight(&self) -> u64 {
+        self.next_sequence - self.accepted
+    }
+
+    /// Large slots given back since the start, for the header.
+    pub fn large_returned(&self) -> u32 {
+        self.large_returned
+    }
+}
+
+/// Receiving side of one link.
+#[derive(Debug, Clone, Default)]
+pub struct Receiving {
+    accepted: u64,
+    small_granted: u32,
+    small_received: u32,
+    large_granted: u32,
+    large_received: u32,
+    large_returned: u32,
+    wanted: u16,
+}
+
+impl Receiving {
+    /// One small slot was posted for this peer: at the start, and each time one is posted again.
+    pub fn grant_small(&mut self) {
+        self.small_granted = self.small_granted.wrapping_add(1);
+    }
+
+    /// A message of this peer came in a slot of that class.
+    ///
+    /// # Errors
+    /// [`BadCounters::NotGranted`] when the peer had no such slot.
+    pub fn received(&mut self, slot: Slot) -> Result<(), BadCounters> {
+        match slot {
+            Slot::Small if self.small_granted != self.small_received => {
+                self.small_received = self.small_received.wrapping_add(1);
+            }
+            Slot::Large if self.large_outstanding() > 0 => {
+                self.large_received = self.large_received.wrapping_add(1);
+            }
+            _ => return Err(BadCounters::NotGranted(slot)),
+        }
+        Ok(())
+    }
+
+    /// Large slots that the peer holds or has used in messages that have not arrived yet.
+    pub fn large_outstanding(&self) -> u32 {
+        self.large_granted.wrapping_sub(self.large_received).wrapping_sub(self.large_returned)
+    }
+
+    /// A batch was taken completely.
+    pub fn accept(&mut self) {
+        self.accepted += 1;
+    }
+
+    /// Takes the peer's demand and what it gives back; returns the number of large slots that came back.
+    ///
+    /// # Errors
+    /// [`BadCounters::Returned`] when it gives back what it does not hold.
+    pub fn update(&mut self, counters: &Counters) -> Result<u32, BadCounters> {
+        self.wanted = counters.wanted;
+        let Some(returned) = ahead(counters.large_returned, self.large_returned) else { return Ok(0) };
+        let held = self.large_outstanding();
+        if returned > held {
+            return Err(BadCounters::Returned { returned, held });
+        }
+        self.large_returned = counters.large_returned;
+        Ok(returned)
+    }
+
+    /// Batches taken since the start.
+    pub fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// Small slots granted since the start, for the header.
+    pub fn small_granted(&self) -> u32 {
+        self.small_granted
+    }
+
+    /// Large slots granted since the start, for the header.
+    pub fn large_granted(&self) -> u32 {
+        self.large_granted
+    }
+
+    /// Batches that wait at the peer, as it last said.
+    pub fn wanted(&self) -> u16 {
+        self.wanted
+    }
+}
+
+/// The large slots of a receiver, shared by its peers.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    free: u32,
+    per_peer: u32,
+    turn: usize,
+}
+
+impl Shared {
+    /// `posted` large slots, of which one peer holds at most `per_peer`.
+    pub fn new(posted: u32, per_peer: u32) -> Self {
+        Self { free: posted, per_peer, turn: 0 }
+    }
+
+    /// A large slot is posted again, or came back unused.
+    pub fn free(&mut self, slots: u32) {
+        self.free += slots;
+    }
+
+    /// Large slots that nobody holds.
+    pub fn free_slots(&self) -> u32 {
+        self.free
+    }
+
+    /// Grants free slots to the peers that want them, one at a time in turn; calls `granted` with each peer's index.
+    pub fn grant(&mut self, peers: &mut [&mut Receiving], mut granted: impl FnMut(usize)) {
+        if peers.is_empty() {
+            return;
+        }
+        let mut passed = 0;
+        while self.free > 0 && passed < peers.len() {
+            let index = self.turn % peers.len();
+            self.turn = index + 1;
+            let peer = &mut *peers[index];
+            let held = peer.large_outstanding();
+            if held < self.per_peer.min(u32::from(peer.wanted)) {
+                peer.large_granted = peer.large_granted.wrapping_add(1);
+                self.free -= 1;
+                passed = 0;
+                granted(index);
+            } else {
+                passed += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Want(usize, u16),
+        Send(usize),
+        Arrive(usize),
+        GiveBack(usize),
+        TellReceiver(usize),
+        TellSender(usize),
+    }
+
+    fn step(peers: usize) -> impl Strategy<Value = Step> {
+        let p = 0..peers;
+        prop_oneof![
+            (p.clone(), 0u16..6).prop_map(|(p, w)| Step::Want(p, w)),
+            p.clone().prop_map(Step::Send),
+            p.clone().prop_map(Step::Arrive),
+            p.clone().prop_map(Step::GiveBack),
+            p.clone().prop_map(Step::TellReceiver),
+            p.prop_map(Step::TellSender),
+        ]
+    }
+
+    proptest! {
+        /// Whatever is lost, late or repeated: granted large slots never pass the posted ones, and none is lost.
+        #[test]
+        fn granted_never_passes_posted(steps in proptest::collection::vec(step(3), 0..400), posted in 1u32..6) {
+            let mut sending = vec![Sending::new(100); 3];
+            let mut receiving = vec![Receiving::default(); 3];
+            let mut wanted = [0u16; 3];
+            let mut flying = [0u32; 3];
+            let mut shared = Shared::new(posted, 4);
+            for step in steps {
+                match step {
+                    Step::Want(p, w) => wanted[p] = w,
+                    Step::Send(p) => if sending[p].has_large() && sending[p].may_start() {
+                        sending[p].start(Slot::Large);
+                        flying[p] += 1;
+                    },
+                    Step::Arrive(p) => if flying[p] > 0 {
+                        flying[p] -= 1;
+                        receiving[p].received(Slot::Large).unwrap();
+                        receiving[p].accept();
+                        shared.free(1); // taken and posted again
+                    },
+                    Step::GiveBack(p) => { sending[p].give_back_large(); }
+                    Step::TellReceiver(p) => {
+                        let counters = Counters { large_returned: sending[p].large_returned(), wanted: wanted[p], ..Counters::default() };
+                        let back = receiving[p].update(&counters).unwrap();
+                        shared.free(back);
+                        let mut peers: Vec<&mut Receiving> = receiving.iter_mut().collect();
+                        shared.grant(&mut peers, |_| ());
+                    }
+                    Step::TellSender(p) => {
+                        let r = &receiving[p];
+                        sending[p].update(&Counters { accepted: r.accepted(), large_granted: r.large_granted(), ..Counters::default() }).unwrap();
+                    }
+                }
+                let outstanding: u32 = receiving.iter().map(Receiving::large_outstanding).sum();
+                prop_assert_eq!(outstanding + shared.free_slots(), posted);
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_counters_are_refused() {
+        let mut sending = Sending::new(4);
+        assert_eq!(
+            sending.update(&Counters { accepted: 1, ..Counters::default() }),
+            Err(BadCounters::Accepted { accepted: 1, sent: 0 })
+        );
+        let mut receiving = Receiving::default();
+        assert_eq!(receiving.received(Slot::Small), Err(BadCounters::NotGranted(Slot::Small)));
+        assert_eq!(receiving.received(Slot::Large), Err(BadCounters::NotGranted(Slot::Large)));
+        assert_eq!(
+            receiving.update(&Counters { large_returned: 5, ..Counters::default() }),
+            Err(BadCounters::Returned { returned: 5, held: 0 })
+        );
+    }
+
+    #[test]
+    fn counters_wrap() {
+        let mut sending = Sending::new(4);
+        sending.small_granted = u32::MAX;
+        sending.small_used = u32::MAX;
+        assert!(sending.update(&Counters { small_granted: 0, ..Counters::default() }).unwrap());
+        assert!(sending.has_small());
+        assert!(!sending.update(&Counters { small_granted: u32::MAX, ..Counters::default() }).unwrap());
+    }
+}

@@ -1,0 +1,69 @@
+//! Rendezvous, receiving side: which announced batches are being fetched, and how many bytes at once (ejection limit).
+
+/// Batches on their way after an announcement. A fetch has a slot number that is also its segment tag.
+#[derive(Debug)]
+pub struct Fetches {
+    slots: Vec<Option<Fetch>>,
+    bytes: usize,
+    limit_bytes: usize,
+}
+
+/// One batch on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetch {
+    /// Index of the link at this receiver.
+    pub link: usize,
+    /// Number of the batch on its link.
+    pub sequence: u64,
+    /// Bytes on their way.
+    pub bytes: usize,
+}
+
+impl Fetches {
+    /// At most `slots` fetches of together `limit_bytes`; a single one may always run.
+    pub fn new(slots: usize, limit_bytes: usize) -> Self {
+        Self { slots: vec![None; slots], bytes: 0, limit_bytes }
+    }
+
+    /// Starts a fetch, or `None` while the limit does not allow it.
+    pub fn begin(&mut self, fetch: Fetch) -> Option<usize> {
+        if self.bytes > 0 && self.bytes + fetch.bytes > self.limit_bytes {
+            return None;
+        }
+        let slot = self.slots.iter().position(Option::is_none)?;
+        self.slots[slot] = Some(fetch);
+        self.bytes += fetch.bytes;
+        Some(slot)
+    }
+
+    /// Ends a fetch; `None` when none was running in that slot.
+    pub fn end(&mut self, slot: usize) -> Option<Fetch> {
+        let fetch = self.slots.get_mut(slot)?.take()?;
+        self.bytes -= fetch.bytes;
+        Some(fetch)
+    }
+
+    /// Bytes on their way.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ejection_limit_holds_and_one_fetch_always_runs() {
+        let mut fetches = Fetches::new(4, 100);
+        let fetch = |bytes| Fetch { link: 0, sequence: 0, bytes };
+        let big = fetches.begin(fetch(1000)).expect("a single fetch may be larger than the limit");
+        assert_eq!(fetches.begin(fetch(1)), None);
+        assert_eq!(fetches.end(big), Some(fetch(1000)));
+        assert_eq!(fetches.end(big), None);
+        let slots: Vec<_> = (0..5).map(|_| fetches.begin(fetch(20))).collect();
+        assert_eq!(slots.iter().flatten().count(), 4, "as many as there are slots");
+        assert_eq!(fetches.bytes(), 80);
+        assert_eq!(fetches.end(99), None);
+    }
+}
