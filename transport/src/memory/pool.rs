@@ -89,6 +89,25 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Copy of `bytes` bytes at `offset` of the mapping, as the simulated network adapter of a peer reads them.
+    ///
+    /// Real adapters read memory that its owner may be writing; here all ranks share one thread, so nobody is.
+    pub(crate) fn peek(&self, offset: u64, bytes: usize) -> Option<Vec<u8>> {
+        let offset = usize::try_from(offset).ok()?;
+        if offset.checked_add(bytes)? > self.inner.mapping.len() {
+            return None;
+        }
+        let mut copy = vec![0u8; bytes];
+        // SAFETY: the range was checked against the mapping, which `inner` keeps alive; no `&mut` into a slot is live
+        // while the single thread of a simulation runs this function.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.inner.mapping.as_ptr().add(offset), copy.as_mut_ptr(), bytes);
+        }
+        Some(copy)
+    }
+}
+
 /// One buffer of a [`Pool`], exclusively ours until it is posted or dropped.
 pub struct Buffer {
     inner: Rc<Inner>,
