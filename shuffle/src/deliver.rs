@@ -1,0 +1,297 @@
+//! Delivery: whole runs to a handler in place, or into a bounded queue from which the application takes them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use trihop_transport::protocol::wire::{
+    BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, run_flags,
+};
+use trihop_transport::topology::Rank;
+use zerocopy::FromBytes;
+
+use crate::engine::outbound::Outbound;
+use crate::error::Result;
+
+/// A record as its receiver sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Message<'a> {
+    /// Rank that sent it.
+    pub source: Rank,
+    /// The 32 bits that the sender gave with it.
+    pub kind: u32,
+    /// Its bytes, in place: they are gone when the handler returns.
+    pub bytes: &'a [u8],
+}
+
+/// What a handler gets to send with: its sends never wait.
+///
+/// What finds no room goes to a bounded spill, which leaves before the application's own sends. Delivery pauses while
+/// less than `handler_reserve_bytes` of the spill are free, so that a handler that sends no more than that per call
+/// never meets [`crate::Error::WouldBlock`].
+pub struct Outbox<'a> {
+    outbound: &'a RefCell<Outbound>,
+}
+
+impl<'a> Outbox<'a> {
+    pub(crate) fn new(outbound: &'a RefCell<Outbound>) -> Self {
+        Self { outbound }
+    }
+
+    /// Sends a record, or spills it.
+    ///
+    /// # Errors
+    /// [`crate::Error::WouldBlock`] when the spill is full too, and the errors of a bad rank or length.
+    pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        self.outbound.borrow_mut().send_or_spill(target, kind, bytes)
+    }
+
+    pub(crate) fn push_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
+        self.outbound.borrow_mut().push_or_spill(target, item)
+    }
+}
+
+/// What arrived for this rank.
+pub(crate) enum Delivery<'a> {
+    /// A whole run.
+    Run(Run<'a>),
+    /// A record that came in fragments.
+    Record { source: u32, kind: u32, bytes: &'a [u8] },
+}
+
+/// A handler as the engine calls it: once per run, never once per record.
+pub(crate) type Handler<'h> = Box<dyn FnMut(Delivery<'_>, &mut Outbox<'_>) -> Result<(), BadRun> + 'h>;
+
+/// Where deliveries go.
+pub(crate) enum Sink<'h> {
+    Handler(Handler<'h>),
+    Queue(DeliveryQueue),
+    /// The stream was shut down.
+    Closed,
+}
+
+/// Deliveries that wait for the application, at most `deliverq_max` records (one run always may).
+#[derive(Debug)]
+pub(crate) struct DeliveryQueue {
+    entries: VecDeque<Entry>,
+    spare: Vec<Vec<u64>>,
+    records: usize,
+    limit_records: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// A run's frame, or a record's bytes behind 8 bytes of kind and source.
+    words: Vec<u64>,
+    bytes: usize,
+    records: usize,
+    whole: Option<(u32, u32)>,
+}
+
+/// Buffers kept for reuse, so that a steady flow allocates nothing.
+const SPARE_BUFFERS: usize = 64;
+
+impl DeliveryQueue {
+    pub fn new(limit_records: usize) -> Self {
+        Self { entries: VecDeque::new(), spare: Vec::new(), records: 0, limit_records }
+    }
+
+    /// Records that wait.
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Whether `count` more records may come.
+    pub fn admits(&self, count: usize) -> bool {
+        self.records == 0 || self.records + count <= self.limit_records
+    }
+
+    /// Copies a delivery.
+    pub fn push(&mut self, delivery: &Delivery<'_>) {
+        let (bytes, records, whole) = match delivery {
+            Delivery::Run(run) => (run.frame, run.header.count as usize, None),
+            Delivery::Record { source, kind, bytes } => (*bytes, 1, Some((*source, *kind))),
+        };
+        let mut words = self.spare.pop().unwrap_or_default();
+        words.clear();
+        words.resize(bytes.len().div_ceil(8), 0);
+        zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..bytes.len()].copy_from_slice(bytes);
+        self.entries.push_back(Entry { words, bytes: bytes.len(), records, whole });
+        self.records += records;
+    }
+
+    /// Gives the oldest delivery to `take`; false when there is none.
+    pub fn pop(
+        &mut self,
+        job_size: u32,
+        take: impl FnOnce(Delivery<'_>) -> Result<(), BadRun>,
+    ) -> Result<bool, BadRun> {
+        let Some(entry) = self.entries.pop_front() else { return Ok(false) };
+        let bytes = &zerocopy::IntoBytes::as_bytes(&entry.words[..])[..entry.bytes];
+        let taken = match entry.whole {
+            Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
+            None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
+        };
+        self.records -= entry.records;
+        if self.spare.len() < SPARE_BUFFERS && entry.bytes <= 65536 {
+            self.spare.push(entry.words);
+        }
+        taken.map(|()| true)
+    }
+}
+
+/// A record that arrives in fragments over one lane or link.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    pub source: u32,
+    pub kind: u32,
+    pub total: usize,
+    pub bytes: Vec<u8>,
+}
+
+/// What a fragment does to its feeder's partial record.
+pub(crate) enum Assembled {
+    /// More is to come.
+    Growing,
+    /// The record is whole.
+    Whole(Partial),
+    /// The record may not begin now: the reassembly limit is reached.
+    Later,
+}
+
+/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one always may).
+#[derive(Debug)]
+pub(crate) struct Reassembly {
+    partials: Vec<Option<Partial>>,
+    reserved_bytes: usize,
+    limit_bytes: usize,
+    max_record_bytes: usize,
+}
+
+impl Reassembly {
+    pub fn new(feeders: usize, limit_bytes: usize, max_record_bytes: usize) -> Self {
+        let partials = (0..feeders).map(|_| None).collect();
+        Self { partials, reserved_bytes: 0, limit_bytes, max_record_bytes }
+    }
+
+    /// Bytes that records in reassembly will take when they are whole.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes
+    }
+
+    /// Whether a record of this feeder is in reassembly.
+    pub fn is_open(&self, feeder: usize) -> bool {
+        self.partials[feeder].is_some()
+    }
+
+    /// Takes one fragment.
+    pub fn add(&mut self, feeder: usize, run: &Run<'_>) -> Result<Assembled, BadRun> {
+        let mut payload = run.payload;
+        if run.header.flags == run_flags::FIRST {
+            if self.partials[feeder].is_some() {
+                return Err(BadRun::Fragment("a record begins inside another"));
+            }
+            let (header, rest) = FragmentHeader::ref_from_prefix(payload)
+                .map_err(|_| BadRun::Fragment("a first fragment without its header"))?;
+            let total = usize::try_from(header.total.get()).unwrap_or(usize::MAX);
+            if total > self.max_record_bytes {
+                return Err(BadRun::Fragment("a record above max_message_bytes"));
+            }
+            if self.reserved_bytes > 0 && self.reserved_bytes + total > self.limit_bytes {
+                return Ok(Assembled::Later);
+            }
+            self.reserved_bytes += total;
+            let partial = Partial {
+                source: run.header.source,
+                kind: header.kind.get(),
+                total,
+                bytes: Vec::with_capacity(total),
+            };
+            self.partials[feeder] = Some(partial);
+            payload = rest;
+            debug_assert_eq!(run.payload.len() - rest.len(), FRAGMENT_HEADER_BYTES);
+        }
+        let place = &mut self.partials[feeder];
+        let partial = place.as_mut().ok_or(BadRun::Fragment("a fragment without a beginning"))?;
+        if partial.source != run.header.source {
+            return Err(BadRun::Fragment("fragments of two sources"));
+        }
+        let missing = partial.total - partial.bytes.len();
+        partial.bytes.extend_from_slice(&payload[..payload.len().min(missing)]);
+        let last = run.header.flags == run_flags::LAST;
+        match (partial.bytes.len() == partial.total, last) {
+            (true, true) => {
+                self.reserved_bytes -= partial.total;
+                Ok(Assembled::Whole(place.take().expect("checked above")))
+            }
+            (false, false) => Ok(Assembled::Growing),
+            (true, false) if payload.len() <= missing && partial.total > 0 => Ok(Assembled::Growing),
+            _ => Err(BadRun::Fragment("fragments do not add up to the record")),
+        }
+    }
+}
+
+/// Smallest frame that can carry a fragment of at least 8 bytes.
+pub(crate) const MIN_FRAGMENT_FRAME: usize = RUN_HEADER_BYTES + FRAGMENT_HEADER_BYTES + 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trihop_transport::protocol::wire::RunHeader;
+
+    fn fragment(flags: u16, source: u32, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; RUN_HEADER_BYTES];
+        frame.extend_from_slice(payload);
+        frame.resize(frame.len().next_multiple_of(8), 0);
+        let length = frame.len();
+        RunHeader { target: 0, source, count: 0, flags }.write(length, &mut frame);
+        frame
+    }
+
+    fn add(reassembly: &mut Reassembly, feeder: usize, frame: &[u8]) -> Result<Assembled, BadRun> {
+        let (run, _) = Run::split(frame, 10).unwrap();
+        reassembly.add(feeder, &run)
+    }
+
+    fn first(total: u64, data: &[u8]) -> Vec<u8> {
+        let mut payload = total.to_le_bytes().to_vec();
+        payload.extend_from_slice(&5u32.to_le_bytes());
+        payload.extend_from_slice(&[0; 4]);
+        payload.extend_from_slice(data);
+        fragment(run_flags::FIRST, 3, &payload)
+    }
+
+    #[test]
+    fn fragments_become_a_record() {
+        let mut reassembly = Reassembly::new(2, 100, 1000);
+        assert!(matches!(add(&mut reassembly, 0, &first(13, b"01234567")), Ok(Assembled::Growing)));
+        assert_eq!(reassembly.reserved_bytes(), 13);
+        match add(&mut reassembly, 0, &fragment(run_flags::LAST, 3, b"89abc")) {
+            Ok(Assembled::Whole(record)) => {
+                assert_eq!((record.source, record.kind, &record.bytes[..]), (3, 5, &b"0123456789abc"[..]));
+            }
+            _ => panic!("not whole"),
+        }
+        assert_eq!(reassembly.reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn the_limit_delays_a_beginning_and_never_a_continuation() {
+        let mut reassembly = Reassembly::new(3, 100, 1000);
+        assert!(matches!(add(&mut reassembly, 0, &first(900, b"01234567")), Ok(Assembled::Growing)));
+        assert!(matches!(add(&mut reassembly, 1, &first(10, b"01234567")), Ok(Assembled::Later)));
+        assert!(!reassembly.is_open(1));
+        let middle = fragment(run_flags::MORE, 3, &[1; 64]);
+        assert!(matches!(add(&mut reassembly, 0, &middle), Ok(Assembled::Growing)));
+    }
+
+    #[test]
+    fn hostile_fragments_are_errors() {
+        let mut reassembly = Reassembly::new(1, 100, 1000);
+        assert!(add(&mut reassembly, 0, &fragment(run_flags::MORE, 3, b"x")).is_err());
+        assert!(add(&mut reassembly, 0, &first(u64::MAX, b"")).is_err());
+        assert!(add(&mut reassembly, 0, &fragment(run_flags::FIRST, 3, b"")).is_err());
+        assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_ok());
+        assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_err());
+        assert!(add(&mut reassembly, 0, &fragment(run_flags::LAST, 3, b"too short")).is_err());
+    }
+}

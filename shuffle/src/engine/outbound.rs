@@ -1,0 +1,544 @@
+//! What a rank sends: open runs, lanes to local ranks, batches to remote representatives, and the spill of handlers.
+
+use trihop_transport::link::{Link, Mover};
+use trihop_transport::memory::pool::Pool;
+use trihop_transport::protocol::wire::{
+    BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader,
+    RunHeader, align8, run_flags,
+};
+use trihop_transport::topology::Rank;
+use zerocopy::IntoBytes;
+
+use crate::config::StreamOptions;
+use crate::error::{Error, Result};
+use crate::queue::lane::LaneQueue;
+use crate::queue::remote::RemoteQueue;
+use crate::queue::runs::RunTable;
+use crate::queue::spill::Spill;
+use crate::queue::Feeder;
+use crate::route::{Hop, Place, Route, ThreeHop};
+
+/// The queues of all three classes.
+pub(crate) struct Queues {
+    pub route: ThreeHop,
+    /// Origin lanes, by local rank; the own one carries messages to oneself.
+    pub origin: Vec<LaneQueue>,
+    /// Relay lanes, by local rank; the own one is never used.
+    pub relay: Vec<LaneQueue>,
+    /// Remote queues of the nodes that this rank represents.
+    pub remotes: Vec<RemoteQueue>,
+    /// Their nodes, ascending.
+    pub nodes: Vec<u32>,
+    /// Batch buffers, where there are links.
+    pub batches: Option<Pool>,
+}
+
+impl Queues {
+    /// Adds a frame to the queue of its next hop. `None` when no route leads there from this place.
+    pub fn push(
+        &mut self,
+        at: Place,
+        target: Rank,
+        frame: &[u8],
+        flags: u16,
+        feeder: Feeder,
+    ) -> Option<bool> {
+        self.push_with(at, target, frame.len(), flags, feeder, |space| space.copy_from_slice(frame))
+    }
+
+    /// Adds a frame that `write` fills in place.
+    pub fn push_with(
+        &mut self,
+        at: Place,
+        target: Rank,
+        bytes: usize,
+        flags: u16,
+        feeder: Feeder,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<bool> {
+        match self.route.next_hop(at, target)? {
+            Hop::Deliver => None,
+            Hop::Local(local) => {
+                let lanes = if at == Place::TargetRep { &mut self.relay } else { &mut self.origin };
+                Some(lanes.get_mut(local as usize)?.push_with(bytes, flags, feeder, write))
+            }
+            Hop::Fabric(node) => {
+                let index = self.nodes.binary_search(&node.0).ok()?;
+                let pool = self.batches.as_ref()?;
+                Some(self.remotes[index].push_with(bytes, flags, feeder, pool, write))
+            }
+        }
+    }
+}
+
+/// A record that is longer than a frame and has not left completely.
+struct Large {
+    target: Rank,
+    total: usize,
+    left: Vec<u8>,
+    done: usize,
+}
+
+/// Everything that a rank has to send on one stream.
+pub(crate) struct Outbound {
+    pub queues: Queues,
+    pub runs: RunTable,
+    pub spill: Spill,
+    large: Option<Large>,
+    rank: u32,
+    size: u32,
+    /// Bytes of an item, 0 on a byte shuffle.
+    item_bytes: usize,
+    frame_bytes: usize,
+    max_message_bytes: usize,
+    linger_ns: u64,
+    runs_since_ns: u64,
+    pushed: bool,
+    /// Records that the application or a handler sent.
+    pub sent: u64,
+    /// Payload bytes of them.
+    pub sent_bytes: u64,
+    /// Refusals for want of room.
+    pub would_block: u64,
+    /// Shut down: nothing more is taken.
+    pub closed: bool,
+}
+
+/// After this long without anything to send, large slots go back to their receiver.
+const IDLE_NS: u64 = 20_000_000;
+
+impl Outbound {
+    pub fn new(
+        queues: Queues,
+        rank: u32,
+        size: u32,
+        item_bytes: usize,
+        frame_bytes: usize,
+        options: &StreamOptions,
+    ) -> Self {
+        let run_bytes = options.run_bytes.max(RUN_HEADER_BYTES + align8(item_bytes)).min(frame_bytes) & !7;
+        Self {
+            queues,
+            runs: RunTable::new(size, run_bytes, options.run_table_bytes),
+            spill: Spill::new(options.spill_bytes),
+            large: None,
+            rank,
+            size,
+            item_bytes,
+            frame_bytes,
+            max_message_bytes: options.max_message_bytes,
+            linger_ns: options.linger_us * 1000,
+            runs_since_ns: 0,
+            pushed: false,
+            sent: 0,
+            sent_bytes: 0,
+            would_block: 0,
+            closed: false,
+        }
+    }
+
+    /// Bytes of an item, 0 on a byte shuffle.
+    pub fn item_bytes(&self) -> usize {
+        self.item_bytes
+    }
+
+    fn check(&self, target: Rank, bytes: usize) -> Result<()> {
+        if target.0 >= self.size {
+            return Err(Error::Rank { rank: target.0, size: self.size });
+        }
+        if bytes > self.max_message_bytes {
+            return Err(Error::TooLarge { bytes, limit: self.max_message_bytes });
+        }
+        if self.closed {
+            return Err(Error::Closed("(this one)".into()));
+        }
+        Ok(())
+    }
+
+    /// A send of the application: it waits behind whatever handlers spilled.
+    pub fn try_send(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
+        self.check(target, payload.len())?;
+        if !self.spill.is_empty() {
+            self.would_block += 1;
+            return Err(Error::WouldBlock);
+        }
+        self.accept(target, kind, payload)
+    }
+
+    /// A send of a handler.
+    pub fn send_or_spill(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
+        self.check(target, payload.len())?;
+        if self.spill.is_empty() {
+            match self.accept(target, kind, payload) {
+                Err(Error::WouldBlock) => {}
+                other => return other,
+            }
+        }
+        self.spill_or_refuse(target, kind, payload)
+    }
+
+    /// An item of the application.
+    #[inline]
+    pub fn try_push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
+        if self.spill.is_empty() && target.0 < self.size && !self.closed {
+            if let Ok(space) = self.runs.push(target.0, item.len()) {
+                space.copy_from_slice(item);
+                self.sent += 1;
+                self.pushed = true;
+                return Ok(());
+            }
+        }
+        self.try_push_slow(target, item)
+    }
+
+    #[cold]
+    fn try_push_slow(&mut self, target: Rank, item: &[u8]) -> Result<()> {
+        self.check(target, item.len())?;
+        if !self.spill.is_empty() {
+            self.would_block += 1;
+            return Err(Error::WouldBlock);
+        }
+        self.accept_item(target, item)
+    }
+
+    /// An item of a handler.
+    pub fn push_or_spill(&mut self, target: Rank, item: &[u8]) -> Result<()> {
+        self.check(target, item.len())?;
+        if self.spill.is_empty() {
+            match self.accept_item(target, item) {
+                Err(Error::WouldBlock) => {}
+                other => return other,
+            }
+        }
+        self.spill_or_refuse(target, 0, item)
+    }
+
+    fn spill_or_refuse(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
+        if self.spill.push(target.0, kind, payload) {
+            Ok(())
+        } else {
+            self.would_block += 1;
+            Err(Error::WouldBlock)
+        }
+    }
+
+    fn accept_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
+        let space = self.space_in_run(target, item.len())?;
+        space.copy_from_slice(item);
+        self.sent += 1;
+        self.sent_bytes += item.len() as u64;
+        self.pushed = true;
+        Ok(())
+    }
+
+    fn accept(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
+        let bytes = RECORD_HEADER_BYTES + align8(payload.len());
+        if bytes <= self.runs.capacity() {
+            let space = self.space_in_run(target, bytes)?;
+            write_record(space, kind, payload);
+        } else {
+            self.accept_alone(target, kind, payload, bytes)?;
+        }
+        self.sent += 1;
+        self.sent_bytes += payload.len() as u64;
+        self.pushed = true;
+        Ok(())
+    }
+
+    /// Space in the open run of `target`; a run that is in the way leaves first.
+    fn space_in_run(&mut self, target: Rank, bytes: usize) -> Result<&mut [u8]> {
+        if self.large.is_some() && !self.continue_large() {
+            self.would_block += 1;
+            return Err(Error::WouldBlock);
+        }
+        // Asked twice, since the borrow checker does not see that the first answer ends in the error case.
+        if let Err(slot) = self.runs.push(target.0, bytes).map(|_| ()) {
+            if !self.emit(slot) {
+                self.would_block += 1;
+                return Err(Error::WouldBlock);
+            }
+            return Ok(self.runs.push(target.0, bytes).expect("the slot is empty now"));
+        }
+        Ok(self.runs.last_pushed(target.0, bytes))
+    }
+
+    /// A record that does not fit a run: a frame of its own, or fragments.
+    fn accept_alone(&mut self, target: Rank, kind: u32, payload: &[u8], bytes: usize) -> Result<()> {
+        let refused = |this: &mut Self| {
+            this.would_block += 1;
+            Err(Error::WouldBlock)
+        };
+        if self.large.is_some() && !self.continue_large() {
+            return refused(self);
+        }
+        if let Some(slot) = self.runs.open_run_of(target.0) {
+            if !self.emit(slot) {
+                return refused(self);
+            }
+        }
+        let frame_bytes = RUN_HEADER_BYTES + bytes;
+        if frame_bytes <= self.frame_bytes {
+            let header = RunHeader { target: target.0, source: self.rank, count: 1, flags: 0 };
+            let write = |space: &mut [u8]| {
+                header.write(frame_bytes, space);
+                write_record(&mut space[RUN_HEADER_BYTES..], kind, payload);
+            };
+            let pushed = self.queues.push_with(
+                Place::Source,
+                target,
+                frame_bytes,
+                0,
+                Feeder::APPLICATION,
+                write,
+            );
+            return if pushed == Some(true) { Ok(()) } else { refused(self) };
+        }
+        let done = self.push_fragments(target, kind, payload.len(), 0, payload);
+        if done == 0 {
+            return refused(self);
+        }
+        if done < payload.len() {
+            let left = payload[done..].to_vec();
+            self.large = Some(Large { target, total: payload.len(), left, done });
+        }
+        Ok(())
+    }
+
+    /// Sends as many fragments as fit; `data` is the record from byte `done` on. Returns the bytes that left.
+    fn push_fragments(&mut self, target: Rank, kind: u32, total: usize, done: usize, data: &[u8]) -> usize {
+        let mut left = data;
+        while !left.is_empty() {
+            let first = done == 0 && left.len() == data.len();
+            let head = if first { FRAGMENT_HEADER_BYTES } else { 0 };
+            let piece = left.len().min(self.frame_bytes - RUN_HEADER_BYTES - head) ;
+            // Every fragment but the last fills its frame, so that only the last one is padded.
+            let last = piece == left.len();
+            let flags = if first { run_flags::FIRST } else if last { run_flags::LAST } else { run_flags::MORE };
+            // A record needs two fragments at least: its frame did not fit one.
+            let piece = if first && last { piece / 2 & !7 } else { piece };
+            let frame_bytes = RUN_HEADER_BYTES + head + align8(piece);
+            let header = RunHeader { target: target.0, source: self.rank, count: u16::from(last && !first), flags };
+            let write = |space: &mut [u8]| {
+                header.write(frame_bytes, space);
+                let mut at = RUN_HEADER_BYTES;
+                if first {
+                    let fragment = FragmentHeader {
+                        total: (total as u64).into(),
+                        kind: kind.into(),
+                        reserved: 0.into(),
+                    };
+                    space[at..at + head].copy_from_slice(fragment.as_bytes());
+                    at += head;
+                }
+                space[at..at + piece].copy_from_slice(&left[..piece]);
+                space[at + piece..].fill(0);
+            };
+            let pushed = self.queues.push_with(
+                Place::Source,
+                target,
+                frame_bytes,
+                flags,
+                Feeder::APPLICATION,
+                write,
+            );
+            if pushed != Some(true) {
+                break;
+            }
+            left = &left[piece..];
+        }
+        data.len() - left.len()
+    }
+
+    /// Goes on with a long record; true when none is left.
+    fn continue_large(&mut self) -> bool {
+        let Some(mut large) = self.large.take() else { return true };
+        let moved = self.push_fragments(large.target, 0, large.total, large.done, &large.left);
+        large.done += moved;
+        large.left.drain(..moved);
+        if large.left.is_empty() {
+            return true;
+        }
+        self.large = Some(large);
+        false
+    }
+
+    /// Moves an open run into the queue of its next hop; false when that has no room.
+    fn emit(&mut self, slot: usize) -> bool {
+        if self.large.is_some() && !self.continue_large() {
+            return false;
+        }
+        let (target, frame) = self.runs.frame(slot, self.rank);
+        let pushed = self.queues.push(Place::Source, Rank(target), frame, 0, Feeder::APPLICATION);
+        if pushed == Some(true) {
+            self.runs.close(slot);
+            true
+        } else {
+            false
+        }
+    }
+
+    /// Space for a record that the application fills in place; [`Outbound::retract`] takes it back.
+    pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<()> {
+        self.check(target, bytes)?;
+        if !self.spill.is_empty() {
+            return Err(Error::WouldBlock);
+        }
+        let whole = RECORD_HEADER_BYTES + align8(bytes);
+        let space = self.space_in_run(target, whole)?;
+        let header = RecordHeader { kind: kind.into(), length: (bytes as u32).into() };
+        space[..RECORD_HEADER_BYTES].copy_from_slice(header.as_bytes());
+        space[RECORD_HEADER_BYTES..].fill(0);
+        Ok(())
+    }
+
+    /// The space of the last reservation.
+    pub fn reserved(&mut self, target: Rank, bytes: usize) -> &mut [u8] {
+        let whole = RECORD_HEADER_BYTES + align8(bytes);
+        let space = self.runs.last_pushed(target.0, whole);
+        &mut space[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
+    }
+
+    /// The last reservation is a record now.
+    pub fn committed(&mut self, bytes: usize) {
+        self.sent += 1;
+        self.sent_bytes += bytes as u64;
+        self.pushed = true;
+    }
+
+    /// The last reservation is given up.
+    pub fn retract(&mut self, target: Rank, bytes: usize) {
+        self.runs.retract(target.0, RECORD_HEADER_BYTES + align8(bytes));
+    }
+
+    /// Largest record that [`Outbound::reserve`] can place.
+    pub fn reservable_bytes(&self) -> usize {
+        self.runs.capacity() - RECORD_HEADER_BYTES
+    }
+
+    /// Moves what was refused earlier: a long record, the spill. True when something moved.
+    pub fn retry(&mut self) -> bool {
+        let mut moved = false;
+        if let Some(done) = self.large.as_ref().map(|l| l.done) {
+            let finished = self.continue_large();
+            moved |= finished || self.large.as_ref().is_some_and(|l| l.done > done);
+        }
+        while let Some((target, kind, payload)) = self.spill.front() {
+            // The record is copied out of the spill while it is still counted there: the bound holds throughout.
+            let payload = payload.to_vec();
+            let accepted = if self.item_bytes > 0 {
+                self.accept_item(Rank(target), &payload)
+            } else {
+                self.accept(Rank(target), kind, &payload)
+            };
+            if accepted.is_err() {
+                break;
+            }
+            self.spill.pop();
+            moved = true;
+        }
+        moved
+    }
+
+    /// Closes all open runs; true when none is left.
+    pub fn close_runs(&mut self) -> bool {
+        let mut at = 0;
+        while let Some(slot) = self.runs.open_slot(at) {
+            if !self.emit(slot) {
+                at += 1; // `emit` removes a run that left, so the next one takes its place
+            }
+        }
+        if self.runs.open_runs() == 0 {
+            self.runs_since_ns = 0;
+        }
+        self.runs.open_runs() == 0 && self.large.is_none()
+    }
+
+    /// Moves on what has waited long enough: at once while the application only polls, by age while it sends.
+    pub fn age(&mut self, now_ns: u64, idle: bool) {
+        if self.runs.open_runs() > 0 {
+            if self.runs_since_ns == 0 {
+                self.runs_since_ns = now_ns.max(1);
+            }
+            let aged = now_ns.saturating_sub(self.runs_since_ns) >= self.linger_ns;
+            if aged || (!self.pushed && idle) {
+                self.close_runs();
+            }
+        } else {
+            self.runs_since_ns = 0;
+        }
+        self.pushed = false;
+        self.publish();
+        for remote in &mut self.queues.remotes {
+            if remote.has_open() {
+                if remote.open_since_ns == 0 {
+                    remote.open_since_ns = now_ns.max(1);
+                }
+                let aged = now_ns.saturating_sub(remote.open_since_ns) >= self.linger_ns;
+                if (idle && remote.is_idle()) || (aged && remote.ready_batches() == 0) {
+                    remote.seal();
+                }
+            }
+            if !remote.is_idle() || remote.has_open() || !remote.credit.has_large() {
+                remote.idle_since_ns = 0;
+            } else if remote.idle_since_ns == 0 {
+                remote.idle_since_ns = now_ns.max(1);
+            }
+        }
+    }
+
+    /// Whether a link has been idle long enough to give its large slots back.
+    pub fn may_give_back(&self, link: usize, now_ns: u64) -> bool {
+        let since = self.queues.remotes[link].idle_since_ns;
+        since > 0 && now_ns.saturating_sub(since) >= IDLE_NS
+    }
+
+    /// Shows the consumers of all lanes what was added.
+    pub fn publish(&mut self) {
+        for lane in self.queues.origin.iter_mut().chain(&mut self.queues.relay) {
+            lane.publish();
+        }
+    }
+
+    /// Seals every open batch.
+    pub fn seal(&mut self) {
+        for remote in &mut self.queues.remotes {
+            remote.seal();
+        }
+    }
+
+    /// Whether anything is still private: open runs, a long record, spilled records, open batches.
+    pub fn has_partial(&self) -> bool {
+        self.runs.open_runs() > 0
+            || self.large.is_some()
+            || !self.spill.is_empty()
+            || self.queues.remotes.iter().any(RemoteQueue::has_open)
+    }
+
+    /// Whether nothing waits before the lanes and the wire, and the wire owes nothing.
+    pub fn is_quiet(&self) -> bool {
+        !self.has_partial() && self.queues.remotes.iter().all(RemoteQueue::is_idle)
+    }
+
+    /// Bytes of the long record that waits, if one does.
+    pub fn large_bytes(&self) -> usize {
+        self.large.as_ref().map_or(0, |l| l.left.len())
+    }
+}
+
+fn write_record(space: &mut [u8], kind: u32, payload: &[u8]) {
+    let header = RecordHeader { kind: kind.into(), length: (payload.len() as u32).into() };
+    space[..RECORD_HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let end = RECORD_HEADER_BYTES + payload.len();
+    space[RECORD_HEADER_BYTES..end].copy_from_slice(payload);
+    space[end..].fill(0);
+}
+
+/// Size of a batch buffer for batches of `target_bytes` and frames of at most `frame_bytes`.
+pub(crate) fn batch_buffer_bytes(target_bytes: usize, frame_bytes: usize) -> usize {
+    target_bytes.max(frame_bytes + BATCH_HEADER_BYTES).next_multiple_of(64)
+}
+
+/// The mover that a stream uses on this link.
+pub(crate) fn mover(link: &dyn Link) -> Mover {
+    link.limits().mover
+}

@@ -1,0 +1,64 @@
+//! What can go wrong in a shuffle, one variant per thing that a caller does differently about it.
+
+/// Result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call on a job, shuffle or stream did not do what it says.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No room now; nothing was taken. Poll (and, without a handler, take deliveries), then try again.
+    #[error("the queue towards this rank is full; poll and try again")]
+    WouldBlock,
+    /// A destination outside the job.
+    #[error("rank {rank} does not exist in a job of {size} ranks")]
+    Rank {
+        /// As given.
+        rank: u32,
+        /// Ranks of the job.
+        size: u32,
+    },
+    /// A record above `max_message_bytes`.
+    #[error("a record of {bytes} bytes is above the limit of {limit} bytes; raise `max_message_bytes`")]
+    TooLarge {
+        /// Length of the record.
+        bytes: usize,
+        /// The limit in force.
+        limit: usize,
+    },
+    /// A call that waits or polls, from inside a handler.
+    #[error("{0} cannot be called inside a handler; send through its outbox instead")]
+    Nested(&'static str),
+    /// The shuffle was shut down.
+    #[error("shuffle `{0}` is shut down")]
+    Closed(String),
+    /// The ranks do not agree about a stream.
+    #[error("stream `{name}` differs between ranks: {why}; open the same streams in the same order on every rank")]
+    Mismatch {
+        /// Name of the stream here.
+        name: String,
+        /// What differs.
+        why: String,
+    },
+    /// An option that is unknown, impossible, or contradicts another.
+    #[error("option {key}: {why}")]
+    Config {
+        /// Option as spelled.
+        key: String,
+        /// What is wrong with it and what is possible.
+        why: String,
+    },
+    /// The transport failed.
+    #[error(transparent)]
+    Transport(#[from] trihop_transport::Error),
+}
+
+impl Error {
+    pub(crate) fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Config { key: key.into(), why: why.into() }
+    }
+
+    pub(crate) fn bad_peer(rank: u32, why: impl ToString) -> Self {
+        Self::Transport(trihop_transport::Error::BadPeer { rank, why: why.to_string() })
+    }
+}

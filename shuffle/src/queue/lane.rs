@@ -1,0 +1,121 @@
+//! Output over a lane: a rank's local queues of the origin and the relay class.
+
+use trihop_transport::ring::{Corrupt, Producer};
+
+use super::{Feeder, Turn};
+
+/// One lane as an output queue: bounded by `maxrpc x buftarget`, published once per `buftarget`.
+pub(crate) struct LaneQueue {
+    producer: Producer,
+    turn: Turn,
+    limit_bytes: usize,
+    publish_bytes: usize,
+    /// Bytes of the frame that found no room, until it does.
+    wanted_bytes: usize,
+    /// Frames added since the start.
+    pub frames: u64,
+    /// Frames that found no room when they came.
+    pub waits: u64,
+}
+
+impl LaneQueue {
+    /// A queue over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
+    pub fn new(producer: Producer, publish_bytes: usize, limit_bytes: usize) -> Self {
+        Self { producer, turn: Turn::default(), limit_bytes, publish_bytes, wanted_bytes: 0, frames: 0, waits: 0 }
+    }
+
+    /// Adds a frame with these run flags; false when there is no room or another feeder's record is being sent.
+    #[inline]
+    pub fn push(&mut self, frame: &[u8], flags: u16, feeder: Feeder) -> bool {
+        self.push_with(frame.len(), flags, feeder, |space| space.copy_from_slice(frame))
+    }
+
+    /// Adds a frame that `write` fills in place.
+    #[inline]
+    pub fn push_with(
+        &mut self,
+        bytes: usize,
+        flags: u16,
+        feeder: Feeder,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        if !self.turn.admits(feeder) || !self.fits(bytes) {
+            self.refuse(bytes);
+            return false;
+        }
+        let Some(space) = self.producer.reserve(bytes) else {
+            self.refuse(bytes);
+            return false;
+        };
+        write(space);
+        self.producer.commit(bytes);
+        self.turn.added(feeder, flags);
+        self.frames += 1;
+        self.wanted_bytes = 0;
+        if self.producer.pending_bytes() >= self.publish_bytes {
+            self.producer.publish();
+        }
+        true
+    }
+
+    /// Whether the queue's own bound admits a frame: one frame always may, however small the bound.
+    fn fits(&mut self, bytes: usize) -> bool {
+        self.limit_bytes >= self.producer.capacity_bytes() || {
+            let used = self.producer.in_use_bytes();
+            used == 0 || used + bytes <= self.limit_bytes || {
+                self.producer.has_room(bytes);
+                let used = self.producer.in_use_bytes();
+                used == 0 || used + bytes <= self.limit_bytes
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, bytes: usize) {
+        if self.wanted_bytes == 0 {
+            self.waits += 1;
+        }
+        self.wanted_bytes = bytes;
+        self.publish();
+    }
+
+    /// Shows the consumer what was added.
+    pub fn publish(&mut self) {
+        if self.producer.pending_bytes() > 0 {
+            self.producer.publish();
+        }
+    }
+
+    /// Position behind the last frame added.
+    pub fn produced(&self) -> u64 {
+        self.producer.produced()
+    }
+
+    /// Position up to which the consumer has taken everything.
+    pub fn consumed(&mut self) -> Result<u64, Corrupt> {
+        self.producer.consumed()
+    }
+
+    /// Bytes that the consumer has not released yet.
+    pub fn in_use_bytes(&self) -> usize {
+        self.producer.in_use_bytes()
+    }
+
+    /// Before sleeping: asks the consumer to ring when space comes free, if something waits for it.
+    pub fn want_space(&mut self) {
+        if self.wanted_bytes > 0 {
+            self.producer.want_space();
+        }
+    }
+
+    /// Asks the consumer to ring at its next release.
+    pub fn want_release(&mut self) {
+        self.producer.want_space();
+    }
+
+    /// Whether what waits for space would find it now.
+    pub fn space_came(&mut self) -> bool {
+        let bytes = self.wanted_bytes;
+        bytes > 0 && self.fits(bytes) && self.producer.has_room(bytes)
+    }
+}

@@ -1,0 +1,332 @@
+//! Output over the fabric: one open batch per link, full batches waiting for credit, batches in flight.
+
+use std::collections::VecDeque;
+
+use trihop_transport::link::{Link, Mover, Peer, PostError, Tag, Token};
+use trihop_transport::memory::pool::{Buffer, Pool};
+use trihop_transport::protocol::credit::Sending;
+use trihop_transport::protocol::eager::{Passage, Slot, choose};
+use trihop_transport::protocol::wire::{
+    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters, run_flags,
+};
+use zerocopy::IntoBytes;
+
+use super::{Feeder, Turn};
+use crate::engine::tags::{TagClass, tag, token};
+use crate::error::{Error, Result};
+
+/// A batch whose runs wait in our memory until the receiver has fetched them.
+struct Exposed {
+    sequence: u64,
+    buffer: Option<Buffer>,
+    bytes: usize,
+    /// Receive slot named by the receiver's clear-to-send, once it came.
+    segment: Option<u32>,
+}
+
+/// Sizes that all links of a stream share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchSizes {
+    /// A batch is sealed when it holds this much (`buftarget`).
+    pub target_bytes: usize,
+    /// Size of a batch buffer.
+    pub buffer_bytes: usize,
+    /// Size of a small receive slot.
+    pub small_bytes: usize,
+    /// Size of a large receive slot; a longer message is announced.
+    pub large_bytes: usize,
+}
+
+/// What identifies our side in every header of a stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Identity {
+    pub stream: u16,
+    pub rank: u32,
+    pub cookie: u64,
+    pub mover: Mover,
+}
+
+/// The remote queue of one link: everything for the node behind it.
+pub(crate) struct RemoteQueue {
+    /// Rank of the representative at the other end.
+    pub rank: u32,
+    pub peer: Peer,
+    pub credit: Sending,
+    open: Option<(Buffer, usize)>,
+    ready: VecDeque<(Buffer, usize)>,
+    exposed: VecDeque<Exposed>,
+    turn: Turn,
+    sizes: BatchSizes,
+    max_in_flight: usize,
+    /// Virtual or monotonic time at which the open batch was first seen, 0 when none.
+    pub open_since_ns: u64,
+    /// Time of the last sign of life of this peer while something was owed to us.
+    pub alive_ns: u64,
+    /// Time since which nothing was sent, 0 while something is.
+    pub idle_since_ns: u64,
+    /// Frames added since the start.
+    pub frames: u64,
+    /// Frames that found no room when they came.
+    pub waits: u64,
+    /// Batches sealed since the start.
+    pub batches: u64,
+    /// Bytes handed to the fabric since the start, headers included.
+    pub wire_bytes: u64,
+    waiting: bool,
+}
+
+impl RemoteQueue {
+    /// An empty queue with one small slot granted, as both ends agree at the start.
+    pub fn new(rank: u32, peer: Peer, sizes: BatchSizes, maxrpc: u32) -> Self {
+        let mut credit = Sending::new(maxrpc);
+        let granted = Counters { small_granted: 1, ..Counters::default() };
+        credit.update(&granted).expect("nothing accepted yet");
+        Self {
+            rank,
+            peer,
+            credit,
+            open: None,
+            ready: VecDeque::with_capacity(maxrpc as usize + 1),
+            exposed: VecDeque::new(),
+            turn: Turn::default(),
+            sizes,
+            max_in_flight: maxrpc as usize,
+            open_since_ns: 0,
+            alive_ns: 0,
+            idle_since_ns: 0,
+            frames: 0,
+            waits: 0,
+            batches: 0,
+            wire_bytes: 0,
+            waiting: false,
+        }
+    }
+
+    /// Adds a frame with these run flags; false when there is no room or another feeder's record is being sent.
+    pub fn push(&mut self, frame: &[u8], flags: u16, feeder: Feeder, pool: &Pool) -> bool {
+        self.push_with(frame.len(), flags, feeder, pool, |space| space.copy_from_slice(frame))
+    }
+
+    /// Adds a frame that `write` fills in place.
+    pub fn push_with(
+        &mut self,
+        bytes: usize,
+        flags: u16,
+        feeder: Feeder,
+        pool: &Pool,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        if !self.turn.admits(feeder) || !self.make_room(bytes, pool) {
+            if !self.waiting {
+                self.waits += 1;
+                self.waiting = true;
+            }
+            return false;
+        }
+        let (buffer, used) = self.open.as_mut().expect("make_room opened a batch");
+        let space = &mut buffer[*used..*used + bytes];
+        write(space);
+        space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+        *used += bytes;
+        let full = *used >= self.sizes.target_bytes;
+        self.turn.added(feeder, flags);
+        self.frames += 1;
+        self.waiting = false;
+        if full || flags & run_flags::LAST != 0 && self.credit.in_flight() == 0 {
+            self.seal();
+        }
+        true
+    }
+
+    fn make_room(&mut self, bytes: usize, pool: &Pool) -> bool {
+        if let Some((_, used)) = &self.open {
+            if used + bytes <= self.sizes.buffer_bytes {
+                return true;
+            }
+            self.seal();
+        }
+        if self.ready.len() + self.credit.in_flight() as usize > self.max_in_flight {
+            return false;
+        }
+        match pool.take() {
+            Some(buffer) => {
+                self.open = Some((buffer, BATCH_HEADER_BYTES));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Closes the open batch, if it holds anything.
+    pub fn seal(&mut self) {
+        if let Some(batch) = self.open.take() {
+            self.ready.push_back(batch);
+            self.batches += 1;
+            self.open_since_ns = 0;
+        }
+    }
+
+    /// Whether records wait in an open batch.
+    pub fn has_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Whether nothing waits to be posted and nothing is unacknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.ready.is_empty() && self.credit.in_flight() == 0
+    }
+
+    /// Whether anything waits for the peer or for credit.
+    pub fn owes(&self) -> bool {
+        !self.is_idle()
+    }
+
+    /// Number of the batch behind everything that was sealed so far.
+    pub fn sealed(&self) -> u64 {
+        self.credit.next_sequence() + self.ready.len() as u64
+    }
+
+    /// Batches that are sealed but not posted.
+    pub fn ready_batches(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Bytes that wait in the open batch.
+    pub fn open_bytes(&self) -> usize {
+        self.open.as_ref().map_or(0, |(_, used)| used - BATCH_HEADER_BYTES)
+    }
+
+    /// Slots that this queue could use, for the header.
+    pub fn wanted(&self) -> u16 {
+        let wanted = self.ready.len() as u64 + self.credit.in_flight() + u64::from(self.open.is_some());
+        wanted.min(u64::from(u16::MAX)) as u16
+    }
+
+    /// The receiver is ready for the announced batch `sequence` in its segment slot. False for a batch that is not
+    /// announced: a peer's fault.
+    pub fn clear_to_send(&mut self, notice: &ClearToSend) -> bool {
+        let exposed = self.exposed.iter_mut().find(|e| e.sequence == notice.sequence.get());
+        match exposed {
+            Some(e) if e.segment.is_none() && e.buffer.is_some() => {
+                e.segment = Some(notice.slot.get());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets announced batches that the receiver has taken.
+    pub fn release_exposed(&mut self) {
+        let accepted = self.credit.accepted();
+        while self.exposed.front().is_some_and(|e| e.sequence < accepted) {
+            self.exposed.pop_front();
+        }
+    }
+
+    /// Posts what credit and provider allow. `header` gives the counters of this moment; returns batches posted.
+    pub fn transmit(
+        &mut self,
+        link: &mut dyn Link,
+        identity: &Identity,
+        notices: &Pool,
+        mut counters: impl FnMut(u16) -> Counters,
+    ) -> Result<usize> {
+        let mut posted = self.post_segments(link, identity)?;
+        while let Some((_, bytes)) = self.ready.front() {
+            let (small, large) = (self.sizes.small_bytes, self.sizes.large_bytes);
+            let Some(passage) = choose(&self.credit, *bytes, small, large) else { break };
+            let sequence = self.credit.next_sequence();
+            let (mut buffer, bytes) = self.ready.pop_front().expect("front is there");
+            let mut header = BatchHeader {
+                kind: BatchKind::Eager,
+                stream: identity.stream,
+                source: identity.rank,
+                bytes: (bytes - BATCH_HEADER_BYTES) as u32,
+                sequence,
+                counters: counters(self.wanted().saturating_add(1)),
+            };
+            let (slot, outcome, message_bytes) = match passage {
+                Passage::Eager(slot) => {
+                    header.write(identity.cookie, &mut buffer);
+                    let tag = tag(identity.stream, TagClass::of(slot), 0);
+                    let mark = token(identity.stream, TagClass::Sent, 0);
+                    (slot, link.post_send(self.peer, tag, buffer, bytes, mark), bytes)
+                }
+                Passage::Announce(slot) => {
+                    let Some(mut notice) = notices.take() else {
+                        self.ready.push_front((buffer, bytes));
+                        break;
+                    };
+                    header.kind = BatchKind::Segment;
+                    header.write(identity.cookie, &mut buffer);
+                    let remote = buffer.remote();
+                    let announcement = Announcement {
+                        address: remote.address.into(),
+                        key: remote.key.into(),
+                        bytes: (bytes as u32).into(),
+                        mover: (if identity.mover == Mover::Read { 1u32 } else { 2 }).into(),
+                    };
+                    header.kind = BatchKind::Announce;
+                    header.bytes = size_of::<Announcement>() as u32;
+                    header.write(identity.cookie, &mut notice);
+                    let end = BATCH_HEADER_BYTES + size_of::<Announcement>();
+                    notice[BATCH_HEADER_BYTES..end].copy_from_slice(announcement.as_bytes());
+                    let tag = tag(identity.stream, TagClass::of(slot), 0);
+                    let mark = token(identity.stream, TagClass::Sent, 0);
+                    match link.post_send(self.peer, tag, notice, end, mark) {
+                        Ok(()) => {
+                            let exposed = Exposed { sequence, buffer: Some(buffer), bytes, segment: None };
+                            self.exposed.push_back(exposed);
+                            (slot, Ok(()), end + bytes)
+                        }
+                        Err(PostError::WouldBlock(_)) => (slot, Err(PostError::WouldBlock(buffer)), 0),
+                        Err(PostError::Failed(_, error)) => return Err(error.into()),
+                    }
+                }
+            };
+            match outcome {
+                Ok(()) => {
+                    let started = self.credit.start(slot);
+                    debug_assert_eq!(started, sequence);
+                    self.wire_bytes += message_bytes as u64;
+                    posted += 1;
+                }
+                Err(PostError::WouldBlock(buffer)) => {
+                    self.ready.push_front((buffer, bytes));
+                    break;
+                }
+                Err(PostError::Failed(_, error)) => return Err(Error::from(error)),
+            }
+        }
+        Ok(posted)
+    }
+
+    /// Sends announced batches for which a clear-to-send came.
+    fn post_segments(&mut self, link: &mut dyn Link, identity: &Identity) -> Result<usize> {
+        let mut posted = 0;
+        for exposed in &mut self.exposed {
+            let (Some(slot), Some(buffer)) = (exposed.segment, exposed.buffer.take()) else { continue };
+            let tag: Tag = tag(identity.stream, TagClass::Segment, slot);
+            let mark: Token = token(identity.stream, TagClass::Sent, 0);
+            match link.post_send(self.peer, tag, buffer, exposed.bytes, mark) {
+                Ok(()) => posted += 1,
+                Err(PostError::WouldBlock(buffer)) => {
+                    exposed.buffer = Some(buffer);
+                    break;
+                }
+                Err(PostError::Failed(_, error)) => return Err(error.into()),
+            }
+        }
+        Ok(posted)
+    }
+}
+
+impl TagClass {
+    /// Tag class of a receive slot.
+    pub(crate) fn of(slot: Slot) -> Self {
+        match slot {
+            Slot::Small => Self::Small,
+            Slot::Large => Self::Large,
+        }
+    }
+}
