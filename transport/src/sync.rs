@@ -1,1 +1,69 @@
-//! The only importer of atomics, cells and thread primitives.
+//! The only importer of atomics, cells and thread primitives; under `cfg(trihop_loom)` they are loom's.
+//!
+//! Words in mapped memory are plain machine words whoever compiles us: [`MappedU64`]. The algorithms see either kind
+//! through [`Word`], so that loom runs the code that ships.
+#![allow(clippy::disallowed_types)]
+
+#[cfg(not(trihop_loom))]
+pub use std::{
+    cell::UnsafeCell,
+    sync::Arc,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    thread,
+};
+
+#[cfg(trihop_loom)]
+pub use loom::{
+    cell::UnsafeCell,
+    sync::Arc,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    thread,
+};
+
+pub use std::hint::spin_loop;
+pub use std::sync::Once;
+pub use std::thread::{available_parallelism, yield_now};
+
+/// A word in mapped memory, shared with threads and processes.
+pub type MappedU64 = std::sync::atomic::AtomicU64;
+
+const _: () = assert!(size_of::<MappedU64>() == 8 && align_of::<MappedU64>() == 8);
+
+/// A shared 64-bit word. The fence that goes with it is [`fence`].
+pub trait Word {
+    /// Reads it.
+    fn load(&self, order: Ordering) -> u64;
+    /// Writes it.
+    fn store(&self, value: u64, order: Ordering);
+    /// Writes it and returns what was there.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+    /// Sets bits and returns what was there.
+    fn fetch_or(&self, bits: u64, order: Ordering) -> u64;
+}
+
+macro_rules! word {
+    ($atomic:ty) => {
+        impl Word for $atomic {
+            #[inline]
+            fn load(&self, order: Ordering) -> u64 {
+                <$atomic>::load(self, order)
+            }
+            #[inline]
+            fn store(&self, value: u64, order: Ordering) {
+                <$atomic>::store(self, value, order);
+            }
+            #[inline]
+            fn swap(&self, value: u64, order: Ordering) -> u64 {
+                <$atomic>::swap(self, value, order)
+            }
+            #[inline]
+            fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+                <$atomic>::fetch_or(self, bits, order)
+            }
+        }
+    };
+}
+
+word!(MappedU64);
+#[cfg(trihop_loom)]
+word!(AtomicU64);

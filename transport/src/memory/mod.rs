@@ -1,5 +1,6 @@
 //! Hugepage memory: shared segments, registered pools, and the ladder of page sizes under both.
 
+pub mod handover;
 pub mod hugepage;
 pub mod pool;
 pub mod segment;

@@ -1,1 +1,240 @@
-//! Shared, sealed, anonymous segments.
+//! Shared, sealed, anonymous segments: memory that two processes map, and that vanishes with the last of them.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+
+use crate::error::{Error, Result};
+use crate::memory::hugepage::{self, PageKind};
+
+/// Seals that every segment carries: its size is fixed for good, so that no peer can make our accesses fault.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A shared mapping of an anonymous file. Cheap to create and lazily touched, except on hugetlb pages.
+///
+/// A forked child does not inherit the mapping; descriptors close on exec.
+pub struct Segment {
+    memory: ManuallyDrop<Memory>,
+    pages: PageKind,
+    owner_process: rustix::process::Pid,
+}
+
+enum Memory {
+    Shared {
+        map: MmapRaw,
+        file: OwnedFd,
+    },
+    /// Ordinary heap memory, for Miri, which cannot map files.
+    #[cfg(test)]
+    Heap {
+        units: *mut u64,
+        bytes: usize,
+    },
+}
+
+// SAFETY: the mapping stays where it is until drop, whichever thread holds it; whoever reads or writes it through
+// `as_ptr` takes care of order.
+unsafe impl Send for Segment {}
+// SAFETY: no method of `Segment` accesses the mapped bytes.
+unsafe impl Sync for Segment {}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({} B, {})", self.len(), self.pages)
+    }
+}
+
+impl Segment {
+    /// Creates a zeroed segment of at least `bytes`, rounded up to whole pages.
+    ///
+    /// On hugetlb pages when it fills at least one and enough are free; these are allocated now. Otherwise on ordinary
+    /// pages, each touched on first use, with a hint for transparent hugepages.
+    ///
+    /// # Errors
+    /// When memory or descriptors run out.
+    pub fn create(bytes: usize) -> Result<Arc<Self>> {
+        let bytes = bytes.max(1);
+        let plan = hugepage::Plan::of_this_machine(bytes);
+        if let PageKind::Huge { page_bytes } = plan.first {
+            if bytes >= page_bytes {
+                match Self::create_huge(bytes.next_multiple_of(page_bytes), page_bytes) {
+                    Ok(segment) => return Ok(segment),
+                    Err(e) => hugepage::report_fallback(&format!("a shared segment: {e}")),
+                }
+            }
+        } else if let Some(why) = &plan.why {
+            hugepage::report_fallback(why);
+        }
+        Self::create_ordinary(bytes.next_multiple_of(hugepage::page_bytes()))
+    }
+
+    fn create_huge(bytes: usize, page_bytes: usize) -> Result<Arc<Self>> {
+        let size_code = page_bytes.trailing_zeros() << 26;
+        let flags = MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(size_code);
+        let file = Self::new_file(bytes, flags)?;
+        // Allocating here turns a limit that would be a fault on first touch (cgroup, cpuset) into an error.
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)
+            .map_err(|e| Error::system(format!("allocating {bytes} bytes of hugepages"), e))?;
+        Self::map(file, bytes, PageKind::Huge { page_bytes })
+    }
+
+    fn create_ordinary(bytes: usize) -> Result<Arc<Self>> {
+        let file = Self::new_file(bytes, MemfdFlags::empty())?;
+        Self::map(file, bytes, PageKind::Ordinary)
+    }
+
+    fn new_file(bytes: usize, flags: MemfdFlags) -> Result<OwnedFd> {
+        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("trihop", flags).map_err(|e| {
+            Error::system(
+                "creating an anonymous file (raise `ulimit -n` if it is EMFILE)",
+                e,
+            )
+        })?;
+        rustix::fs::ftruncate(&file, bytes as u64)
+            .map_err(|e| Error::system(format!("sizing an anonymous file to {bytes} bytes"), e))?;
+        rustix::fs::fcntl_add_seals(&file, SEALS)
+            .map_err(|e| Error::system("sealing an anonymous file", e))?;
+        Ok(file)
+    }
+
+    /// Maps a segment that another process created with at least `bytes`.
+    ///
+    /// # Errors
+    /// When it is not an anonymous file sealed against shrinking and growing, or not of that size; the peer is then
+    /// broken or hostile.
+    pub fn attach(file: OwnedFd, bytes: usize) -> Result<Arc<Self>> {
+        let refuse = |why: String| {
+            Error::system(
+                format!("attaching a segment of {bytes} bytes"),
+                std::io::Error::new(std::io::ErrorKind::InvalidData, why),
+            )
+        };
+        let seals = rustix::fs::fcntl_get_seals(&file)
+            .map_err(|e| refuse(format!("the descriptor is not an anonymous file: {e}")))?;
+        if !seals.contains(SEALS) {
+            return Err(refuse(format!(
+                "the file carries seals {:#x}, needed are {:#x}",
+                seals.bits(),
+                SEALS.bits()
+            )));
+        }
+        let status =
+            rustix::fs::fstat(&file).map_err(|e| Error::system("reading the size of a segment", e))?;
+        let size = usize::try_from(status.st_size).unwrap_or(0);
+        let block = usize::try_from(status.st_blksize)
+            .unwrap_or(0)
+            .max(hugepage::page_bytes());
+        let expected = bytes.max(1).checked_next_multiple_of(block);
+        if size < bytes.max(1) || expected.is_none_or(|most| size > most) {
+            return Err(refuse(format!("the file has {size} bytes in pages of {block}")));
+        }
+        let filesystem =
+            rustix::fs::fstatfs(&file).map_err(|e| Error::system("asking what a segment is on", e))?;
+        let pages = if filesystem.f_type as u64 == libc::HUGETLBFS_MAGIC as u64 {
+            PageKind::Huge { page_bytes: block }
+        } else {
+            PageKind::Ordinary
+        };
+        Self::map(file, size, pages)
+    }
+
+    fn map(file: OwnedFd, bytes: usize, pages: PageKind) -> Result<Arc<Self>> {
+        let map = MmapOptions::new()
+            .len(bytes)
+            .map_raw(&file)
+            .map_err(|e| Error::system(format!("mapping a segment of {bytes} bytes"), e))?;
+        map.advise(Advice::DontFork)
+            .map_err(|e| Error::system("keeping a segment from forked children", e))?;
+        if pages == PageKind::Ordinary && bytes >= hugepage::TRANSPARENT_BYTES {
+            // A hint: kernels without transparent hugepages in shared memory refuse it, and nothing is lost.
+            let _ = map.advise(Advice::HugePage);
+        }
+        Ok(Arc::new(Self {
+            memory: ManuallyDrop::new(Memory::Shared { map, file }),
+            pages,
+            owner_process: rustix::process::getpid(),
+        }))
+    }
+
+    /// First byte. The mapping is page aligned and stays until the segment is dropped.
+    pub fn as_ptr(&self) -> *mut u8 {
+        match &*self.memory {
+            Memory::Shared { map, .. } => map.as_mut_ptr(),
+            #[cfg(test)]
+            Memory::Heap { units, .. } => units.cast(),
+        }
+    }
+
+    /// Length in bytes: what was asked for, rounded up to whole pages.
+    pub fn len(&self) -> usize {
+        match &*self.memory {
+            Memory::Shared { map, .. } => map.len(),
+            #[cfg(test)]
+            Memory::Heap { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Whether the segment is empty (it never is).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pages under the mapping.
+    pub fn page_kind(&self) -> PageKind {
+        self.pages
+    }
+
+    /// Descriptor to pass to another process.
+    ///
+    /// # Panics
+    /// Never outside of this crate's own tests, where segments exist that have none.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        match &*self.memory {
+            Memory::Shared { file, .. } => file.as_fd(),
+            #[cfg(test)]
+            Memory::Heap { .. } => panic!("a heap segment has no descriptor"),
+        }
+    }
+
+    /// Whether the mapping exists in this process: false in a forked child, where touching it faults.
+    pub(crate) fn is_mapped_here(&self) -> bool {
+        self.owner_process == rustix::process::getpid()
+    }
+
+    /// A segment on the heap, for Miri.
+    #[cfg(test)]
+    pub(crate) fn on_heap(bytes: usize) -> Arc<Self> {
+        let bytes = bytes.next_multiple_of(4096);
+        let layout = std::alloc::Layout::from_size_align(bytes, 4096).expect("a layout of whole pages");
+        // SAFETY: `layout` has a size above zero.
+        let units = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<u64>();
+        assert!(!units.is_null(), "out of memory");
+        Arc::new(Self {
+            memory: ManuallyDrop::new(Memory::Heap { units, bytes }),
+            pages: PageKind::Ordinary,
+            owner_process: rustix::process::getpid(),
+        })
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if !self.is_mapped_here() {
+            // In a forked child the addresses may since belong to another mapping; only the descriptor is leaked.
+            return;
+        }
+        #[cfg(test)]
+        if let Memory::Heap { units, bytes } = &*self.memory {
+            let layout = std::alloc::Layout::from_size_align(*bytes, 4096).expect("a layout of whole pages");
+            // SAFETY: `on_heap` allocated `units` with this very layout, and nobody else frees it.
+            unsafe { std::alloc::dealloc(units.cast(), layout) };
+        }
+        // SAFETY: this is the only drop of the field, and nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}

@@ -1,0 +1,319 @@
+//! Passing descriptors between the processes of one node, over abstract-name unix sockets.
+//!
+//! An abstract name leaves no file behind, but anybody may take it or connect to it: both sides ask the kernel for the
+//! other's user and go on only if it is their own. One message is one datagram: bytes and descriptors together.
+
+use std::cell::{Cell, RefCell};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::error::{Error, Result};
+
+/// Longest message in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 10;
+
+/// Most descriptors of one message.
+pub const MAX_DESCRIPTORS: usize = 64;
+
+/// Connections that may wait for their message to come; further ones wait in the kernel.
+const MAX_WAITING: usize = 256;
+
+/// How long [`Handover::send`] waits for the listener.
+pub const SEND_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What [`Handover::accept`] returns: message, descriptors, process id of the sender.
+pub type Parcel = (Vec<u8>, Vec<OwnedFd>, u32);
+
+/// Bytes and descriptors of one message.
+type Message = (Vec<u8>, Vec<OwnedFd>);
+
+/// A listening end, which takes messages from processes of our own user.
+#[derive(Debug)]
+pub struct Handover {
+    socket: OwnedFd,
+    name: String,
+    /// Connected, of our user, message not read yet.
+    waiting: RefCell<Vec<(OwnedFd, u32)>>,
+    refused: Cell<u64>,
+}
+
+impl Handover {
+    /// Takes `name` and listens; up to `backlog` senders may connect before they are accepted.
+    ///
+    /// # Errors
+    /// When the name is too long (107 bytes) or taken.
+    pub fn listen(name: &str, backlog: u32) -> Result<Self> {
+        let address = address(name)?;
+        let what = || format!("listening on the abstract socket @{name}");
+        let socket = socket().map_err(|e| Error::system(what(), e))?;
+        rustix::net::bind(&socket, &address).map_err(|e| Error::system(what(), e))?;
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        rustix::net::listen(&socket, backlog).map_err(|e| Error::system(what(), e))?;
+        Ok(Self {
+            socket,
+            name: name.into(),
+            waiting: RefCell::default(),
+            refused: Cell::new(0),
+        })
+    }
+
+    /// Sends one message with descriptors to the listener of `name`, waiting for it at most [`SEND_DEADLINE`].
+    ///
+    /// # Errors
+    /// As [`send_until`](Self::send_until).
+    pub fn send(name: &str, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        Self::send_until(name, message, fds, Instant::now() + SEND_DEADLINE)
+    }
+
+    /// Sends one message with descriptors to the listener of `name`, which may still have to appear.
+    ///
+    /// The descriptors are the receiver's as soon as this returns; that the receiver read them is not said.
+    ///
+    /// # Errors
+    /// When message or descriptors are none or too many, nobody listens until `deadline`, or the listener is another user.
+    pub fn send_until(name: &str, message: &[u8], fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
+        if message.is_empty() || message.len() > MAX_MESSAGE_BYTES || fds.len() > MAX_DESCRIPTORS {
+            return Err(Error::config(
+                "handover",
+                format!(
+                    "{} bytes and {} descriptors in one message; possible are 1 to {MAX_MESSAGE_BYTES} and 0 to \
+                     {MAX_DESCRIPTORS}",
+                    message.len(),
+                    fds.len()
+                ),
+            ));
+        }
+        let what = || format!("handing {} descriptors to the abstract socket @{name}", fds.len());
+        let socket = connect(&address(name)?, deadline).map_err(|e| Error::system(what(), e))?;
+        let peer = credentials(socket.as_fd()).map_err(|e| Error::system(what(), e))?;
+        let ours = rustix::process::geteuid().as_raw();
+        if peer.uid != ours {
+            let why = format!("its listener is user {}, this process is user {ours}", peer.uid);
+            return Err(Error::system(
+                what(),
+                std::io::Error::new(std::io::ErrorKind::PermissionDenied, why),
+            ));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            // The buffer has room for `MAX_DESCRIPTORS`.
+            ancillary.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        loop {
+            match rustix::net::sendmsg(
+                &socket,
+                &[IoSlice::new(message)],
+                &mut ancillary,
+                SendFlags::NOSIGNAL,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait(&mut [PollFd::new(&socket, PollFlags::OUT)], deadline)
+                    .map_err(|e| Error::system(what(), e))?,
+                Err(e) => return Err(Error::system(what(), e)),
+            }
+        }
+    }
+
+    /// Waits until `deadline` for the next message: its bytes, descriptors, and the sender's process id.
+    ///
+    /// Strangers and broken messages are dropped and counted; a sender that is slow to write holds nobody up.
+    ///
+    /// # Errors
+    /// `TimedOut` when nothing came; otherwise when the socket itself fails.
+    pub fn accept(&self, deadline: Instant) -> Result<Parcel> {
+        let what = || format!("accepting on the abstract socket @{}", self.name);
+        let mut waiting = self.waiting.borrow_mut();
+        loop {
+            self.accept_connections(&mut waiting)
+                .map_err(|e| Error::system(what(), e))?;
+            if let Some(parcel) = self.take_message(&mut waiting) {
+                return Ok(parcel);
+            }
+            let mut watched: Vec<_> = waiting
+                .iter()
+                .map(|(connection, _)| PollFd::new(connection, PollFlags::IN))
+                .collect();
+            if waiting.len() < MAX_WAITING {
+                watched.push(PollFd::new(&self.socket, PollFlags::IN));
+            }
+            wait(&mut watched, deadline).map_err(|e| Error::system(what(), e))?;
+        }
+    }
+
+    /// Connections and messages that were dropped: strangers, no message, too long a message.
+    pub fn refused(&self) -> u64 {
+        self.refused.get()
+    }
+
+    /// Name that was taken.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn accept_connections(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Result<(), Errno> {
+        while waiting.len() < MAX_WAITING {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let connection = match rustix::net::accept_with(&self.socket, flags) {
+                Ok(connection) => connection,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(e) => return Err(e),
+            };
+            match credentials(connection.as_fd()) {
+                Ok(peer) if peer.uid == rustix::process::geteuid().as_raw() => {
+                    waiting.push((connection, peer.pid.try_into().unwrap_or(0)));
+                }
+                _ => self.refuse(),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_message(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Option<Parcel> {
+        let mut index = 0;
+        while index < waiting.len() {
+            match receive(waiting[index].0.as_fd()) {
+                Err(Errno::AGAIN | Errno::INTR) => index += 1,
+                Ok(Some((message, fds))) => {
+                    let (_, pid) = waiting.remove(index);
+                    return Some((message, fds, pid));
+                }
+                Ok(None) | Err(_) => {
+                    waiting.remove(index);
+                    self.refuse();
+                }
+            }
+        }
+        None
+    }
+
+    fn refuse(&self) {
+        self.refused.set(self.refused.get() + 1);
+        if self.refused.get() == 1 {
+            tracing::warn!(
+                "dropped a connection to @{}: another user, or not a message of ours",
+                self.name
+            );
+        }
+    }
+}
+
+fn address(name: &str) -> Result<SocketAddrUnix> {
+    if name.is_empty() {
+        return Err(Error::config("handover", "an abstract socket needs a name"));
+    }
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|e| {
+        Error::system(
+            format!("using `{name}` as the name of an abstract socket (107 bytes at most)"),
+            e,
+        )
+    })
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Connects as soon as somebody listens and has room.
+fn connect(address: &SocketAddrUnix, deadline: Instant) -> Result<OwnedFd, Errno> {
+    let mut pause = Duration::from_micros(50);
+    loop {
+        let socket = socket()?;
+        match rustix::net::connect(&socket, address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::INTR) => {}
+            // Nobody listens yet, or the backlog is full: a unix socket offers nothing to wait on.
+            Err(e @ (Errno::CONNREFUSED | Errno::AGAIN)) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(e);
+                }
+                std::thread::sleep(pause.min(left));
+                pause = (pause * 2).min(Duration::from_millis(10));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// User and process at the other end, as the kernel noted them when the connection was made.
+fn credentials(socket: BorrowedFd<'_>) -> std::io::Result<libc::ucred> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` and `bytes` are writable for the duration of the call, and `bytes` is the size of `peer`.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    if status == 0 {
+        Ok(peer)
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// One message; `None` where the sender hung up or sent what is not a message of ours.
+fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
+    let mut message = vec![0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut message)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+    )?;
+    let mut fds = Vec::new();
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    let truncated = received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    if received.bytes == 0 || truncated {
+        return Ok(None);
+    }
+    message.truncate(received.bytes);
+    Ok(Some((message, fds)))
+}
+
+/// Waits until something is ready; `TIMEDOUT` at the deadline.
+fn wait(watched: &mut [PollFd<'_>], deadline: Instant) -> Result<(), Errno> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    match rustix::event::poll(watched, Some(&timeout)) {
+        Ok(0) => Err(Errno::TIMEDOUT),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+#[path = "handover_tests.rs"]
+mod tests;

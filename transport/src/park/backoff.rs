@@ -1,0 +1,119 @@
+//! How to pass the time between two looks around: spin, then yield, then say that it is time to sleep.
+
+use std::time::{Duration, Instant};
+
+use crate::sync::{available_parallelism, spin_loop, yield_now};
+
+/// Spinning that is worth it where every rank has a core: about the time that falling asleep would cost.
+const SPIN: Duration = Duration::from_micros(3);
+
+/// Yields before sleeping.
+const YIELDS: u32 = 20;
+
+/// Pauses between two looks at the clock.
+const PAUSES: u32 = 8;
+
+/// How long a rank on a node with `local_ranks` ranks spins before it yields: zero where ranks outnumber the cores that
+/// this process may use, since each pause then is taken from the rank that is waited for.
+pub fn spin_budget(local_ranks: usize) -> Duration {
+    budget(local_ranks, available_parallelism().map_or(1, usize::from))
+}
+
+fn budget(local_ranks: usize, cores: usize) -> Duration {
+    if local_ranks <= cores {
+        SPIN
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// What the last [`Backoff::next`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Paused for some tens of nanoseconds: look around again.
+    Spin,
+    /// Gave the core to others once: look around again.
+    Yield,
+    /// Nothing; it is time to park.
+    Park,
+}
+
+/// One wait, from the first fruitless look around to the sleep.
+#[derive(Debug)]
+pub struct Backoff {
+    spin: Duration,
+    began: Option<Instant>,
+    yields: u32,
+}
+
+impl Backoff {
+    /// Spins for `spin` (see [`spin_budget`]), then yields some times, then parks.
+    pub fn new(spin: Duration) -> Self {
+        Self {
+            spin,
+            began: None,
+            yields: 0,
+        }
+    }
+
+    /// Passes a little time, unless it is time to park.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Step {
+        if self.yields == 0 && !self.spin.is_zero() {
+            let began = *self.began.get_or_insert_with(Instant::now);
+            if began.elapsed() < self.spin {
+                for _ in 0..PAUSES {
+                    spin_loop();
+                }
+                return Step::Spin;
+            }
+        }
+        if self.yields < YIELDS {
+            self.yields += 1;
+            yield_now();
+            return Step::Yield;
+        }
+        Step::Park
+    }
+
+    /// There was something to do: the next wait begins anew.
+    pub fn reset(&mut self) {
+        self.began = None;
+        self.yields = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_spins_then_yields_then_parks() {
+        let mut backoff = Backoff::new(Duration::from_micros(50));
+        let mut steps = vec![backoff.next()];
+        while steps.last() != Some(&Step::Park) {
+            steps.push(backoff.next());
+        }
+        steps.dedup();
+        assert_eq!(steps, [Step::Spin, Step::Yield, Step::Park]);
+        assert_eq!(backoff.next(), Step::Park);
+        backoff.reset();
+        assert_eq!(backoff.next(), Step::Spin);
+    }
+
+    #[test]
+    fn a_zero_budget_yields_at_once_and_a_bounded_number_of_times() {
+        let mut backoff = Backoff::new(Duration::ZERO);
+        let yields = std::iter::from_fn(|| Some(backoff.next()))
+            .take_while(|step| *step == Step::Yield)
+            .count();
+        assert_eq!(yields, YIELDS as usize);
+    }
+
+    #[test]
+    fn more_ranks_than_cores_do_not_spin() {
+        assert_eq!(budget(2, 2), SPIN);
+        assert_eq!(budget(3, 2), Duration::ZERO);
+        assert_eq!(spin_budget(usize::MAX), Duration::ZERO);
+    }
+}

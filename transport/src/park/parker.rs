@@ -1,0 +1,125 @@
+//! Sleeping on the doorbell and on other descriptors at once.
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::ring::Doorbell;
+
+/// Mark of the doorbell itself.
+const DOORBELL: u64 = u64::MAX;
+
+/// Events taken per sleep; more stay ready for the next one.
+const EVENTS: usize = 16;
+
+/// An epoll instance over a doorbell and whatever else is watched.
+pub struct Parker {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl fmt::Debug for Parker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parker({:?})", self.epoll)
+    }
+}
+
+impl Parker {
+    /// A parker that is woken by `doorbell`.
+    ///
+    /// # Errors
+    /// When descriptors run out.
+    pub fn new(doorbell: &Doorbell) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| {
+            Error::system(
+                "creating an epoll instance (raise `ulimit -n` if it is EMFILE)",
+                e,
+            )
+        })?;
+        let parker = Self {
+            epoll,
+            events: Vec::with_capacity(EVENTS),
+        };
+        parker.add(doorbell.descriptor(), DOORBELL)?;
+        Ok(parker)
+    }
+
+    /// Also wakes when `fd` is readable (or has failed), and then reports `mark`. As long as it stays readable it wakes
+    /// every time.
+    ///
+    /// # Errors
+    /// When `mark` is `u64::MAX` (kept for the doorbell), or `fd` is watched already or cannot be.
+    pub fn watch(&mut self, fd: BorrowedFd<'_>, mark: u64) -> Result<()> {
+        if mark == DOORBELL {
+            return Err(Error::config("mark", format!("{mark} is kept for the doorbell")));
+        }
+        self.add(fd, mark)
+    }
+
+    /// Forgets `fd`.
+    ///
+    /// # Errors
+    /// When it is not watched.
+    pub fn unwatch(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        epoll::delete(&self.epoll, fd)
+            .map_err(|e| Error::system(format!("no longer watching descriptor {fd:?}"), e))
+    }
+
+    /// Sleeps until somebody rings, a watched descriptor is ready, or `timeout` is over; appends the marks of the ready
+    /// descriptors to `woken`. Returns at once when `stay_awake`, asked after the sleep was announced, says so.
+    ///
+    /// `stay_awake` looks at everything that rings this doorbell: active lanes, room in lanes that space is wanted in.
+    ///
+    /// # Errors
+    /// When the operating system refuses to wait.
+    pub fn park(
+        &mut self,
+        doorbell: &Doorbell,
+        timeout: Duration,
+        stay_awake: impl FnOnce() -> bool,
+        woken: &mut Vec<u64>,
+    ) -> Result<()> {
+        doorbell.announce_sleep();
+        if stay_awake() {
+            doorbell.awake();
+            return Ok(());
+        }
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        self.events.clear();
+        let waited = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout));
+        doorbell.awake();
+        match waited {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(Error::system("sleeping on the doorbell", e)),
+        }
+        for event in &self.events {
+            match event.data.u64() {
+                DOORBELL => doorbell.drain(),
+                mark => woken.push(mark),
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, mark: u64) -> Result<()> {
+        epoll::add(
+            &self.epoll,
+            fd,
+            epoll::EventData::new_u64(mark),
+            epoll::EventFlags::IN,
+        )
+        .map_err(|e| Error::system(format!("watching descriptor {fd:?}"), e))
+    }
+}
+
+#[cfg(test)]
+#[path = "parker_tests.rs"]
+mod tests;

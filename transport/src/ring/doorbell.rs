@@ -1,0 +1,158 @@
+//! Waking a sleeper: a word that says whether it sleeps, and an eventfd that is written only when it does.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::EventfdFlags;
+
+use crate::error::{Error, Result};
+use crate::memory::segment::Segment;
+use crate::ring::storage::{Orderings, Shipped};
+use crate::sync::{MappedU64, Ordering, Word, fence};
+
+/// Value of the word while its owner runs.
+pub const AWAKE: u64 = 0;
+
+/// Value of the word while its owner sleeps, or is about to.
+pub const SLEEPING: u64 = 1;
+
+/// Somebody who may sleep, as seen by those who wake it.
+pub trait Sleeper {
+    /// Kind of the shared word.
+    type Word: Word;
+
+    /// The word that says whether it sleeps.
+    fn word(&self) -> &Self::Word;
+
+    /// Wakes it.
+    fn signal(&self);
+}
+
+/// Wakes `sleeper` if it sleeps, once per sleep. A `SeqCst` fence lies between what the sleeper shall see and this call.
+#[inline]
+pub fn ring<S: Sleeper>(sleeper: &S) {
+    // The load keeps the line shared while nobody sleeps.
+    if sleeper.word().load(Ordering::Relaxed) == SLEEPING
+        && sleeper.word().swap(AWAKE, Ordering::Relaxed) == SLEEPING
+    {
+        sleeper.signal();
+    }
+}
+
+/// Sleeper: says that it is about to sleep. It then looks around once more, and sleeps only if there is nothing.
+#[inline]
+pub fn announce<W: Word, O: Orderings>(word: &W) {
+    word.store(SLEEPING, Ordering::Relaxed);
+    // Pairs with `MARK_FENCE` and `RELEASE_FENCE`: either they see us sleep, or we see what they did.
+    fence(O::SLEEP_FENCE);
+}
+
+/// Sleeper: says that it runs again.
+#[inline]
+pub fn awake<W: Word>(word: &W) {
+    word.store(AWAKE, Ordering::Relaxed);
+}
+
+/// What wakes a certain sleeper: its word and its eventfd, shared by all who may wake it.
+pub struct Bell {
+    segment: Arc<Segment>,
+    eventfd: OwnedFd,
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bell({:?})", self.eventfd)
+    }
+}
+
+impl Bell {
+    /// The bell of a sleeper in another process, from its [`Doorbell::segment`] and [`Doorbell::descriptor`].
+    ///
+    /// # Errors
+    /// When the descriptor cannot be made non-blocking.
+    pub fn attach(segment: Arc<Segment>, eventfd: OwnedFd) -> Result<Arc<Self>> {
+        // A peer that fills the counter must not be able to block us.
+        rustix::io::ioctl_fionbio(&eventfd, true)
+            .map_err(|e| Error::system("making a peer's doorbell non-blocking", e))?;
+        Ok(Arc::new(Self { segment, eventfd }))
+    }
+
+    /// Wakes the sleeper if it sleeps; about 5 ns if it does not, a system call if it does.
+    pub fn ring(&self) {
+        // Pairs with `SLEEP_FENCE`, for whatever the caller has written before.
+        fence(Ordering::SeqCst);
+        ring(self);
+    }
+}
+
+impl Sleeper for Bell {
+    type Word = MappedU64;
+
+    #[inline]
+    fn word(&self) -> &MappedU64 {
+        // SAFETY: a segment has at least one page, is page aligned and lives as long as `self`; its first eight bytes
+        // are used as this word only, by everybody.
+        unsafe { &*self.segment.as_ptr().cast::<MappedU64>() }
+    }
+
+    #[cold]
+    fn signal(&self) {
+        // EAGAIN: the counter is full, so the sleeper is woken anyway. Other errors would mean that the descriptor is no
+        // eventfd; the sleeper then still wakes at its time limit.
+        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+    }
+}
+
+/// The sleeper's own end.
+#[derive(Debug)]
+pub struct Doorbell {
+    bell: Arc<Bell>,
+}
+
+impl Doorbell {
+    /// A doorbell whose owner is awake.
+    ///
+    /// # Errors
+    /// When memory or descriptors run out.
+    pub fn create() -> Result<Self> {
+        let segment = Segment::create(size_of::<u64>())?;
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::system("creating an eventfd (raise `ulimit -n` if it is EMFILE)", e))?;
+        Ok(Self {
+            bell: Arc::new(Bell { segment, eventfd }),
+        })
+    }
+
+    /// Holds the word; to be passed to peers in other processes.
+    pub fn segment(&self) -> Arc<Segment> {
+        Arc::clone(&self.bell.segment)
+    }
+
+    /// Becomes readable when somebody rings; to be passed to peers in other processes.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.bell.eventfd.as_fd()
+    }
+
+    /// For peers in this process.
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+
+    /// Says that we are about to sleep; look around once more before doing so.
+    pub fn announce_sleep(&self) {
+        announce::<_, Shipped>(self.bell.word());
+    }
+
+    /// Says that we run again.
+    pub fn awake(&self) {
+        awake(self.bell.word());
+    }
+
+    /// Forgets the rings so far, so that the descriptor is readable only after the next one.
+    pub fn drain(&self) {
+        let mut count = [0; 8];
+        // EAGAIN: nobody rang.
+        let _ = rustix::io::read(&self.bell.eventfd, &mut count);
+    }
+}

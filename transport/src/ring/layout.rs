@@ -1,0 +1,289 @@
+//! Where everything lies in an inbox's segment.
+//!
+//! Header (128 bytes), bitmap of active lanes, 256 bytes of words per lane, then the lanes' bytes, page aligned. Words
+//! with different writers lie 128 bytes apart: adjacent cache lines are fetched in pairs.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::memory::segment::Segment;
+use crate::ring::storage::{LaneStorage, Orderings};
+use crate::sync::{MappedU64, Ordering, Word};
+
+/// First word of an inbox's segment: `trihop`, and the version of this layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"trihop\x01\x00");
+
+/// Distance of words with different writers.
+const LINE_BYTES: usize = 128;
+
+const PAGE_BYTES: usize = 4096;
+
+/// Most lanes of an inbox.
+pub const MAX_LANES: u32 = 1 << 16;
+
+/// Smallest lane.
+pub const MIN_LANE_BYTES: u32 = 4 << 10;
+
+/// Largest lane.
+pub const MAX_LANE_BYTES: u32 = 1 << 20;
+
+/// Shape of an inbox: worst-case memory is [`segment_bytes`](Self::segment_bytes), of which an untouched lane costs
+/// nothing on ordinary pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboxLayout {
+    lanes: u32,
+    lane_bytes: u32,
+}
+
+impl InboxLayout {
+    /// `lanes` lanes of `lane_bytes` each.
+    ///
+    /// # Errors
+    /// When `lanes` is not between 1 and 65,536, or `lane_bytes` is not a power of two between 4 KiB and 1 MiB.
+    pub fn new(lanes: u32, lane_bytes: u32) -> Result<Self> {
+        if !(1..=MAX_LANES).contains(&lanes) {
+            return Err(Error::config(
+                "lanes",
+                format!("{lanes} lanes in one inbox; possible are 1 to {MAX_LANES}"),
+            ));
+        }
+        if !lane_bytes.is_power_of_two() || !(MIN_LANE_BYTES..=MAX_LANE_BYTES).contains(&lane_bytes) {
+            return Err(Error::config(
+                "lane_bytes",
+                format!(
+                    "{lane_bytes} bytes; possible are powers of two from {MIN_LANE_BYTES} to {MAX_LANE_BYTES}"
+                ),
+            ));
+        }
+        Ok(Self { lanes, lane_bytes })
+    }
+
+    /// Lanes of the inbox.
+    pub fn lanes(&self) -> u32 {
+        self.lanes
+    }
+
+    /// Capacity of each lane.
+    pub fn lane_bytes(&self) -> u32 {
+        self.lane_bytes
+    }
+
+    /// Largest frame that a lane takes.
+    pub fn max_frame_bytes(&self) -> usize {
+        self.lane_bytes as usize / 4
+    }
+
+    /// Bytes of a segment with this layout.
+    pub fn segment_bytes(&self) -> usize {
+        self.data_offset(self.lanes)
+    }
+
+    fn bitmap_words(&self) -> usize {
+        self.lanes.div_ceil(64) as usize
+    }
+
+    fn words_offset(&self, lane: u32) -> usize {
+        LINE_BYTES + (self.bitmap_words() * 8).next_multiple_of(LINE_BYTES) + lane as usize * 2 * LINE_BYTES
+    }
+
+    fn data_offset(&self, lane: u32) -> usize {
+        self.words_offset(self.lanes).next_multiple_of(PAGE_BYTES) + lane as usize * self.lane_bytes as usize
+    }
+
+    fn packed(&self) -> u64 {
+        u64::from(self.lanes) | u64::from(self.lane_bytes) << 32
+    }
+}
+
+/// First words of the segment.
+#[derive(Debug)]
+pub struct Header<'a, W> {
+    /// [`MAGIC`], once the rest is there.
+    pub magic: &'a W,
+    /// The packed layout.
+    pub shape: &'a W,
+    /// 1 while somebody owns the inbox.
+    pub owned: &'a W,
+}
+
+impl<W: Word> Header<'_, W> {
+    /// Owner: takes the inbox and writes its header.
+    ///
+    /// # Errors
+    /// When it has an owner already.
+    pub fn claim<O: Orderings>(&self, layout: InboxLayout) -> Result<()> {
+        if self.owned.swap(1, O::CLAIM) != 0 {
+            return Err(Error::config(
+                "inbox",
+                "the segment has an owner already; create one segment per inbox",
+            ));
+        }
+        self.shape.store(layout.packed(), Ordering::Relaxed);
+        // Pairs with the load in `check`.
+        self.magic.store(MAGIC, O::HEADER_STORE);
+        Ok(())
+    }
+
+    /// Attacher: checks the header against what the owner told us.
+    ///
+    /// # Errors
+    /// When it differs, or is not written yet.
+    pub fn check<O: Orderings>(&self, layout: InboxLayout) -> Result<()> {
+        // Pairs with the store in `claim`.
+        let magic = self.magic.load(O::HEADER_LOAD);
+        if magic != MAGIC {
+            let why = format!("the inbox's segment begins with {magic:#018x}, needed is {MAGIC:#018x}");
+            return Err(Error::config("inbox", why));
+        }
+        let shape = self.shape.load(Ordering::Relaxed);
+        if shape != layout.packed() {
+            let (lanes, bytes) = (shape as u32, shape >> 32);
+            let why = format!("the owner laid out {lanes} lanes of {bytes} bytes, expected are {layout:?}");
+            return Err(Error::config("inbox", why));
+        }
+        Ok(())
+    }
+}
+
+/// An inbox's segment, seen through our own copy of its layout.
+#[derive(Debug, Clone)]
+pub(crate) struct MappedInbox {
+    segment: Arc<Segment>,
+    layout: InboxLayout,
+}
+
+impl MappedInbox {
+    pub(crate) fn new(segment: Arc<Segment>, layout: InboxLayout) -> Result<Self> {
+        if segment.len() < layout.segment_bytes() {
+            let why = format!(
+                "a segment of {} bytes for {layout:?}, which needs {}",
+                segment.len(),
+                layout.segment_bytes()
+            );
+            return Err(Error::config("inbox", why));
+        }
+        Ok(Self { segment, layout })
+    }
+
+    pub(crate) fn layout(&self) -> InboxLayout {
+        self.layout
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    fn word(&self, offset: usize) -> &MappedU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset < self.layout.data_offset(0));
+        // SAFETY: the callers' offsets are multiples of 8 in the part before the lanes' data, inside the segment as `new`
+        // checked; it stays mapped while `self` lives, and is accessed through atomics only.
+        unsafe { &*self.segment.as_ptr().add(offset).cast::<MappedU64>() }
+    }
+
+    pub(crate) fn header(&self) -> Header<'_, MappedU64> {
+        Header {
+            magic: self.word(0),
+            shape: self.word(8),
+            owned: self.word(16),
+        }
+    }
+
+    pub(crate) fn bitmap(&self) -> &[MappedU64] {
+        // SAFETY: the bitmap's words lie behind the header and before the lanes' words, as in `word`.
+        unsafe { std::slice::from_raw_parts(self.word(LINE_BYTES), self.layout.bitmap_words()) }
+    }
+
+    /// # Panics
+    /// When there is no such lane.
+    pub(crate) fn lane(&self, lane: u32) -> MappedLane {
+        assert!(
+            lane < self.layout.lanes,
+            "lane {lane} of an inbox with {} lanes",
+            self.layout.lanes
+        );
+        // SAFETY: `new` checked that the lanes of our own layout lie inside the segment.
+        let (words, data) = unsafe {
+            let first = self.segment.as_ptr();
+            (
+                first.add(self.layout.words_offset(lane)),
+                first.add(self.layout.data_offset(lane)),
+            )
+        };
+        MappedLane {
+            words: words.cast(),
+            data,
+            bytes: self.layout.lane_bytes as usize,
+            _segment: Arc::clone(&self.segment),
+        }
+    }
+}
+
+/// One lane in a segment.
+#[derive(Debug)]
+pub struct MappedLane {
+    words: *const MappedU64,
+    data: *mut u8,
+    bytes: usize,
+    /// Keeps the mapping.
+    _segment: Arc<Segment>,
+}
+
+// SAFETY: the pointers stay valid in every thread while the segment lives; what they point to is accessed by atomics,
+// or by the one producer and one consumer in turns that the positions decide.
+unsafe impl Send for MappedLane {}
+
+impl MappedLane {
+    fn word(&self, index: usize) -> &MappedU64 {
+        debug_assert!(index < 2 * LINE_BYTES / 8);
+        // SAFETY: `words` points to two lines of words inside the segment that `self` keeps.
+        unsafe { &*self.words.add(index) }
+    }
+
+    /// 1 while somebody produces into this lane.
+    pub(crate) fn claimed(&self) -> &MappedU64 {
+        self.word(2)
+    }
+
+    /// First byte of the lane's data.
+    #[inline]
+    pub(crate) fn data(&self) -> *mut u8 {
+        self.data
+    }
+}
+
+impl LaneStorage for MappedLane {
+    type Word = MappedU64;
+
+    #[inline]
+    fn tail(&self) -> &MappedU64 {
+        self.word(0)
+    }
+
+    #[inline]
+    fn space_wanted(&self) -> &MappedU64 {
+        self.word(1)
+    }
+
+    #[inline]
+    fn head(&self) -> &MappedU64 {
+        self.word(LINE_BYTES / 8)
+    }
+
+    #[inline]
+    fn capacity_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[inline]
+    unsafe fn write_length(&self, offset: usize, length: u32) {
+        // SAFETY: the caller keeps `offset` inside the lane, aligned, and free of other accesses.
+        unsafe { self.data.add(offset).cast::<u32>().write(length.to_le()) };
+    }
+
+    #[inline]
+    unsafe fn read_length(&self, offset: usize) -> u32 {
+        // SAFETY: the caller keeps `offset` inside the lane and aligned. Volatile: exactly one read, so that what we check
+        // is what we use, even if a hostile producer writes meanwhile.
+        unsafe { u32::from_le(self.data.add(offset).cast::<u32>().read_volatile()) }
+    }
+}

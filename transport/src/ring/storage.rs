@@ -1,0 +1,79 @@
+//! What a lane is made of, apart from the place where it lives, and the orderings of every shared access.
+
+use crate::sync::{Ordering, Word};
+
+/// Shared state of one lane: three words and a power of two of bytes, used in units of 8.
+///
+/// Positions count bytes since the lane began and never wrap in practice (2^64 bytes).
+pub trait LaneStorage {
+    /// Kind of the shared words.
+    type Word: Word;
+
+    /// Position up to which frames are published. Written by the producer only.
+    fn tail(&self) -> &Self::Word;
+
+    /// 1 while the producer waits for space. Written by the producer only.
+    fn space_wanted(&self) -> &Self::Word;
+
+    /// Position up to which space is free again. Written by the consumer only.
+    fn head(&self) -> &Self::Word;
+
+    /// Capacity in bytes: a power of two, at least 32, that never changes.
+    fn capacity_bytes(&self) -> usize;
+
+    /// Writes the first four bytes of the frame at `offset`.
+    ///
+    /// # Safety
+    /// `offset` is a multiple of 8 below the capacity, and nobody else accesses that unit meanwhile.
+    unsafe fn write_length(&self, offset: usize, length: u32);
+
+    /// Reads the first four bytes of the frame at `offset`, once.
+    ///
+    /// # Safety
+    /// `offset` is a multiple of 8 below the capacity, and a well-behaved producer does not write that unit meanwhile.
+    unsafe fn read_length(&self, offset: usize) -> u32;
+}
+
+/// Ordering of every shared access, as constants, so that a model can weaken exactly one of them.
+///
+/// The defaults are what ships ([`Shipped`]). Each constant names its partner.
+pub trait Orderings {
+    /// Producer's store of `tail`; makes the frames visible. Partner: [`TAIL_LOAD`](Self::TAIL_LOAD).
+    const TAIL_STORE: Ordering = Ordering::Release;
+    /// Consumer's load of `tail`. Partner: [`TAIL_STORE`](Self::TAIL_STORE).
+    const TAIL_LOAD: Ordering = Ordering::Acquire;
+    /// Consumer's store of `head`; its reads of the frames are over. Partner: [`HEAD_LOAD`](Self::HEAD_LOAD).
+    const HEAD_STORE: Ordering = Ordering::Release;
+    /// Producer's load of `head`, before it writes there again. Partner: [`HEAD_STORE`](Self::HEAD_STORE).
+    const HEAD_LOAD: Ordering = Ordering::Acquire;
+    /// Producer, between its store of `tail` and its looks at bitmap and doorbell.
+    /// Partners: [`TAKE_FENCE`](Self::TAKE_FENCE) (bitmap), [`SLEEP_FENCE`](Self::SLEEP_FENCE) (doorbell).
+    const PUBLISH_FENCE: Ordering = Ordering::SeqCst;
+    /// Producer, between setting its bit and its look at the doorbell. Partner: [`SLEEP_FENCE`](Self::SLEEP_FENCE).
+    const MARK_FENCE: Ordering = Ordering::SeqCst;
+    /// Consumer, between clearing bits and reading tails. Partner: [`PUBLISH_FENCE`](Self::PUBLISH_FENCE).
+    const TAKE_FENCE: Ordering = Ordering::SeqCst;
+    /// Sleeper, between announcing and the last look around.
+    /// Partners: [`MARK_FENCE`](Self::MARK_FENCE) (work), [`RELEASE_FENCE`](Self::RELEASE_FENCE) (space).
+    const SLEEP_FENCE: Ordering = Ordering::SeqCst;
+    /// Consumer, between its store of `head` and its looks at `space_wanted` and the producer's doorbell.
+    /// Partners: [`WANT_FENCE`](Self::WANT_FENCE), [`SLEEP_FENCE`](Self::SLEEP_FENCE).
+    const RELEASE_FENCE: Ordering = Ordering::SeqCst;
+    /// Producer, between setting `space_wanted` and its last look at `head`.
+    /// Partner: [`RELEASE_FENCE`](Self::RELEASE_FENCE).
+    const WANT_FENCE: Ordering = Ordering::SeqCst;
+    /// Owner's store of the header's magic, after the layout. Partner: [`HEADER_LOAD`](Self::HEADER_LOAD).
+    const HEADER_STORE: Ordering = Ordering::Release;
+    /// Attacher's load of the header's magic, before the layout. Partner: [`HEADER_STORE`](Self::HEADER_STORE).
+    const HEADER_LOAD: Ordering = Ordering::Acquire;
+    /// Giving up one's place (producer of a lane, owner of an inbox). Partner: [`CLAIM`](Self::CLAIM).
+    const UNCLAIM: Ordering = Ordering::Release;
+    /// Taking a place; the predecessor's accesses are over. Partner: [`UNCLAIM`](Self::UNCLAIM).
+    const CLAIM: Ordering = Ordering::Acquire;
+}
+
+/// The orderings that ship.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shipped;
+
+impl Orderings for Shipped {}
