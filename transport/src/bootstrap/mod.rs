@@ -1,1 +1,153 @@
-//! (see the crate documentation)
+//! Who are we: rank, size, nodes, and a small store of keys with a fence to exchange addresses through.
+//!
+//! Five sources, one trait. [`detect`] picks by the environment that a launcher left: PMIx, PMI-1 (MPICH's and
+//! Slurm's), the local launcher `trihop run`, else a job of one rank. Used at start only; nothing here runs while
+//! messages move.
+
+mod detect;
+mod single;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::topology::{Rank, Topology};
+
+pub use detect::detect;
+pub use single::Single;
+
+/// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
+pub const KEY_BYTES_MAX: usize = 24;
+
+/// Who started this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Launcher {
+    /// Nobody: a job of one rank.
+    Single,
+    /// `trihop run`.
+    Local,
+    /// An `mpiexec` or `srun` that speaks PMI-1 on the inherited descriptor `PMI_FD`.
+    Pmi1,
+    /// A PMIx server (Open MPI's `mpirun`, `prterun`, `srun --mpi=pmix`).
+    Pmix,
+}
+
+impl Launcher {
+    /// Name as in `TRIHOP_LAUNCHER`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Local => "local",
+            Self::Pmi1 => "pmi1",
+            Self::Pmix => "pmix",
+        }
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Launcher {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::Single, Self::Local, Self::Pmi1, Self::Pmix]
+            .into_iter()
+            .find(|l| l.name() == text)
+            .ok_or_else(|| {
+                Error::config(
+                    "TRIHOP_LAUNCHER",
+                    format!("{text:?} is no launcher; possible are pmix, pmi1, local, single"),
+                )
+            })
+    }
+}
+
+/// What every launcher offers at start: identity, a store of keys, a fence.
+///
+/// Collective in the sense that all ranks of the job call [`Bootstrap::fence`] equally often. Every wait ends at
+/// the deadline given to [`start`].
+pub trait Bootstrap {
+    /// Who started this process.
+    fn launcher(&self) -> Launcher;
+
+    /// Who is where.
+    fn topology(&self) -> &Topology;
+
+    /// Largest value that [`Bootstrap::put`] takes, in raw bytes; encoding and chunking happen below.
+    fn value_limit(&self) -> usize;
+
+    /// Publishes a value of this rank under a key (1 to [`KEY_BYTES_MAX`] letters, digits, `-`, `_`, `.`); each key
+    /// once per rank.
+    ///
+    /// # Errors
+    /// When the key or the value is too long, or the launcher refuses.
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// Waits for all ranks; what any rank put before its fence is visible to all after it.
+    ///
+    /// # Errors
+    /// When ranks are missing at the deadline; they are named where the launcher knows them.
+    fn fence(&mut self) -> Result<()>;
+
+    /// A value that another rank (or this one) put before the last fence; `None` where it put none.
+    ///
+    /// # Errors
+    /// When the launcher fails or answers with bytes that are no value of ours.
+    fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>>;
+
+    /// Ends the whole job with `status` where the launcher can, and says why; the caller exits next.
+    fn abort(&mut self, status: i32, why: &str);
+
+    /// Takes leave of the launcher; nothing may be called after it.
+    ///
+    /// # Errors
+    /// When the launcher does not answer.
+    fn finalize(&mut self) -> Result<()>;
+}
+
+/// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then and later.
+///
+/// # Errors
+/// When the forced launcher left no trace in the environment, or the launcher found does not answer or contradicts
+/// itself.
+pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Bootstrap>> {
+    let _ = deadline;
+    let launcher = detect(forced)?;
+    tracing::debug!(%launcher, "bootstrap");
+    match launcher {
+        Launcher::Single => Ok(Box::new(Single::new()?)),
+        other => Err(Error::Bootstrap {
+            launcher: other.name(),
+            why: "not built yet".into(),
+        }),
+    }
+}
+
+/// Keys travel through text protocols: their alphabet and length are checked once, for every launcher alike.
+fn check_key(key: &str) -> Result<()> {
+    let letters = key
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if key.is_empty() || key.len() > KEY_BYTES_MAX || !letters {
+        return Err(Error::config(
+            "bootstrap key",
+            format!("{key:?} must be 1 to {KEY_BYTES_MAX} letters, digits, '-', '_' or '.'"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_value(value: &[u8], limit: usize) -> Result<()> {
+    if value.len() > limit {
+        return Err(Error::config(
+            "bootstrap value",
+            format!("{} bytes are more than this launcher's {limit}", value.len()),
+        ));
+    }
+    Ok(())
+}

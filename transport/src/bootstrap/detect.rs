@@ -1,0 +1,86 @@
+//! Which launcher started this process, from what it left in the environment.
+
+use std::env;
+use std::ffi::OsString;
+
+use super::Launcher;
+use crate::error::{Error, Result};
+
+/// The launcher to use: `forced` where given, else PMIx, PMI-1, `trihop run`, in this order, else a job of one.
+///
+/// # Errors
+/// When the forced launcher left no trace in the environment.
+pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
+    let names: Vec<OsString> = env::vars_os().map(|(name, _)| name).collect();
+    choose(
+        &|name| names.iter().any(|n| n.to_string_lossy().starts_with(name)),
+        forced,
+    )
+}
+
+/// `has` answers whether a variable with this prefix is set.
+fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launcher> {
+    let trace = |launcher: Launcher| match launcher {
+        Launcher::Pmix => has("PMIX_NAMESPACE") && has("PMIX_RANK") && has("PMIX_SERVER_URI"),
+        Launcher::Pmi1 => has("PMI_FD"),
+        Launcher::Local => has("TRIHOP_BOOT_FD"),
+        Launcher::Single => true,
+    };
+    match forced {
+        Some(launcher) if trace(launcher) => Ok(launcher),
+        Some(launcher) => {
+            let (variables, remedy) = match launcher {
+                Launcher::Pmix => (
+                    "PMIX_NAMESPACE and PMIX_SERVER_URI*",
+                    "start with a PMIx launcher such as mpirun",
+                ),
+                Launcher::Pmi1 => ("PMI_FD", "start with mpiexec of MPICH"),
+                Launcher::Local | Launcher::Single => ("TRIHOP_BOOT_FD", "start with `trihop run`"),
+            };
+            Err(Error::config(
+                "TRIHOP_LAUNCHER",
+                format!(
+                    "{launcher} is asked for, but {variables} not set; {remedy}, or unset TRIHOP_LAUNCHER"
+                ),
+            ))
+        }
+        None => {
+            let order = [Launcher::Pmix, Launcher::Pmi1, Launcher::Local, Launcher::Single];
+            Ok(order.into_iter().find(|l| trace(*l)).unwrap_or(Launcher::Single))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(set: &[&str], forced: Option<Launcher>) -> Option<Launcher> {
+        choose(&|name| set.iter().any(|s| s.starts_with(name)), forced).ok()
+    }
+
+    #[test]
+    fn precedence_is_pmix_pmi1_local_single() {
+        let pmix = ["PMIX_NAMESPACE", "PMIX_RANK", "PMIX_SERVER_URI41"];
+        let all: Vec<&str> = pmix.into_iter().chain(["PMI_FD", "TRIHOP_BOOT_FD"]).collect();
+        assert_eq!(chosen(&all, None), Some(Launcher::Pmix));
+        assert_eq!(chosen(&all[1..], None), Some(Launcher::Pmi1));
+        assert_eq!(chosen(&["TRIHOP_BOOT_FD"], None), Some(Launcher::Local));
+        assert_eq!(chosen(&[], None), Some(Launcher::Single));
+    }
+
+    #[test]
+    fn a_forced_launcher_needs_its_trace() {
+        assert_eq!(
+            chosen(&["PMI_FD", "TRIHOP_BOOT_FD"], Some(Launcher::Local)),
+            Some(Launcher::Local)
+        );
+        assert_eq!(
+            chosen(&["PMI_FD"], Some(Launcher::Single)),
+            Some(Launcher::Single)
+        );
+        assert_eq!(chosen(&["PMI_FD"], Some(Launcher::Pmix)), None);
+        assert_eq!(chosen(&[], Some(Launcher::Pmi1)), None);
+        assert_eq!(chosen(&[], Some(Launcher::Local)), None);
+    }
+}
