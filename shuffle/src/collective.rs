@@ -1,0 +1,344 @@
+//! Small collectives along a tree over the nodes: barrier, reduction of a few integers, gathering of small byte strings.
+//!
+//! Their messages travel as records of a stream of their own (id 0), by the same routes as everything else, so that
+//! no launcher is needed after start. A pure state machine: messages in, messages out.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use trihop_transport::topology::{NodeId, Rank, Topology};
+
+/// How values of all ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reduce {
+    /// Wrapping sum.
+    Sum = 0,
+    /// Smallest.
+    Min = 1,
+    /// Largest.
+    Max = 2,
+    /// Exclusive or.
+    Xor = 3,
+}
+
+impl Reduce {
+    fn combine(self, a: u64, b: u64) -> u64 {
+        match self {
+            Self::Sum => a.wrapping_add(b),
+            Self::Min => a.min(b),
+            Self::Max => a.max(b),
+            Self::Xor => a ^ b,
+        }
+    }
+}
+
+/// What a collective does with the contributions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Reduce(Reduce),
+    Gather,
+}
+
+impl Operation {
+    fn code(self) -> u32 {
+        match self {
+            Self::Reduce(reduce) => reduce as u32,
+            Self::Gather => 8,
+        }
+    }
+
+    fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            0 => Self::Reduce(Reduce::Sum),
+            1 => Self::Reduce(Reduce::Min),
+            2 => Self::Reduce(Reduce::Max),
+            3 => Self::Reduce(Reduce::Xor),
+            8 => Self::Gather,
+            _ => return None,
+        })
+    }
+}
+
+/// Name of one collective: the `number`-th on its channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Ticket {
+    channel: u16,
+    number: u64,
+}
+
+impl Ticket {
+    fn word(self) -> u64 {
+        u64::from(self.channel) << 48 | self.number & ((1 << 48) - 1)
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self { channel: (word >> 48) as u16, number: word & ((1 << 48) - 1) }
+    }
+}
+
+/// Message of a collective, to be sent as a record of stream 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    pub target: Rank,
+    pub kind: u32,
+    pub bytes: Vec<u8>,
+}
+
+const DOWN: u32 = 1 << 8;
+const FAN_OUT: u32 = 4;
+
+#[derive(Debug)]
+struct Pending {
+    operation: Option<Operation>,
+    began: bool,
+    heard: u32,
+    reduced: Vec<u64>,
+    gathered: BTreeMap<u32, Vec<u8>>,
+    up_sent: bool,
+    result: Option<Vec<u8>>,
+}
+
+/// All collectives of a rank.
+#[derive(Debug)]
+pub(crate) struct Collectives {
+    rank: u32,
+    size: u32,
+    parent: Option<Rank>,
+    children: Vec<Rank>,
+    next: HashMap<u16, u64>,
+    pending: HashMap<Ticket, Pending>,
+    outgoing: VecDeque<Outgoing>,
+}
+
+impl Collectives {
+    pub fn new(topology: &Topology) -> Self {
+        let leader = |node: u32| topology.rank_at(NodeId(node), 0);
+        let node = topology.node().0;
+        let mut children = Vec::new();
+        let parent = if topology.local_rank() > 0 {
+            Some(leader(node))
+        } else {
+            children.extend((1..topology.local_size()).map(|local| topology.rank_at(topology.node(), local)));
+            let first = u64::from(node) * u64::from(FAN_OUT) + 1;
+            let nodes = u64::from(topology.nodes());
+            children.extend((first..(first + u64::from(FAN_OUT)).min(nodes)).map(|n| leader(n as u32)));
+            (node > 0).then(|| leader((node - 1) / FAN_OUT))
+        };
+        Self {
+            rank: topology.rank().0,
+            size: topology.size(),
+            parent,
+            children,
+            next: HashMap::new(),
+            pending: HashMap::new(),
+            outgoing: VecDeque::new(),
+        }
+    }
+
+    fn entry(&mut self, ticket: Ticket) -> &mut Pending {
+        self.pending.entry(ticket).or_insert_with(|| Pending {
+            operation: None,
+            began: false,
+            heard: 0,
+            reduced: Vec::new(),
+            gathered: BTreeMap::new(),
+            up_sent: false,
+            result: None,
+        })
+    }
+
+    /// Contributes to the next collective of a channel; every rank does so in the same order.
+    pub fn begin(&mut self, channel: u16, operation: Operation, contribution: &[u8]) -> Ticket {
+        let next = self.next.entry(channel).or_insert(0);
+        let ticket = Ticket { channel, number: *next };
+        *next += 1;
+        let rank = self.rank;
+        let entry = self.entry(ticket);
+        entry.began = true;
+        match operation {
+            Operation::Reduce(_) => merge(entry, operation, contribution),
+            Operation::Gather => {
+                entry.operation = Some(operation);
+                entry.gathered.insert(rank, contribution.to_vec());
+            }
+        }
+        self.advance(ticket);
+        ticket
+    }
+
+    /// Takes a message of a collective. False when it makes no sense: its sender is broken.
+    pub fn receive(&mut self, kind: u32, bytes: &[u8]) -> bool {
+        let (Some(operation), Some((word, data))) =
+            (Operation::from_code(kind & 0xff), bytes.split_first_chunk::<8>())
+        else {
+            return false;
+        };
+        let ticket = Ticket::from_word(u64::from_le_bytes(*word));
+        if kind & DOWN != 0 {
+            self.finish(ticket, operation, data.to_vec());
+            return true;
+        }
+        let children = self.children.len() as u32;
+        let entry = self.entry(ticket);
+        if entry.operation.is_some_and(|known| known != operation) || entry.heard == children {
+            return false;
+        }
+        entry.heard += 1;
+        match operation {
+            Operation::Reduce(_) => merge(entry, operation, data),
+            Operation::Gather => {
+                entry.operation = Some(operation);
+                if !ungather(data, |rank, bytes| {
+                    entry.gathered.insert(rank, bytes.to_vec());
+                }) {
+                    return false;
+                }
+            }
+        }
+        self.advance(ticket);
+        true
+    }
+
+    fn advance(&mut self, ticket: Ticket) {
+        let children = self.children.len() as u32;
+        let parent = self.parent;
+        let entry = self.entry(ticket);
+        let (true, true, false) = (entry.began, entry.heard == children, entry.up_sent) else { return };
+        let operation = entry.operation.expect("set when it began");
+        entry.up_sent = true;
+        let data = match operation {
+            Operation::Reduce(_) => entry.reduced.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Operation::Gather => {
+                let mut data = Vec::new();
+                for (rank, bytes) in std::mem::take(&mut entry.gathered) {
+                    data.extend_from_slice(&rank.to_le_bytes());
+                    data.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                    data.extend_from_slice(&bytes);
+                }
+                data
+            }
+        };
+        match parent {
+            Some(target) => self.outgoing.push_back(message(target, operation.code(), ticket, &data)),
+            None => self.finish(ticket, operation, data),
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket, operation: Operation, data: Vec<u8>) {
+        for &target in &self.children {
+            self.outgoing.push_back(message(target, operation.code() | DOWN, ticket, &data));
+        }
+        self.entry(ticket).result = Some(data);
+    }
+
+    /// The result, once it is there; it is given out once.
+    pub fn result(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
+        self.pending.get(&ticket)?.result.as_ref()?;
+        self.pending.remove(&ticket)?.result
+    }
+
+    /// The oldest message to be sent.
+    pub fn front(&self) -> Option<&Outgoing> {
+        self.outgoing.front()
+    }
+
+    /// The oldest message has been sent.
+    pub fn pop(&mut self) {
+        self.outgoing.pop_front();
+    }
+
+    /// Contributions of all ranks out of a gathered result.
+    pub fn contributions(&self, result: &[u8]) -> Vec<Vec<u8>> {
+        let mut all = vec![Vec::new(); self.size as usize];
+        ungather(result, |rank, bytes| {
+            if let Some(place) = all.get_mut(rank as usize) {
+                *place = bytes.to_vec();
+            }
+        });
+        all
+    }
+}
+
+fn merge(entry: &mut Pending, operation: Operation, data: &[u8]) {
+    let Operation::Reduce(reduce) = operation else { return };
+    let values = data.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
+    if entry.operation.is_none() {
+        entry.operation = Some(operation);
+        entry.reduced = values.collect();
+    } else {
+        for (mine, theirs) in entry.reduced.iter_mut().zip(values) {
+            *mine = reduce.combine(*mine, theirs);
+        }
+    }
+}
+
+fn ungather(mut data: &[u8], mut take: impl FnMut(u32, &[u8])) -> bool {
+    while !data.is_empty() {
+        let Some((rank, rest)) = data.split_first_chunk::<4>() else { return false };
+        let Some((length, rest)) = rest.split_first_chunk::<4>() else { return false };
+        let Some((bytes, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize) else {
+            return false;
+        };
+        take(u32::from_le_bytes(*rank), bytes);
+        data = rest;
+    }
+    true
+}
+
+fn message(target: Rank, kind: u32, ticket: Ticket, data: &[u8]) -> Outgoing {
+    let mut bytes = ticket.word().to_le_bytes().to_vec();
+    bytes.extend_from_slice(data);
+    Outgoing { target, kind, bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_rank_gets_the_same_result(sizes in proptest::collection::vec(1u32..5, 1..12), seed: u64) {
+            let total: u32 = sizes.iter().sum();
+            let mut ranks: Vec<Collectives> = (0..total)
+                .map(|r| Collectives::new(&Topology::from_node_sizes(&sizes, Rank(r)).unwrap()))
+                .collect();
+            let mut state = seed | 1;
+            let mut order: Vec<u32> = (0..total).collect();
+            order.sort_by_key(|r| seed.rotate_left(*r % 64) ^ u64::from(*r).wrapping_mul(0x9e3779b97f4a7c15));
+            let mut tickets = vec![None; total as usize];
+            let mut flying: Vec<Outgoing> = Vec::new();
+            let mut waiting = order;
+            loop {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                if let (true, Some(rank)) = (state >> 63 == 0 || flying.is_empty(), waiting.pop()) {
+                    let r = &mut ranks[rank as usize];
+                    let sum = r.begin(3, Operation::Reduce(Reduce::Sum), &u64::from(rank + 1).to_le_bytes());
+                    let all = r.begin(0, Operation::Gather, &vec![rank as u8; rank as usize % 3]);
+                    tickets[rank as usize] = Some((sum, all));
+                } else if !flying.is_empty() {
+                    let next = flying.swap_remove((state >> 33) as usize % flying.len());
+                    prop_assert!(ranks[next.target.0 as usize].receive(next.kind, &next.bytes));
+                } else {
+                    break;
+                }
+                for rank in &mut ranks {
+                    while let Some(out) = rank.front() {
+                        flying.push(out.clone());
+                        rank.pop();
+                    }
+                }
+            }
+            for (rank, ticket) in ranks.iter_mut().zip(tickets) {
+                let (sum, all) = ticket.unwrap();
+                let sum = rank.result(sum).expect("complete");
+                prop_assert_eq!(u64::from_le_bytes(sum[..].try_into().unwrap()), u64::from(total) * u64::from(total + 1) / 2);
+                let all = rank.result(all).expect("complete");
+                for (r, bytes) in rank.contributions(&all).iter().enumerate() {
+                    prop_assert_eq!(bytes, &vec![r as u8; r % 3]);
+                }
+                prop_assert!(rank.pending.is_empty());
+            }
+        }
+    }
+}

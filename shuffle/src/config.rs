@@ -1,0 +1,341 @@
+//! Options of a job and of its streams: one name each, as a field, as `TRIHOP_<NAME>`, and in error texts.
+//!
+//! Unknown and impossible values are refused with the reason; nothing is corrected silently.
+
+use std::time::Duration;
+
+use trihop_transport::bootstrap::Launcher;
+use trihop_transport::link::Mover;
+
+use crate::error::{Error, Result};
+
+/// Options of one stream. The defaults are meant to be left alone.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct StreamOptions {
+    /// Batches of the origin class that may be unconsumed per local queue, times `origin_buftarget_bytes`. Default 16,
+    /// 1 to 65,535.
+    pub origin_maxrpc: u32,
+    /// Bytes after which an origin lane is shown to its consumer. Default 4,096; 1 means at every run.
+    pub origin_buftarget_bytes: usize,
+    /// As `origin_maxrpc`, for relay lanes. Default 16.
+    pub relay_maxrpc: u32,
+    /// As `origin_buftarget_bytes`, for relay lanes. Default 4,096.
+    pub relay_buftarget_bytes: usize,
+    /// Batches per link that may be in flight, unacknowledged. Default 4, 1 to 1,024.
+    pub remote_maxrpc: u32,
+    /// Bytes at which a batch is sealed. Default 65,536, up to 16 MiB. Memory: `links x (remote_maxrpc + 1) x` this,
+    /// bounded by `send_pool_bytes`.
+    pub remote_buftarget_bytes: usize,
+    /// Records that may wait for an application without a handler. Default 4,096 (one run always may).
+    pub deliverq_max: usize,
+    /// Longest time in microseconds that a partial run or batch waits while its rank makes progress. Default 100.
+    pub linger_us: u64,
+    /// Size of a run, header included, in bytes. Default 1,024; at most a quarter of a lane.
+    pub run_bytes: usize,
+    /// Memory of the table of open runs in bytes. Default 262,144.
+    pub run_table_bytes: usize,
+    /// Memory that the lanes into a rank may take, in bytes. Default 4 MiB. A lane has 64 KiB where that affords it,
+    /// less where many ranks share a node, never below 4 KiB.
+    pub lane_budget_bytes: usize,
+    /// Bound of what handlers' sends may spill, in bytes. Default 1 MiB.
+    pub spill_bytes: usize,
+    /// Spill that must be free before a handler is called, in bytes. Default 64 KiB, at most half the spill.
+    pub handler_reserve_bytes: usize,
+    /// Longest record in bytes. Default 64 MiB.
+    pub max_message_bytes: usize,
+    /// Bytes of long records that a rank puts together at a time (one always may). Default 128 MiB.
+    pub reassembly_bytes: usize,
+    /// Memory for send batches of a rank in bytes. Default 8 MiB (two batches per link always).
+    pub send_pool_bytes: usize,
+    /// Memory for shared large receive slots of a rank in bytes. Default 4 MiB (one slot at least).
+    pub receive_pool_bytes: usize,
+    /// Size of the receive slot that every link always has, in bytes. Default 4,096, at least 192.
+    pub small_slot_bytes: usize,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self {
+            origin_maxrpc: 16,
+            origin_buftarget_bytes: 4096,
+            relay_maxrpc: 16,
+            relay_buftarget_bytes: 4096,
+            remote_maxrpc: 4,
+            remote_buftarget_bytes: 65536,
+            deliverq_max: 4096,
+            linger_us: 100,
+            run_bytes: 1024,
+            run_table_bytes: 256 << 10,
+            lane_budget_bytes: 4 << 20,
+            spill_bytes: 1 << 20,
+            handler_reserve_bytes: 64 << 10,
+            max_message_bytes: 64 << 20,
+            reassembly_bytes: 128 << 20,
+            send_pool_bytes: 8 << 20,
+            receive_pool_bytes: 4 << 20,
+            small_slot_bytes: 4096,
+        }
+    }
+}
+
+/// Options of a job; `stream` holds the defaults of its streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Defaults for every stream of the job.
+    pub stream: StreamOptions,
+    /// `TRIHOP_LAUNCHER`: who started the job; detected when absent.
+    pub launcher: Option<Launcher>,
+    /// `TRIHOP_PROVIDER` (or `FI_PROVIDER`): libfabric provider; the best-scoring one when absent.
+    pub provider: Option<String>,
+    /// `TRIHOP_INTERFACE`: network interface, domain or address; the provider's own best when absent.
+    pub interface: Option<String>,
+    /// `TRIHOP_EAGER_BYTES`: longest message that is sent without asking; the provider's when absent.
+    pub eager_bytes: Option<usize>,
+    /// `TRIHOP_MOVER` (`read` or `segments`): how longer batches move; the provider's better one when absent.
+    pub mover: Option<Mover>,
+    /// `TRIHOP_LOOPBACK`: simulated nodes on one machine, so loopback only.
+    pub loopback: bool,
+    /// `TRIHOP_BOOTSTRAP_TIMEOUT_MS`: how long start-up waits for the others. Default 30,000.
+    pub bootstrap_timeout_ms: u64,
+    /// `TRIHOP_PEER_TIMEOUT_MS`: how long a peer that owes an answer may be silent before it counts as dead.
+    /// Default 120,000. With inline progress this is also how long a rank may compute without a call.
+    pub peer_timeout_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            stream: StreamOptions::default(),
+            launcher: None,
+            provider: None,
+            interface: None,
+            eager_bytes: None,
+            mover: None,
+            loopback: false,
+            bootstrap_timeout_ms: 30_000,
+            peer_timeout_ms: 120_000,
+        }
+    }
+}
+
+/// Variables that belong to the launcher, the command line or the logs, not to [`Options`].
+const NOT_OPTIONS: [&str; 8] = ["BOOT_FD", "RANK", "SIZE", "NODE_SIZES", "NODE", "IO", "SEED", "LOG"];
+
+impl Options {
+    /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
+    pub const NAMES: [&'static str; 26] = [
+        "origin_maxrpc",
+        "origin_buftarget_bytes",
+        "relay_maxrpc",
+        "relay_buftarget_bytes",
+        "remote_maxrpc",
+        "remote_buftarget_bytes",
+        "deliverq_max",
+        "linger_us",
+        "run_bytes",
+        "run_table_bytes",
+        "lane_budget_bytes",
+        "spill_bytes",
+        "handler_reserve_bytes",
+        "max_message_bytes",
+        "reassembly_bytes",
+        "send_pool_bytes",
+        "receive_pool_bytes",
+        "small_slot_bytes",
+        "launcher",
+        "provider",
+        "interface",
+        "eager_bytes",
+        "mover",
+        "loopback",
+        "bootstrap_timeout_ms",
+        "peer_timeout_ms",
+    ];
+
+    /// Defaults, overridden by the process's environment.
+    ///
+    /// # Errors
+    /// An unknown `TRIHOP_*` variable (with the nearest name) or an impossible value.
+    pub fn from_env() -> Result<Self> {
+        Self::from_variables(std::env::vars())
+    }
+
+    /// As [`Options::from_env`], from any list of variables.
+    ///
+    /// # Errors
+    /// As [`Options::from_env`].
+    pub fn from_variables(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let mut options = Self::default();
+        let mut fi_provider = None;
+        for (name, value) in variables {
+            if name == "FI_PROVIDER" && !value.is_empty() {
+                fi_provider = Some(value);
+                continue;
+            }
+            let Some(key) = name.strip_prefix("TRIHOP_") else { continue };
+            if NOT_OPTIONS.contains(&key) {
+                continue;
+            }
+            options.set(&key.to_lowercase(), &value).map_err(|error| match error {
+                Error::Config { why, .. } => Error::config(&name, why),
+                other => other,
+            })?;
+        }
+        if options.provider.is_none() {
+            options.provider = fi_provider;
+        }
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Sets one option by name.
+    ///
+    /// # Errors
+    /// An unknown name (with the nearest one) or a value that does not parse.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
+            value.trim().parse().map_err(|_| Error::config(key, format!("`{value}` is not a whole number in range")))
+        }
+        let stream = &mut self.stream;
+        match key {
+            "origin_maxrpc" => stream.origin_maxrpc = number(key, value)?,
+            "origin_buftarget_bytes" => stream.origin_buftarget_bytes = number(key, value)?,
+            "relay_maxrpc" => stream.relay_maxrpc = number(key, value)?,
+            "relay_buftarget_bytes" => stream.relay_buftarget_bytes = number(key, value)?,
+            "remote_maxrpc" => stream.remote_maxrpc = number(key, value)?,
+            "remote_buftarget_bytes" => stream.remote_buftarget_bytes = number(key, value)?,
+            "deliverq_max" => stream.deliverq_max = number(key, value)?,
+            "linger_us" => stream.linger_us = number(key, value)?,
+            "run_bytes" => stream.run_bytes = number(key, value)?,
+            "run_table_bytes" => stream.run_table_bytes = number(key, value)?,
+            "lane_budget_bytes" => stream.lane_budget_bytes = number(key, value)?,
+            "spill_bytes" => stream.spill_bytes = number(key, value)?,
+            "handler_reserve_bytes" => stream.handler_reserve_bytes = number(key, value)?,
+            "max_message_bytes" => stream.max_message_bytes = number(key, value)?,
+            "reassembly_bytes" => stream.reassembly_bytes = number(key, value)?,
+            "send_pool_bytes" => stream.send_pool_bytes = number(key, value)?,
+            "receive_pool_bytes" => stream.receive_pool_bytes = number(key, value)?,
+            "small_slot_bytes" => stream.small_slot_bytes = number(key, value)?,
+            "launcher" => {
+                self.launcher = Some(value.parse().map_err(|e| Error::config(key, format!("{e}")))?);
+            }
+            "provider" => self.provider = Some(value.to_owned()),
+            "interface" => self.interface = Some(value.to_owned()),
+            "eager_bytes" => self.eager_bytes = Some(number(key, value)?),
+            "mover" => {
+                self.mover = Some(match value {
+                    "read" => Mover::Read,
+                    "segments" => Mover::Segments,
+                    _ => return Err(Error::config(key, format!("`{value}` is neither `read` nor `segments`"))),
+                });
+            }
+            "loopback" => {
+                self.loopback = match value {
+                    "1" | "true" => true,
+                    "0" | "false" | "" => false,
+                    _ => return Err(Error::config(key, format!("`{value}` is neither `1` nor `0`"))),
+                }
+            }
+            "bootstrap_timeout_ms" => self.bootstrap_timeout_ms = number(key, value)?,
+            "peer_timeout_ms" => self.peer_timeout_ms = number(key, value)?,
+            _ => {
+                let nearest = Self::NAMES
+                    .iter()
+                    .max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
+                let nearest = nearest.expect("the list is not empty");
+                return Err(Error::config(key, format!("no such option; the nearest is `{nearest}`")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every value and how they fit together.
+    ///
+    /// # Errors
+    /// [`Error::Config`], with the option and the possible values.
+    pub fn check(&self) -> Result<()> {
+        self.stream.check()?;
+        if let Some(bytes) = self.eager_bytes {
+            range("eager_bytes", bytes, 192, 16 << 20)?;
+        }
+        range("bootstrap_timeout_ms", self.bootstrap_timeout_ms as usize, 1, 86_400_000)?;
+        range("peer_timeout_ms", self.peer_timeout_ms as usize, 1, usize::MAX)
+    }
+
+    /// `bootstrap_timeout_ms` as a duration.
+    pub fn bootstrap_timeout(&self) -> Duration {
+        Duration::from_millis(self.bootstrap_timeout_ms)
+    }
+}
+
+fn range(key: &str, value: usize, low: usize, high: usize) -> Result<()> {
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(Error::config(key, format!("{value} is not between {low} and {high}")))
+    }
+}
+
+impl StreamOptions {
+    /// Checks every value and how they fit together.
+    ///
+    /// # Errors
+    /// [`Error::Config`], with the option and the possible values.
+    pub fn check(&self) -> Result<()> {
+        range("origin_maxrpc", self.origin_maxrpc as usize, 1, 65535)?;
+        range("relay_maxrpc", self.relay_maxrpc as usize, 1, 65535)?;
+        range("remote_maxrpc", self.remote_maxrpc as usize, 1, 1024)?;
+        range("origin_buftarget_bytes", self.origin_buftarget_bytes, 1, 1 << 20)?;
+        range("relay_buftarget_bytes", self.relay_buftarget_bytes, 1, 1 << 20)?;
+        range("remote_buftarget_bytes", self.remote_buftarget_bytes, 1, 16 << 20)?;
+        range("deliverq_max", self.deliverq_max, 1, u32::MAX as usize)?;
+        range("linger_us", self.linger_us as usize, 0, 10_000_000)?;
+        range("run_bytes", self.run_bytes, 24, 16384)?;
+        range("run_table_bytes", self.run_table_bytes, self.run_bytes, 1 << 30)?;
+        range("lane_budget_bytes", self.lane_budget_bytes, 8192, 1 << 32)?;
+        range("spill_bytes", self.spill_bytes, 1024, 1 << 32)?;
+        range("handler_reserve_bytes", self.handler_reserve_bytes, 0, self.spill_bytes / 2)?;
+        range("max_message_bytes", self.max_message_bytes, 0, u32::MAX as usize)?;
+        range("reassembly_bytes", self.reassembly_bytes, 1, 1 << 40)?;
+        range("send_pool_bytes", self.send_pool_bytes, 1, 1 << 32)?;
+        range("receive_pool_bytes", self.receive_pool_bytes, 1, 1 << 32)?;
+        range("small_slot_bytes", self.small_slot_bytes, 192, 65536)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(pairs: &[(&str, &str)]) -> Result<Options> {
+        Options::from_variables(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+    }
+
+    #[test]
+    fn every_name_can_be_set_and_is_known() {
+        for name in Options::NAMES {
+            let refused = Options::default().set(name, "no such value at all");
+            let text = refused.map_err(|e| e.to_string()).err().unwrap_or_default();
+            assert!(!text.contains("no such option"), "{name}: {text}");
+        }
+        assert!(Options::NAMES.len() < 30, "fewer than 30 knobs");
+    }
+
+    #[test]
+    fn environment_names_are_field_names() {
+        let options = from(&[("TRIHOP_REMOTE_MAXRPC", "9"), ("TRIHOP_MOVER", "read"), ("HOME", "/")]).unwrap();
+        assert_eq!((options.stream.remote_maxrpc, options.mover), (9, Some(Mover::Read)));
+        let options = from(&[("FI_PROVIDER", "shm")]).unwrap();
+        assert_eq!(options.provider.as_deref(), Some("shm"));
+    }
+
+    #[test]
+    fn unknown_and_impossible_values_are_refused_with_the_reason() {
+        let text = from(&[("TRIHOP_REMOTE_MAXRCP", "9")]).unwrap_err().to_string();
+        assert!(text.contains("TRIHOP_REMOTE_MAXRCP") && text.contains("remote_maxrpc"), "{text}");
+        let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")]).unwrap_err().to_string();
+        assert!(text.contains("remote_maxrpc") && text.contains("1024"), "{text}");
+        assert!(from(&[("TRIHOP_RUN_BYTES", "many")]).is_err());
+        assert!(from(&[("TRIHOP_HANDLER_RESERVE_BYTES", "1000000")]).is_err());
+    }
+}

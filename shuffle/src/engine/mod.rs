@@ -1,0 +1,448 @@
+//! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never waits.
+
+pub(crate) mod inbound;
+pub(crate) mod outbound;
+pub(crate) mod tags;
+
+use std::cell::{Cell, RefCell};
+
+use trihop_transport::link::{Completion, Link};
+use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BadRun, Run, run_flags};
+use trihop_transport::ring::Inbox;
+use trihop_transport::topology::{Rank, Topology};
+
+use crate::config::StreamOptions;
+use crate::deliver::{Assembled, Delivery, Outbox, Reassembly, Sink};
+use crate::error::{Error, Result};
+use crate::queue::Feeder;
+use crate::queue::remote::Identity;
+use crate::route::Place;
+use crate::stats::Stats;
+use inbound::{Arrival, Links};
+use outbound::Outbound;
+use tags::TagClass;
+
+/// Class of a lane; an inbox has one lane per local rank and class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LaneClass {
+    Origin = 0,
+    Relay = 1,
+}
+
+/// Lane of an inbox that the local rank `producer` writes in this class.
+pub(crate) fn lane_of(producer: u32, class: LaneClass) -> u32 {
+    2 * producer + class as u32
+}
+
+/// Frames that one lane may move per round, so that no lane starves the others.
+const FRAMES_PER_ROUND: usize = 4096;
+
+/// Lanes that are known to hold frames.
+#[derive(Debug, Default)]
+struct Backlog {
+    lanes: Vec<u32>,
+}
+
+/// What a rank receives on one stream.
+pub(crate) struct Inbound {
+    pub inbox: Inbox,
+    backlog: [Backlog; 2],
+    listed: Vec<bool>,
+    active: Vec<u32>,
+    pub links: Option<Links>,
+    pub reassembly: Reassembly,
+    /// Times that each lane was seen empty.
+    drained: Vec<u64>,
+}
+
+impl Inbound {
+    pub fn new(inbox: Inbox, links: Option<Links>, options: &StreamOptions) -> Self {
+        let lanes = inbox.layout().lanes() as usize;
+        let feeders = 1 + lanes + links.as_ref().map_or(0, |l| l.incoming.len());
+        Self {
+            inbox,
+            backlog: Default::default(),
+            listed: vec![false; lanes],
+            active: Vec::with_capacity(lanes),
+            links,
+            reassembly: Reassembly::new(feeders, options.reassembly_bytes, options.max_message_bytes),
+            drained: vec![0; lanes],
+        }
+    }
+
+    /// Whether any lane or link holds runs that have not moved on.
+    pub fn has_backlog(&self) -> bool {
+        self.backlog.iter().any(|b| !b.lanes.is_empty())
+            || self.inbox.any_active()
+            || self.links.as_ref().is_some_and(|l| l.incoming.iter().any(|i| !i.window.is_empty()))
+    }
+
+    fn take_active(&mut self) {
+        self.inbox.take_active(&mut self.active);
+        for lane in self.active.drain(..) {
+            if let Some(listed) = self.listed.get_mut(lane as usize) {
+                if !*listed {
+                    *listed = true;
+                    self.backlog[lane as usize % 2].lanes.push(lane);
+                }
+            }
+        }
+    }
+}
+
+/// One stream on one rank.
+pub(crate) struct Core<'h> {
+    pub id: u16,
+    pub name: String,
+    pub topology: Topology,
+    pub options: StreamOptions,
+    pub identity: Identity,
+    pub out: RefCell<Outbound>,
+    pub inbound: RefCell<Inbound>,
+    pub sink: RefCell<Sink<'h>>,
+    pub stats: RefCell<Stats>,
+    /// Records delivered here (or queued for an application without a handler).
+    pub delivered: Cell<u64>,
+    /// A flush or fence wants partial runs and batches out now.
+    pub urgent: Cell<bool>,
+    /// Small sends for announcements, where there are links.
+    pub notices: Option<trihop_transport::memory::pool::Pool>,
+}
+
+impl<'h> Core<'h> {
+    /// Takes a completion of this stream.
+    pub fn complete(&self, class: TagClass, number: u32, completion: Completion, now_ns: u64) -> Result<()> {
+        let mut inbound = self.inbound.borrow_mut();
+        let Some(links) = &mut inbound.links else { return Ok(()) };
+        let mut out = self.out.borrow_mut();
+        let mut stats = self.stats.borrow_mut();
+        links.complete(class, number, completion, &mut out.queues.remotes, &mut stats, now_ns)
+    }
+
+    /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
+    pub fn progress(&self, mut link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
+        let mut worked = self.out.borrow_mut().retry();
+        {
+            let mut inbound = self.inbound.borrow_mut();
+            let mut sink = self.sink.borrow_mut();
+            inbound.take_active();
+            worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Relay)?;
+            worked |= self.drain_links(&mut inbound, &mut sink)?;
+            worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Origin)?;
+        }
+        let mut out = self.out.borrow_mut();
+        let urgent = self.urgent.get();
+        if urgent {
+            out.close_runs();
+        }
+        out.age(now_ns, !worked);
+        if urgent && !worked {
+            out.seal();
+        }
+        if let Some(link) = link.as_deref_mut() {
+            worked |= self.transmit(&mut out, link, !worked, now_ns)?;
+        }
+        Ok(worked)
+    }
+
+    /// Posts batches, fetches, grants and control messages.
+    fn transmit(&self, out: &mut Outbound, link: &mut dyn Link, idle: bool, now_ns: u64) -> Result<bool> {
+        let mut inbound = self.inbound.borrow_mut();
+        let (Some(links), Some(notices)) = (&mut inbound.links, &self.notices) else { return Ok(false) };
+        let mut worked = false;
+        links.advance(link, |index| out.queues.remotes[index].peer)?;
+        for index in 0..out.queues.remotes.len() {
+            let give_back = out.may_give_back(index, now_ns);
+            let remote = &mut out.queues.remotes[index];
+            let incoming = &mut links.incoming[index];
+            if give_back && remote.credit.give_back_large() > 0 {
+                incoming.news = true;
+            }
+            let returned = remote.credit.large_returned();
+            let (news, unacknowledged) = (incoming.news, incoming.unacknowledged);
+            let posted = remote
+                .transmit(link, &self.identity, notices, |wanted| incoming.counters(returned, wanted))?;
+            if posted == 0 {
+                (incoming.news, incoming.unacknowledged) = (news, unacknowledged);
+            }
+            worked |= posted > 0;
+        }
+        let maxrpc = self.options.remote_maxrpc;
+        let mut stats = self.stats.borrow_mut();
+        worked |= links.tell(link, &mut out.queues.remotes, idle, maxrpc, &mut stats)?;
+        Ok(worked)
+    }
+
+    /// Moves runs out of the lanes of one class.
+    fn drain_lanes(&self, inbound: &mut Inbound, sink: &mut Sink<'h>, class: LaneClass) -> Result<bool> {
+        let at = if class == LaneClass::Relay { Place::Target } else { Place::SourceRep };
+        let mut worked = false;
+        let mut position = 0;
+        while let Some(&lane) = inbound.backlog[class as usize].lanes.get(position) {
+            let (moved, empty) = self
+                .drain_lane(inbound, sink, lane, at)
+                .map_err(|why| Error::bad_peer(self.topology.rank_at(self.topology.node(), lane / 2).0, why))?;
+            worked |= moved;
+            if empty {
+                inbound.drained[lane as usize] += 1;
+                inbound.listed[lane as usize] = false;
+                inbound.backlog[class as usize].lanes.swap_remove(position);
+            } else {
+                position += 1;
+            }
+        }
+        Ok(worked)
+    }
+
+    /// Moves runs out of one lane; says whether any moved, and whether the lane is empty now.
+    fn drain_lane(
+        &self,
+        inbound: &mut Inbound,
+        sink: &mut Sink<'h>,
+        lane: u32,
+        at: Place,
+    ) -> std::result::Result<(bool, bool), String> {
+        let consumer = inbound.inbox.lane(lane);
+        let mut moved = 0;
+        let empty = loop {
+            if moved == FRAMES_PER_ROUND {
+                break false;
+            }
+            let Some(frame) = consumer.front().map_err(|e| e.to_string())? else { break true };
+            let taken = Run::split(frame, self.topology.size())
+                .and_then(|(run, _)| self.forward(at, &run, Feeder::lane(lane), sink, &mut inbound.reassembly));
+            if !taken.map_err(|e| e.to_string())? {
+                break false;
+            }
+            consumer.pop();
+            moved += 1;
+        };
+        if moved > 0 {
+            consumer.release();
+        }
+        Ok((moved > 0, empty))
+    }
+
+    /// Moves runs out of the batches that have arrived.
+    fn drain_links(&self, inbound: &mut Inbound, sink: &mut Sink<'h>) -> Result<bool> {
+        let lanes = inbound.inbox.layout().lanes();
+        let Inbound { links: Some(links), reassembly, .. } = inbound else { return Ok(false) };
+        let mut worked = false;
+        for index in 0..links.incoming.len() {
+            loop {
+                let incoming = &mut links.incoming[index];
+                let Some(Arrival::Here { buffer, bytes, .. }) = incoming.window.front() else { break };
+                let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes];
+                let mut cursor = incoming.cursor;
+                let mut blocked = false;
+                while cursor < runs.len() {
+                    let taken = Run::split(&runs[cursor..], self.topology.size()).and_then(|(run, _)| {
+                        let feeder = Feeder::link(lanes, index);
+                        let taken = self.forward(Place::TargetRep, &run, feeder, sink, reassembly)?;
+                        Ok(taken.then_some(run.frame.len()))
+                    });
+                    match taken {
+                        Ok(Some(length)) => cursor += length,
+                        Ok(None) => {
+                            blocked = true;
+                            break;
+                        }
+                        Err(why) => {
+                            let rank = self.out.borrow().queues.remotes[index].rank;
+                            return Err(Error::bad_peer(rank, why));
+                        }
+                    }
+                }
+                worked |= cursor > incoming.cursor || !blocked;
+                incoming.cursor = cursor;
+                if blocked {
+                    break;
+                }
+                links.accept(index);
+            }
+        }
+        Ok(worked)
+    }
+
+    /// Moves one run a hop further, or delivers it; false when there is no room for it now.
+    fn forward(
+        &self,
+        at: Place,
+        run: &Run<'_>,
+        feeder: Feeder,
+        sink: &mut Sink<'h>,
+        reassembly: &mut Reassembly,
+    ) -> std::result::Result<bool, BadRun> {
+        let target = Rank(run.header.target);
+        if target == self.topology.rank() {
+            return self.deliver(run, feeder, sink, reassembly);
+        }
+        let pushed = self.out.borrow_mut().queues.push(at, target, run.frame, run.header.flags, feeder);
+        match pushed {
+            Some(true) => {
+                let mut stats = self.stats.borrow_mut();
+                if at == Place::TargetRep {
+                    stats.runs_from_fabric += 1;
+                } else {
+                    stats.runs_to_fabric += 1;
+                }
+                Ok(true)
+            }
+            Some(false) => Ok(false),
+            None => Err(BadRun::Route(target.0)),
+        }
+    }
+
+    fn deliver(
+        &self,
+        run: &Run<'_>,
+        feeder: Feeder,
+        sink: &mut Sink<'h>,
+        reassembly: &mut Reassembly,
+    ) -> std::result::Result<bool, BadRun> {
+        let records = usize::from(run.header.count).max(1);
+        let admitted = match sink {
+            Sink::Handler(_) => {
+                self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes
+            }
+            Sink::Queue(queue) => queue.admits(records),
+            Sink::Closed => true,
+        };
+        if !admitted {
+            self.stats.borrow_mut().blocked_deliveries += 1;
+            return Ok(false);
+        }
+        if run.header.flags & run_flags::ALL == 0 {
+            self.hand_over(Delivery::Run(*run), u64::from(run.header.count), sink)?;
+            return Ok(true);
+        }
+        match reassembly.add(feeder.0 as usize, run)? {
+            Assembled::Growing => Ok(true),
+            Assembled::Later => Ok(false),
+            Assembled::Whole(record) => {
+                let (source, kind) = (record.source, record.kind);
+                self.hand_over(Delivery::Record { source, kind, bytes: &record.bytes }, 1, sink)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn hand_over(
+        &self,
+        delivery: Delivery<'_>,
+        records: u64,
+        sink: &mut Sink<'h>,
+    ) -> std::result::Result<(), BadRun> {
+        match sink {
+            Sink::Handler(handler) => handler(delivery, &mut Outbox::new(&self.out))?,
+            Sink::Queue(queue) => queue.push(&delivery),
+            Sink::Closed => {}
+        }
+        self.delivered.set(self.delivered.get() + records);
+        self.stats.borrow_mut().runs_delivered += 1;
+        Ok(())
+    }
+
+    /// Whether nothing of this stream moves or waits on this rank.
+    pub fn is_quiet(&self) -> bool {
+        self.out.borrow().is_quiet() && !self.inbound.borrow().has_backlog()
+    }
+
+    /// Whether a sleeping rank has to wake up at once: a lane has news, or room came for what waits.
+    pub fn must_stay_awake(&self) -> bool {
+        if self.inbound.borrow().inbox.any_active() {
+            return true;
+        }
+        let mut out = self.out.borrow_mut();
+        let queues = &mut out.queues;
+        queues.origin.iter_mut().chain(&mut queues.relay).any(|lane| lane.space_came())
+    }
+
+    /// Before sleeping: asks the consumers of full lanes to ring.
+    pub fn want_space(&self, releases_too: bool) {
+        let mut out = self.out.borrow_mut();
+        let queues = &mut out.queues;
+        for lane in queues.origin.iter_mut().chain(&mut queues.relay) {
+            if releases_too && lane.in_use_bytes() > 0 {
+                lane.want_release();
+            } else {
+                lane.want_space();
+            }
+        }
+    }
+
+    /// Whether something waits that only time moves: partial runs or batches, or news for a peer.
+    pub fn waits_for_time(&self) -> bool {
+        self.out.borrow().has_partial()
+            || self.inbound.borrow().links.as_ref().is_some_and(Links::owes_news)
+    }
+
+    /// The peer that has owed us something for longest without a sign of life, with that time.
+    pub fn silent_peer(&self, now_ns: u64) -> Option<(u32, u64)> {
+        let mut out = self.out.borrow_mut();
+        let mut worst = None;
+        for remote in &mut out.queues.remotes {
+            if !remote.owes() || remote.alive_ns == 0 {
+                remote.alive_ns = now_ns;
+            }
+            let silent = now_ns.saturating_sub(remote.alive_ns);
+            if worst.is_none_or(|(_, most)| silent > most) {
+                worst = Some((remote.rank, silent));
+            }
+        }
+        worst
+    }
+
+    /// Counters of this moment.
+    pub fn snapshot(&self) -> Stats {
+        let mut stats = self.stats.borrow().clone();
+        let out = self.out.borrow();
+        stats.sent = out.sent;
+        stats.sent_bytes = out.sent_bytes;
+        stats.would_block = out.would_block;
+        stats.delivered = self.delivered.get();
+        stats.origin_frames = out.queues.origin.iter().map(|l| l.frames).sum();
+        stats.relay_frames = out.queues.relay.iter().map(|l| l.frames).sum();
+        stats.remote_frames = out.queues.remotes.iter().map(|r| r.frames).sum();
+        stats.batches_sent = out.queues.remotes.iter().map(|r| r.batches).sum();
+        stats.wire_bytes = out.queues.remotes.iter().map(|r| r.wire_bytes).sum();
+        let lanes = out.queues.origin.iter().chain(&out.queues.relay).map(|l| l.waits).sum::<u64>();
+        stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.waits).sum::<u64>();
+        stats
+    }
+
+    /// Times that every lane was seen empty, and positions of lanes and links, for [`crate::flush`].
+    pub(crate) fn marks(&self) -> DeliveryMarks {
+        let mut inbound = self.inbound.borrow_mut();
+        let lanes = inbound.listed.len() as u32;
+        let capacity = u64::from(inbound.inbox.layout().lane_bytes());
+        let drained = inbound.drained.clone();
+        let consumed = (0..lanes).map(|lane| inbound.inbox.lane(lane).consumed() + capacity).collect();
+        let links = inbound.links.as_mut();
+        let arrived = links.map_or(Vec::new(), |l| {
+            l.incoming.iter_mut().map(|i| i.window.next() + i.window.iter_mut().count() as u64).collect()
+        });
+        DeliveryMarks { drained, consumed, arrived }
+    }
+
+    /// Whether everything that was here at the marks has moved on.
+    pub(crate) fn passed(&self, marks: &DeliveryMarks) -> bool {
+        let mut inbound = self.inbound.borrow_mut();
+        for lane in 0..inbound.listed.len() {
+            let unseen = !inbound.listed[lane] && !inbound.inbox.any_active();
+            let drained = inbound.drained[lane] > marks.drained[lane];
+            if !unseen && !drained && inbound.inbox.lane(lane as u32).consumed() < marks.consumed[lane] {
+                return false;
+            }
+        }
+        let Some(links) = &inbound.links else { return true };
+        links.incoming.iter().zip(&marks.arrived).all(|(i, &arrived)| i.receiving.accepted() >= arrived)
+    }
+}
+
+/// What had arrived when a delivery flush began.
+pub(crate) struct DeliveryMarks {
+    drained: Vec<u64>,
+    consumed: Vec<u64>,
+    arrived: Vec<u64>,
+}
