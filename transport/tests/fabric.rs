@@ -2,6 +2,8 @@
 //!
 //! A provider that is missing is skipped by name. Each exchange has a watchdog and no timing assertion.
 
+#![allow(clippy::print_stdout, reason = "a skipped provider is named")]
+
 use std::time::{Duration, Instant};
 
 use trihop_transport::Error;

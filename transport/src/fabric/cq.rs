@@ -101,10 +101,14 @@ impl CompletionQueue {
         self.descriptor.map(|raw| unsafe { BorrowedFd::borrow_raw(raw) })
     }
 
-    /// Whether nothing has arrived since the last read, so that sleeping on the descriptor loses no wake-up.
+    /// Whether nothing has arrived since the last read, so that sleeping on the descriptor loses no wake-up. True
+    /// without a descriptor: the sleep is bounded then, and shm 1.17 crashes when asked about such a queue.
     pub(super) fn try_wait(&self, fabric: *mut sys::fid_fabric) -> bool {
+        if self.descriptor.is_none() {
+            return true;
+        }
         let mut fids = [self.cq.fid()];
-        // SAFETY: one open object is passed with its count, and it was opened inside `fabric`.
+        // SAFETY: one open object is passed with its count, and it has a wait object and was opened inside `fabric`.
         unsafe { sys::fi_trywait(fabric, fids.as_mut_ptr(), 1) == 0 }
     }
 
