@@ -5,15 +5,14 @@ use std::rc::Rc;
 
 use libfabric_sys as sys;
 
-use super::av::AddressVector;
+use super::address;
+use super::choice::Choice;
 use super::cq::{BATCH, CompletionQueue, Entries, Read};
-use super::domain::Domain;
 use super::error::{self, EAGAIN};
-use super::handle::Handle;
-use super::info::{Choice, Info, Offer, Selected, TAG_BITS};
+use super::info::{Selected, TAG_BITS};
 use super::mr::{Region, check_memlock};
-use super::operations::{Contexts, Kind, Operation, Operations};
-use super::quirks::Quirk;
+use super::opened::{Opened, depths};
+use super::operations::{Kind, Operation, Operations};
 use crate::error::{Error, Result};
 use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
@@ -22,30 +21,10 @@ use crate::memory::pool::{Buffer, Pool};
 /// Polls given to a closing endpoint to hand back cancelled receives, where regions keep it open.
 const CLOSING_POLLS: usize = 10_000;
 
-/// The opened objects, in the order of closing.
-#[derive(Debug)]
-pub(super) struct Core {
-    endpoint: Handle<sys::fid_ep>,
-    cq: CompletionQueue,
-    av: AddressVector,
-    contexts: Contexts,
-    domain: Rc<Domain>,
-}
-
-impl Core {
-    pub(super) fn domain(&self) -> &Rc<Domain> {
-        &self.domain
-    }
-
-    pub(super) fn endpoint_fid(&self) -> *mut sys::fid {
-        self.endpoint.fid()
-    }
-}
-
 /// One libfabric endpoint.
 pub(super) struct Endpoint {
     // Declared first: closed before any buffer below goes (see `Drop` for the exception).
-    core: Rc<Core>,
+    opened: Rc<Opened>,
     operations: Operations,
     /// Sends whose bytes libfabric has copied, and which end in the next poll.
     injected: Vec<(Token, Buffer)>,
@@ -68,14 +47,14 @@ impl Endpoint {
         if let Some(reserve) = quirk.pinned_reserve_bytes {
             check_memlock(&provider, 0, reserve)?;
         }
-        let core = match quirk.depth {
-            None => Core::open(offer, quirk, choice, 0)?,
-            Some(depth) => Core::open(offer, quirk, choice, depth).or_else(|e| {
+        let opened = match quirk.depth {
+            None => Opened::open(offer, quirk, choice, 0)?,
+            Some(depth) => Opened::open(offer, quirk, choice, depth).or_else(|e| {
                 tracing::debug!("{provider} refuses a depth of {depth}: {e}");
-                Core::open(offer, quirk, choice, 0)
+                Opened::open(offer, quirk, choice, 0)
             })?,
         };
-        let info = core.domain.info();
+        let info = opened.domain.info();
         let (posted_sends, posted_receives) = depths(info);
         let max_message_bytes = info.max_message_bytes();
         let limits = Limits {
@@ -88,7 +67,7 @@ impl Endpoint {
             posted_sends,
             mover: choice.mover.unwrap_or(quirk.mover),
         };
-        let address = framed_address(&provider, &core.name()?);
+        let address = address::framed(&provider, &opened.name()?);
         Ok(Self {
             operations: Operations::new(posted_sends + posted_receives),
             injected: Vec::with_capacity(posted_sends),
@@ -101,7 +80,7 @@ impl Endpoint {
             sends: 0,
             receives: 0,
             pinned_bytes: 0,
-            core: Rc::new(core),
+            opened: Rc::new(opened),
         })
     }
 
@@ -122,9 +101,9 @@ impl Endpoint {
             return Err(PostError::WouldBlock(buffer));
         };
         match post(
-            self.core.endpoint.as_ptr(),
+            self.opened.endpoint.as_ptr(),
             &mut buffer,
-            self.core.contexts.at(index),
+            self.opened.contexts.at(index),
         ) {
             0 => {
                 match kind {
@@ -155,7 +134,7 @@ impl Endpoint {
         }
         PostError::Failed(
             buffer,
-            error::failure(call, code, self.core.domain.info().label()),
+            error::failure(call, code, self.opened.domain.info().label()),
         )
     }
 
@@ -199,7 +178,7 @@ impl Endpoint {
 
     fn take(&mut self, context: *mut libc::c_void) -> Option<Operation> {
         let operation = self
-            .core
+            .opened
             .contexts
             .index(context)
             .and_then(|index| self.operations.take(index))?;
@@ -229,7 +208,7 @@ impl Endpoint {
     /// Takes the waiting error entries; a provider may have forgotten which operation one belongs to.
     fn take_errors(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
         for _ in 0..BATCH {
-            let Some(entry) = self.core.cq.read_error()? else {
+            let Some(entry) = self.opened.cq.read_error()? else {
                 break;
             };
             let operation = self.take(entry.context);
@@ -242,7 +221,7 @@ impl Endpoint {
             let detail = format!(
                 "{} ({}, provider error {})",
                 entry.text,
-                self.core.domain.info().label(),
+                self.opened.domain.info().label(),
                 entry.provider_code
             );
             let error = Error::Fabric {
@@ -271,138 +250,6 @@ impl Endpoint {
     }
 }
 
-impl Core {
-    /// Opens everything for one offer, with at least `depth` operations in flight each way.
-    fn open(offer: &Offer, quirk: &'static Quirk, choice: &Choice, depth: usize) -> Result<Self> {
-        let mut info = Info::copy_of(offer)?;
-        info.raise_depths(depth);
-        let domain = Rc::new(Domain::open(info, quirk)?);
-        let info = domain.info();
-        let (sends, receives) = depths(info);
-        let cq = CompletionQueue::open(&domain, sends + receives, domain.quirk().wait_descriptor)?;
-        let av = AddressVector::open(&domain, choice.universe.unwrap_or(64))?;
-        // SAFETY: domain and info are valid, and belong together.
-        let endpoint = unsafe {
-            Handle::open("fi_endpoint", info.label(), |place| {
-                sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), place, std::ptr::null_mut())
-            })?
-        };
-        let contexts = Contexts::new(sends + receives);
-        let core = Self {
-            endpoint,
-            cq,
-            av,
-            contexts,
-            domain,
-        };
-        core.bind(core.cq.fid(), sys::FI_TRANSMIT | sys::FI_SELECTIVE_COMPLETION)?;
-        core.bind(core.cq.fid(), sys::FI_RECV)?;
-        core.bind(core.av.fid(), 0)?;
-        // SAFETY: the endpoint has its queue and its address vector bound.
-        let enabled = unsafe { sys::fi_enable(core.endpoint.as_ptr()) };
-        if enabled != 0 {
-            return Err(error::failure(
-                "fi_enable",
-                enabled as isize,
-                format!(
-                    "{}; where the device's queues are too small, set FI_UNIVERSE_SIZE to the number of endpoints in \
-                     the job",
-                    core.domain.info().label()
-                ),
-            ));
-        }
-        Ok(core)
-    }
-
-    fn bind(&self, object: *mut sys::fid, flags: u64) -> Result<()> {
-        // SAFETY: endpoint and object are open and of the same domain.
-        let code = unsafe { sys::fi_ep_bind(self.endpoint.as_ptr(), object, flags) };
-        if code != 0 {
-            return Err(error::failure(
-                "fi_ep_bind",
-                code as isize,
-                self.domain.info().label(),
-            ));
-        }
-        Ok(())
-    }
-
-    /// The endpoint's address in the provider's own format.
-    fn name(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0u8; 512];
-        let mut length = bytes.len();
-        // SAFETY: `bytes` has room for `length` bytes, which the call lowers to what it wrote.
-        let code = unsafe { sys::fi_getname(self.endpoint.fid(), bytes.as_mut_ptr().cast(), &mut length) };
-        if code != 0 || length > bytes.len() {
-            return Err(error::failure(
-                "fi_getname",
-                code as isize,
-                self.domain.info().label(),
-            ));
-        }
-        bytes.truncate(length);
-        Ok(bytes)
-    }
-}
-
-/// Sends and reads, receives; a provider that names no limit gets a modest one.
-fn depths(info: &Info) -> (usize, usize) {
-    let (sends, receives) = info.depths();
-    let or_modest = |depth: usize| if depth == 0 { 256 } else { depth.min(1 << 16) };
-    (or_modest(sends), or_modest(receives))
-}
-
-/// An address as peers exchange it: the provider's name behind its length, then the provider's own bytes.
-fn framed_address(provider: &str, name: &[u8]) -> Vec<u8> {
-    let mut framed = vec![provider.len() as u8];
-    framed.extend_from_slice(provider.as_bytes());
-    framed.extend_from_slice(name);
-    framed
-}
-
-/// The provider's bytes of a peer's address, once they are known to be of our provider, length and kind.
-fn own_kind<'a>(address: &'a [u8], ours: &[u8], provider: &str) -> Result<&'a [u8]> {
-    let refuse = |detail: String| {
-        Err(Error::Fabric {
-            call: "fi_av_insert",
-            code: sys::FI_EINVAL,
-            detail,
-        })
-    };
-    let Some((length, rest)) = address.split_first() else {
-        return refuse("a peer's address is empty".to_owned());
-    };
-    let Some((name, theirs)) = rest.split_at_checked(*length as usize) else {
-        return refuse(format!(
-            "a peer's address of {} bytes is cut short",
-            address.len()
-        ));
-    };
-    if name != provider.as_bytes() {
-        return refuse(format!(
-            "a peer uses provider {}, this process {provider}; set TRIHOP_PROVIDER to one of them everywhere",
-            String::from_utf8_lossy(name).escape_default()
-        ));
-    }
-    // Text addresses (shm) vary in length and end with NUL; all others are structures of one length.
-    let ours = &ours[1 + provider.len()..];
-    let text =
-        |bytes: &[u8]| bytes.last() == Some(&0) && bytes[..bytes.len() - 1].iter().all(u8::is_ascii_graphic);
-    let same_kind = if text(ours) {
-        text(theirs)
-    } else {
-        theirs.len() == ours.len()
-    };
-    if !same_kind {
-        return refuse(format!(
-            "a peer's {provider} address has {} bytes, ours {}",
-            theirs.len(),
-            ours.len()
-        ));
-    }
-    Ok(theirs)
-}
-
 impl Link for Endpoint {
     fn name(&self) -> &str {
         &self.name
@@ -418,9 +265,9 @@ impl Link for Endpoint {
 
     fn connect(&mut self, address: &[u8]) -> Result<Peer> {
         let target = self
-            .core
+            .opened
             .av
-            .insert(own_kind(address, &self.address, &self.name)?)?;
+            .insert(address::own_kind(address, &self.address, &self.name)?)?;
         let peer = Peer(self.peers.len() as u32);
         self.peers.push(target);
         Ok(peer)
@@ -428,10 +275,10 @@ impl Link for Endpoint {
 
     fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
         let mapping = Mapping::allocate(slot_bytes * slots)?;
-        if let Some(reserve) = self.core.domain.quirk().pinned_reserve_bytes {
+        if let Some(reserve) = self.opened.domain.quirk().pinned_reserve_bytes {
             check_memlock(&self.name, self.pinned_bytes + mapping.len(), reserve)?;
         }
-        let region = Region::register(&self.core, &mapping)?;
+        let region = Region::register(&self.opened, &mapping)?;
         self.pinned_bytes += mapping.len();
         Ok(Pool::new(mapping, slot_bytes, slots, Some(Box::new(region))))
     }
@@ -458,7 +305,7 @@ impl Link for Endpoint {
             // SAFETY: libfabric copies `bytes` bytes of the buffer, which has them (`admit`), before it returns.
             let code = unsafe {
                 sys::fi_tinject(
-                    self.core.endpoint.as_ptr(),
+                    self.opened.endpoint.as_ptr(),
                     buffer.as_ptr().cast(),
                     bytes,
                     target,
@@ -574,7 +421,7 @@ impl Link for Endpoint {
                 .drain(..)
                 .map(|(token, buffer)| Completion::Sent { token, buffer }),
         );
-        match self.core.cq.read(&mut self.entries)? {
+        match self.opened.cq.read(&mut self.entries)? {
             Read::Entries(count) => {
                 for i in 0..count {
                     let (context, bytes) = (self.entries[i].op_context, self.entries[i].len);
@@ -587,23 +434,23 @@ impl Link for Endpoint {
     }
 
     fn wait_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.core.cq.descriptor()
+        self.opened.cq.descriptor()
     }
 
     fn try_wait(&mut self) -> bool {
-        self.injected.is_empty() && self.core.cq.try_wait(self.core.domain.fabric())
+        self.injected.is_empty() && self.opened.cq.try_wait(self.opened.domain.fabric())
     }
 }
 
 impl Drop for Endpoint {
     /// Where regions are bound to the endpoint it outlives this value, so the provider must give the buffers back first.
     fn drop(&mut self) {
-        if self.core.domain.info().mr_mode() & sys::FI_MR_ENDPOINT == 0 {
+        if self.opened.domain.info().mr_mode() & sys::FI_MR_ENDPOINT == 0 {
             return;
         }
         for index in self.operations.in_flight() {
             // SAFETY: the context belongs to an operation in flight on this endpoint.
-            unsafe { sys::fi_cancel(self.core.endpoint.fid(), self.core.contexts.at(index)) };
+            unsafe { sys::fi_cancel(self.opened.endpoint.fid(), self.opened.contexts.at(index)) };
         }
         let mut ended = Vec::new();
         for _ in 0..CLOSING_POLLS {

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use libfabric_sys as sys;
 
+use super::choice::Choice;
 use super::error;
 use super::quirks::{self, Quirk};
 use crate::error::{Error, Result};
-use crate::link::Mover;
 
 /// What a link needs from a provider.
 pub(super) const CAPABILITIES: u64 =
@@ -27,68 +27,6 @@ pub(super) const MR_MODES: u64 = sys::FI_MR_LOCAL
 pub(super) const TAG_BITS: u32 = 48;
 /// Behaviour that we ask libfabric for: that of the headers, whose structures we pass.
 pub(super) const API_VERSION: u32 = sys::FI_VERSION(sys::FI_MAJOR_VERSION, sys::FI_MINOR_VERSION);
-
-/// Which provider and interface to take, and what to override.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Choice {
-    /// Provider by libfabric's name (`net`, `tcp;ofi_rxm`, `verbs;ofi_rxm`, `cxi`, `shm`), or `tcp` for native
-    /// datagrams over TCP by whatever name (over connections where there are none), `verbs`, `udp`, `rxm`. Default:
-    /// the best one.
-    pub provider: Option<String>,
-    /// Domain (`eth0`, `mlx5_0`), libfabric's fabric name, or the IP address of an interface. Default: the provider's
-    /// first that another node can reach.
-    pub interface: Option<String>,
-    /// Overrides the provider's eager limit, in bytes.
-    pub eager_bytes: Option<usize>,
-    /// Overrides the provider's faster way for batches above the eager limit.
-    pub mover: Option<Mover>,
-    /// Listen on 127.0.0.1 only, for simulated nodes on one machine. Providers that do not use IP ignore it.
-    pub loopback_only: bool,
-    /// Endpoints in the job, by which some providers size their queues. Sets `FI_UNIVERSE_SIZE` unless it is set.
-    pub universe: Option<usize>,
-}
-
-impl Choice {
-    /// Reads `TRIHOP_PROVIDER` (else `FI_PROVIDER`), `TRIHOP_INTERFACE`, `TRIHOP_EAGER_BYTES` and `TRIHOP_MOVER`.
-    ///
-    /// # Errors
-    /// When a value is impossible.
-    pub fn from_env() -> Result<Self> {
-        Self::from_lookup(|key| std::env::var(key).ok().filter(|value| !value.is_empty()))
-    }
-
-    fn from_lookup(value: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        // A list or an exclusion in FI_PROVIDER filters inside libfabric, and its order of candidates decides.
-        let filter = value("FI_PROVIDER").filter(|v| !v.starts_with('^') && !v.contains(','));
-        let eager_bytes = match value("TRIHOP_EAGER_BYTES") {
-            None => None,
-            Some(text) => Some(text.parse().map_err(|_| {
-                Error::config(
-                    "TRIHOP_EAGER_BYTES",
-                    format!("`{text}` is not a number of bytes, such as 65536"),
-                )
-            })?),
-        };
-        let mover = match value("TRIHOP_MOVER").as_deref() {
-            None => None,
-            Some("read") => Some(Mover::Read),
-            Some("segments") => Some(Mover::Segments),
-            Some(other) => {
-                return Err(Error::config(
-                    "TRIHOP_MOVER",
-                    format!("`{other}` is neither `read` nor `segments`"),
-                ));
-            }
-        };
-        Ok(Self {
-            provider: value("TRIHOP_PROVIDER").or(filter),
-            interface: value("TRIHOP_INTERFACE"),
-            eager_bytes,
-            mover,
-            ..Self::default()
-        })
-    }
-}
 
 /// An owned copy of one of libfabric's descriptions.
 #[derive(Debug)]

@@ -132,33 +132,3 @@ fn narrow_tags_are_refused() {
     };
     assert_eq!(chosen(&[narrow], &Choice::default()), None);
 }
-
-#[test]
-fn environment_is_read_and_checked() {
-    let read = |pairs: &[(&str, &str)]| {
-        Choice::from_lookup(|key| {
-            pairs
-                .iter()
-                .find(|(k, _)| *k == key)
-                .map(|(_, v)| (*v).to_owned())
-        })
-    };
-    let choice = read(&[
-        ("FI_PROVIDER", "net"),
-        ("TRIHOP_PROVIDER", "shm"),
-        ("TRIHOP_MOVER", "segments"),
-    ])
-    .expect("valid values");
-    assert_eq!(
-        (choice.provider.as_deref(), choice.mover),
-        (Some("shm"), Some(Mover::Segments))
-    );
-    assert_eq!(
-        read(&[("FI_PROVIDER", "^shm")])
-            .expect("left to libfabric")
-            .provider,
-        None
-    );
-    assert!(read(&[("TRIHOP_EAGER_BYTES", "64k")]).is_err());
-    assert!(read(&[("TRIHOP_MOVER", "pigeon")]).is_err());
-}

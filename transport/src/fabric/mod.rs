@@ -7,7 +7,9 @@
 //! `info` finds and ranks the candidates, `quirks` is the one table of what is special about a provider, `endpoint`
 //! is the link itself.
 
+mod address;
 mod av;
+mod choice;
 mod cq;
 mod domain;
 mod endpoint;
@@ -15,11 +17,12 @@ mod error;
 mod handle;
 mod info;
 mod mr;
+mod opened;
 mod operations;
 pub mod quirks;
 mod survey;
 
-pub use info::Choice;
+pub use choice::Choice;
 pub use survey::{Candidate, CandidateLimits, Survey, Verdict};
 
 use crate::error::Result;

@@ -6,9 +6,9 @@ use libfabric_sys as sys;
 use rustix::process::{Resource, getrlimit};
 
 use super::domain::Domain;
-use super::endpoint::Core;
 use super::error;
 use super::handle::Handle;
+use super::opened::Opened;
 use crate::error::{Error, Result};
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::Registration;
@@ -22,7 +22,9 @@ enum Parent {
     /// The domain, for regions that belong to it.
     Domain(#[expect(dead_code, reason = "held, so that the domain is closed after the region")] Rc<Domain>),
     /// The endpoint, for regions that are bound to it (FI_MR_ENDPOINT): it cannot be closed before them.
-    Endpoint(#[expect(dead_code, reason = "held, so that the endpoint is closed after the region")] Rc<Core>),
+    Endpoint(
+        #[expect(dead_code, reason = "held, so that the endpoint is closed after the region")] Rc<Opened>,
+    ),
 }
 
 /// A registered mapping.
@@ -37,15 +39,15 @@ pub(super) struct Region {
 
 impl Region {
     /// Registers the whole mapping for sends, receives, our reads and peers' reads.
-    pub(super) fn register(core: &Rc<Core>, mapping: &Mapping) -> Result<Self> {
-        let domain = core.domain();
+    pub(super) fn register(opened: &Rc<Opened>, mapping: &Mapping) -> Result<Self> {
+        let domain = &opened.domain;
         let mode = domain.info().mr_mode();
         let object = format!("{} bytes on {}", mapping.len(), domain.info().label());
         let access = sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ;
         let region = reg_with_fresh_key(domain, mapping, access, &object)?;
         let parent = if mode & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: region and endpoint are open objects of the same domain.
-            let bound = unsafe { sys::fi_mr_bind(region.as_ptr(), core.endpoint_fid(), 0) };
+            let bound = unsafe { sys::fi_mr_bind(region.as_ptr(), opened.endpoint.fid(), 0) };
             if bound != 0 {
                 return Err(error::failure("fi_mr_bind", bound as isize, object));
             }
@@ -54,7 +56,7 @@ impl Region {
             if enabled != 0 {
                 return Err(error::failure("fi_mr_enable", enabled as isize, object));
             }
-            Parent::Endpoint(Rc::clone(core))
+            Parent::Endpoint(Rc::clone(opened))
         } else {
             Parent::Domain(Rc::clone(domain))
         };

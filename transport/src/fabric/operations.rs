@@ -61,7 +61,7 @@ impl Drop for Contexts {
     fn drop(&mut self) {
         let slots = std::ptr::slice_from_raw_parts_mut(self.first, self.count);
         // SAFETY: made by Box::into_raw in `new` with this length; the endpoint, the only other user of the
-        // addresses, is closed before (see `Core`).
+        // addresses, is closed before (see `Opened`).
         drop(unsafe { Box::from_raw(slots) });
     }
 }

@@ -2,9 +2,9 @@
 
 use libfabric_sys as sys;
 
+use super::choice::Choice;
 use super::info::{
-    self, CAPABILITIES, Choice, Description, MODES, MR_MODES, Rank, all_offers, best_of, names_of,
-    usable_offers,
+    self, CAPABILITIES, Description, MODES, MR_MODES, Rank, all_offers, best_of, names_of, usable_offers,
 };
 use super::quirks;
 use crate::error::Result;
