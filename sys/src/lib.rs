@@ -34,6 +34,9 @@ pub const fn FI_MINOR(version: u32) -> u32 {
 /// Address that stands for "any peer" in a receive (a cast in C, which the generator loses).
 pub const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
 
+/// Answer of an insertion that failed (a cast in C).
+pub const FI_ADDR_NOTAVAIL: fi_addr_t = u64::MAX;
+
 /// Answer of `fi_mr_key` when there is no 64-bit key (a cast in C).
 pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
 

@@ -1,0 +1,470 @@
+//! The endpoint: a [`Link`] over one RDM endpoint, its completion queue and its address vector.
+
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use libfabric_sys as sys;
+
+use super::address;
+use super::choice::Choice;
+use super::cq::{BATCH, CompletionQueue, Entries, Read};
+use super::error::{self, EAGAIN};
+use super::info::{Selected, TAG_BITS};
+use super::mr::{Region, check_memlock};
+use super::opened::{Opened, depths};
+use super::operations::{Kind, Operation, Operations};
+use crate::error::{Error, Result};
+use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use crate::memory::hugepage::Mapping;
+use crate::memory::pool::{Buffer, Pool};
+
+/// Polls given to a closing endpoint to hand back cancelled receives, where regions keep it open.
+const CLOSING_POLLS: usize = 10_000;
+
+/// One libfabric endpoint.
+pub(super) struct Endpoint {
+    // Declared first: closed before any buffer below goes (see `Drop` for the exception).
+    opened: Rc<Opened>,
+    operations: Operations,
+    /// Sends whose bytes libfabric has copied, and which end in the next poll.
+    injected: Vec<(Token, Buffer)>,
+    entries: Entries,
+    peers: Vec<sys::fi_addr_t>,
+    name: String,
+    address: Vec<u8>,
+    limits: Limits,
+    inject_bytes: usize,
+    sends: usize,
+    receives: usize,
+    pinned_bytes: usize,
+}
+
+impl Endpoint {
+    /// Opens the endpoint and makes it ready to send and receive.
+    pub(super) fn open(selected: Selected, choice: &Choice) -> Result<Self> {
+        let Selected { offer, quirk } = selected;
+        let provider = offer.description.provider.clone();
+        if let Some(reserve) = quirk.pinned_reserve_bytes {
+            check_memlock(&provider, 0, reserve)?;
+        }
+        let opened = match quirk.depth {
+            None => Opened::open(offer, quirk, choice, 0)?,
+            Some(depth) => Opened::open(offer, quirk, choice, depth).or_else(|e| {
+                tracing::debug!("{provider} refuses a depth of {depth}: {e}");
+                Opened::open(offer, quirk, choice, 0)
+            })?,
+        };
+        let info = opened.domain.info();
+        let (posted_sends, posted_receives) = depths(info);
+        let max_message_bytes = info.max_message_bytes();
+        let limits = Limits {
+            eager_bytes: choice
+                .eager_bytes
+                .unwrap_or(quirk.eager_bytes)
+                .min(max_message_bytes),
+            max_message_bytes,
+            posted_receives,
+            posted_sends,
+            mover: choice.mover.unwrap_or(quirk.mover),
+        };
+        let address = address::framed(&provider, &opened.name()?);
+        Ok(Self {
+            operations: Operations::new(posted_sends + posted_receives),
+            injected: Vec::with_capacity(posted_sends),
+            entries: CompletionQueue::entries(),
+            peers: Vec::new(),
+            name: provider,
+            address,
+            inject_bytes: info.inject_bytes(),
+            limits,
+            sends: 0,
+            receives: 0,
+            pinned_bytes: 0,
+            opened: Rc::new(opened),
+        })
+    }
+
+    /// Posts by `call`, which gets the endpoint and the context, once a context and room are there.
+    fn post(
+        &mut self,
+        call: &'static str,
+        operation: Operation,
+        post: impl FnOnce(*mut sys::fid_ep, &mut Buffer, *mut libc::c_void) -> isize,
+    ) -> std::result::Result<(), PostError> {
+        let Operation {
+            kind,
+            token,
+            peer,
+            mut buffer,
+        } = operation;
+        let Some(index) = self.operations.reserve() else {
+            return Err(PostError::WouldBlock(buffer));
+        };
+        match post(
+            self.opened.endpoint.as_ptr(),
+            &mut buffer,
+            self.opened.contexts.at(index),
+        ) {
+            0 => {
+                match kind {
+                    Kind::Receive => self.receives += 1,
+                    Kind::Send | Kind::Read => self.sends += 1,
+                }
+                self.operations.put(
+                    index,
+                    Operation {
+                        kind,
+                        token,
+                        peer,
+                        buffer,
+                    },
+                );
+                Ok(())
+            }
+            code => {
+                self.operations.release(index);
+                Err(self.refused(call, code, buffer))
+            }
+        }
+    }
+
+    fn refused(&self, call: &'static str, code: isize, buffer: Buffer) -> PostError {
+        if code == EAGAIN {
+            return PostError::WouldBlock(buffer);
+        }
+        PostError::Failed(
+            buffer,
+            error::failure(call, code, self.opened.domain.info().label()),
+        )
+    }
+
+    /// The peer's libfabric address, or the error for a peer that this link never gave out.
+    fn target(&self, peer: Peer, buffer: Buffer) -> std::result::Result<(sys::fi_addr_t, Buffer), PostError> {
+        match self.peers.get(peer.0 as usize) {
+            Some(target) => Ok((*target, buffer)),
+            None => {
+                let why = format!("peer {} of {} connected ones", peer.0, self.peers.len());
+                Err(PostError::Failed(
+                    buffer,
+                    error::failure("post", sys::FI_EINVAL as isize, why),
+                ))
+            }
+        }
+    }
+
+    /// Refuses what is longer than the provider's largest message.
+    fn admit(&self, bytes: usize, buffer: Buffer) -> std::result::Result<Buffer, PostError> {
+        assert!(
+            bytes <= buffer.len(),
+            "{bytes} bytes of a buffer of {}",
+            buffer.len()
+        );
+        if bytes <= self.limits.max_message_bytes {
+            return Ok(buffer);
+        }
+        let why = format!(
+            "{bytes} bytes, at most {} in one operation",
+            self.limits.max_message_bytes
+        );
+        Err(PostError::Failed(
+            buffer,
+            error::failure("post", sys::FI_EMSGSIZE as isize, why),
+        ))
+    }
+
+    fn no_room_to_send(&self) -> bool {
+        self.sends + self.injected.len() >= self.limits.posted_sends
+    }
+
+    fn take(&mut self, context: *mut libc::c_void) -> Option<Operation> {
+        let operation = self
+            .opened
+            .contexts
+            .index(context)
+            .and_then(|index| self.operations.take(index))?;
+        match operation.kind {
+            Kind::Receive => self.receives -= 1,
+            Kind::Send | Kind::Read => self.sends -= 1,
+        }
+        Some(operation)
+    }
+
+    /// The completion of a successful operation; `None` for a context that is not in flight.
+    fn succeeded(&mut self, context: *mut libc::c_void, bytes: usize) -> Option<Completion> {
+        let Operation {
+            kind, token, buffer, ..
+        } = self.take(context)?;
+        Some(match kind {
+            Kind::Send => Completion::Sent { token, buffer },
+            Kind::Receive => Completion::Received {
+                token,
+                bytes: bytes.min(buffer.len()),
+                buffer,
+            },
+            Kind::Read => Completion::Read { token, buffer },
+        })
+    }
+
+    /// Takes the waiting error entries; a provider may have forgotten which operation one belongs to.
+    fn take_errors(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
+        for _ in 0..BATCH {
+            let Some(entry) = self.opened.cq.read_error()? else {
+                break;
+            };
+            let operation = self.take(entry.context);
+            let call = match operation.as_ref().map(|o| o.kind) {
+                Some(Kind::Send) => "fi_tsend",
+                Some(Kind::Receive) => "fi_trecv",
+                Some(Kind::Read) => "fi_read",
+                None => "fi_cq_read",
+            };
+            let detail = format!(
+                "{} ({}, provider error {})",
+                entry.text,
+                self.opened.domain.info().label(),
+                entry.provider_code
+            );
+            let error = Error::Fabric {
+                call,
+                code: entry.code,
+                detail,
+            };
+            completions.push(match operation {
+                Some(Operation {
+                    token, peer, buffer, ..
+                }) => Completion::Failed {
+                    token: Some(token),
+                    buffer: Some(buffer),
+                    peer,
+                    error,
+                },
+                None => Completion::Failed {
+                    token: None,
+                    buffer: None,
+                    peer: None,
+                    error,
+                },
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Link for Endpoint {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn connect(&mut self, address: &[u8]) -> Result<Peer> {
+        let target = self
+            .opened
+            .av
+            .insert(address::own_kind(address, &self.address, &self.name)?)?;
+        let peer = Peer(self.peers.len() as u32);
+        self.peers.push(target);
+        Ok(peer)
+    }
+
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
+        let mapping = Mapping::allocate(slot_bytes * slots)?;
+        if let Some(reserve) = self.opened.domain.quirk().pinned_reserve_bytes {
+            check_memlock(&self.name, self.pinned_bytes + mapping.len(), reserve)?;
+        }
+        let region = Region::register(&self.opened, &mapping)?;
+        self.pinned_bytes += mapping.len();
+        Ok(Pool::new(mapping, slot_bytes, slots, Some(Box::new(region))))
+    }
+
+    fn post_send(
+        &mut self,
+        peer: Peer,
+        tag: Tag,
+        buffer: Buffer,
+        bytes: usize,
+        token: Token,
+    ) -> std::result::Result<(), PostError> {
+        debug_assert!(
+            tag.0 >> TAG_BITS == 0,
+            "tag {:#x} has more than {TAG_BITS} bits",
+            tag.0
+        );
+        let buffer = self.admit(bytes, buffer)?;
+        let (target, buffer) = self.target(peer, buffer)?;
+        if self.no_room_to_send() {
+            return Err(PostError::WouldBlock(buffer));
+        }
+        if bytes <= self.inject_bytes {
+            // SAFETY: libfabric copies `bytes` bytes of the buffer, which has them (`admit`), before it returns.
+            let code = unsafe {
+                sys::fi_tinject(
+                    self.opened.endpoint.as_ptr(),
+                    buffer.as_ptr().cast(),
+                    bytes,
+                    target,
+                    tag.0,
+                )
+            };
+            if code != 0 {
+                return Err(self.refused("fi_tinject", code, buffer));
+            }
+            self.injected.push((token, buffer));
+            return Ok(());
+        }
+        let operation = Operation {
+            kind: Kind::Send,
+            token,
+            peer: Some(peer),
+            buffer,
+        };
+        self.post("fi_tsend", operation, |endpoint, buffer, context| {
+            let descriptor = buffer.descriptor();
+            // SAFETY: the buffer has `bytes` bytes and stays with the operation until its completion, as the context
+            // does.
+            unsafe {
+                sys::fi_tsend(
+                    endpoint,
+                    buffer.as_ptr().cast(),
+                    bytes,
+                    descriptor,
+                    target,
+                    tag.0,
+                    context,
+                )
+            }
+        })
+    }
+
+    fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> std::result::Result<(), PostError> {
+        debug_assert!(
+            tag.0 >> TAG_BITS == 0,
+            "tag {:#x} has more than {TAG_BITS} bits",
+            tag.0
+        );
+        if self.receives >= self.limits.posted_receives {
+            return Err(PostError::WouldBlock(buffer));
+        }
+        let operation = Operation {
+            kind: Kind::Receive,
+            token,
+            peer: None,
+            buffer,
+        };
+        self.post("fi_trecv", operation, |endpoint, buffer, context| {
+            let (first, length, descriptor) = (buffer.as_mut_ptr(), buffer.len(), buffer.descriptor());
+            // SAFETY: the buffer has `length` bytes and stays with the operation until its completion, as the context
+            // does; nobody else can reach it meanwhile.
+            unsafe {
+                sys::fi_trecv(
+                    endpoint,
+                    first.cast(),
+                    length,
+                    descriptor,
+                    sys::FI_ADDR_UNSPEC,
+                    tag.0,
+                    0,
+                    context,
+                )
+            }
+        })
+    }
+
+    fn post_read(
+        &mut self,
+        peer: Peer,
+        remote: RemoteMemory,
+        buffer: Buffer,
+        bytes: usize,
+        token: Token,
+    ) -> std::result::Result<(), PostError> {
+        let buffer = self.admit(bytes, buffer)?;
+        let (target, buffer) = self.target(peer, buffer)?;
+        if self.no_room_to_send() {
+            return Err(PostError::WouldBlock(buffer));
+        }
+        let operation = Operation {
+            kind: Kind::Read,
+            token,
+            peer: Some(peer),
+            buffer,
+        };
+        self.post("fi_read", operation, |endpoint, buffer, context| {
+            let (first, descriptor) = (buffer.as_mut_ptr(), buffer.descriptor());
+            // SAFETY: the buffer has `bytes` bytes and stays with the operation until its completion, as the context
+            // does; the provider checks the remote address and key at the target.
+            unsafe {
+                sys::fi_read(
+                    endpoint,
+                    first.cast(),
+                    bytes,
+                    descriptor,
+                    target,
+                    remote.address,
+                    remote.key,
+                    context,
+                )
+            }
+        })
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<usize> {
+        let before = completions.len();
+        completions.extend(
+            self.injected
+                .drain(..)
+                .map(|(token, buffer)| Completion::Sent { token, buffer }),
+        );
+        match self.opened.cq.read(&mut self.entries)? {
+            Read::Entries(count) => {
+                for i in 0..count {
+                    let (context, bytes) = (self.entries[i].op_context, self.entries[i].len);
+                    completions.extend(self.succeeded(context, bytes));
+                }
+            }
+            Read::ErrorWaits => self.take_errors(completions)?,
+        }
+        Ok(completions.len() - before)
+    }
+
+    fn wait_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.opened.cq.descriptor()
+    }
+
+    fn try_wait(&mut self) -> bool {
+        self.injected.is_empty() && self.opened.cq.try_wait(self.opened.domain.fabric())
+    }
+}
+
+impl Drop for Endpoint {
+    /// Where regions are bound to the endpoint it outlives this value, so the provider must give the buffers back first.
+    fn drop(&mut self) {
+        if self.opened.domain.info().mr_mode() & sys::FI_MR_ENDPOINT == 0 {
+            return;
+        }
+        for index in self.operations.in_flight() {
+            // SAFETY: the context belongs to an operation in flight on this endpoint.
+            unsafe { sys::fi_cancel(self.opened.endpoint.fid(), self.opened.contexts.at(index)) };
+        }
+        let mut ended = Vec::new();
+        for _ in 0..CLOSING_POLLS {
+            if self.sends + self.receives == 0 || self.poll(&mut ended).is_err() {
+                break;
+            }
+            ended.clear();
+        }
+        let leaked = self.operations.leak();
+        if leaked > 0 {
+            tracing::warn!(
+                "{leaked} buffers of {} stay mapped: the provider did not give them back",
+                self.name
+            );
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Memory registration, by whatever rules the provider has.
+
+use std::rc::Rc;
+
+use libfabric_sys as sys;
+use rustix::process::{Resource, getrlimit};
+
+use super::domain::Domain;
+use super::error;
+use super::handle::Handle;
+use super::opened::Opened;
+use crate::error::{Error, Result};
+use crate::memory::hugepage::Mapping;
+use crate::memory::pool::Registration;
+
+/// Attempts at a key that no other registration of the domain has.
+const KEY_ATTEMPTS: usize = 16;
+
+/// What has to outlive a registration.
+#[derive(Debug)]
+enum Parent {
+    /// The domain, for regions that belong to it.
+    Domain(#[expect(dead_code, reason = "held, so that the domain is closed after the region")] Rc<Domain>),
+    /// The endpoint, for regions that are bound to it (FI_MR_ENDPOINT): it cannot be closed before them.
+    Endpoint(
+        #[expect(dead_code, reason = "held, so that the endpoint is closed after the region")] Rc<Opened>,
+    ),
+}
+
+/// A registered mapping.
+#[derive(Debug)]
+pub(super) struct Region {
+    // Declared first: closed before what it was registered with.
+    region: Handle<sys::fid_mr>,
+    key: u64,
+    base: u64,
+    _parent: Parent,
+}
+
+impl Region {
+    /// Registers the whole mapping for sends, receives, our reads and peers' reads.
+    pub(super) fn register(opened: &Rc<Opened>, mapping: &Mapping) -> Result<Self> {
+        let domain = &opened.domain;
+        let mode = domain.info().mr_mode();
+        let object = format!("{} bytes on {}", mapping.len(), domain.info().label());
+        let access = sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ;
+        let region = reg_with_fresh_key(domain, mapping, access, &object)?;
+        let parent = if mode & sys::FI_MR_ENDPOINT != 0 {
+            // SAFETY: region and endpoint are open objects of the same domain.
+            let bound = unsafe { sys::fi_mr_bind(region.as_ptr(), opened.endpoint.fid(), 0) };
+            if bound != 0 {
+                return Err(error::failure("fi_mr_bind", bound as isize, object));
+            }
+            // SAFETY: the region is bound to its endpoint, as the mode FI_MR_ENDPOINT wants it before.
+            let enabled = unsafe { sys::fi_mr_enable(region.as_ptr()) };
+            if enabled != 0 {
+                return Err(error::failure("fi_mr_enable", enabled as isize, object));
+            }
+            Parent::Endpoint(Rc::clone(opened))
+        } else {
+            Parent::Domain(Rc::clone(domain))
+        };
+        // SAFETY: the region is open and, where needed, enabled.
+        let key = unsafe { sys::fi_mr_key(region.as_ptr()) };
+        if key == sys::FI_KEY_NOTAVAIL {
+            return Err(error::failure(
+                "fi_mr_key",
+                sys::FI_ENOKEY as isize,
+                "keys above 64 bits are not used",
+            ));
+        }
+        let base = if mode & sys::FI_MR_VIRT_ADDR != 0 {
+            mapping.as_ptr() as u64
+        } else {
+            0
+        };
+        Ok(Self {
+            region,
+            key,
+            base,
+            _parent: parent,
+        })
+    }
+}
+
+impl Registration for Region {
+    fn descriptor(&self) -> *mut libc::c_void {
+        // SAFETY: the region is open.
+        unsafe { sys::fi_mr_desc(self.region.as_ptr()) }
+    }
+
+    fn key(&self) -> u64 {
+        self.key
+    }
+
+    fn base(&self) -> u64 {
+        self.base
+    }
+}
+
+/// Asks for random keys where the provider lets us choose: a neighbour on the network cannot count up to them.
+fn reg_with_fresh_key(
+    domain: &Domain,
+    mapping: &Mapping,
+    access: u64,
+    object: &str,
+) -> Result<Handle<sys::fid_mr>> {
+    let ours = domain.info().mr_mode() & sys::FI_MR_PROV_KEY == 0;
+    let mut attempts = if ours { KEY_ATTEMPTS } else { 1 };
+    loop {
+        attempts -= 1;
+        let key = if ours {
+            random_key(domain.info().mr_key_bytes())?
+        } else {
+            0
+        };
+        // SAFETY: the mapping is readable and writable for its whole length; the pool keeps it mapped until after this
+        // registration is dropped.
+        let registered = unsafe {
+            Handle::open("fi_mr_reg", object, |place| {
+                sys::fi_mr_reg(
+                    domain.as_ptr(),
+                    mapping.as_ptr().cast(),
+                    mapping.len(),
+                    access,
+                    0,
+                    key,
+                    0,
+                    place,
+                    std::ptr::null_mut(),
+                )
+            })
+        };
+        match registered {
+            Err(Error::Fabric { code, .. }) if code == sys::FI_ENOKEY as i32 && attempts > 0 => {}
+            other => return other,
+        }
+    }
+}
+
+fn random_key(bytes: usize) -> Result<u64> {
+    let mut key = 0u64;
+    // SAFETY: eight bytes of `key` are written at most.
+    let got = unsafe { libc::getrandom((&raw mut key).cast(), size_of::<u64>(), 0) };
+    if got != size_of::<u64>() as isize {
+        return Err(Error::system(
+            "getrandom for a memory key",
+            std::io::Error::last_os_error(),
+        ));
+    }
+    let bits = (bytes.clamp(1, 8) * 8) as u32;
+    // The all-ones key means "none", and cxi treats keys below 100 as another kind.
+    Ok((key >> (64 - bits)).clamp(256.min(1 << (bits - 1)), u64::MAX - 1))
+}
+
+/// Refuses early what a provider that pins memory would only refuse late, or not at all.
+///
+/// `pinned_bytes` counts our pools, `reserve_bytes` what the provider pins for itself.
+pub(super) fn check_memlock(provider: &str, pinned_bytes: usize, reserve_bytes: usize) -> Result<()> {
+    let Some(limit) = getrlimit(Resource::Memlock).current else {
+        return Ok(());
+    };
+    let needed = (pinned_bytes + reserve_bytes) as u64;
+    if needed <= limit || may_lock_anything() {
+        return Ok(());
+    }
+    let kib = |bytes: u64| bytes.div_ceil(1024);
+    Err(Error::system(
+        format!(
+            "memlock limit {} KiB is below the {} KiB that {provider} has to pin ({} KiB of buffers, {} KiB of its \
+             own); raise `ulimit -l` (LimitMEMLOCK= of the job daemon), or lower the pool sizes",
+            kib(limit),
+            kib(needed),
+            kib(pinned_bytes as u64),
+            kib(reserve_bytes as u64)
+        ),
+        std::io::Error::from_raw_os_error(libc::ENOMEM),
+    ))
+}
+
+/// Whether CAP_IPC_LOCK lifts the limit.
+fn may_lock_anything() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|c| c >> CAP_IPC_LOCK & 1 == 1)
+}

@@ -1,0 +1,218 @@
+//! The one table of what is special about a provider. Everything else in this folder treats all providers alike.
+
+use crate::link::Mover;
+
+/// What we know about a provider (with one protocol), and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quirk {
+    /// Name as libfabric gives it; empty for the row that covers everything unknown.
+    pub provider: &'static str,
+    /// Protocol without `FI_PROTO_`; empty for any.
+    pub protocol: &'static str,
+    /// Rank among the candidates: higher is taken first.
+    pub score: i32,
+    /// Whether it may be taken without being asked for by name.
+    pub automatic: bool,
+    /// Whether it can be used at all; if not, `why` says what is wrong with it.
+    pub usable: bool,
+    /// Largest batch that is worth one tagged send, in bytes.
+    pub eager_bytes: usize,
+    /// Faster way for larger batches.
+    pub mover: Mover,
+    /// Whether a completion queue with a descriptor is worth trying.
+    pub wait_descriptor: bool,
+    /// Whether it listens on an IP interface, so that loopback is a choice.
+    pub over_ip: bool,
+    /// Memory that it pins for itself, in bytes, where it pins memory (then RLIMIT_MEMLOCK counts).
+    pub pinned_reserve_bytes: Option<usize>,
+    /// Operations to ask for at once, where its default is small and may be raised.
+    pub depth: Option<usize>,
+    /// The reasons for the row.
+    pub why: &'static str,
+}
+
+const MIB: usize = 1 << 20;
+
+/// A network adapter with its own rendezvous: the base of most rows.
+const ADAPTER: Quirk = Quirk {
+    provider: "",
+    protocol: "",
+    score: 200,
+    automatic: true,
+    usable: true,
+    eager_bytes: 16 << 10,
+    mover: Mover::Read,
+    wait_descriptor: true,
+    over_ip: false,
+    pinned_reserve_bytes: None,
+    depth: None,
+    why: "not in the table of providers, so it is used with cautious settings and after the known ones",
+};
+
+/// A provider that must be asked for by name.
+const BY_NAME: Quirk = Quirk {
+    automatic: false,
+    score: 50,
+    ..ADAPTER
+};
+
+/// Sockets of the kernel: copies are the cost, a read needs the target's processor as a send does.
+const KERNEL_TCP: Quirk = Quirk {
+    eager_bytes: 64 << 10,
+    mover: Mover::Segments,
+    over_ip: true,
+    ..ADAPTER
+};
+
+/// First match wins; the last row matches everything.
+pub const TABLE: &[Quirk] = &[
+    Quirk {
+        provider: "cxi",
+        score: 1000,
+        pinned_reserve_bytes: Some(64 * MIB),
+        why: "Slingshot: hardware tag matching, 48-bit tags, own rendezvous from 16 KiB on, regions are bound to the \
+              endpoint and addressed by offset",
+        ..ADAPTER
+    },
+    Quirk {
+        provider: "verbs;ofi_rxm",
+        protocol: "RXM",
+        score: 900,
+        pinned_reserve_bytes: Some(64 * MIB),
+        over_ip: false,
+        why: "InfiniBand and RoCE: eager buffers of 16 KiB, its completion queue holds FI_UNIVERSE_SIZE times the \
+              depth, and a memlock limit that is nearly enough makes it hang without an error",
+        ..ADAPTER
+    },
+    Quirk {
+        provider: "efa",
+        score: 850,
+        wait_descriptor: false,
+        pinned_reserve_bytes: Some(64 * MIB),
+        why: "Elastic Fabric Adapter: no descriptor to wait on together with its shared-memory path",
+        ..ADAPTER
+    },
+    Quirk {
+        provider: "psm3",
+        score: 840,
+        pinned_reserve_bytes: Some(64 * MIB),
+        why: "Ethernet and Omni-Path by PSM3: messages above 64 KiB pin through its kernel module",
+        ..ADAPTER
+    },
+    Quirk {
+        provider: "opx",
+        score: 830,
+        wait_descriptor: false,
+        why: "Omni-Path: asks for contexts of 64 bytes and for vectors that stay put, both of which every call here \
+              gives",
+        ..ADAPTER
+    },
+    Quirk {
+        provider: "psm2",
+        score: 700,
+        why: "Omni-Path by PSM2, superseded by opx and gone from libfabric 2.x",
+        ..ADAPTER
+    },
+    Quirk {
+        provider: "tcp",
+        protocol: "XNET",
+        score: 500,
+        depth: Some(4096),
+        why: "native datagrams over TCP (libfabric 1.18 and newer): sends beat reads up to 256 KiB",
+        ..KERNEL_TCP
+    },
+    Quirk {
+        provider: "net",
+        protocol: "XNET",
+        score: 500,
+        depth: Some(4096),
+        why: "native datagrams over TCP, as libfabric 1.16 and 1.17 call them: reads are slower than sends at every \
+              size",
+        ..KERNEL_TCP
+    },
+    Quirk {
+        provider: "tcp;ofi_rxm",
+        protocol: "RXM",
+        score: 400,
+        why: "datagrams emulated over TCP connections, slower than native ones by 1 to 2 us; the only TCP where \
+              libfabric is old",
+        ..KERNEL_TCP
+    },
+    Quirk {
+        provider: "net;ofi_rxm",
+        protocol: "RXM",
+        score: 40,
+        automatic: false,
+        why: "puts an emulation over a provider that has datagrams of its own; ask for net",
+        ..KERNEL_TCP
+    },
+    Quirk {
+        provider: "shm",
+        why: "reaches only this node, where rings are faster, and never reports a dead peer; ask for it by name",
+        ..BY_NAME
+    },
+    Quirk {
+        provider: "sm2",
+        usable: false,
+        why: "has no remote reads and returns wrong completion flags",
+        ..BY_NAME
+    },
+    Quirk {
+        provider: "lnx",
+        why: "links other providers (shm with a network); untried here, ask for it by name",
+        ..BY_NAME
+    },
+    Quirk {
+        provider: "sockets",
+        score: 10,
+        over_ip: true,
+        why: "deprecated, and some hundred microseconds per message; ask for it by name to test with it",
+        ..BY_NAME
+    },
+    Quirk {
+        provider: "udp;ofi_rxd",
+        score: 5,
+        over_ip: true,
+        why: "a demonstration over datagrams, slow and lossy under load; ask for it by name to test with it",
+        ..BY_NAME
+    },
+    ADAPTER,
+];
+
+/// The row for a provider and its protocol (without `FI_PROTO_`).
+pub fn lookup(provider: &str, protocol: &str) -> &'static Quirk {
+    // Debugging hooks add themselves to the name; what is under them stays what it is.
+    let bare: Vec<&str> = provider
+        .split(';')
+        .filter(|part| !part.starts_with("ofi_hook_"))
+        .collect();
+    let bare = bare.join(";");
+    TABLE
+        .iter()
+        .find(|row| {
+            (row.provider.is_empty() || row.provider == bare)
+                && (row.protocol.is_empty() || row.protocol == protocol)
+        })
+        .unwrap_or(&ADAPTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_by_name_and_protocol() {
+        assert_eq!(lookup("net", "XNET").score, 500);
+        assert_eq!(lookup("tcp", "XNET").mover, Mover::Segments);
+        assert_eq!(lookup("verbs;ofi_rxm", "RXM").mover, Mover::Read);
+        assert_eq!(lookup("net;ofi_hook_perf", "XNET").provider, "net");
+        assert_eq!(lookup("something-new", "NEW").provider, "");
+    }
+
+    #[test]
+    fn last_row_matches_everything() {
+        let last = TABLE.last().expect("the table has rows");
+        assert!(last.provider.is_empty() && last.protocol.is_empty());
+        assert_eq!(TABLE.iter().filter(|row| row.provider.is_empty()).count(), 1);
+    }
+}
