@@ -88,7 +88,9 @@ impl LaneStorage for LoomLane {
 
 /// Commits a frame of `bytes`, each unit of which carries `value`. False where there is no room.
 pub fn put<O: Orderings>(writer: &mut Writer<LoomLane, O>, bytes: usize, value: u32) -> bool {
-    let Some(span) = writer.reserve(bytes) else { return false };
+    let Some(span) = writer.reserve(bytes) else {
+        return false;
+    };
     for unit in 0..bytes / 8 {
         writer.storage().write_payload(span.offset + unit * 8, value);
     }
@@ -101,7 +103,11 @@ pub fn get<O: Orderings>(reader: &mut Reader<LoomLane, O>) -> Option<u32> {
     let span = reader.front().expect("no side writes what cannot be true")?;
     let value = reader.storage().read_payload(span.offset);
     for unit in 1..span.bytes / 8 {
-        assert_eq!(reader.storage().read_payload(span.offset + unit * 8), value, "torn frame");
+        assert_eq!(
+            reader.storage().read_payload(span.offset + unit * 8),
+            value,
+            "torn frame"
+        );
     }
     reader.pop();
     Some(value)

@@ -17,7 +17,11 @@ struct Words {
 
 impl Words {
     fn header(&self) -> Header<'_, AtomicU64> {
-        Header { magic: &self.magic, shape: &self.shape, owned: &self.owned }
+        Header {
+            magic: &self.magic,
+            shape: &self.shape,
+            owned: &self.owned,
+        }
     }
 }
 
@@ -31,7 +35,10 @@ fn lays_out<O: Orderings + 'static>() {
         };
         if let Err(e) = words.header().check::<O>(layout) {
             let text = e.to_string();
-            assert!(text.contains("begins with 0x0000000000000000"), "half a header: {text}");
+            assert!(
+                text.contains("begins with 0x0000000000000000"),
+                "half a header: {text}"
+            );
         }
         owner.join().unwrap();
         words.header().check::<O>(layout).unwrap();

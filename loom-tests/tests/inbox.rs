@@ -32,50 +32,87 @@ impl<O: Orderings> Inbox<O> {
     }
 }
 
-/// Lane 0 gets `counts[0]` frames, lane 1 `counts[1]`, each published alone. The owner looks around once and then sleeps if
-/// nothing new is there.
-fn gathers<O: Orderings + 'static>(counts: [u32; 2]) {
+/// Lane 0 gets two frames, lane 1 one, each published alone. The owner looks around once and then sleeps if nothing new
+/// is there.
+///
+/// `main` says who runs in loom's first thread, which it lets run first: loom remembers the last access to a word only,
+/// so that each side's own look at the bitmap would otherwise hide schedules.
+fn gathers<O: Orderings + Send + 'static>(main: Main) {
     loom::model(move || {
         let lanes = [LoomLane::new(4, 0), LoomLane::new(4, 0)];
         let active = Arc::new([AtomicU64::new(0)]);
         let sleeper = LoomSleeper::default();
-        let producers: Vec<_> = (0..2)
-            .map(|lane| {
-                let (storage, active, sleeper) = (lanes[lane].clone(), active.clone(), sleeper.clone());
-                thread::spawn(move || {
-                    let mut writer = Writer::<_, O>::resume(storage).unwrap();
-                    for value in 1..=counts[lane] {
-                        assert!(put(&mut writer, 8, value));
-                        writer.publish(&active[0], 1 << lane, &sleeper);
-                    }
-                })
-            })
-            .collect();
+        let [first, second] = [0, 1].map(|lane: usize| {
+            let (active, sleeper) = (active.clone(), sleeper.clone());
+            let mut writer = Writer::<_, O>::resume(lanes[lane].clone()).unwrap();
+            move || {
+                for value in 1..=COUNTS[lane] {
+                    assert!(put(&mut writer, 8, value));
+                    writer.publish(&active[0], 1 << lane, &sleeper);
+                }
+            }
+        });
         let readers = lanes.map(|lane| Reader::<_, O>::resume(lane).unwrap());
-        let mut inbox = Inbox { readers, active, received: [0; 2] };
-
-        inbox.drain();
-        doorbell::announce::<_, O>(sleeper.word());
-        let asleep = !bitmap::any(&inbox.active[..]);
-        if !asleep {
-            doorbell::awake(sleeper.word());
+        let mut inbox = Inbox {
+            readers,
+            active,
+            received: [0; 2],
+        };
+        let word = sleeper.clone();
+        let owner = move || {
             inbox.drain();
-        }
-        for producer in producers {
-            producer.join().unwrap();
-        }
-        // A lost lane alone also leaves a sleeper asleep: its bit is what tells the two apart.
+            doorbell::announce::<_, O>(word.word());
+            let asleep = !bitmap::any(&inbox.active[..]);
+            if !asleep {
+                doorbell::awake(word.word());
+                inbox.drain();
+            }
+            (inbox, asleep)
+        };
+
+        let second = thread::spawn(second);
+        let (mut inbox, asleep) = match main {
+            Main::Owner => {
+                let first = thread::spawn(first);
+                let end = owner();
+                first.join().unwrap();
+                end
+            }
+            Main::Producer => {
+                let owner = thread::spawn(owner);
+                let mut first = first;
+                first();
+                owner.join().unwrap()
+            }
+        };
+        second.join().unwrap();
+        // A lost lane also leaves the owner asleep: its bit tells the two apart.
         if asleep && bitmap::any(&inbox.active[..]) {
-            assert!(sleeper.was_woken(), "lost wake-up: the owner sleeps with {:?} received", inbox.received);
+            assert!(
+                sleeper.was_woken(),
+                "lost wake-up: the owner sleeps with {:?} received",
+                inbox.received
+            );
         }
         inbox.drain();
-        assert_eq!(inbox.received, counts, "lost lane");
+        assert_eq!(inbox.received, COUNTS, "lost lane");
     });
 }
 
+/// Who runs in loom's first thread.
+#[derive(Clone, Copy)]
+enum Main {
+    Owner,
+    Producer,
+}
+
+/// Frames of each lane.
+const COUNTS: [u32; 2] = [2, 1];
+
 #[test]
 fn no_lane_and_no_wake_up_is_lost() {
-    gathers::<Shipped>([2, 1]);
+    gathers::<Shipped>(Main::Owner);
+    gathers::<Shipped>(Main::Producer);
 }
 
 macro_rules! twin {
@@ -87,7 +124,8 @@ macro_rules! twin {
             impl Orderings for Weak {
                 const $constant: Ordering = Ordering::AcqRel;
             }
-            gathers::<Weak>([2, 1]);
+            gathers::<Weak>(Main::Owner);
+            gathers::<Weak>(Main::Producer);
         }
     };
 }

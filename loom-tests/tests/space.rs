@@ -22,8 +22,11 @@ enum Ask {
 fn waits<O: Orderings + 'static>(ask: Ask) {
     loom::model(move || {
         let lane = LoomLane::new(8, 0);
-        let (active, owner, producer) =
-            (Arc::new([AtomicU64::new(0)]), LoomSleeper::default(), LoomSleeper::default());
+        let (active, owner, producer) = (
+            Arc::new([AtomicU64::new(0)]),
+            LoomSleeper::default(),
+            LoomSleeper::default(),
+        );
         let mut writer = Writer::<_, O>::resume(lane.clone()).unwrap();
         for (index, bytes) in [8, 8, 16, 16, 16].into_iter().enumerate() {
             assert!(put(&mut writer, bytes, index as u32 + 1));
@@ -60,7 +63,10 @@ fn waits<O: Orderings + 'static>(ask: Ask) {
         }
         let (mut writer, asleep) = waiter.join().unwrap();
         assert!(writer.has_room(16) || !asleep);
-        assert!(!asleep || producer.was_woken(), "lost wake-up: the producer sleeps before a lane with room");
+        assert!(
+            !asleep || producer.was_woken(),
+            "lost wake-up: the producer sleeps before a lane with room"
+        );
     });
 }
 
@@ -103,8 +109,8 @@ fn waits_both<O: Orderings + 'static>() {
         };
         let other = {
             let (lane, active, owner) = (lanes[1].clone(), active.clone(), owner.clone());
+            let mut writer = Writer::<_, O>::resume(lane).unwrap();
             thread::spawn(move || {
-                let mut writer = Writer::<_, O>::resume(lane).unwrap();
                 assert!(put(&mut writer, 8, 1));
                 writer.publish(&active[0], 2, &owner);
             })
@@ -131,7 +137,10 @@ fn waits_both<O: Orderings + 'static>() {
         let (mut full, producer_asleep) = waiter.join().unwrap();
         other.join().unwrap();
         assert!(full.has_room(8));
-        assert!(!producer_asleep || producer.was_woken(), "lost wake-up: the producer sleeps before a lane with room");
+        assert!(
+            !producer_asleep || producer.was_woken(),
+            "lost wake-up: the producer sleeps before a lane with room"
+        );
         let expected = [if producer_asleep { 4 } else { 5 }, 1];
         assert!(
             !owner_asleep || received == expected || owner.was_woken(),
@@ -164,4 +173,8 @@ macro_rules! twin {
 twin!(twin_weak_release_fence, RELEASE_FENCE, waits, BeforeAnnouncing);
 twin!(twin_weak_sleep_fence, SLEEP_FENCE, waits, BeforeAnnouncing);
 twin!(twin_weak_want_fence, WANT_FENCE, waits, AfterAnnouncing);
-twin!(twin_weak_release_fence_with_two_sleepers, RELEASE_FENCE, waits_both);
+twin!(
+    twin_weak_release_fence_with_two_sleepers,
+    RELEASE_FENCE,
+    waits_both
+);
