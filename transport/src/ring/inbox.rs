@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::memory::segment::Segment;
 use crate::ring::bitmap;
+use crate::ring::claim;
 use crate::ring::lane::Consumer;
 use crate::ring::layout::{InboxLayout, MappedInbox};
-use crate::ring::storage::{Orderings, Shipped};
-use crate::sync::Word;
+use crate::ring::storage::Shipped;
 
 /// The receiving side of a segment full of lanes.
 pub struct Inbox {
@@ -77,8 +77,7 @@ impl Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         if self.inbox.segment().is_mapped_here() {
-            // Pairs with the swap in `Header::claim`.
-            Word::store(self.inbox.header().owned, 0, Shipped::UNCLAIM);
+            claim::give_up::<_, Shipped>(self.inbox.header().owned);
         }
     }
 }

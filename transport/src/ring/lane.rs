@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::memory::segment::Segment;
+use crate::ring::claim;
 use crate::ring::doorbell::{self, Bell};
 use crate::ring::layout::{InboxLayout, MappedInbox, MappedLane};
 use crate::ring::spsc::{Corrupt, Reader, Writer};
-use crate::ring::storage::{Orderings, Shipped};
-use crate::sync::Word;
+use crate::ring::storage::Shipped;
 
 /// The sending end: one per lane. Frames are reserved, written in place, committed, and published together.
 ///
@@ -48,15 +48,14 @@ impl Producer {
             ));
         }
         let storage = inbox.lane(lane);
-        // Pairs with the store in `drop`: two producers would write into each other's frames.
-        if Word::swap(storage.claimed(), 1, Shipped::CLAIM) != 0 {
-            return Err(Error::config(
-                "lane",
-                format!("lane {lane} has a producer already; drop that one first"),
-            ));
+        // Two producers would write into each other's frames.
+        if !claim::claim::<_, Shipped>(storage.claimed()) {
+            return Err(Error::config("lane", format!("lane {lane} has a producer already; drop that one first")));
         }
-        let writer = Writer::resume(storage)
-            .map_err(|corrupt| Error::config("lane", format!("lane {lane}: {corrupt}")))?;
+        let writer = Writer::resume(storage).map_err(|corrupt| {
+            claim::give_up::<_, Shipped>(inbox.lane(lane).claimed());
+            Error::config("lane", format!("lane {lane}: {corrupt}"))
+        })?;
         Ok(Self {
             writer,
             inbox,
@@ -154,8 +153,7 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         if self.inbox.segment().is_mapped_here() {
-            // Pairs with the swap in `new`.
-            Word::store(self.writer.storage().claimed(), 0, Shipped::UNCLAIM);
+            claim::give_up::<_, Shipped>(self.writer.storage().claimed());
         }
     }
 }

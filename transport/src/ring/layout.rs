@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::memory::segment::Segment;
+use crate::ring::claim;
 use crate::ring::storage::{LaneStorage, Orderings};
 use crate::sync::{MappedU64, Ordering, Word};
 
@@ -112,7 +113,7 @@ impl<W: Word> Header<'_, W> {
     /// # Errors
     /// When it has an owner already.
     pub fn claim<O: Orderings>(&self, layout: InboxLayout) -> Result<()> {
-        if self.owned.swap(1, O::CLAIM) != 0 {
+        if !claim::claim::<_, O>(self.owned) {
             return Err(Error::config(
                 "inbox",
                 "the segment has an owner already; create one segment per inbox",

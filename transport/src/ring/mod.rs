@@ -12,6 +12,7 @@
 //! [`Orderings`], so that `loom-tests` checks exactly this code and can weaken one ordering at a time.
 
 pub mod bitmap;
+pub mod claim;
 pub mod doorbell;
 pub mod inbox;
 pub mod lane;
