@@ -1,1 +1,21 @@
-//! Many-to-many messaging for HPC jobs.
+//! Many-to-many messaging for HPC jobs: any rank sends small messages to any rank, over shared-memory rings inside a
+//! node and libfabric between nodes, with memory per rank that follows local ranks + nodes / local ranks.
+//!
+//! It never drops a message silently, never lets a queue grow without bound, never waits in a `try_*` call, and in
+//! steady state neither allocates, nor locks, nor enters the kernel per message.
+//!
+//! Start with [`Job`]; send byte records with [`Shuffle`] and typed items with [`Stream`].
+
+pub use trihop_shuffle::{
+    Error, Item, ItemOutbox, Job, Message, NodeId, Options, Outbox, Queues, Rank, Reduce, Reservation, Result,
+    Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology, route,
+};
+
+/// The layer below: links, rings, memory, bootstrap.
+pub use trihop_transport as transport;
+
+/// Version of this library.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Cargo profile that built this library.
+pub const BUILD_PROFILE: &str = env!("TRIHOP_BUILD_PROFILE");

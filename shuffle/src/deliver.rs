@@ -178,11 +178,6 @@ impl Reassembly {
         self.reserved_bytes
     }
 
-    /// Whether a record of this feeder is in reassembly.
-    pub fn is_open(&self, feeder: usize) -> bool {
-        self.partials[feeder].is_some()
-    }
-
     /// Takes one fragment.
     pub fn add(&mut self, feeder: usize, run: &Run<'_>) -> Result<Assembled, BadRun> {
         let mut payload = run.payload;
@@ -224,7 +219,6 @@ impl Reassembly {
                 Ok(Assembled::Whole(place.take().expect("checked above")))
             }
             (false, false) => Ok(Assembled::Growing),
-            (true, false) if payload.len() <= missing && partial.total > 0 => Ok(Assembled::Growing),
             _ => Err(BadRun::Fragment("fragments do not add up to the record")),
         }
     }
@@ -279,7 +273,6 @@ mod tests {
         let mut reassembly = Reassembly::new(3, 100, 1000);
         assert!(matches!(add(&mut reassembly, 0, &first(900, b"01234567")), Ok(Assembled::Growing)));
         assert!(matches!(add(&mut reassembly, 1, &first(10, b"01234567")), Ok(Assembled::Later)));
-        assert!(!reassembly.is_open(1));
         let middle = fragment(run_flags::MORE, 3, &[1; 64]);
         assert!(matches!(add(&mut reassembly, 0, &middle), Ok(Assembled::Growing)));
     }

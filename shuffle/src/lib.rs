@@ -1,1 +1,35 @@
-//! What moves where, and when it is done.
+//! What moves where, and when it is done: three-hop routing, batching, credits, delivery, flushes and fences.
+//!
+//! A [`Job`] is one rank's part of a job; a [`Shuffle`] (bytes) or [`Stream`] (typed items) of it sends small messages
+//! to any rank. Records are FIFO per source, target and stream, and arrive exactly once or an error names the peer.
+//! Nothing is dropped silently, no queue is without a bound, `try_*` never waits, and in steady state nothing is
+//! allocated, locked or asked of the kernel per message.
+
+mod collective;
+pub mod config;
+mod deliver;
+mod dump;
+mod endpoint;
+mod engine;
+mod error;
+mod flush;
+mod job;
+mod queue;
+pub mod route;
+mod shuffle;
+mod stats;
+mod stream;
+
+#[cfg(test)]
+mod simulation;
+
+pub use collective::Reduce;
+pub use config::{Options, StreamOptions};
+pub use deliver::{Message, Outbox};
+pub use error::{Error, Result};
+pub use flush::Queues;
+pub use job::Job;
+pub use shuffle::{Reservation, Shuffle, ShuffleBuilder};
+pub use stats::Stats;
+pub use stream::{Item, ItemOutbox, Stream, StreamBuilder};
+pub use trihop_transport::topology::{NodeId, Rank, Topology};

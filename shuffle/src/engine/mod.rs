@@ -7,7 +7,8 @@ pub(crate) mod tags;
 use std::cell::{Cell, RefCell};
 
 use trihop_transport::link::{Completion, Link};
-use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BadRun, Run, run_flags};
+pub(crate) use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run, run_flags};
 use trihop_transport::ring::Inbox;
 use trihop_transport::topology::{Rank, Topology};
 

@@ -1,6 +1,5 @@
 //! What a rank sends: open runs, lanes to local ranks, batches to remote representatives, and the spill of handlers.
 
-use trihop_transport::link::{Link, Mover};
 use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::wire::{
     BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader,
@@ -85,6 +84,7 @@ pub(crate) struct Outbound {
     pub runs: RunTable,
     pub spill: Spill,
     large: Option<Large>,
+    scratch: Vec<u8>,
     rank: u32,
     size: u32,
     /// Bytes of an item, 0 on a byte shuffle.
@@ -122,6 +122,7 @@ impl Outbound {
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
             spill: Spill::new(options.spill_bytes),
             large: None,
+            scratch: Vec::new(),
             rank,
             size,
             item_bytes,
@@ -135,11 +136,6 @@ impl Outbound {
             would_block: 0,
             closed: false,
         }
-    }
-
-    /// Bytes of an item, 0 on a byte shuffle.
-    pub fn item_bytes(&self) -> usize {
-        self.item_bytes
     }
 
     fn check(&self, target: Rank, bytes: usize) -> Result<()> {
@@ -398,6 +394,12 @@ impl Outbound {
         &mut space[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
     }
 
+    /// As [`Outbound::reserved`], to read.
+    pub fn reserved_ref(&self, target: Rank, bytes: usize) -> &[u8] {
+        let whole = RECORD_HEADER_BYTES + align8(bytes);
+        &self.runs.last_pushed_ref(target.0, whole)[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
+    }
+
     /// The last reservation is a record now.
     pub fn committed(&mut self, bytes: usize) {
         self.sent += 1;
@@ -424,12 +426,15 @@ impl Outbound {
         }
         while let Some((target, kind, payload)) = self.spill.front() {
             // The record is copied out of the spill while it is still counted there: the bound holds throughout.
-            let payload = payload.to_vec();
+            let mut scratch = std::mem::take(&mut self.scratch);
+            scratch.clear();
+            scratch.extend_from_slice(payload);
             let accepted = if self.item_bytes > 0 {
-                self.accept_item(Rank(target), &payload)
+                self.accept_item(Rank(target), &scratch)
             } else {
-                self.accept(Rank(target), kind, &payload)
+                self.accept(Rank(target), kind, &scratch)
             };
+            self.scratch = scratch;
             if accepted.is_err() {
                 break;
             }
@@ -536,9 +541,4 @@ fn write_record(space: &mut [u8], kind: u32, payload: &[u8]) {
 /// Size of a batch buffer for batches of `target_bytes` and frames of at most `frame_bytes`.
 pub(crate) fn batch_buffer_bytes(target_bytes: usize, frame_bytes: usize) -> usize {
     target_bytes.max(frame_bytes + BATCH_HEADER_BYTES).next_multiple_of(64)
-}
-
-/// The mover that a stream uses on this link.
-pub(crate) fn mover(link: &dyn Link) -> Mover {
-    link.limits().mover
 }

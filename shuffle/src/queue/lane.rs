@@ -24,13 +24,8 @@ impl LaneQueue {
         Self { producer, turn: Turn::default(), limit_bytes, publish_bytes, wanted_bytes: 0, frames: 0, waits: 0 }
     }
 
-    /// Adds a frame with these run flags; false when there is no room or another feeder's record is being sent.
-    #[inline]
-    pub fn push(&mut self, frame: &[u8], flags: u16, feeder: Feeder) -> bool {
-        self.push_with(frame.len(), flags, feeder, |space| space.copy_from_slice(frame))
-    }
-
-    /// Adds a frame that `write` fills in place.
+    /// Adds a frame with these run flags, which `write` fills in place; false when there is no room or another feeder's
+    /// record is being sent.
     #[inline]
     pub fn push_with(
         &mut self,

@@ -102,12 +102,8 @@ impl RemoteQueue {
         }
     }
 
-    /// Adds a frame with these run flags; false when there is no room or another feeder's record is being sent.
-    pub fn push(&mut self, frame: &[u8], flags: u16, feeder: Feeder, pool: &Pool) -> bool {
-        self.push_with(frame.len(), flags, feeder, pool, |space| space.copy_from_slice(frame))
-    }
-
-    /// Adds a frame that `write` fills in place.
+    /// Adds a frame with these run flags, which `write` fills in place; false when there is no room or another feeder's
+    /// record is being sent.
     pub fn push_with(
         &mut self,
         bytes: usize,

@@ -87,6 +87,13 @@ impl RunTable {
         &mut self.frames[end - bytes..end]
     }
 
+    /// As [`RunTable::last_pushed`], to read.
+    pub fn last_pushed_ref(&self, target: u32, bytes: usize) -> &[u8] {
+        let index = (target & self.mask) as usize;
+        let end = index * self.run_bytes + self.slots[index].used as usize;
+        &self.frames[end - bytes..end]
+    }
+
     /// Takes back the last record of `bytes` in the open run of `target`.
     pub fn retract(&mut self, target: u32, bytes: usize) {
         let index = (target & self.mask) as usize;

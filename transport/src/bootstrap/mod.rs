@@ -71,7 +71,7 @@ impl FromStr for Launcher {
 ///
 /// Collective in the sense that all ranks of the job call [`Bootstrap::fence`] equally often. Every wait ends at
 /// the deadline given to [`start`].
-pub trait Bootstrap {
+pub trait Bootstrap: Send {
     /// Who started this process.
     fn launcher(&self) -> Launcher;
 

@@ -1,0 +1,380 @@
+//! One rank's part of a job that never waits: its link, its streams, their common progress.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use trihop_transport::link::{Completion, Link, Peer};
+use trihop_transport::memory::segment::Segment;
+use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BadRun};
+use trihop_transport::ring::{Bell, Inbox, InboxLayout, Producer};
+use trihop_transport::topology::{NodeId, Topology};
+
+use crate::collective::{Collectives, Operation, Ticket};
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, MIN_FRAGMENT_FRAME, Sink};
+use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
+use crate::engine::outbound::{Outbound, Queues, batch_buffer_bytes};
+use crate::engine::tags;
+use crate::engine::{Core, Inbound, LaneClass, lane_of};
+use crate::error::{Error, Result};
+use crate::queue::lane::LaneQueue;
+use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
+use crate::route::ThreeHop;
+
+/// Stream that carries the collectives.
+pub(crate) const SYSTEM_STREAM: u16 = 0;
+
+/// A representative that this rank has a link to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinkPeer {
+    pub node: u32,
+    pub rank: u32,
+    pub peer: Peer,
+}
+
+/// Nodes whose traffic from this node passes through this rank, ascending.
+pub(crate) fn represented_nodes(topology: &Topology) -> Vec<u32> {
+    let (mine, step) = (topology.local_rank(), topology.local_size());
+    (mine..topology.nodes()).step_by(step as usize).filter(|&n| NodeId(n) != topology.node()).collect()
+}
+
+/// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub lane_bytes: u32,
+    pub frame_bytes: usize,
+    pub batch_bytes: usize,
+}
+
+impl Shape {
+    /// Lanes share `lane_budget_bytes` of the fullest node; a frame is at most a quarter of a lane.
+    pub fn new(topology: &Topology, options: &StreamOptions) -> Self {
+        let fullest = (0..topology.nodes()).map(|n| topology.local_size_of(NodeId(n))).max().unwrap_or(1);
+        let affordable = options.lane_budget_bytes / (2 * fullest as usize);
+        let lane_bytes = (affordable.next_power_of_two() / if affordable.is_power_of_two() { 1 } else { 2 })
+            .clamp(4096, 65536) as u32;
+        let frame_bytes = lane_bytes as usize / 4;
+        debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
+        let batch_bytes = batch_buffer_bytes(options.remote_buftarget_bytes, frame_bytes);
+        Self { lane_bytes, frame_bytes, batch_bytes }
+    }
+}
+
+/// A stream whose inbox exists and whose peers' inboxes are still to be attached.
+pub(crate) struct Prepared {
+    pub id: u16,
+    pub name: String,
+    pub options: StreamOptions,
+    pub item_bytes: usize,
+    shape: Shape,
+    layout: InboxLayout,
+    pub segment: Arc<Segment>,
+    inbox: Inbox,
+}
+
+impl Prepared {
+    /// Bytes of every rank's inbox of this stream on this node.
+    pub fn segment_bytes(&self) -> usize {
+        self.layout.segment_bytes()
+    }
+
+    /// What must be equal on all ranks, as one word.
+    pub fn agreement(&self, eager_bytes: usize) -> u64 {
+        let text = format!(
+            "{}/{}/{}/{:?}/{}/{}/{}",
+            self.id, self.name, self.item_bytes, self.shape, self.options.remote_maxrpc,
+            self.options.small_slot_bytes, eager_bytes
+        );
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+    }
+}
+
+/// One rank's part of a job. Stays on the thread that made it.
+pub(crate) struct Endpoint<'h> {
+    pub topology: Topology,
+    pub cookie: u64,
+    pub link: RefCell<Option<Box<dyn Link>>>,
+    link_peers: Vec<LinkPeer>,
+    bells: Vec<Arc<Bell>>,
+    pub streams: RefCell<Vec<Rc<Core<'h>>>>,
+    completions: RefCell<Vec<Completion>>,
+    busy: Cell<bool>,
+    pub collectives: RefCell<Collectives>,
+    heard: Rc<RefCell<VecDeque<(u32, Vec<u8>)>>>,
+    next_stream: Cell<u16>,
+}
+
+impl<'h> Endpoint<'h> {
+    /// An endpoint without streams. `bells` are those of the node's ranks, by local rank.
+    pub fn new(
+        topology: Topology,
+        cookie: u64,
+        link: Option<Box<dyn Link>>,
+        link_peers: Vec<LinkPeer>,
+        bells: Vec<Arc<Bell>>,
+    ) -> Self {
+        let collectives = RefCell::new(Collectives::new(&topology));
+        Self {
+            topology,
+            cookie,
+            link: RefCell::new(link),
+            link_peers,
+            bells,
+            streams: RefCell::default(),
+            completions: RefCell::new(Vec::with_capacity(64)),
+            busy: Cell::new(false),
+            collectives,
+            heard: Rc::default(),
+            next_stream: Cell::new(0),
+        }
+    }
+
+    /// First half of opening a stream: makes this rank's inbox. Streams get their ids in the order of these calls.
+    pub fn prepare(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Prepared> {
+        options.check()?;
+        let shape = Shape::new(&self.topology, options);
+        let largest_item = shape.frame_bytes - 64;
+        if item_bytes > largest_item {
+            return Err(Error::TooLarge { bytes: item_bytes, limit: largest_item });
+        }
+        let layout = InboxLayout::new(2 * self.topology.local_size(), shape.lane_bytes)?;
+        let segment = Segment::create(layout.segment_bytes())?;
+        let inbox = Inbox::new(Arc::clone(&segment), layout)?;
+        let id = self.next_stream.get();
+        self.next_stream.set(id.checked_add(1).ok_or_else(|| Error::config("stream", "65,536 streams are open"))?);
+        let (name, options) = (name.to_owned(), options.clone());
+        Ok(Prepared { id, name, options, item_bytes, shape, layout, segment, inbox })
+    }
+
+    /// Second half: attaches the inboxes of the node's ranks (by local rank, the own one included) and the links.
+    pub fn connect(
+        &self,
+        prepared: Prepared,
+        segments: &[Arc<Segment>],
+        sink: Sink<'h>,
+    ) -> Result<Rc<Core<'h>>> {
+        let Prepared { id, name, options, item_bytes, shape, layout, mut inbox, .. } = prepared;
+        let me = self.topology.local_rank();
+        for local in 0..self.topology.local_size() {
+            for class in [LaneClass::Origin, LaneClass::Relay] {
+                inbox.lane(lane_of(local, class)).set_bell(Arc::clone(&self.bells[local as usize]));
+            }
+        }
+        let lanes = |class: LaneClass, publish: usize, maxrpc: u32| -> Result<Vec<LaneQueue>> {
+            segments
+                .iter()
+                .zip(&self.bells)
+                .map(|(segment, bell)| {
+                    let lane = lane_of(me, class);
+                    let producer = Producer::new(Arc::clone(segment), layout, lane, Arc::clone(bell))?;
+                    Ok(LaneQueue::new(producer, publish, publish.saturating_mul(maxrpc as usize)))
+                })
+                .collect()
+        };
+        let origin = lanes(LaneClass::Origin, options.origin_buftarget_bytes, options.origin_maxrpc)?;
+        let relay = lanes(LaneClass::Relay, options.relay_buftarget_bytes, options.relay_maxrpc)?;
+        let mut link = self.link.borrow_mut();
+        let mover = link.as_ref().map_or(trihop_transport::link::Mover::Read, |l| l.limits().mover);
+        let identity = Identity { stream: id, rank: self.topology.rank().0, cookie: self.cookie, mover };
+        let (mut remotes, mut batches, mut notices, mut links) = (Vec::new(), None, None, None);
+        if let Some(link) = link.as_deref_mut().filter(|_| !self.link_peers.is_empty()) {
+            let count = self.link_peers.len();
+            let eager = link.limits().eager_bytes.max(options.small_slot_bytes);
+            let sizes = BatchSizes {
+                target_bytes: options.remote_buftarget_bytes.max(BATCH_HEADER_BYTES + 1),
+                buffer_bytes: shape.batch_bytes,
+                small_bytes: options.small_slot_bytes.next_multiple_of(64),
+                large_bytes: shape.batch_bytes.min(eager).next_multiple_of(64),
+            };
+            let maxrpc = options.remote_maxrpc;
+            let wanted = count * (maxrpc as usize + 1);
+            let slots = (options.send_pool_bytes / sizes.buffer_bytes).clamp(2 * count, wanted.max(2 * count));
+            batches = Some(link.create_pool(sizes.buffer_bytes, slots)?);
+            notices = Some(link.create_pool(CONTROL_BYTES, count * maxrpc as usize + 1)?);
+            remotes = self
+                .link_peers
+                .iter()
+                .map(|p| RemoteQueue::new(p.rank, p.peer, sizes, maxrpc))
+                .collect();
+            let plan =
+                LinkPlan { links: count, maxrpc, sizes, receive_pool_bytes: options.receive_pool_bytes };
+            links = Some(Links::open(link, identity, &plan)?);
+        }
+        drop(link);
+        let nodes = self.link_peers.iter().map(|p| p.node).collect();
+        let route = ThreeHop::new(self.topology.clone());
+        let queues = Queues { route, origin, relay, remotes, nodes, batches };
+        let (rank, size) = (self.topology.rank().0, self.topology.size());
+        let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);
+        let inbound = Inbound::new(inbox, links, &options);
+        let core = Rc::new(Core {
+            id,
+            name,
+            topology: self.topology.clone(),
+            options,
+            identity,
+            out: RefCell::new(out),
+            inbound: RefCell::new(inbound),
+            sink: RefCell::new(sink),
+            stats: RefCell::default(),
+            delivered: Cell::new(0),
+            urgent: Cell::new(id == SYSTEM_STREAM),
+            notices,
+        });
+        self.streams.borrow_mut().push(Rc::clone(&core));
+        Ok(core)
+    }
+
+    /// Options of the system stream: small, and nothing waits.
+    pub fn system_options(options: &StreamOptions) -> StreamOptions {
+        StreamOptions {
+            origin_buftarget_bytes: 1,
+            relay_buftarget_bytes: 1,
+            origin_maxrpc: 65535,
+            relay_maxrpc: 65535,
+            remote_buftarget_bytes: 8192,
+            remote_maxrpc: 2,
+            linger_us: 0,
+            lane_budget_bytes: 512 << 10,
+            send_pool_bytes: 64 << 10,
+            receive_pool_bytes: 64 << 10,
+            run_bytes: 512,
+            run_table_bytes: 16 << 10,
+            max_message_bytes: u32::MAX as usize,
+            small_slot_bytes: options.small_slot_bytes.min(4096),
+            ..StreamOptions::default()
+        }
+    }
+
+    /// Sink of the system stream: hands collectives' messages to the endpoint.
+    pub fn system_sink(&self) -> Sink<'h> {
+        let heard = Rc::clone(&self.heard);
+        Sink::Handler(Box::new(move |delivery, _| {
+            match delivery {
+                Delivery::Run(run) => {
+                    for record in run.records() {
+                        let (kind, bytes) = record?;
+                        heard.borrow_mut().push_back((kind, bytes.to_vec()));
+                    }
+                }
+                Delivery::Record { kind, bytes, .. } => heard.borrow_mut().push_back((kind, bytes.to_vec())),
+            }
+            Ok::<(), BadRun>(())
+        }))
+    }
+
+    /// Marks the endpoint busy while deliveries are handed out, so that nothing polls inside.
+    pub fn enter(&self, call: &'static str) -> Result<Busy<'_>> {
+        if self.busy.replace(true) {
+            return Err(Error::Nested(call));
+        }
+        Ok(Busy(&self.busy))
+    }
+
+    /// Whether a handler is running, or anything else that must not poll.
+    pub fn is_busy(&self) -> bool {
+        self.busy.get()
+    }
+
+    /// One bounded round of progress of all streams; true when anything moved.
+    ///
+    /// # Errors
+    /// The transport's, and [`Error::Nested`] inside a handler.
+    pub fn progress(&self, now_ns: u64) -> Result<bool> {
+        let _busy = self.enter("poll")?;
+        let mut link = self.link.borrow_mut();
+        let mut worked = false;
+        if let Some(link) = link.as_deref_mut() {
+            let mut completions = self.completions.borrow_mut();
+            worked |= link.poll(&mut completions)? > 0;
+            for completion in completions.drain(..) {
+                self.dispatch(completion, now_ns)?;
+            }
+        }
+        let mut index = 0;
+        // The list may grow while we walk it, never shrink.
+        loop {
+            let Some(core) = self.streams.borrow().get(index).map(Rc::clone) else { break };
+            if core.out.try_borrow_mut().is_err() {
+                return Err(Error::Nested("poll with an open reservation"));
+            }
+            // `as_deref_mut` would fix the box's lifetime to this borrow's, hence the match.
+            worked |= match &mut *link {
+                Some(link) => core.progress(Some(&mut **link), now_ns)?,
+                None => core.progress(None, now_ns)?,
+            };
+            index += 1;
+        }
+        worked |= self.pump_collectives()?;
+        Ok(worked)
+    }
+
+    fn dispatch(&self, completion: Completion, now_ns: u64) -> Result<()> {
+        let token = match &completion {
+            Completion::Sent { token, .. }
+            | Completion::Received { token, .. }
+            | Completion::Read { token, .. } => Some(*token),
+            Completion::Failed { token, .. } => *token,
+        };
+        let streams = self.streams.borrow();
+        match token.and_then(tags::split) {
+            Some((stream, class, number)) => match streams.iter().find(|s| s.id == stream) {
+                Some(core) => core.complete(class, number, completion, now_ns),
+                None => Ok(()),
+            },
+            None => match (completion, streams.first()) {
+                // A failure of which the provider forgot the operation: any stream knows the peer.
+                (failed @ Completion::Failed { .. }, Some(core)) => {
+                    core.complete(tags::TagClass::Sent, 0, failed, now_ns)
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Takes in and sends out messages of collectives.
+    fn pump_collectives(&self) -> Result<bool> {
+        let mut collectives = self.collectives.borrow_mut();
+        let mut worked = false;
+        while let Some((kind, bytes)) = self.heard.borrow_mut().pop_front() {
+            worked = true;
+            if !collectives.receive(kind, &bytes) {
+                tracing::error!(kind, "a collective message that makes no sense was dropped");
+            }
+        }
+        let streams = self.streams.borrow();
+        let Some(system) = streams.first() else { return Ok(worked) };
+        while let Some(message) = collectives.front() {
+            match system.out.borrow_mut().try_send(message.target, message.kind, &message.bytes) {
+                Ok(()) => {
+                    collectives.pop();
+                    worked = true;
+                }
+                Err(Error::WouldBlock) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(worked)
+    }
+
+    /// Contributes to a collective on the job's own channel.
+    pub fn begin_collective(&self, operation: Operation, contribution: &[u8]) -> Ticket {
+        self.collectives.borrow_mut().begin(SYSTEM_STREAM, operation, contribution)
+    }
+
+    /// Result of a collective, once it is there.
+    pub fn collective_result(&self, ticket: Ticket) -> Option<Vec<u8>> {
+        self.collectives.borrow_mut().result(ticket)
+    }
+}
+
+/// Ends the busy state when dropped.
+pub(crate) struct Busy<'a>(&'a Cell<bool>);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}

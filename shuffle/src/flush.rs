@@ -1,0 +1,132 @@
+//! The four flushes of DeltaFS Shuffle, and the fence. All as tickets that are asked again after each round of progress.
+//!
+//! A fence is counted quiescence: rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
+//! when nothing of the stream waits on it, until two rounds in a row say the same and both counts agree.
+
+use crate::collective::{Collectives, Operation, Reduce, Ticket};
+use crate::engine::{Core, DeliveryMarks};
+use crate::error::{Error, Result};
+
+/// Which queues a flush empties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queues {
+    /// Open runs and origin lanes: until the next hop has taken everything that was sent before.
+    Origin,
+    /// Batches to remote representatives: until they have taken everything that was batched before.
+    Remote,
+    /// Relay lanes: until their ranks have taken everything that was relayed before.
+    Relay,
+    /// Deliveries: until everything that had arrived before was handled.
+    Delivery,
+}
+
+/// A flush under way.
+pub(crate) struct Flush {
+    queues: Queues,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Private runs are not all in a queue yet.
+    Gathering,
+    /// Positions that lanes must pass.
+    Lanes(Vec<u64>),
+    /// Batches that links must acknowledge.
+    Links(Vec<u64>),
+    Deliveries(DeliveryMarks),
+}
+
+impl Flush {
+    pub fn begin(queues: Queues, core: &Core<'_>) -> Self {
+        let stage = match queues {
+            Queues::Delivery => Stage::Deliveries(core.marks()),
+            _ => Stage::Gathering,
+        };
+        Self { queues, stage }
+    }
+
+    /// Whether the flush is complete; to be asked after each round of progress.
+    pub fn poll(&mut self, core: &Core<'_>) -> Result<bool> {
+        if let Stage::Deliveries(marks) = &self.stage {
+            return Ok(core.passed(marks));
+        }
+        let mut out = core.out.borrow_mut();
+        if matches!(self.stage, Stage::Gathering) {
+            let ready = match self.queues {
+                Queues::Origin => {
+                    out.retry();
+                    out.close_runs() && out.spill.is_empty()
+                }
+                _ => true,
+            };
+            if !ready {
+                return Ok(false);
+            }
+            out.publish();
+            let queues = &mut out.queues;
+            self.stage = match self.queues {
+                Queues::Origin => Stage::Lanes(queues.origin.iter().map(|l| l.produced()).collect()),
+                Queues::Relay => Stage::Lanes(queues.relay.iter().map(|l| l.produced()).collect()),
+                _ => {
+                    queues.remotes.iter_mut().for_each(|r| r.seal());
+                    Stage::Links(queues.remotes.iter().map(|r| r.sealed()).collect())
+                }
+            };
+        }
+        match &self.stage {
+            Stage::Lanes(positions) => {
+                let origin = self.queues == Queues::Origin;
+                let lanes = if origin { &mut out.queues.origin } else { &mut out.queues.relay };
+                for (local, (lane, &position)) in lanes.iter_mut().zip(positions).enumerate() {
+                    let consumed = lane.consumed().map_err(|why| {
+                        let rank = core.topology.rank_at(core.topology.node(), local as u32);
+                        Error::bad_peer(rank.0, why)
+                    })?;
+                    if consumed < position {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Stage::Links(sealed) => {
+                Ok(out.queues.remotes.iter().zip(sealed).all(|(r, &number)| r.credit.accepted() >= number))
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// A fence under way.
+#[derive(Debug, Default)]
+pub(crate) struct Fence {
+    round: Option<Ticket>,
+    last: Option<(u64, u64)>,
+    /// Rounds that were needed.
+    pub rounds: u32,
+}
+
+impl Fence {
+    /// Whether the fence is complete on all ranks; to be asked after each round of progress.
+    pub fn poll(&mut self, core: &Core<'_>, collectives: &mut Collectives) -> bool {
+        core.urgent.set(true);
+        let Some(ticket) = self.round else {
+            if core.is_quiet() {
+                let mut counts = core.out.borrow().sent.to_le_bytes().to_vec();
+                counts.extend_from_slice(&core.delivered.get().to_le_bytes());
+                self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));
+                self.rounds += 1;
+            }
+            return false;
+        };
+        let Some(result) = collectives.result(ticket) else { return false };
+        self.round = None;
+        let mut values = result.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
+        let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
+        let done = sums.0 == sums.1 && self.last == Some(sums);
+        self.last = Some(sums);
+        if done {
+            core.urgent.set(false);
+        }
+        done
+    }
+}

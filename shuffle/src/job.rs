@@ -1,0 +1,598 @@
+//! A rank's part of a job: start-up, waiting, collectives, end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trihop_transport::bootstrap::{self, Bootstrap, Launcher};
+use trihop_transport::fabric;
+use trihop_transport::link::Link;
+use trihop_transport::memory::handover::Handover;
+use trihop_transport::memory::segment::Segment;
+use trihop_transport::park::{Backoff, Parker, ProcessWatch, Step, spin_budget};
+use trihop_transport::ring::{Bell, Doorbell};
+use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::Error as TransportError;
+
+use crate::collective::{Operation, Reduce, Ticket};
+use crate::config::{Options, StreamOptions};
+use crate::deliver::Sink;
+use crate::endpoint::{Endpoint, LinkPeer, Prepared, SYSTEM_STREAM, represented_nodes};
+use crate::engine::Core;
+use crate::error::{Error, Result};
+use crate::shuffle::ShuffleBuilder;
+use crate::stream::{Item, StreamBuilder};
+
+/// Longest sleep while nothing waits for time: how often peers' lives are looked at.
+const PARK: Duration = Duration::from_millis(100);
+/// Longest sleep while something waits that no descriptor announces.
+const NAP: Duration = Duration::from_millis(1);
+
+/// One rank's part of a job. It stays on the thread that started it.
+///
+/// `'h` is how long handlers may borrow: what they use is declared before the job.
+///
+/// ```no_run
+/// use std::cell::Cell;
+/// use trihop_shuffle::{Job, Options, Rank};
+///
+/// let heard = Cell::new(0);
+/// let job = Job::start(Options::from_env()?)?;
+/// let shuffle = job.shuffle("greetings").handler(|_message, _outbox| heard.set(heard.get() + 1)).open()?;
+/// for rank in 0..job.size() {
+///     shuffle.send(Rank(rank), 0, b"hello")?;
+/// }
+/// shuffle.fence()?;
+/// assert_eq!(heard.get(), job.size());
+/// job.shutdown()?;
+/// # Ok::<(), trihop_shuffle::Error>(())
+/// ```
+pub struct Job<'h> {
+    pub(crate) inner: Rc<Inner<'h>>,
+}
+
+pub(crate) struct Inner<'h> {
+    pub endpoint: Endpoint<'h>,
+    pub options: Options,
+    bootstrap: RefCell<Option<Box<dyn Bootstrap>>>,
+    launcher: Launcher,
+    node: RefCell<NodeExchange>,
+    doorbell: Doorbell,
+    parker: RefCell<Parker>,
+    backoff: RefCell<Backoff>,
+    woken: RefCell<Vec<u64>>,
+    epoch: Instant,
+    closing: Cell<bool>,
+    checked_ns: Cell<u64>,
+}
+
+/// How the ranks of a node find each other's memory.
+struct NodeExchange {
+    handover: Handover,
+    names: Vec<String>,
+    /// Segments that came for streams that this rank has not opened yet.
+    early: HashMap<(u16, u32), Vec<std::os::fd::OwnedFd>>,
+    watches: Vec<(u32, ProcessWatch)>,
+}
+
+/// What a rank tells the others at start: how to reach it inside its node, the job's cookie (rank 0's counts), its
+/// fabric address.
+struct Card {
+    nonce: u64,
+    cookie: u64,
+    address: Vec<u8>,
+}
+
+impl Card {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.nonce.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.cookie.to_le_bytes());
+        bytes.extend_from_slice(&self.address);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (nonce, rest) = bytes.split_first_chunk::<8>()?;
+        let (cookie, address) = rest.split_first_chunk::<8>()?;
+        Some(Self {
+            nonce: u64::from_le_bytes(*nonce),
+            cookie: u64::from_le_bytes(*cookie),
+            address: address.to_vec(),
+        })
+    }
+}
+
+fn random_word() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
+        .map_err(|e| TransportError::system("reading /dev/urandom", e))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+impl<'h> Job<'h> {
+    /// Joins the job that this process was started in; without a launcher, a job of one.
+    ///
+    /// # Errors
+    /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`, memory.
+    pub fn start(options: Options) -> Result<Self> {
+        options.check()?;
+        let mut bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
+        let topology = bootstrap.topology().clone();
+        let launcher = bootstrap.launcher();
+        let nodes = represented_nodes(&topology);
+        let mut link = if nodes.is_empty() { None } else { Some(open_link(&options, topology.nodes())?) };
+
+        let nonce = random_word()?;
+        let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
+        let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
+        let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
+        bootstrap.put("trihop", &Card { nonce, cookie: random_word()?, address }.encode())?;
+        bootstrap.fence()?;
+        let mut card = |rank: Rank| -> Result<Card> {
+            let bytes = bootstrap.get(rank, "trihop")?;
+            bytes.as_deref().and_then(Card::decode).ok_or_else(|| {
+                let why = format!("rank {rank} has left no valid start-up card");
+                TransportError::Bootstrap { launcher: launcher.name(), why }.into()
+            })
+        };
+        let cookie = card(Rank(0))?.cookie;
+        let mut names = Vec::new();
+        for local in 0..topology.local_size() {
+            let rank = topology.rank_at(topology.node(), local);
+            names.push(name(card(rank)?.nonce, rank));
+        }
+        let mut link_peers = Vec::new();
+        for node in nodes {
+            let rank = topology.target_representative(NodeId(node));
+            let address = card(rank)?.address;
+            let link = link.as_mut().expect("opened because there are nodes");
+            link_peers.push(LinkPeer { node, rank: rank.0, peer: link.connect(&address)? });
+        }
+
+        let doorbell = Doorbell::create()?;
+        let mut node = NodeExchange { handover, names, early: HashMap::new(), watches: Vec::new() };
+        let deadline = Instant::now() + options.bootstrap_timeout();
+        let bells = node.exchange_bells(&topology, &doorbell, cookie, deadline)?;
+        let mut parker = Parker::new(&doorbell)?;
+        if let Some(descriptor) = link.as_ref().and_then(|l| l.wait_descriptor()) {
+            parker.watch(descriptor, u64::MAX)?;
+        }
+        for (rank, watch) in &node.watches {
+            parker.watch(watch.descriptor(), u64::from(*rank))?;
+        }
+        let spin = spin_budget(topology.local_size() as usize);
+        let endpoint = Endpoint::new(topology, cookie, link, link_peers, bells);
+        let inner = Rc::new(Inner {
+            endpoint,
+            options,
+            bootstrap: RefCell::new(Some(bootstrap)),
+            launcher,
+            node: RefCell::new(node),
+            doorbell,
+            parker: RefCell::new(parker),
+            backoff: RefCell::new(Backoff::new(spin)),
+            woken: RefCell::default(),
+            epoch: Instant::now(),
+            closing: Cell::new(false),
+            checked_ns: Cell::new(0),
+        });
+        let system = Endpoint::system_options(&inner.options.stream);
+        let prepared = inner.endpoint.prepare("(collectives)", &system, 0)?;
+        debug_assert_eq!(prepared.id, SYSTEM_STREAM);
+        let sink = inner.endpoint.system_sink();
+        inner.connect(prepared, sink)?;
+        // The receives of the system stream are posted: only now may anybody send to anybody.
+        let waiting = inner.bootstrap.borrow_mut().take().expect("put there above");
+        let waiting = inner.fence_while_progressing(waiting, |b| b.fence())?;
+        *inner.bootstrap.borrow_mut() = Some(waiting);
+        Ok(Self { inner })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.topology().rank()
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.topology().size()
+    }
+
+    /// Who is where.
+    pub fn topology(&self) -> &Topology {
+        &self.inner.endpoint.topology
+    }
+
+    /// Who started the job.
+    pub fn launcher(&self) -> Launcher {
+        self.inner.launcher
+    }
+
+    /// Provider that carries traffic between nodes, where this rank represents any.
+    pub fn provider(&self) -> Option<String> {
+        self.inner.endpoint.link.borrow().as_ref().map(|l| l.name().to_owned())
+    }
+
+    /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
+    pub fn shuffle(&self, name: &str) -> ShuffleBuilder<'h> {
+        ShuffleBuilder::new(Rc::clone(&self.inner), name)
+    }
+
+    /// A stream of items of one type. Opening is collective; the same names in the same order on every rank.
+    pub fn stream<T: Item>(&self, name: &str) -> StreamBuilder<'h, T> {
+        StreamBuilder::new(Rc::clone(&self.inner), name)
+    }
+
+    /// Waits until every rank has called this as often as this rank.
+    ///
+    /// # Errors
+    /// The transport's, and [`Error::Nested`] inside a handler.
+    pub fn barrier(&self) -> Result<()> {
+        self.inner.collective(Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
+    }
+
+    /// Replaces each value by its reduction over all ranks; every rank gives as many values.
+    ///
+    /// # Errors
+    /// As [`Job::barrier`].
+    pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let result = self.inner.collective(Operation::Reduce(reduce), &bytes)?;
+        if result.len() != bytes.len() {
+            let why = format!("{} values here, {} elsewhere", values.len(), result.len() / 8);
+            return Err(Error::Mismatch { name: "allreduce".into(), why });
+        }
+        for (value, bytes) in values.iter_mut().zip(result.chunks_exact(8)) {
+            *value = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+        }
+        Ok(())
+    }
+
+    /// Every rank's contribution, by rank. For small strings: the result is as large as all of them on every rank.
+    ///
+    /// # Errors
+    /// As [`Job::barrier`].
+    pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let result = self.inner.collective(Operation::Gather, contribution)?;
+        Ok(self.inner.endpoint.collectives.borrow().contributions(&result))
+    }
+
+    /// One round of progress of everything in the job; true when anything moved.
+    ///
+    /// # Errors
+    /// As [`Job::barrier`].
+    pub fn progress(&self) -> Result<bool> {
+        self.inner.progress()
+    }
+
+    /// Ends the whole job through the launcher, where it can; the caller still has to exit.
+    pub fn abort(&self, status: i32, why: &str) {
+        if let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut() {
+            if let Some(bootstrap) = bootstrap.as_mut() {
+                bootstrap.abort(status, why);
+            }
+        }
+    }
+
+    /// Waits for everyone, lets all queues run empty, and leaves the job.
+    ///
+    /// # Errors
+    /// As [`Job::barrier`]; records that could not be delivered are named in the log.
+    pub fn shutdown(self) -> Result<()> {
+        self.barrier()?;
+        self.inner.closing.set(true);
+        let bootstrap = self.inner.bootstrap.borrow_mut().take();
+        if let Some(bootstrap) = bootstrap {
+            // Everyone keeps forwarding until the launcher says that all have arrived here.
+            let mut bootstrap = self.inner.fence_while_progressing(bootstrap, |b| b.fence())?;
+            bootstrap.finalize()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        // Handlers may own handles of this job's streams: end the circle.
+        for core in self.inner.endpoint.streams.borrow_mut().drain(..) {
+            if let Ok(mut sink) = core.sink.try_borrow_mut() {
+                *sink = Sink::Closed;
+            }
+            if let Ok(mut out) = core.out.try_borrow_mut() {
+                out.closed = true;
+            }
+        }
+    }
+}
+
+fn open_link(options: &Options, nodes: u32) -> Result<Box<dyn Link>> {
+    let choice = fabric::Choice {
+        provider: options.provider.clone(),
+        interface: options.interface.clone(),
+        eager_bytes: options.eager_bytes,
+        mover: options.mover,
+        loopback_only: options.loopback,
+        universe: Some((nodes as usize).max(16)),
+    };
+    Ok(fabric::open(&choice)?)
+}
+
+impl<'h> Inner<'h> {
+    pub fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64 + 1
+    }
+
+    pub fn progress(&self) -> Result<bool> {
+        self.endpoint.progress(self.now_ns())
+    }
+
+    /// Makes progress until `done` gives a value; sleeps while nothing moves.
+    pub fn wait<T>(&self, mut done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        loop {
+            if let Some(value) = done()? {
+                self.backoff.borrow_mut().reset();
+                return Ok(value);
+            }
+            if self.progress()? {
+                self.backoff.borrow_mut().reset();
+                continue;
+            }
+            let step = self.backoff.borrow_mut().next();
+            match step {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => std::thread::yield_now(),
+                Step::Park => self.park()?,
+            }
+        }
+    }
+
+    fn park(&self) -> Result<()> {
+        let now_ns = self.now_ns();
+        let streams = self.endpoint.streams.borrow();
+        let mut link = self.endpoint.link.borrow_mut();
+        let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
+        let timed = blind || streams.iter().any(|s| s.waits_for_time());
+        for core in streams.iter() {
+            core.want_space(core.urgent.get());
+        }
+        let stay_awake = || {
+            streams.iter().any(|s| s.must_stay_awake()) || link.as_deref_mut().is_some_and(|l| !l.try_wait())
+        };
+        let mut woken = self.woken.borrow_mut();
+        woken.clear();
+        let timeout = if timed { NAP } else { PARK };
+        self.parker.borrow_mut().park(&self.doorbell, timeout, stay_awake, &mut woken)?;
+        let checked = now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64;
+        if checked || woken.iter().any(|&mark| mark != u64::MAX) {
+            self.checked_ns.set(now_ns);
+            self.look_after_peers(&streams, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// A local peer that ended, or a remote one that owes us an answer for too long, ends the job with its rank.
+    fn look_after_peers(&self, streams: &[Rc<Core<'h>>], now_ns: u64) -> Result<()> {
+        if self.closing.get() {
+            return Ok(());
+        }
+        if let Some((rank, _)) = self.node.borrow().watches.iter().find(|(_, watch)| watch.has_ended()) {
+            let why = "its process ended before the job did".to_owned();
+            return Err(TransportError::PeerDead { rank: *rank, why }.into());
+        }
+        let limit_ns = self.options.peer_timeout_ms.saturating_mul(1_000_000);
+        for core in streams {
+            match core.silent_peer(now_ns) {
+                Some((rank, silent_ns)) if silent_ns >= limit_ns => {
+                    let why = format!(
+                        "it owes an answer and has been silent for {} ms (peer_timeout_ms)",
+                        silent_ns / 1_000_000
+                    );
+                    return Err(TransportError::PeerDead { rank, why }.into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn collective(&self, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
+        if self.endpoint.is_busy() {
+            return Err(Error::Nested("a collective"));
+        }
+        let ticket: Ticket = self.endpoint.begin_collective(operation, contribution);
+        self.wait(|| Ok(self.endpoint.collective_result(ticket)))
+    }
+
+    /// Runs a launcher's call, which waits, on a thread of its own while this one keeps forwarding.
+    fn fence_while_progressing(
+        &self,
+        mut bootstrap: Box<dyn Bootstrap>,
+        call: impl FnOnce(&mut Box<dyn Bootstrap>) -> trihop_transport::Result<()> + Send,
+    ) -> Result<Box<dyn Bootstrap>> {
+        let bell = self.doorbell.bell();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let outcome = call(&mut bootstrap);
+                bell.ring();
+                (bootstrap, outcome)
+            });
+            let waited = self.wait(|| Ok(thread.is_finished().then_some(())));
+            let (bootstrap, outcome) = thread.join().map_err(|_| {
+                Error::from(TransportError::Bootstrap {
+                    launcher: self.launcher.name(),
+                    why: "the thread that spoke with the launcher panicked".into(),
+                })
+            })?;
+            waited?;
+            outcome?;
+            Ok(bootstrap)
+        })
+    }
+
+    /// Opens a stream on all ranks.
+    pub fn open(
+        &self,
+        name: &str,
+        options: &StreamOptions,
+        item_bytes: usize,
+        sink: Sink<'h>,
+    ) -> Result<Rc<Core<'h>>> {
+        if self.endpoint.is_busy() {
+            return Err(Error::Nested("opening a stream"));
+        }
+        let prepared = self.endpoint.prepare(name, options, item_bytes)?;
+        // Whether all ranks mean the same stream is agreed before anything of it is shared.
+        let eager = self.options.eager_bytes.unwrap_or(0);
+        let word = prepared.agreement(eager);
+        let mut bytes = word.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&(!word).to_le_bytes());
+        let least = self.collective(Operation::Reduce(Reduce::Min), &bytes)?;
+        if least != bytes {
+            let why = format!("rank {} has {options:?} with items of {item_bytes} bytes", self.endpoint.topology.rank());
+            let (id, name) = (prepared.id, prepared.name);
+            return Err(Error::Mismatch { name: format!("{name} (number {id})"), why });
+        }
+        let core = self.connect(prepared, sink)?;
+        // Nobody sends on the stream before everybody has posted its receives.
+        self.collective(Operation::Reduce(Reduce::Sum), &[])?;
+        Ok(core)
+    }
+
+    fn connect(&self, prepared: Prepared, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
+        let deadline = Instant::now() + self.options.bootstrap_timeout();
+        let cookie = self.endpoint.cookie;
+        let segments = self.node.borrow_mut().exchange(&self.endpoint.topology, &prepared, cookie, deadline)?;
+        self.endpoint.connect(prepared, &segments, sink)
+    }
+}
+
+/// Parcel that passes descriptors between the ranks of a node.
+struct Label {
+    cookie: u64,
+    stream: u16,
+    rank: u32,
+}
+
+impl Label {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.cookie.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.stream.to_le_bytes());
+        bytes.extend_from_slice(&self.rank.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (cookie, rest) = bytes.split_first_chunk::<8>()?;
+        let (stream, rest) = rest.split_first_chunk::<2>()?;
+        let rank = u32::from_le_bytes(rest.try_into().ok()?);
+        Some(Self { cookie: u64::from_le_bytes(*cookie), stream: u16::from_le_bytes(*stream), rank })
+    }
+}
+
+/// Stream number under which doorbells are exchanged.
+const BELLS: u16 = u16::MAX;
+
+impl NodeExchange {
+    /// Gives every local peer this rank's descriptors for `stream`, and takes theirs, by local rank.
+    fn swap(
+        &mut self,
+        topology: &Topology,
+        label: &Label,
+        descriptors: &[std::os::fd::BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<Vec<Option<Vec<std::os::fd::OwnedFd>>>> {
+        let me = topology.local_rank();
+        let message = label.encode();
+        for (local, name) in self.names.iter().enumerate() {
+            if local as u32 != me {
+                Handover::send_until(name, &message, descriptors, deadline)?;
+            }
+        }
+        let mut got: Vec<Option<Vec<std::os::fd::OwnedFd>>> = (0..topology.local_size()).map(|_| None).collect();
+        loop {
+            for local in 0..topology.local_size() {
+                let rank = topology.rank_at(topology.node(), local).0;
+                if let Some(early) = self.early.remove(&(label.stream, rank)) {
+                    got[local as usize] = Some(early);
+                }
+            }
+            let missing: Vec<u32> = (0..topology.local_size())
+                .filter(|&l| l != me && got[l as usize].is_none())
+                .map(|l| topology.rank_at(topology.node(), l).0)
+                .collect();
+            if missing.is_empty() {
+                return Ok(got);
+            }
+            let parcel = self.handover.accept(deadline).map_err(|error| TransportError::Bootstrap {
+                launcher: "node",
+                why: format!("ranks {missing:?} of this node have not arrived: {error}"),
+            })?;
+            let (bytes, descriptors, pid) = parcel;
+            let Some(theirs) = Label::decode(&bytes).filter(|l| l.cookie == label.cookie) else { continue };
+            let known = theirs.rank < topology.size() && topology.is_local(Rank(theirs.rank));
+            if !known || theirs.rank == topology.rank().0 {
+                continue;
+            }
+            if theirs.stream == BELLS {
+                self.watches.push((theirs.rank, ProcessWatch::open(pid)?));
+            }
+            self.early.insert((theirs.stream, theirs.rank), descriptors);
+        }
+    }
+
+    fn exchange_bells(
+        &mut self,
+        topology: &Topology,
+        doorbell: &Doorbell,
+        cookie: u64,
+        deadline: Instant,
+    ) -> Result<Vec<Arc<Bell>>> {
+        let label = Label { cookie, stream: BELLS, rank: topology.rank().0 };
+        let segment = doorbell.segment();
+        let descriptors = [segment.descriptor(), doorbell.descriptor()];
+        let got = self.swap(topology, &label, &descriptors, deadline)?;
+        let mut bells = Vec::new();
+        for (local, theirs) in got.into_iter().enumerate() {
+            if local as u32 == topology.local_rank() {
+                bells.push(doorbell.bell());
+                continue;
+            }
+            let rank = topology.rank_at(topology.node(), local as u32).0;
+            let pair: [std::os::fd::OwnedFd; 2] = theirs
+                .unwrap_or_default()
+                .try_into()
+                .map_err(|_| Error::bad_peer(rank, "a doorbell is two descriptors"))?;
+            let [memory, eventfd] = pair;
+            bells.push(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?);
+        }
+        Ok(bells)
+    }
+
+    fn exchange(
+        &mut self,
+        topology: &Topology,
+        prepared: &Prepared,
+        cookie: u64,
+        deadline: Instant,
+    ) -> Result<Vec<Arc<Segment>>> {
+        let label = Label { cookie, stream: prepared.id, rank: topology.rank().0 };
+        let got = self.swap(topology, &label, &[prepared.segment.descriptor()], deadline)?;
+        let mut segments = Vec::new();
+        for (local, theirs) in got.into_iter().enumerate() {
+            if local as u32 == topology.local_rank() {
+                segments.push(Arc::clone(&prepared.segment));
+                continue;
+            }
+            let rank = topology.rank_at(topology.node(), local as u32).0;
+            let [memory]: [std::os::fd::OwnedFd; 1] = theirs
+                .unwrap_or_default()
+                .try_into()
+                .map_err(|_| Error::bad_peer(rank, "an inbox is one descriptor"))?;
+            segments.push(Segment::attach(memory, prepared.segment_bytes())?);
+        }
+        Ok(segments)
+    }
+}

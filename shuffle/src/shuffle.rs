@@ -1,0 +1,417 @@
+//! The byte face of the engine: records of any length with 32 bits of kind.
+
+use std::cell::RefMut;
+use std::io::Write;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+use trihop_transport::topology::Rank;
+
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, DeliveryQueue, Message, Outbox, Sink};
+use crate::dump;
+use crate::engine::Core;
+use crate::engine::outbound::Outbound;
+use crate::error::{Error, Result};
+use crate::flush::{Fence, Flush, Queues};
+use crate::job::Inner;
+use crate::stats::Stats;
+
+/// Sends between two rounds of progress while nothing is refused: a rank that only sends still forwards and ages.
+const SENDS_PER_ROUND: u32 = 512;
+
+/// What both faces of a stream share: its engine and its job.
+pub(crate) struct Handle<'h> {
+    pub core: Rc<Core<'h>>,
+    pub job: Rc<Inner<'h>>,
+    sends: std::cell::Cell<u32>,
+}
+
+impl Clone for Handle<'_> {
+    fn clone(&self) -> Self {
+        Self::new(Rc::clone(&self.core), Rc::clone(&self.job))
+    }
+}
+
+impl<'h> Handle<'h> {
+    pub fn new(core: Rc<Core<'h>>, job: Rc<Inner<'h>>) -> Self {
+        Self { core, job, sends: std::cell::Cell::new(0) }
+    }
+
+    #[inline]
+    pub fn outbound(&self) -> Result<RefMut<'_, Outbound>> {
+        self.core.out.try_borrow_mut().map_err(|_| Error::Nested("a call with an open reservation"))
+    }
+
+    /// Tries `send` until it is taken, with progress in between.
+    #[inline]
+    pub fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+        match send(&mut *self.outbound()?) {
+            Ok(()) => {
+                let sends = self.sends.get() + 1;
+                self.sends.set(sends);
+                if sends >= SENDS_PER_ROUND {
+                    self.sends.set(0);
+                    if !self.job.endpoint.is_busy() {
+                        self.job.progress()?;
+                    }
+                }
+                Ok(())
+            }
+            Err(Error::WouldBlock) => self.send_waiting(&mut send),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cold]
+    fn send_waiting(&self, send: &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+        if self.job.endpoint.is_busy() {
+            return Err(Error::Nested("a send that waits"));
+        }
+        self.job.wait(|| match send(&mut *self.outbound()?) {
+            Ok(()) => Ok(Some(())),
+            Err(Error::WouldBlock) => {
+                self.check_undelivered()?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Without a handler nobody but the application can make room in the delivery queue: waiting would be for ever.
+    fn check_undelivered(&self) -> Result<()> {
+        match &*self.core.sink.borrow() {
+            Sink::Queue(queue) if !queue.admits(1) => Err(Error::WouldBlock),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn poll(&self) -> Result<u64> {
+        let before = self.core.delivered.get();
+        self.job.progress()?;
+        Ok(self.core.delivered.get() - before)
+    }
+
+    pub fn flush(&self, queues: Queues) -> Result<()> {
+        if self.job.endpoint.is_busy() {
+            return Err(Error::Nested("a flush"));
+        }
+        let mut flush = Flush::begin(queues, &self.core);
+        let urgent = self.core.urgent.replace(true);
+        let outcome = self.job.wait(|| {
+            if flush.poll(&self.core)? {
+                return Ok(Some(()));
+            }
+            self.check_undelivered()?;
+            Ok(None)
+        });
+        self.core.urgent.set(urgent);
+        outcome
+    }
+
+    pub fn fence(&self, fence: &mut Fence) -> Result<()> {
+        if self.job.endpoint.is_busy() {
+            return Err(Error::Nested("a fence"));
+        }
+        self.job.wait(|| {
+            if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {
+                return Ok(Some(()));
+            }
+            self.check_undelivered()?;
+            Ok(None)
+        })
+    }
+
+    pub fn shutdown(self) -> Result<()> {
+        self.fence(&mut Fence::default())?;
+        self.outbound()?.closed = true;
+        *self.core.sink.borrow_mut() = Sink::Closed;
+        Ok(())
+    }
+
+    /// Hands what waits to `take`, after a round of progress.
+    pub fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), crate::engine::BadRun>) -> Result<u64> {
+        self.job.progress()?;
+        let _busy = self.job.endpoint.enter("take")?;
+        let mut sink = self.core.sink.borrow_mut();
+        let Sink::Queue(queue) = &mut *sink else {
+            return Err(Error::config("handler", "this stream has a handler; `take` is for streams without one"));
+        };
+        let waiting = queue.records() as u64;
+        let size = self.core.topology.size();
+        while queue.pop(size, &mut take).map_err(|why| Error::bad_peer(self.core.identity.rank, why))? {}
+        Ok(waiting)
+    }
+}
+
+/// Opens a [`Shuffle`]: name, options, handler.
+pub struct ShuffleBuilder<'h> {
+    job: Rc<Inner<'h>>,
+    name: String,
+    options: StreamOptions,
+    sink: Sink<'h>,
+}
+
+impl<'h> ShuffleBuilder<'h> {
+    pub(crate) fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
+        let options = job.options.stream.clone();
+        let sink = Sink::Queue(DeliveryQueue::new(options.deliverq_max));
+        Self { job, name: name.to_owned(), options, sink }
+    }
+
+    /// Options of this shuffle instead of the job's.
+    pub fn options(mut self, options: StreamOptions) -> Self {
+        if let Sink::Queue(queue) = &mut self.sink {
+            *queue = DeliveryQueue::new(options.deliverq_max);
+        }
+        self.options = options;
+        self
+    }
+
+    /// Calls `handler` for every record that arrives, during any call that makes progress. Without a handler,
+    /// records wait for [`Shuffle::take`].
+    pub fn handler(mut self, mut handler: impl FnMut(Message<'_>, &mut Outbox<'_>) + 'h) -> Self {
+        self.sink = Sink::Handler(Box::new(move |delivery, outbox| {
+            each_message(delivery, |message| handler(message, outbox))
+        }));
+        self
+    }
+
+    /// Opens the shuffle; collective.
+    ///
+    /// # Errors
+    /// Impossible options, ranks that disagree, memory, and the transport's.
+    pub fn open(self) -> Result<Shuffle<'h>> {
+        let core = self.job.open(&self.name, &self.options, 0, self.sink)?;
+        Ok(Shuffle { handle: Handle::new(core, self.job) })
+    }
+}
+
+fn each_message(
+    delivery: Delivery<'_>,
+    mut take: impl FnMut(Message<'_>),
+) -> Result<(), crate::engine::BadRun> {
+    match delivery {
+        Delivery::Run(run) => {
+            let source = Rank(run.header.source);
+            for record in run.records() {
+                let (kind, bytes) = record?;
+                take(Message { source, kind, bytes });
+            }
+        }
+        Delivery::Record { source, kind, bytes } => take(Message { source: Rank(source), kind, bytes }),
+    }
+    Ok(())
+}
+
+/// A shuffle of byte records between all ranks of a job. Clones are handles of the same shuffle.
+#[derive(Clone)]
+pub struct Shuffle<'h> {
+    handle: Handle<'h>,
+}
+
+impl<'h> Shuffle<'h> {
+    /// Name given at opening.
+    pub fn name(&self) -> &str {
+        &self.handle.core.name
+    }
+
+    /// Sends a record; waits, with progress and deliveries, while its queue is full. The bytes are copied.
+    ///
+    /// # Errors
+    /// A bad rank or length, a dead peer, a call from inside a handler that would have to wait; without a handler
+    /// [`Error::WouldBlock`] when only taking deliveries can make room.
+    #[inline]
+    pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        self.handle.send_with(|out| out.try_send(target, kind, bytes))
+    }
+
+    /// Sends a record if there is room now; never waits and makes no progress.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], with nothing taken; a bad rank or length.
+    #[inline]
+    pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        self.handle.outbound()?.try_send(target, kind, bytes)
+    }
+
+    /// Space for a record of `bytes` bytes, to be filled in place and committed. Waits like [`Shuffle::send`].
+    ///
+    /// A dropped reservation is given up. A forgotten one (`std::mem::forget`) makes every later call on the shuffle
+    /// an [`Error::Nested`].
+    ///
+    /// # Errors
+    /// As [`Shuffle::send`].
+    pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<Reservation<'_, 'h>> {
+        let small = bytes <= self.handle.outbound()?.reservable_bytes();
+        let space = if small {
+            self.handle.send_with(|out| out.reserve(target, kind, bytes))?;
+            Space::InPlace(self.handle.outbound()?)
+        } else {
+            if target.0 >= self.handle.core.topology.size() {
+                return Err(Error::Rank { rank: target.0, size: self.handle.core.topology.size() });
+            }
+            let limit = self.handle.core.options.max_message_bytes;
+            if bytes > limit {
+                return Err(Error::TooLarge { bytes, limit });
+            }
+            Space::Staged(vec![0; bytes])
+        };
+        Ok(Reservation { handle: &self.handle, space: Some(space), target, kind, bytes })
+    }
+
+    /// What sends from inside a handler of another stream: never waits, spills what finds no room.
+    pub fn outbox(&self) -> Outbox<'_> {
+        Outbox::new(&self.handle.core.out)
+    }
+
+    /// One round of progress; returns the records that were delivered to this shuffle.
+    ///
+    /// # Errors
+    /// The transport's, and [`Error::Nested`] inside a handler.
+    pub fn poll(&self) -> Result<u64> {
+        self.handle.poll()
+    }
+
+    /// One round of progress, then every record that waits is handed to `take`; returns how many.
+    ///
+    /// # Errors
+    /// As [`Shuffle::poll`]; a shuffle that has a handler.
+    pub fn take(&self, mut take: impl FnMut(Message<'_>)) -> Result<u64> {
+        self.handle.take(|delivery| each_message(delivery, &mut take))
+    }
+
+    /// Waits until the queues of one class have passed on what was in them.
+    ///
+    /// # Errors
+    /// As [`Shuffle::poll`]; without a handler [`Error::WouldBlock`] when only taking deliveries can make room.
+    pub fn flush(&self, queues: Queues) -> Result<()> {
+        self.handle.flush(queues)
+    }
+
+    /// [`Shuffle::flush`] of the origin queues.
+    ///
+    /// # Errors
+    /// As [`Shuffle::flush`].
+    pub fn flush_origin(&self) -> Result<()> {
+        self.flush(Queues::Origin)
+    }
+
+    /// [`Shuffle::flush`] of the remote queues.
+    ///
+    /// # Errors
+    /// As [`Shuffle::flush`].
+    pub fn flush_remote(&self) -> Result<()> {
+        self.flush(Queues::Remote)
+    }
+
+    /// [`Shuffle::flush`] of the relay queues.
+    ///
+    /// # Errors
+    /// As [`Shuffle::flush`].
+    pub fn flush_relay(&self) -> Result<()> {
+        self.flush(Queues::Relay)
+    }
+
+    /// [`Shuffle::flush`] of what has arrived and waits to be handled.
+    ///
+    /// # Errors
+    /// As [`Shuffle::flush`].
+    pub fn flush_delivery(&self) -> Result<()> {
+        self.flush(Queues::Delivery)
+    }
+
+    /// Collective: returns on every rank when every record that any rank sent before, and every record that handlers
+    /// sent because of them, has been handled (or waits for [`Shuffle::take`]).
+    ///
+    /// # Errors
+    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
+    pub fn fence(&self) -> Result<()> {
+        self.handle.fence(&mut Fence::default())
+    }
+
+    /// Counters of this rank.
+    pub fn stats(&self) -> Stats {
+        self.handle.core.snapshot()
+    }
+
+    /// Writes every queue of this rank with its use and its bound, and the memory formula with its value.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        dump::write(&self.handle.core, writer)
+    }
+
+    /// A fence, after which the shuffle takes and delivers nothing more. Collective.
+    ///
+    /// # Errors
+    /// As [`Shuffle::fence`].
+    pub fn shutdown(self) -> Result<()> {
+        self.handle.shutdown()
+    }
+}
+
+enum Space<'a> {
+    InPlace(RefMut<'a, Outbound>),
+    Staged(Vec<u8>),
+}
+
+/// Space for one record; dereferences to its bytes, zeroed.
+pub struct Reservation<'a, 'h> {
+    handle: &'a Handle<'h>,
+    space: Option<Space<'a>>,
+    target: Rank,
+    kind: u32,
+    bytes: usize,
+}
+
+impl Reservation<'_, '_> {
+    /// Makes the space a record, as if it had been sent.
+    ///
+    /// # Errors
+    /// Only for a record that is longer than a run: as [`Shuffle::send`].
+    pub fn commit(mut self) -> Result<()> {
+        match self.space.take() {
+            Some(Space::InPlace(mut out)) => {
+                out.committed(self.bytes);
+                Ok(())
+            }
+            Some(Space::Staged(bytes)) => {
+                let (target, kind) = (self.target, self.kind);
+                self.handle.send_with(|out| out.try_send(target, kind, &bytes))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Deref for Reservation<'_, '_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.space {
+            Some(Space::InPlace(out)) => out.reserved_ref(self.target, self.bytes),
+            Some(Space::Staged(bytes)) => bytes,
+            None => &[],
+        }
+    }
+}
+
+impl DerefMut for Reservation<'_, '_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.space {
+            Some(Space::InPlace(out)) => out.reserved(self.target, self.bytes),
+            Some(Space::Staged(bytes)) => bytes,
+            None => &mut [],
+        }
+    }
+}
+
+impl Drop for Reservation<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(Space::InPlace(mut out)) = self.space.take() {
+            out.retract(self.target, self.bytes);
+        }
+    }
+}

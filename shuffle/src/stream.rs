@@ -1,0 +1,227 @@
+//! The typed face of the engine: items of one fixed size, delivered as slices of runs.
+
+use std::io::Write;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::topology::Rank;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, DeliveryQueue, Outbox, Sink};
+use crate::dump;
+use crate::error::{Error, Result};
+use crate::flush::{Fence, Queues};
+use crate::job::Inner;
+use crate::shuffle::Handle;
+use crate::stats::Stats;
+
+/// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
+pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {}
+
+impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Item for T {}
+
+/// What a handler of items gets to send with: its sends never wait.
+pub struct ItemOutbox<'a, 'b, T> {
+    outbox: &'a mut Outbox<'b>,
+    item: PhantomData<T>,
+}
+
+impl<T: Item> ItemOutbox<'_, '_, T> {
+    /// Sends an item, or spills it.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when the spill is full too, and the error of a bad rank.
+    pub fn push(&mut self, target: Rank, item: T) -> Result<()> {
+        self.outbox.push_item(target, item.as_bytes())
+    }
+}
+
+/// Opens a [`Stream`]: name, options, handler.
+pub struct StreamBuilder<'h, T> {
+    job: Rc<Inner<'h>>,
+    name: String,
+    options: StreamOptions,
+    sink: Sink<'h>,
+    item: PhantomData<T>,
+}
+
+fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'a [T]), BadRun> {
+    let Delivery::Run(run) = delivery else {
+        return Err(BadRun::Fragment("a fragmented record on a stream of items"));
+    };
+    let count = run.header.count as usize;
+    let bad = BadRun::Records { count: run.header.count, bytes: run.payload.len() };
+    let bytes = run.payload.get(..count * size_of::<T>()).ok_or(bad)?;
+    let items = <[T]>::ref_from_bytes(bytes).map_err(|_| bad)?;
+    Ok((Rank(run.header.source), items))
+}
+
+impl<'h, T: Item> StreamBuilder<'h, T> {
+    pub(crate) fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
+        const {
+            assert!(size_of::<T>() > 0, "items of no bytes cannot be counted");
+            assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");
+        }
+        let options = job.options.stream.clone();
+        let sink = Sink::Queue(DeliveryQueue::new(options.deliverq_max));
+        Self { job, name: name.to_owned(), options, sink, item: PhantomData }
+    }
+
+    /// Options of this stream instead of the job's.
+    pub fn options(mut self, options: StreamOptions) -> Self {
+        if let Sink::Queue(queue) = &mut self.sink {
+            *queue = DeliveryQueue::new(options.deliverq_max);
+        }
+        self.options = options;
+        self
+    }
+
+    /// Calls `handler` for every run that arrives: one source, at least one item, in place.
+    pub fn handler(mut self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, '_, T>) + 'h) -> Self {
+        self.sink = Sink::Handler(Box::new(move |delivery, outbox| {
+            let (source, items) = slice_of::<T>(&delivery)?;
+            handler(source, items, &mut ItemOutbox { outbox, item: PhantomData });
+            Ok(())
+        }));
+        self
+    }
+
+    /// Opens the stream; collective.
+    ///
+    /// # Errors
+    /// Impossible options, ranks that disagree, memory, and the transport's.
+    pub fn open(self) -> Result<Stream<'h, T>> {
+        let core = self.job.open(&self.name, &self.options, size_of::<T>(), self.sink)?;
+        Ok(Stream { handle: Handle::new(core, self.job), item: PhantomData })
+    }
+}
+
+/// A stream of items between all ranks of a job. Clones are handles of the same stream.
+pub struct Stream<'h, T> {
+    handle: Handle<'h>,
+    item: PhantomData<T>,
+}
+
+impl<T> Clone for Stream<'_, T> {
+    fn clone(&self) -> Self {
+        Self { handle: self.handle.clone(), item: PhantomData }
+    }
+}
+
+impl<T: Item> Stream<'_, T> {
+    /// Sends an item; waits, with progress and deliveries, while its queue is full.
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::send`].
+    #[inline]
+    pub fn push(&self, target: Rank, item: T) -> Result<()> {
+        self.handle.send_with(|out| out.try_push(target, item.as_bytes()))
+    }
+
+    /// Sends an item if there is room now; never waits and makes no progress.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], with nothing taken; a bad rank.
+    #[inline]
+    pub fn try_push(&self, target: Rank, item: T) -> Result<()> {
+        self.handle.outbound()?.try_push(target, item.as_bytes())
+    }
+
+    /// Sends many items, with the engine's state looked up once per few hundred of them.
+    ///
+    /// # Errors
+    /// As [`Stream::push`]; items before the failing one are sent.
+    pub fn extend(&self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
+        let mut items = items.into_iter();
+        let mut refused: Option<(Rank, T)> = None;
+        loop {
+            if let Some((target, item)) = refused.take() {
+                self.push(target, item)?;
+            }
+            {
+                let mut out = self.handle.outbound()?;
+                for _ in 0..1024 {
+                    let Some((target, item)) = items.next() else { return Ok(()) };
+                    match out.try_push(target, item.as_bytes()) {
+                        Ok(()) => {}
+                        Err(Error::WouldBlock) => {
+                            refused = Some((target, item));
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            if refused.is_none() && !self.handle.job.endpoint.is_busy() {
+                self.handle.job.progress()?;
+            }
+        }
+    }
+
+    /// What sends from inside a handler of another stream: never waits, spills what finds no room.
+    ///
+    /// # Errors
+    /// As [`ItemOutbox::push`].
+    pub fn push_or_spill(&self, target: Rank, item: T) -> Result<()> {
+        self.handle.outbound()?.push_or_spill(target, item.as_bytes())
+    }
+
+    /// One round of progress; returns the items that were delivered to this stream.
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::poll`].
+    pub fn poll(&self) -> Result<u64> {
+        self.handle.poll()
+    }
+
+    /// One round of progress, then every run that waits is handed to `take`; returns how many items.
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::take`].
+    pub fn take(&self, mut take: impl FnMut(Rank, &[T])) -> Result<u64> {
+        self.handle.take(|delivery| {
+            let (source, items) = slice_of::<T>(&delivery)?;
+            take(source, items);
+            Ok(())
+        })
+    }
+
+    /// As [`crate::Shuffle::flush`].
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::flush`].
+    pub fn flush(&self, queues: Queues) -> Result<()> {
+        self.handle.flush(queues)
+    }
+
+    /// As [`crate::Shuffle::fence`].
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::fence`].
+    pub fn fence(&self) -> Result<()> {
+        self.handle.fence(&mut Fence::default())
+    }
+
+    /// Counters of this rank.
+    pub fn stats(&self) -> Stats {
+        self.handle.core.snapshot()
+    }
+
+    /// As [`crate::Shuffle::dump`].
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        dump::write(&self.handle.core, writer)
+    }
+
+    /// As [`crate::Shuffle::shutdown`].
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::shutdown`].
+    pub fn shutdown(self) -> Result<()> {
+        self.handle.shutdown()
+    }
+}
