@@ -311,7 +311,8 @@ mod tests {
             let mut waiting = order;
             loop {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                if let (true, Some(rank)) = (state >> 63 == 0 || flying.is_empty(), waiting.pop()) {
+                let joins = state >> 63 == 0 || flying.is_empty();
+                if let Some(rank) = joins.then(|| waiting.pop()).flatten() {
                     let r = &mut ranks[rank as usize];
                     let sum = r.begin(3, Operation::Reduce(Reduce::Sum), &u64::from(rank + 1).to_le_bytes());
                     let all = r.begin(0, Operation::Gather, &vec![rank as u8; rank as usize % 3]);

@@ -1,0 +1,386 @@
+//! Whole jobs in one thread: real engines over the simulated fabric, seeded schedules, small queues, handlers that send.
+//!
+//! A failure prints its seed; `TRIHOP_SEED=<seed>` replays exactly that schedule.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use trihop_transport::link::{Limits, Link, Mover};
+use trihop_transport::ring::Doorbell;
+use trihop_transport::sim::{Net, SimOptions};
+use trihop_transport::topology::{NodeId, Rank, Topology};
+
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, DeliveryQueue, Sink};
+use crate::endpoint::{Endpoint, LinkPeer, represented_nodes};
+use crate::engine::Core;
+use crate::error::Error;
+use crate::flush::{Fence, Flush, Queues};
+
+/// One tick of virtual time in nanoseconds.
+const TICK_NS: u64 = 1000;
+/// Ticks after which a job counts as stuck. Far above what any of these jobs needs.
+const TOO_LONG: u64 = 2_000_000;
+
+/// What a receiver saw: per source the numbers in order of arrival.
+type Seen = Rc<RefCell<HashMap<u32, Vec<u64>>>>;
+
+struct Rankling {
+    endpoint: Endpoint<'static>,
+    core: Rc<Core<'static>>,
+    seen: Seen,
+}
+
+struct World {
+    net: Net,
+    ranks: Vec<Rankling>,
+}
+
+/// Payload of message `number`: its number, and filler that depends on it.
+fn payload(source: u32, number: u64, bytes: usize) -> Vec<u8> {
+    let mut data: Vec<u8> = (0..bytes).map(|i| (i as u64 ^ number ^ u64::from(source)) as u8).collect();
+    let head = bytes.min(8);
+    data[..head].copy_from_slice(&number.to_le_bytes()[..head]);
+    data
+}
+
+fn note(seen: &Seen, source: u32, number: u32, bytes: &[u8]) {
+    let expected = payload(source, u64::from(number), bytes.len());
+    let differs = bytes.iter().zip(&expected).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{source}'s message {number} of {} bytes", bytes.len());
+    seen.borrow_mut().entry(source).or_default().push(u64::from(number));
+}
+
+impl World {
+    /// A job with these node sizes. `replies`: handlers answer each message whose kind's top bit is clear, once.
+    fn new(sizes: &[u32], options: &StreamOptions, sim: SimOptions, replies: bool, handler: bool) -> Self {
+        let net = Net::new(sim);
+        let total: u32 = sizes.iter().sum();
+        let topologies: Vec<Topology> =
+            (0..total).map(|r| Topology::from_node_sizes(sizes, Rank(r)).unwrap()).collect();
+        let bells: Vec<Doorbell> = topologies.iter().map(|_| Doorbell::create().unwrap()).collect();
+        let mut links: Vec<_> = topologies.iter().map(|_| net.link()).collect();
+        let addresses: Vec<Vec<u8>> = links.iter().map(|l| l.address().to_vec()).collect();
+        let endpoints: Vec<Endpoint<'static>> = topologies
+            .iter()
+            .map(|t| {
+                let mut link = links.remove(0);
+                let peers = represented_nodes(t)
+                    .into_iter()
+                    .map(|node| {
+                        let rank = t.target_representative(NodeId(node)).0;
+                        LinkPeer { node, rank, peer: link.connect(&addresses[rank as usize]).unwrap() }
+                    })
+                    .collect();
+                let local = (0..t.local_size())
+                    .map(|l| bells[t.rank_at(t.node(), l).0 as usize].bell())
+                    .collect();
+                Endpoint::new(t.clone(), 42, Some(Box::new(link)), peers, local)
+            })
+            .collect();
+        let seens: Vec<Seen> = endpoints.iter().map(|_| Seen::default()).collect();
+        let sinks = |endpoint: &Endpoint<'static>, seen: &Seen, system: bool| {
+            if system {
+                return endpoint.system_sink();
+            }
+            if !handler {
+                return Sink::Queue(DeliveryQueue::new(options.deliverq_max));
+            }
+            let seen = Rc::clone(seen);
+            let own = endpoint.topology.rank().0;
+            Sink::Handler(Box::new(move |delivery, outbox| {
+                let mut one = |source: u32, kind: u32, bytes: &[u8]| {
+                    if kind >> 31 == 1 {
+                        note(&seen, source | 1 << 31, kind & 0x7fff_ffff, bytes);
+                    } else {
+                        note(&seen, source, kind, bytes);
+                        if replies {
+                            // Numbered per pair by the request, so that order shows.
+                            let me = u64::from(kind);
+                            let answer = payload(own | 1 << 31, me, bytes.len());
+                            outbox.send(Rank(source), kind | 1 << 31, &answer).unwrap();
+                        }
+                    }
+                };
+                match delivery {
+                    Delivery::Run(run) => {
+                        for record in run.records() {
+                            let (kind, bytes) = record?;
+                            one(run.header.source, kind, bytes);
+                        }
+                    }
+                    Delivery::Record { source, kind, bytes } => one(source, kind, bytes),
+                }
+                Ok(())
+            }))
+        };
+        let mut cores: Vec<Rc<Core<'static>>> = Vec::new();
+        for system in [true, false] {
+            let options = if system { Endpoint::system_options(options) } else { options.clone() };
+            let prepared: Vec<_> =
+                endpoints.iter().map(|e| e.prepare("simulated", &options, 0).unwrap()).collect();
+            let segments: Vec<_> = prepared.iter().map(|p| Arc::clone(&p.segment)).collect();
+            cores = prepared
+                .into_iter()
+                .zip(&endpoints)
+                .zip(&seens)
+                .map(|((p, e), seen)| {
+                    let local: Vec<_> = (0..e.topology.local_size())
+                        .map(|l| Arc::clone(&segments[e.topology.rank_at(e.topology.node(), l).0 as usize]))
+                        .collect();
+                    e.connect(p, &local, sinks(e, seen, system)).unwrap()
+                })
+                .collect();
+        }
+        let ranks = endpoints
+            .into_iter()
+            .zip(cores)
+            .zip(seens)
+            .map(|((endpoint, core), seen)| Rankling { endpoint, core, seen })
+            .collect();
+        Self { net, ranks }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.net.now() * TICK_NS + 1
+    }
+
+    /// Lets one random rank make progress and time pass.
+    fn step(&self) {
+        if self.net.random() % 4 == 0 {
+            self.net.tick();
+        }
+        let rank = &self.ranks[(self.net.random() % self.ranks.len() as u64) as usize];
+        rank.endpoint.progress(self.now_ns()).unwrap();
+        assert!(self.net.violations().is_empty(), "{:?}", self.net.violations());
+    }
+
+    /// Steps until `done` says so for every rank.
+    fn until(&self, what: &str, mut done: impl FnMut(usize, &Rankling) -> bool) {
+        let mut left: Vec<usize> = (0..self.ranks.len()).collect();
+        let mut steps = 0;
+        while !left.is_empty() {
+            self.step();
+            left.retain(|&i| !done(i, &self.ranks[i]));
+            steps += 1;
+            if steps > TOO_LONG {
+                self.give_up(&format!("{what}: ranks {left:?} are stuck"));
+            }
+        }
+    }
+
+    fn give_up(&self, why: &str) -> ! {
+        for rank in &self.ranks {
+            let mut text = Vec::new();
+            crate::dump::write(&rank.core, &mut text).unwrap();
+            eprintln!("{}", String::from_utf8_lossy(&text));
+        }
+        panic!("{why}");
+    }
+
+    fn fence(&self) {
+        let mut fences: Vec<Fence> = self.ranks.iter().map(|_| Fence::default()).collect();
+        self.until("fence", |i, r| fences[i].poll(&r.core, &mut r.endpoint.collectives.borrow_mut()));
+    }
+
+    /// Every rank sends `count` messages to random targets; returns per (source, target) how many.
+    fn exchange(&self, count: u64, sizes: impl Fn(u64) -> usize) -> HashMap<(u32, u32), u64> {
+        let total = self.ranks.len() as u64;
+        let mut sent: HashMap<(u32, u32), u64> = HashMap::new();
+        let mut left: Vec<u64> = vec![count; self.ranks.len()];
+        let mut next: Vec<Option<(u32, usize)>> = vec![None; self.ranks.len()];
+        let mut steps = 0;
+        while left.iter().any(|&l| l > 0) {
+            for (source, rank) in self.ranks.iter().enumerate() {
+                for _ in 0..self.net.random() % 4 {
+                    if left[source] == 0 {
+                        break;
+                    }
+                    let (target, bytes) = *next[source].get_or_insert_with(|| {
+                        ((self.net.random() % total) as u32, sizes(self.net.random()))
+                    });
+                    let number = sent.entry((source as u32, target)).or_default();
+                    let data = payload(source as u32, *number, bytes);
+                    match rank.core.out.borrow_mut().try_send(Rank(target), *number as u32, &data) {
+                        Ok(()) => {
+                            *number += 1;
+                            left[source] -= 1;
+                            next[source] = None;
+                        }
+                        Err(Error::WouldBlock) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            self.step();
+            steps += 1;
+            if steps > TOO_LONG {
+                self.give_up(&format!("sending is stuck with {left:?} to send"));
+            }
+        }
+        sent
+    }
+
+    /// Everything sent arrived exactly once and in order per pair.
+    fn check(&self, sent: &HashMap<(u32, u32), u64>, replies: bool) {
+        for (&(source, target), &count) in sent {
+            let seen = self.ranks[target as usize].seen.borrow();
+            let got = seen.get(&source).cloned().unwrap_or_default();
+            assert_eq!(got, (0..count).collect::<Vec<_>>(), "from {source} to {target}");
+            if replies {
+                let back = self.ranks[source as usize].seen.borrow();
+                let got = back.get(&(target | 1 << 31)).cloned().unwrap_or_default();
+                assert_eq!(got, (0..count).collect::<Vec<_>>(), "answers from {target} to {source}");
+            }
+        }
+    }
+}
+
+/// Seeds of a test: the one of `TRIHOP_SEED`, or as many as asked for.
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("TRIHOP_SEED").ok().and_then(|s| s.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=count).collect(),
+    }
+}
+
+fn tiny(seed: u64) -> StreamOptions {
+    let mut options = StreamOptions::default();
+    if seed % 2 == 0 {
+        options.remote_buftarget_bytes = 300;
+        options.remote_maxrpc = 1 + (seed / 2 % 3) as u32;
+        options.origin_buftarget_bytes = 64;
+        options.origin_maxrpc = 1 + (seed / 4 % 4) as u32;
+        options.relay_buftarget_bytes = 100;
+        options.relay_maxrpc = 1;
+        options.run_bytes = 64;
+        options.lane_budget_bytes = 8192;
+        options.receive_pool_bytes = 1;
+        options.small_slot_bytes = 256;
+    }
+    if seed % 3 == 0 {
+        options.run_table_bytes = options.run_bytes * 2;
+    }
+    options
+}
+
+fn sim(seed: u64) -> SimOptions {
+    let mover = if seed % 5 < 2 { Mover::Segments } else { Mover::Read };
+    let eager_bytes = [256, 1024, 4096, 65536][(seed % 4) as usize];
+    let limits = Limits { eager_bytes, mover, ..SimOptions::default().limits };
+    SimOptions { seed, max_delay: seed % 11, refuse_one_in: [0, 3, 7][(seed % 3) as usize], limits }
+}
+
+fn shape(seed: u64) -> Vec<u32> {
+    let shapes: [&[u32]; 8] =
+        [&[1], &[3], &[1, 1], &[2, 2], &[3, 1, 4], &[1, 5], &[2, 1, 1, 3], &[4, 4, 4, 4]];
+    shapes[(seed % 8) as usize].to_vec()
+}
+
+fn mixed(random: u64) -> usize {
+    match random % 16 {
+        0 => 0,
+        1..=9 => (random >> 8) as usize % 64,
+        10..=13 => (random >> 8) as usize % 700,
+        14 => (random >> 8) as usize % 5000,
+        _ => (random >> 8) as usize % 40_000,
+    }
+}
+
+fn run_schedules(count: u64, replies: bool, messages: u64) {
+    for seed in seeds(count) {
+        let replay = Replay(seed);
+        let world = World::new(&shape(seed), &tiny(seed), sim(seed), replies, true);
+        let sent = world.exchange(messages, mixed);
+        world.fence();
+        world.check(&sent, replies);
+        std::mem::forget(replay);
+    }
+}
+
+/// Says how to replay when a test ends by a panic.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        eprintln!("replay with TRIHOP_SEED={}", self.0);
+    }
+}
+
+#[test]
+fn random_schedules_lose_nothing_and_keep_order() {
+    run_schedules(120, false, 60);
+}
+
+#[test]
+fn handlers_that_send_are_answered_before_the_fence_ends() {
+    run_schedules(60, true, 30);
+}
+
+#[test]
+fn the_four_flushes_and_three_barriers_deliver_everything() {
+    for seed in seeds(24) {
+        let replay = Replay(seed);
+        let world = World::new(&shape(seed), &tiny(seed), sim(seed), false, true);
+        let sent = world.exchange(40, mixed);
+        for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
+            let mut flushes: Vec<Flush> = world.ranks.iter().map(|r| Flush::begin(queues, &r.core)).collect();
+            // Between the stages everyone waits for everyone: the barrier.
+            world.until("flush", |i, r| flushes[i].poll(&r.core).unwrap());
+        }
+        world.check(&sent, false);
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
+    let options = StreamOptions { deliverq_max: 10, run_bytes: 64, ..tiny(2) };
+    let world = World::new(&[2, 2], &options, SimOptions::default(), false, false);
+    let mut accepted = 0u32;
+    for _ in 0..20_000 {
+        match world.ranks[0].core.out.borrow_mut().try_send(Rank(3), accepted, &payload(0, u64::from(accepted), 8)) {
+            Ok(()) => accepted += 1,
+            Err(Error::WouldBlock) => {}
+            Err(error) => panic!("{error}"),
+        }
+        world.step();
+    }
+    let queued = |world: &World, rank: usize| match &*world.ranks[rank].core.sink.borrow() {
+        Sink::Queue(queue) => queue.records(),
+        _ => unreachable!("made without a handler"),
+    };
+    assert!(queued(&world, 3) <= 10, "{} records wait", queued(&world, 3));
+    assert!(accepted < 2000, "{accepted} records were accepted although nobody takes any");
+    // The queue of rank 3 is full; traffic that shares no queue with it flows, through the same representatives.
+    for number in 0..5 {
+        world.ranks[2].core.out.borrow_mut().try_send(Rank(0), number, &payload(2, u64::from(number), 8)).unwrap();
+    }
+    for _ in 0..20_000 {
+        world.step();
+    }
+    assert_eq!(queued(&world, 0), 5);
+    // Taking makes room, and nothing was lost or reordered.
+    let mut got = Vec::new();
+    let mut idle = 0;
+    while idle < 50_000 {
+        world.step();
+        idle += 1;
+        if let Sink::Queue(queue) = &mut *world.ranks[3].core.sink.borrow_mut() {
+            while queue
+                .pop(4, |delivery| {
+                    if let Delivery::Run(run) = delivery {
+                        got.extend(run.records().map(|r| r.unwrap().0));
+                    }
+                    Ok(())
+                })
+                .unwrap()
+            {
+                idle = 0;
+            }
+        }
+    }
+    assert_eq!(got, (0..accepted).collect::<Vec<_>>());
+}

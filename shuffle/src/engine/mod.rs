@@ -137,6 +137,9 @@ impl<'h> Core<'h> {
             out.close_runs();
         }
         out.age(now_ns, !worked);
+        if let Some((local, why)) = out.queues.corrupt_lane() {
+            return Err(Error::bad_peer(self.topology.rank_at(self.topology.node(), local).0, why));
+        }
         if urgent && !worked {
             out.seal();
         }

@@ -5,6 +5,7 @@ use trihop_transport::protocol::wire::{
     BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader,
     RunHeader, align8, run_flags,
 };
+use trihop_transport::ring::Corrupt;
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
@@ -67,6 +68,15 @@ impl Queues {
                 Some(self.remotes[index].push_with(bytes, flags, feeder, pool, write))
             }
         }
+    }
+}
+
+impl Queues {
+    /// Local rank whose lane holds a position that cannot be true, and that position.
+    pub fn corrupt_lane(&self) -> Option<(u32, Corrupt)> {
+        [&self.origin, &self.relay].into_iter().flat_map(|lanes| lanes.iter().enumerate()).find_map(
+            |(local, lane)| lane.corrupt.map(|why| (local as u32, why)),
+        )
     }
 }
 

@@ -12,6 +12,8 @@ pub(crate) struct LaneQueue {
     publish_bytes: usize,
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
+    /// Set once the consumer has written a position that cannot be true.
+    pub corrupt: Option<Corrupt>,
     /// Frames added since the start.
     pub frames: u64,
     /// Frames that found no room when they came.
@@ -21,7 +23,7 @@ pub(crate) struct LaneQueue {
 impl LaneQueue {
     /// A queue over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
     pub fn new(producer: Producer, publish_bytes: usize, limit_bytes: usize) -> Self {
-        Self { producer, turn: Turn::default(), limit_bytes, publish_bytes, wanted_bytes: 0, frames: 0, waits: 0 }
+        Self { producer, turn: Turn::default(), limit_bytes, publish_bytes, wanted_bytes: 0, corrupt: None, frames: 0, waits: 0 }
     }
 
     /// Adds a frame with these run flags, which `write` fills in place; false when there is no room or another feeder's
@@ -55,13 +57,15 @@ impl LaneQueue {
 
     /// Whether the queue's own bound admits a frame: one frame always may, however small the bound.
     fn fits(&mut self, bytes: usize) -> bool {
-        self.limit_bytes >= self.producer.capacity_bytes() || {
-            let used = self.producer.in_use_bytes();
-            used == 0 || used + bytes <= self.limit_bytes || {
-                self.producer.has_room(bytes);
-                let used = self.producer.in_use_bytes();
-                used == 0 || used + bytes <= self.limit_bytes
-            }
+        let limit = self.limit_bytes;
+        let admits = |used: usize| used == 0 || used + bytes <= limit;
+        if limit >= self.producer.capacity_bytes() || admits(self.producer.in_use_bytes()) {
+            return true;
+        }
+        // A position that cannot be true makes no room; `refuse` keeps it as the error.
+        match self.producer.consumed() {
+            Ok(consumed) => admits((self.producer.produced() - consumed) as usize),
+            Err(_) => false,
         }
     }
 
@@ -71,6 +75,7 @@ impl LaneQueue {
             self.waits += 1;
         }
         self.wanted_bytes = bytes;
+        self.corrupt = self.producer.consumed().err();
         self.publish();
     }
 

@@ -301,7 +301,8 @@ impl RemoteQueue {
     fn post_segments(&mut self, link: &mut dyn Link, identity: &Identity) -> Result<usize> {
         let mut posted = 0;
         for exposed in &mut self.exposed {
-            let (Some(slot), Some(buffer)) = (exposed.segment, exposed.buffer.take()) else { continue };
+            let Some(slot) = exposed.segment else { continue };
+            let Some(buffer) = exposed.buffer.take() else { continue };
             let tag: Tag = tag(identity.stream, TagClass::Segment, slot);
             let mark: Token = token(identity.stream, TagClass::Sent, 0);
             match link.post_send(self.peer, tag, buffer, exposed.bytes, mark) {
