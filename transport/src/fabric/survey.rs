@@ -8,6 +8,7 @@ use super::info::{
 };
 use super::quirks;
 use crate::error::Result;
+use crate::link::Mover;
 
 /// All that libfabric has, judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub struct Candidate {
 pub struct CandidateLimits {
     /// Largest batch by one tagged send, in bytes.
     pub eager_bytes: usize,
+    /// Way for larger batches.
+    pub mover: Mover,
     /// Largest send that is copied at once, in bytes.
     pub inject_bytes: usize,
     /// Largest single message, in bytes.
@@ -198,6 +201,7 @@ fn candidate(description: &Description, score: i32, choice: &Choice, verdict: Ve
                 .eager_bytes
                 .unwrap_or(quirk.eager_bytes)
                 .min(d.max_message_bytes),
+            mover: choice.mover.unwrap_or(quirk.mover),
             inject_bytes: d.inject_bytes,
             max_message_bytes: d.max_message_bytes,
             transmit_depth: d.transmit_depth,
