@@ -1,1 +1,171 @@
+use super::*;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 
+/// Set in a process of another user: name of the socket that it tries.
+const STRANGER: &str = "TRIHOP_TEST_HANDOVER_STRANGER";
+
+fn name(test: &str) -> String {
+    format!("trihop-test-handover-{test}-{}", std::process::id())
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn past() -> Instant {
+    Instant::now()
+}
+
+/// A connection that has sent nothing.
+fn connected(name: &str) -> OwnedFd {
+    connect(&address(name).unwrap(), soon()).unwrap()
+}
+
+#[test]
+fn bytes_and_descriptors_arrive_together() {
+    let name = name("together");
+    let handover = Handover::listen(&name, 8).unwrap();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    Handover::send(&name, b"a pipe", &[reader.as_fd(), writer.as_fd()]).unwrap();
+    drop((reader, writer));
+    let (message, fds, pid) = handover.accept(soon()).unwrap();
+    assert_eq!(
+        (message.as_slice(), fds.len(), pid),
+        (b"a pipe".as_slice(), 2, std::process::id())
+    );
+    for fd in &fds {
+        assert!(
+            rustix::io::fcntl_getfd(fd)
+                .unwrap()
+                .contains(rustix::io::FdFlags::CLOEXEC)
+        );
+    }
+    let [reader, writer] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+    std::fs::File::from(writer).write_all(b"through").unwrap();
+    let mut text = String::new();
+    std::fs::File::from(reader).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "through");
+    assert_eq!(handover.refused(), 0);
+}
+
+#[test]
+fn the_listener_may_come_later() {
+    let name = name("later");
+    let sender = {
+        let name = name.clone();
+        crate::sync::thread::spawn(move || Handover::send(&name, b"early", &[]))
+    };
+    let handover = Handover::listen(&name, 8).unwrap();
+    assert_eq!(handover.accept(soon()).unwrap().0, b"early");
+    sender.join().unwrap().unwrap();
+}
+
+#[test]
+fn nobody_there_is_an_error_at_the_deadline() {
+    let text = Handover::send_until(&name("nobody"), b"x", &[], past())
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("handover-nobody"), "{text}");
+    let handover = Handover::listen(&name("silence"), 1).unwrap();
+    let Err(Error::System { source, .. }) = handover.accept(past()) else {
+        panic!("nothing was sent")
+    };
+    assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn a_name_is_taken_once() {
+    let name = name("taken");
+    let first = Handover::listen(&name, 1).unwrap();
+    assert!(Handover::listen(&name, 1).is_err());
+    drop(first);
+    assert!(Handover::listen(&name, 1).is_ok());
+    assert!(Handover::listen(&"x".repeat(108), 1).is_err());
+    assert!(Handover::listen("", 1).is_err());
+}
+
+#[test]
+fn silent_and_broken_senders_disturb_nobody() {
+    let name = name("silent");
+    let handover = Handover::listen(&name, 8).unwrap();
+    let _silent = connected(&name);
+    drop(connected(&name));
+    let large = connected(&name);
+    rustix::net::send(&large, &vec![0; MAX_MESSAGE_BYTES + 1], SendFlags::empty()).unwrap();
+    Handover::send(&name, b"good", &[]).unwrap();
+    assert_eq!(handover.accept(soon()).unwrap().0, b"good");
+    assert!(handover.accept(past()).is_err());
+    assert_eq!(handover.refused(), 2);
+}
+
+#[test]
+fn messages_are_bounded() {
+    let name = name("bounded");
+    let handover = Handover::listen(&name, 8).unwrap();
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    assert!(Handover::send(&name, b"", &[]).is_err());
+    assert!(Handover::send(&name, &vec![0; MAX_MESSAGE_BYTES + 1], &[]).is_err());
+    assert!(Handover::send(&name, b"x", &[reader.as_fd(); MAX_DESCRIPTORS + 1]).is_err());
+    Handover::send(
+        &name,
+        &vec![7; MAX_MESSAGE_BYTES],
+        &[reader.as_fd(); MAX_DESCRIPTORS],
+    )
+    .unwrap();
+    let (message, fds, _) = handover.accept(soon()).unwrap();
+    assert_eq!(
+        (message, fds.len()),
+        (vec![7; MAX_MESSAGE_BYTES], MAX_DESCRIPTORS)
+    );
+}
+
+/// Not a test by itself: what the process of another user runs.
+#[test]
+fn stranger_process() {
+    let Ok(name) = std::env::var(STRANGER) else { return };
+    let text = Handover::send(&name, b"intrusion", &[]).unwrap_err().to_string();
+    assert!(text.contains("its listener is user"), "{text}");
+    rustix::net::send(connected(&name), b"intrusion", SendFlags::empty()).unwrap();
+}
+
+#[test]
+fn another_user_is_refused_on_both_sides() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start a process of another user");
+        return;
+    }
+    let name = name("stranger");
+    let handover = Handover::listen(&name, 8).unwrap();
+    // A copy that the other user may execute, wherever the build directory lies.
+    let folder = tempfile::Builder::new()
+        .prefix("trihop-test-")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let binary = folder.path().join("stranger");
+    std::fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+    for path in [folder.path(), &binary] {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let status = Command::new(&binary)
+        .args(["--exact", "memory::handover::tests::stranger_process"])
+        .env(STRANGER, &name)
+        .current_dir("/")
+        .stdout(Stdio::null())
+        .uid(65534)
+        .gid(65534)
+        .status();
+    let status = match status {
+        Ok(status) => status,
+        Err(e) => {
+            eprintln!("skipped: no process of another user can be started here: {e}");
+            return;
+        }
+    };
+    assert!(status.success(), "the stranger was not turned away: {status}");
+    assert!(handover.accept(past()).is_err());
+    assert_eq!(handover.refused(), 2);
+    Handover::send(&name, b"ours", &[]).unwrap();
+    assert_eq!(handover.accept(soon()).unwrap().0, b"ours");
+}

@@ -138,7 +138,7 @@ pub(crate) fn report_fallback(why: &str) {
 pub struct Mapping {
     memory: ManuallyDrop<Memory>,
     pages: PageKind,
-    owner_process: rustix::process::Pid,
+    owner_process: u32,
 }
 
 enum Memory {
@@ -188,7 +188,7 @@ impl Mapping {
         let mapping = Self {
             memory: ManuallyDrop::new(Memory::Huge { first, layout }),
             pages: PageKind::Huge { page_bytes },
-            owner_process: rustix::process::getpid(),
+            owner_process: std::process::id(),
         };
         // SAFETY: the range was mapped just now, whole, and is used by nobody else.
         let advised =
@@ -212,7 +212,7 @@ impl Mapping {
         Ok(Self {
             memory: ManuallyDrop::new(Memory::Mapped(map)),
             pages,
-            owner_process: rustix::process::getpid(),
+            owner_process: std::process::id(),
         })
     }
 
@@ -245,7 +245,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.owner_process != rustix::process::getpid() {
+        if self.owner_process != std::process::id() {
             // A forked child has no such mapping; the addresses may since belong to another one.
             return;
         }

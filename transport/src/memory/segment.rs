@@ -20,7 +20,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 pub struct Segment {
     memory: ManuallyDrop<Memory>,
     pages: PageKind,
-    owner_process: rustix::process::Pid,
+    owner_process: u32,
 }
 
 enum Memory {
@@ -157,7 +157,7 @@ impl Segment {
         Ok(Arc::new(Self {
             memory: ManuallyDrop::new(Memory::Shared { map, file }),
             pages,
-            owner_process: rustix::process::getpid(),
+            owner_process: std::process::id(),
         }))
     }
 
@@ -203,7 +203,7 @@ impl Segment {
 
     /// Whether the mapping exists in this process: false in a forked child, where touching it faults.
     pub(crate) fn is_mapped_here(&self) -> bool {
-        self.owner_process == rustix::process::getpid()
+        self.owner_process == std::process::id()
     }
 
     /// A segment on the heap, for Miri.
@@ -217,7 +217,7 @@ impl Segment {
         Arc::new(Self {
             memory: ManuallyDrop::new(Memory::Heap { units, bytes }),
             pages: PageKind::Ordinary,
-            owner_process: rustix::process::getpid(),
+            owner_process: std::process::id(),
         })
     }
 }
@@ -238,3 +238,7 @@ impl Drop for Segment {
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }
+
+#[cfg(test)]
+#[path = "segment_tests.rs"]
+mod tests;

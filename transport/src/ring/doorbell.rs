@@ -78,6 +78,20 @@ impl Bell {
         Ok(Arc::new(Self { segment, eventfd }))
     }
 
+    /// A bell of nobody, on the heap, for Miri.
+    #[cfg(test)]
+    pub(crate) fn on_heap() -> Arc<Self> {
+        // SAFETY: the call has no preconditions.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        assert!(fd >= 0, "out of descriptors");
+        // SAFETY: the descriptor was made just now and is owned by nobody else.
+        let eventfd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+        Arc::new(Self {
+            segment: Segment::on_heap(8),
+            eventfd,
+        })
+    }
+
     /// Wakes the sleeper if it sleeps; about 5 ns if it does not, a system call if it does.
     pub fn ring(&self) {
         // Pairs with `SLEEP_FENCE`, for whatever the caller has written before.

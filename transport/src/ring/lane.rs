@@ -50,7 +50,10 @@ impl Producer {
         let storage = inbox.lane(lane);
         // Two producers would write into each other's frames.
         if !claim::claim::<_, Shipped>(storage.claimed()) {
-            return Err(Error::config("lane", format!("lane {lane} has a producer already; drop that one first")));
+            return Err(Error::config(
+                "lane",
+                format!("lane {lane} has a producer already; drop that one first"),
+            ));
         }
         let writer = Writer::resume(storage).map_err(|corrupt| {
             claim::give_up::<_, Shipped>(inbox.lane(lane).claimed());

@@ -28,6 +28,21 @@ pub struct Corrupt {
     pub limit: u64,
 }
 
+/// Largest position to go on from; from there on, positions do not overflow before the machine is worn out.
+const MAX_START: u64 = 1 << 62;
+
+fn check_start(what: &'static str, found: u64) -> Result<(), Corrupt> {
+    if found > MAX_START || !found.is_multiple_of(UNIT_BYTES as u64) {
+        return Err(Corrupt {
+            what,
+            found,
+            position: 0,
+            limit: MAX_START,
+        });
+    }
+    Ok(())
+}
+
 /// Place of a frame inside the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -66,14 +81,7 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         let capacity = storage.capacity_bytes() as u64;
         // The claim of the lane ordered us after its last producer.
         let tail = storage.tail().load(Ordering::Relaxed);
-        if !tail.is_multiple_of(UNIT_BYTES as u64) {
-            return Err(Corrupt {
-                what: "lane tail",
-                found: tail,
-                position: tail,
-                limit: tail & !7,
-            });
-        }
+        check_start("lane tail", tail)?;
         let mut writer = Self {
             storage,
             capacity,
@@ -288,14 +296,7 @@ impl<S: LaneStorage, O: Orderings> Reader<S, O> {
         let capacity = storage.capacity_bytes() as u64;
         // The claim of the inbox ordered us after its last owner.
         let head = storage.head().load(Ordering::Relaxed);
-        if !head.is_multiple_of(UNIT_BYTES as u64) {
-            return Err(Corrupt {
-                what: "lane head",
-                found: head,
-                position: head,
-                limit: head & !7,
-            });
-        }
+        check_start("lane head", head)?;
         Ok(Self {
             storage,
             capacity,

@@ -1,0 +1,121 @@
+//! Another process that writes anything anywhere into the segment: never a panic, never a byte outside of the lane.
+
+use std::sync::Arc;
+
+use super::{Random, on_heap};
+use crate::ring::{Bell, InboxLayout, Producer};
+
+const LANE_BYTES: u32 = 4096;
+const LANES: u32 = 3;
+
+#[test]
+fn a_peer_that_writes_positions_and_lengths_can_do_no_harm() {
+    let mut random = Random::seeded("hostile");
+    let mutations = if cfg!(miri) { 300 } else { 100_000 };
+    let (mut found, mut ends) = (0, 0);
+    let mut done = 0;
+    while done < mutations {
+        let (segment, mut inbox, mut producers) = on_heap(LANES, LANE_BYTES);
+        let mut poisoned = [None; LANES as usize];
+        let first = segment.as_ptr();
+        let bytes = inbox.layout().segment_bytes();
+        let data = bytes - (LANES * LANE_BYTES) as usize;
+        for _ in 0..random.below(40) + 1 {
+            // A few honest steps,
+            for _ in 0..random.below(12) {
+                let lane = random.below(LANES.into()) as usize;
+                let size = (random.below(16) as usize + 1) * 8;
+                if let Some(frame) = producers[lane].reserve(size) {
+                    check_inside(frame, first, data, lane);
+                    frame.fill(0xff);
+                    producers[lane].commit(size);
+                }
+                if random.below(2) == 0 {
+                    producers[lane].publish();
+                }
+            }
+            // one that is not,
+            let offset = match random.below(3) {
+                0 => random.below(data as u64 / 8) as usize * 8,
+                1 => 256 + random.below(LANES.into()) as usize * 256 + [0, 8, 128][random.below(3) as usize],
+                _ => data + random.below((bytes - data) as u64 / 8) as usize * 8,
+            };
+            // SAFETY: `offset` is a multiple of 8 inside the segment, and this is the only thread.
+            let word = unsafe { &mut *first.add(offset).cast::<u64>() };
+            *word = match random.below(6) {
+                0 => word.wrapping_add(8),
+                1 => word.wrapping_sub(8),
+                2 => word.wrapping_add(u64::from(LANE_BYTES)),
+                3 => u64::from(u32::MAX),
+                4 => random.below(2048),
+                _ => random.next(),
+            };
+            done += 1;
+            // and a look at everything.
+            let mut active = Vec::new();
+            inbox.take_active(&mut active);
+            assert!(active.iter().all(|lane| *lane < LANES));
+            for lane in 0..LANES {
+                let consumer = inbox.lane(lane);
+                let place = lane as usize;
+                for _ in 0..random.below(8) {
+                    match consumer.front() {
+                        Ok(Some(frame)) => {
+                            check_inside(frame, first, data, place);
+                            assert!(poisoned[place].is_none(), "a lane that was given up came back");
+                            found += 1;
+                            consumer.pop();
+                        }
+                        Ok(None) => break,
+                        Err(corrupt) => {
+                            assert_eq!(*poisoned[place].get_or_insert(corrupt), corrupt);
+                            assert!(consumer.is_empty());
+                            consumer.pop();
+                        }
+                    }
+                }
+                consumer.release();
+                let _ = producers[place].consumed();
+                assert!(producers[place].in_use_bytes() <= LANE_BYTES as usize);
+            }
+        }
+        ends += poisoned.iter().flatten().count();
+        // A successor takes what it finds, or refuses it.
+        let layout = inbox.layout();
+        drop(producers);
+        for lane in 0..LANES {
+            let _ = Producer::new(Arc::clone(&segment), layout, lane, Bell::on_heap());
+        }
+        drop(inbox);
+        if let Ok(mut inbox) = crate::ring::Inbox::new(Arc::clone(&segment), layout) {
+            for lane in 0..LANES {
+                if let Ok(Some(frame)) = inbox.lane(lane).front() {
+                    check_inside(frame, first, data, lane as usize);
+                }
+            }
+        }
+    }
+    assert!(
+        cfg!(miri) || (found > 10_000 && ends > 1000),
+        "{found} frames, {ends} lanes given up: the test is too tame"
+    );
+}
+
+/// The slice lies inside of its lane and is no longer than a frame may be.
+fn check_inside(frame: &[u8], first: *const u8, data: usize, lane: usize) {
+    let begin = frame.as_ptr() as usize - first as usize;
+    let lane_begin = data + lane * LANE_BYTES as usize;
+    assert!(begin >= lane_begin && begin + frame.len() <= lane_begin + LANE_BYTES as usize);
+    assert!(frame.len() <= LANE_BYTES as usize / 4 && frame.len() >= 8);
+}
+
+#[test]
+fn a_layout_that_differs_from_the_owners_is_refused() {
+    let (segment, inbox, producers) = on_heap(4, 4096);
+    drop(producers);
+    for (lanes, lane_bytes) in [(3, 4096), (2, 8192), (64, 1 << 20)] {
+        let other = InboxLayout::new(lanes, lane_bytes).unwrap();
+        assert!(Producer::new(Arc::clone(&segment), other, 0, Bell::on_heap()).is_err());
+    }
+    assert!(Producer::new(Arc::clone(&segment), inbox.layout(), 0, Bell::on_heap()).is_ok());
+}
