@@ -5,7 +5,11 @@
 //! messages move.
 
 mod detect;
+mod hosts;
+pub mod local;
+mod pmi1;
 mod single;
+mod socket;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +19,8 @@ use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
 pub use detect::detect;
+pub use local::Local;
+pub use pmi1::Pmi1;
 pub use single::Single;
 
 /// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
@@ -116,11 +122,12 @@ pub trait Bootstrap: Send {
 /// When the forced launcher left no trace in the environment, or the launcher found does not answer or contradicts
 /// itself.
 pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Bootstrap>> {
-    let _ = deadline;
     let launcher = detect(forced)?;
     tracing::debug!(%launcher, "bootstrap");
     match launcher {
         Launcher::Single => Ok(Box::new(Single::new()?)),
+        Launcher::Local => Ok(Box::new(Local::connect(deadline)?)),
+        Launcher::Pmi1 => Ok(Box::new(Pmi1::connect(deadline)?)),
         other => Err(Error::Bootstrap {
             launcher: other.name(),
             why: "not built yet".into(),

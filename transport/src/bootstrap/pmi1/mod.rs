@@ -1,0 +1,277 @@
+//! A rank of an `mpiexec` (MPICH's Hydra and its descendants) or of Slurm's `srun --mpi=pmi2`, by PMI-1 on `PMI_FD`.
+//!
+//! MPI in the same process may use the descriptor too. It then has sent `init`, and will send `finalize`, after which
+//! the launcher closes the connection: we send neither as long as MPI is initialised.
+
+mod mpi;
+mod wire;
+
+use std::env;
+use std::time::Duration;
+
+use self::wire::{Chunks, REPLY_BYTES_MAX, Reply, refused};
+use super::hosts::{self, Store};
+use super::socket::{Broken, LauncherSocket};
+use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value};
+use crate::error::{Error, Result};
+use crate::topology::{Rank, Topology};
+
+/// Environment variable of the launcher: descriptor number of the connection.
+pub(super) const ENV_DESCRIPTOR: &str = "PMI_FD";
+
+/// Longest key that we make: `trihop.RANK.KEY.CHUNK`.
+const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
+
+/// Connection of one rank to a PMI-1 launcher.
+#[derive(Debug)]
+pub struct Pmi1 {
+    session: Session,
+    topology: Topology,
+}
+
+impl Pmi1 {
+    /// Connects by `PMI_FD`, `PMI_RANK` and `PMI_SIZE`.
+    ///
+    /// # Errors
+    /// When a variable is missing or impossible, or the launcher does not answer as PMI-1 wants it.
+    pub fn connect(wait: Duration) -> Result<Self> {
+        let me = Rank(number("PMI_RANK")?);
+        let size = number("PMI_SIZE")?;
+        let socket = LauncherSocket::inherited(ENV_DESCRIPTOR, wait)?;
+        Self::join(Session::open(socket, me, mpi::is_active())?, size)
+    }
+
+    fn join(mut session: Session, size: u32) -> Result<Self> {
+        let me = session.me;
+        let topology = match session.fetch("PMI_process_mapping")? {
+            Some(mapping) if !mapping.is_empty() => Topology::from_process_mapping(&mapping, size, me)?,
+            _ => hosts::exchange(&mut session, "pmi1", size, me)?,
+        };
+        Ok(Self { session, topology })
+    }
+}
+
+impl Bootstrap for Pmi1 {
+    fn launcher(&self) -> Launcher {
+        Launcher::Pmi1
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn value_limit(&self) -> usize {
+        self.session.chunks.value_limit()
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        check_key(key)?;
+        check_value(value, self.value_limit())?;
+        self.session.put(key, value)
+    }
+
+    fn fence(&mut self) -> Result<()> {
+        self.session.fence()
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
+        check_key(key)?;
+        self.session.get(from, key)
+    }
+
+    fn abort(&mut self, status: i32, why: &str) {
+        tracing::error!(status, why, "abort");
+        if let Err(error) = self
+            .session
+            .send(&format!("cmd=abort exitcode={status}\n"), "aborting")
+        {
+            tracing::error!(%error, "abort did not reach the launcher");
+        }
+    }
+
+    fn finalize(&mut self) -> Result<()> {
+        if self.session.shared || mpi::is_active() {
+            return Ok(());
+        }
+        self.session
+            .ask("cmd=finalize\n", "finalize_ack", "taking leave", |_| Ok(()))
+    }
+}
+
+/// The connection, before and after the topology is known.
+#[derive(Debug)]
+struct Session {
+    socket: LauncherSocket,
+    unread: Vec<u8>,
+    me: Rank,
+    store_name: String,
+    chunks: Chunks,
+    /// MPI was there first: `init` was not ours to send, `finalize` is not either.
+    shared: bool,
+}
+
+impl Session {
+    fn open(socket: LauncherSocket, me: Rank, shared: bool) -> Result<Self> {
+        let chunks = Chunks::fit(1024, 0)?;
+        let mut session = Self {
+            socket,
+            unread: Vec::new(),
+            me,
+            store_name: String::new(),
+            chunks,
+            shared,
+        };
+        if !shared {
+            let request = "cmd=init pmi_version=1 pmi_subversion=1\n";
+            session.ask(
+                request,
+                "response_to_init",
+                "init with PMI version 1.1",
+                |reply| {
+                    // The subversion differs between releases and changes nothing that is used here.
+                    match reply.word("pmi_version") {
+                        None | Some("1") => Ok(()),
+                        Some(other) => {
+                            Err(refused(format!("the launcher speaks PMI version {other}, not 1")))
+                        }
+                    }
+                },
+            )?;
+        }
+        let (key_bytes, value_bytes) =
+            session.ask("cmd=get_maxes\n", "maxes", "asking for limits", |reply| {
+                Ok((reply.number("keylen_max")?, reply.number("vallen_max")?))
+            })?;
+        if key_bytes <= FULL_KEY_BYTES_MAX {
+            return Err(refused(format!(
+                "keys of {key_bytes} bytes are too short, {FULL_KEY_BYTES_MAX} are needed"
+            )));
+        }
+        session.store_name = session.ask(
+            "cmd=get_my_kvsname\n",
+            "my_kvsname",
+            "asking for the store's name",
+            |reply| {
+                reply
+                    .word("kvsname")
+                    .map(str::to_owned)
+                    .ok_or_else(|| refused("the store has no name"))
+            },
+        )?;
+        let overhead = session.put_line(&"k".repeat(FULL_KEY_BYTES_MAX), "").len();
+        session.chunks = Chunks::fit(value_bytes, overhead)?;
+        Ok(session)
+    }
+
+    fn send(&mut self, request: &str, doing: &str) -> Result<()> {
+        let deadline = self.socket.deadline();
+        self.socket
+            .send_all(request.as_bytes(), deadline)
+            .map_err(|b| broken(b, doing))
+    }
+
+    /// Sends a line and takes the one that answers it.
+    fn ask<T>(
+        &mut self,
+        request: &str,
+        command: &str,
+        doing: &str,
+        take: impl FnOnce(Reply<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.answer(request, command, doing, |reply| take(reply.success(doing)?))
+    }
+
+    /// As [`Session::ask`], but a refusal is left to `take`.
+    fn answer<T>(
+        &mut self,
+        request: &str,
+        command: &str,
+        doing: &str,
+        take: impl FnOnce(Reply<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.send(request, doing)?;
+        let deadline = self.socket.deadline();
+        let end = loop {
+            if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
+                break end;
+            }
+            if self.unread.len() > REPLY_BYTES_MAX {
+                return Err(refused(format!(
+                    "an answer of more than {REPLY_BYTES_MAX} bytes while {doing}"
+                )));
+            }
+            self.socket
+                .receive(&mut self.unread, deadline)
+                .map_err(|b| broken(b, doing))?;
+        };
+        let line: Vec<u8> = self.unread.drain(..=end).collect();
+        take(Reply::parse(&line[..end], command)?)
+    }
+
+    fn put_line(&self, key: &str, value: &str) -> String {
+        format!("cmd=put kvsname={} key={key} value={value}\n", self.store_name)
+    }
+
+    /// A value of the store as its text; none where there is no such key.
+    fn fetch(&mut self, key: &str) -> Result<Option<String>> {
+        let request = format!("cmd=get kvsname={} key={key}\n", self.store_name);
+        self.answer(&request, "get_result", "getting a value", |reply| {
+            Ok(reply
+                .succeeded()
+                .then(|| reply.word("value").unwrap_or("").to_owned()))
+        })
+    }
+
+    fn full_key(rank: Rank, key: &str, chunk: usize) -> String {
+        if chunk == 0 {
+            format!("trihop.{rank}.{key}")
+        } else {
+            format!("trihop.{rank}.{key}.{chunk}")
+        }
+    }
+}
+
+impl Store for Session {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        for (chunk, text) in self.chunks.split(value).enumerate() {
+            let request = self.put_line(&Self::full_key(self.me, key, chunk), &text);
+            self.ask(&request, "put_result", "putting a value", |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    fn fence(&mut self) -> Result<()> {
+        self.ask("cmd=barrier_in\n", "barrier_out", "waiting at a barrier", |_| {
+            Ok(())
+        })
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
+        self.chunks
+            .join(|chunk| self.fetch(&Self::full_key(from, key, chunk)))
+    }
+}
+
+fn broken(broken: Broken, doing: &str) -> Error {
+    let late_barrier = matches!(broken, Broken::Late) && doing.contains("barrier");
+    let hint = if late_barrier {
+        " (PMI-1 does not tell which ranks are missing)"
+    } else {
+        ""
+    };
+    broken.into_error("pmi1", &format!("{doing}{hint}"))
+}
+
+fn number(variable: &str) -> Result<u32> {
+    let text = env::var(variable).map_err(|_| {
+        Error::config(
+            variable,
+            format!("not set although {ENV_DESCRIPTOR} is; start with mpiexec"),
+        )
+    })?;
+    text.parse()
+        .map_err(|_| Error::config(variable, format!("{text:?} is no number")))
+}
+
+#[cfg(test)]
+mod tests;
