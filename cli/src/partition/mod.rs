@@ -1,7 +1,16 @@
 //! `trihop partition`: splits tables by the hash of a key over all ranks of a job.
 
 mod args;
+mod cut;
 mod error;
+mod json;
+#[cfg(test)]
+mod oracle;
+mod ranges;
+mod record;
+mod route;
+mod scan;
+mod split;
 
 pub use args::{Format, PartitionArgs};
 pub use error::{Error, Result};
