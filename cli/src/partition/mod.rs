@@ -7,10 +7,12 @@ mod json;
 #[cfg(test)]
 mod oracle;
 mod ranges;
+mod reader;
 mod record;
 mod route;
 mod scan;
 mod split;
+mod uring;
 
 pub use args::{Format, PartitionArgs};
 pub use error::{Error, Result};
