@@ -24,6 +24,16 @@ pub enum Error {
         /// Place in the whole input, which decides whose error is reported: number of the file, then offset.
         at: (u64, u64),
     },
+    /// A partition that cannot be written.
+    #[error("{}:{line}: {why}", file.display())]
+    Output {
+        /// Final name of the partition.
+        file: PathBuf,
+        /// Its line that could not be written.
+        line: u64,
+        /// The operating system's answer.
+        why: String,
+    },
     /// The operating system refused something that is no input.
     #[error("{what}: {source}")]
     System {
@@ -33,6 +43,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The engine, or a peer that is gone.
+    #[error(transparent)]
+    Engine(#[from] trihop::Error),
     /// Records in and out differ.
     #[error("{0}")]
     Lost(String),

@@ -113,13 +113,11 @@ fn by_ranks(files: &[Vec<u8>], router: &Router, block: usize) -> Found {
     (records, first_bad)
 }
 
+/// Records with their owner, and the first bad record as (file, offset, line).
+type Expected = (Vec<(u32, Vec<u8>)>, Option<(usize, u64, u64)>);
+
 /// The same by a state machine of its own; the error without text.
-fn by_one(
-    files: &[Vec<u8>],
-    ranks: u32,
-    key: usize,
-    columns: usize,
-) -> (Vec<(u32, Vec<u8>)>, Option<(usize, u64, u64)>) {
+fn by_one(files: &[Vec<u8>], ranks: u32, key: usize, columns: usize) -> Expected {
     #[derive(PartialEq, Clone, Copy)]
     enum State {
         FieldStart,
@@ -164,7 +162,7 @@ fn by_one(
                         fields.push(Vec::new());
                         State::FieldStart
                     }
-                    (State::Plain | State::FieldStart, b'"') | (State::Closed, _) => State::Bad,
+                    (State::Plain, b'"') | (State::Closed, _) => State::Bad,
                     (State::Plain | State::FieldStart, _) => {
                         fields.last_mut().unwrap().push(byte);
                         State::Plain

@@ -77,6 +77,11 @@ impl Inputs {
         }
     }
 
+    /// The same files, to be read again.
+    pub fn again(&self) -> Self {
+        Self::new(Rc::clone(&self.paths), Rc::clone(&self.sizes))
+    }
+
     /// Opens file number `file`, which must still have the agreed size.
     pub fn open(&mut self, file: usize) -> Result<Rc<File>, Unreadable> {
         if let Some((number, open)) = &self.open
@@ -206,7 +211,7 @@ pub fn read_whole(file: &File, buffer: &mut [u8], extent: &Extent) -> Result<(),
 #[derive(Debug)]
 pub enum Reader {
     /// With reads in flight.
-    Uring(Uring),
+    Uring(Box<Uring>),
     /// One read at a time.
     Plain {
         /// The files.
@@ -225,8 +230,8 @@ impl Reader {
     /// Only if io_uring is demanded and does not work: a sentence that says why.
     pub fn new(inputs: Inputs, extents: Extents, method: Method) -> Result<Self, String> {
         if method != Method::Plain {
-            match Uring::new(extents.block) {
-                Ok(ring) => return Ok(Self::Uring(ring.start(inputs, extents))),
+            match Uring::set_up(extents.block) {
+                Ok(ring) => return Ok(Self::Uring(Box::new(ring.start(inputs, extents)))),
                 Err(error) if method == Method::Uring => {
                     return Err(format!(
                         "{}=uring, but io_uring does not work here: {error}",
@@ -309,9 +314,9 @@ mod tests {
     }
 
     fn uring_works() -> bool {
-        let works = Uring::new(64).is_ok();
+        let works = Uring::set_up(64).is_ok();
         if !works {
-            println!("skipped: io_uring does not work here");
+            eprintln!("skipped: io_uring does not work here");
         }
         works
     }

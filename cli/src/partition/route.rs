@@ -253,7 +253,7 @@ impl Router {
             (TornBy::FileEnd, Some(flaw)) => flaw,
             (TornBy::FileEnd, None) => "the file ends inside a record".to_owned(),
             (TornBy::Limit, flaw) => format!(
-                "the record is longer than {} bytes, the longest message; raise TRIHOP_MAX_MESSAGE{}",
+                "the record is longer than {} bytes, the longest message; raise TRIHOP_MAX_MESSAGE_BYTES{}",
                 self.limit,
                 flaw.map(|flaw| format!(", or mend the record: {flaw}"))
                     .unwrap_or_default()

@@ -16,13 +16,6 @@ pub struct Record<'a> {
     pub has_quotes: bool,
 }
 
-impl<'a> Record<'a> {
-    /// Its bytes without line end.
-    pub fn content(&self) -> &'a [u8] {
-        without_line_end(self.bytes)
-    }
-}
-
 /// `bytes` without a closing LF or CR LF, or the CR that a file ends with.
 pub fn without_line_end(bytes: &[u8]) -> &[u8] {
     match bytes {

@@ -69,7 +69,7 @@ impl Uring {
     ///
     /// # Errors
     /// The operating system's answer: EPERM or ENOSYS where io_uring is switched off, ENOSYS too where it knows no plain reads.
-    pub fn new(block: usize) -> io::Result<Idle> {
+    pub fn set_up(block: usize) -> io::Result<Idle> {
         let ring = IoUring::new(DEPTH as u32)?;
         let mut probe = io_uring::Probe::new();
         ring.submitter().register_probe(&mut probe)?;
