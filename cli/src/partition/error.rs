@@ -1,0 +1,62 @@
+//! What ends a partition job early.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Result of every fallible step of `trihop partition`.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the job failed, with the place that the user must look at.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Options that contradict each other or the output directory.
+    #[error("{0}")]
+    Usage(String),
+    /// A record or file that cannot be taken.
+    #[error("{}:{line}: {why}", file.display())]
+    Input {
+        /// File as given on the command line.
+        file: PathBuf,
+        /// Line where the record starts, counted from 1 as an editor does.
+        line: u64,
+        /// What is wrong there.
+        why: String,
+        /// Place in the whole input, which decides whose error is reported: number of the file, then offset.
+        at: (u64, u64),
+    },
+    /// A partition that cannot be written.
+    #[error("{}:{line}: {why}", file.display())]
+    Output {
+        /// Final name of the partition.
+        file: PathBuf,
+        /// Its line that could not be written.
+        line: u64,
+        /// The operating system's answer.
+        why: String,
+    },
+    /// The operating system refused something that is no input.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted, on which object.
+        what: String,
+        /// The operating system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The engine, or a peer that is gone.
+    #[error(transparent)]
+    Engine(#[from] trihop::Error),
+    /// Records in and out differ.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl Error {
+    /// An operating-system error with what was attempted.
+    pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::System {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+}
