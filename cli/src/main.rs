@@ -1,3 +1,44 @@
-//! Command line of trihop.
+//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition files.
 
-fn main() {}
+mod info;
+mod partition;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Many-to-many messaging for HPC jobs
+#[derive(Debug, Parser)]
+#[command(name = "trihop", version, propagate_version = true, after_help = EXIT_STATUS)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
+    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG  log filter, e.g. `debug` or `trihop_shuffle=trace` (default `warn`)\n  \
+    TRIHOP_*    options of the library, see `trihop exchange --help`";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show providers, and what trihop would choose and why
+    Info(info::InfoArgs),
+    /// Partition records of files by a key; the main job
+    Partition(partition::PartitionArgs),
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TRIHOP_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let outcome: Result<i32, Box<dyn std::error::Error>> = match Cli::parse().command {
+        Command::Info(args) => info::run(args).map(|()| 0).map_err(Into::into),
+        Command::Partition(args) => partition::run(args).map_err(Into::into),
+    };
+    match outcome {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("trihop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
