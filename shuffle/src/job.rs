@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use trihop_transport::bootstrap::{self, Bootstrap, Launcher};
 use trihop_transport::fabric;
 use trihop_transport::link::Link;
-use trihop_transport::memory::handover::Handover;
+use trihop_transport::memory::handover::{Handover, Parcel};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::park::{Backoff, Parker, ProcessWatch, Step, spin_budget};
 use trihop_transport::ring::{Bell, Doorbell};
@@ -29,6 +30,10 @@ use crate::stream::{Item, StreamBuilder};
 const PARK: Duration = Duration::from_millis(100);
 /// Longest sleep while something waits that no descriptor announces.
 const NAP: Duration = Duration::from_millis(1);
+/// Mark of the link's descriptor in the parker; local peers have their rank.
+const LINK_MARK: u64 = 1 << 32;
+/// Mark of the socket over which the node's ranks hand descriptors to each other.
+const HANDOVER_MARK: u64 = LINK_MARK + 1;
 
 /// One rank's part of a job. It stays on the thread that started it.
 ///
@@ -72,8 +77,8 @@ pub(crate) struct Inner<'h> {
 struct NodeExchange {
     handover: Handover,
     names: Vec<String>,
-    /// Segments that came for streams that this rank has not opened yet.
-    early: HashMap<(u16, u32), Vec<std::os::fd::OwnedFd>>,
+    /// Descriptors that came, by stream and rank; for streams that this rank has not opened yet, too.
+    arrived: HashMap<(u16, u32), Vec<OwnedFd>>,
     watches: Vec<(u32, ProcessWatch)>,
 }
 
@@ -153,13 +158,14 @@ impl<'h> Job<'h> {
         }
 
         let doorbell = Doorbell::create()?;
-        let mut node = NodeExchange { handover, names, early: HashMap::new(), watches: Vec::new() };
+        let mut node = NodeExchange { handover, names, arrived: HashMap::new(), watches: Vec::new() };
         let deadline = Instant::now() + options.bootstrap_timeout();
         let bells = node.exchange_bells(&topology, &doorbell, cookie, deadline)?;
         let mut parker = Parker::new(&doorbell)?;
         if let Some(descriptor) = link.as_ref().and_then(|l| l.wait_descriptor()) {
-            parker.watch(descriptor, u64::MAX)?;
+            parker.watch(descriptor, LINK_MARK)?;
         }
+        parker.watch(node.handover.descriptor(), HANDOVER_MARK)?;
         for (rank, watch) in &node.watches {
             parker.watch(watch.descriptor(), u64::from(*rank))?;
         }
@@ -366,7 +372,7 @@ impl<'h> Inner<'h> {
         let timeout = if timed { NAP } else { PARK };
         self.parker.borrow_mut().park(&self.doorbell, timeout, stay_awake, &mut woken)?;
         let checked = now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64;
-        if checked || woken.iter().any(|&mark| mark != u64::MAX) {
+        if checked || woken.iter().any(|&mark| mark < LINK_MARK) {
             self.checked_ns.set(now_ns);
             self.look_after_peers(&streams, now_ns)?;
         }
@@ -461,10 +467,33 @@ impl<'h> Inner<'h> {
         Ok(core)
     }
 
+    /// Exchanges inboxes with the node's ranks, with progress since others may need it to come this far.
     fn connect(&self, prepared: Prepared, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
+        let (topology, cookie) = (&self.endpoint.topology, self.endpoint.cookie);
         let deadline = Instant::now() + self.options.bootstrap_timeout();
-        let cookie = self.endpoint.cookie;
-        let segments = self.node.borrow_mut().exchange(&self.endpoint.topology, &prepared, cookie, deadline)?;
+        let label = Label { cookie, stream: prepared.id, rank: topology.rank().0 };
+        self.node.borrow().give(topology, &label, &[prepared.segment.descriptor()], deadline)?;
+        self.wait(|| {
+            let mut node = self.node.borrow_mut();
+            while let Some(parcel) = node.handover.try_accept()? {
+                node.keep(topology, cookie, parcel)?;
+            }
+            let missing = node.missing(topology, prepared.id);
+            if !missing.is_empty() && Instant::now() >= deadline {
+                return Err(not_arrived(&missing, &"bootstrap_timeout_ms has passed"));
+            }
+            Ok(missing.is_empty().then_some(()))
+        })?;
+        let segments: Vec<Arc<Segment>> = self
+            .node
+            .borrow_mut()
+            .taken(topology, prepared.id)?
+            .into_iter()
+            .map(|theirs| match theirs {
+                None => Ok(Arc::clone(&prepared.segment)),
+                Some([memory]) => Ok(Segment::attach(memory, prepared.segment_bytes())?),
+            })
+            .collect::<Result<_>>()?;
         self.endpoint.connect(prepared, &segments, sink)
     }
 }
@@ -496,53 +525,62 @@ impl Label {
 const BELLS: u16 = u16::MAX;
 
 impl NodeExchange {
-    /// Gives every local peer this rank's descriptors for `stream`, and takes theirs, by local rank.
-    fn swap(
-        &mut self,
+    /// Gives every local peer this rank's descriptors under `label`.
+    fn give(
+        &self,
         topology: &Topology,
         label: &Label,
-        descriptors: &[std::os::fd::BorrowedFd<'_>],
+        descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
-    ) -> Result<Vec<Option<Vec<std::os::fd::OwnedFd>>>> {
-        let me = topology.local_rank();
+    ) -> Result<()> {
         let message = label.encode();
         for (local, name) in self.names.iter().enumerate() {
-            if local as u32 != me {
+            if local as u32 != topology.local_rank() {
                 Handover::send_until(name, &message, descriptors, deadline)?;
             }
         }
-        let mut got: Vec<Option<Vec<std::os::fd::OwnedFd>>> = (0..topology.local_size()).map(|_| None).collect();
-        loop {
-            for local in 0..topology.local_size() {
-                let rank = topology.rank_at(topology.node(), local).0;
-                if let Some(early) = self.early.remove(&(label.stream, rank)) {
-                    got[local as usize] = Some(early);
-                }
-            }
-            let missing: Vec<u32> = (0..topology.local_size())
-                .filter(|&l| l != me && got[l as usize].is_none())
-                .map(|l| topology.rank_at(topology.node(), l).0)
-                .collect();
-            if missing.is_empty() {
-                return Ok(got);
-            }
-            let parcel = self.handover.accept(deadline).map_err(|error| TransportError::Bootstrap {
-                launcher: "node",
-                why: format!("ranks {missing:?} of this node have not arrived: {error}"),
-            })?;
-            let (bytes, descriptors, pid) = parcel;
-            let Some(theirs) = Label::decode(&bytes).filter(|l| l.cookie == label.cookie) else { continue };
-            let known = theirs.rank < topology.size() && topology.is_local(Rank(theirs.rank));
-            if !known || theirs.rank == topology.rank().0 {
-                continue;
-            }
-            if theirs.stream == BELLS {
-                self.watches.push((theirs.rank, ProcessWatch::open(pid)?));
-            }
-            self.early.insert((theirs.stream, theirs.rank), descriptors);
-        }
+        Ok(())
     }
 
+    /// Local peers whose descriptors for `stream` are not here.
+    fn missing(&self, topology: &Topology, stream: u16) -> Vec<u32> {
+        let others = topology.ranks_of(topology.node()).filter(|&rank| rank != topology.rank());
+        others.map(|rank| rank.0).filter(|&rank| !self.arrived.contains_key(&(stream, rank))).collect()
+    }
+
+    /// Keeps a parcel of a local peer of this job; anything else is dropped.
+    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Parcel) -> Result<()> {
+        let (bytes, descriptors, pid) = parcel;
+        let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else { return Ok(()) };
+        let known = label.rank < topology.size() && topology.is_local(Rank(label.rank));
+        if known && label.rank != topology.rank().0 {
+            if label.stream == BELLS {
+                self.watches.push((label.rank, ProcessWatch::open(pid)?));
+            }
+            self.arrived.insert((label.stream, label.rank), descriptors);
+        }
+        Ok(())
+    }
+
+    /// Descriptors for `stream` of every local rank, by local rank; none for this one.
+    fn taken<const N: usize>(
+        &mut self,
+        topology: &Topology,
+        stream: u16,
+    ) -> Result<Vec<Option<[OwnedFd; N]>>> {
+        let ranks: Vec<Rank> = topology.ranks_of(topology.node()).collect();
+        ranks
+            .into_iter()
+            .map(|rank| match self.arrived.remove(&(stream, rank.0)) {
+                None => Ok(None),
+                Some(got) => got.try_into().map(Some).map_err(|got: Vec<OwnedFd>| {
+                    Error::bad_peer(rank.0, format!("{} descriptors where {N} belong", got.len()))
+                }),
+            })
+            .collect()
+    }
+
+    /// Exchanges doorbells; nobody needs this rank's progress yet, so this simply waits.
     fn exchange_bells(
         &mut self,
         topology: &Topology,
@@ -552,47 +590,26 @@ impl NodeExchange {
     ) -> Result<Vec<Arc<Bell>>> {
         let label = Label { cookie, stream: BELLS, rank: topology.rank().0 };
         let segment = doorbell.segment();
-        let descriptors = [segment.descriptor(), doorbell.descriptor()];
-        let got = self.swap(topology, &label, &descriptors, deadline)?;
-        let mut bells = Vec::new();
-        for (local, theirs) in got.into_iter().enumerate() {
-            if local as u32 == topology.local_rank() {
-                bells.push(doorbell.bell());
-                continue;
+        self.give(topology, &label, &[segment.descriptor(), doorbell.descriptor()], deadline)?;
+        loop {
+            let missing = self.missing(topology, BELLS);
+            if missing.is_empty() {
+                break;
             }
-            let rank = topology.rank_at(topology.node(), local as u32).0;
-            let pair: [std::os::fd::OwnedFd; 2] = theirs
-                .unwrap_or_default()
-                .try_into()
-                .map_err(|_| Error::bad_peer(rank, "a doorbell is two descriptors"))?;
-            let [memory, eventfd] = pair;
-            bells.push(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?);
+            let parcel = self.handover.accept(deadline).map_err(|e| not_arrived(&missing, &e))?;
+            self.keep(topology, cookie, parcel)?;
         }
-        Ok(bells)
+        self.taken(topology, BELLS)?
+            .into_iter()
+            .map(|theirs| match theirs {
+                None => Ok(doorbell.bell()),
+                Some([memory, eventfd]) => Ok(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?),
+            })
+            .collect()
     }
+}
 
-    fn exchange(
-        &mut self,
-        topology: &Topology,
-        prepared: &Prepared,
-        cookie: u64,
-        deadline: Instant,
-    ) -> Result<Vec<Arc<Segment>>> {
-        let label = Label { cookie, stream: prepared.id, rank: topology.rank().0 };
-        let got = self.swap(topology, &label, &[prepared.segment.descriptor()], deadline)?;
-        let mut segments = Vec::new();
-        for (local, theirs) in got.into_iter().enumerate() {
-            if local as u32 == topology.local_rank() {
-                segments.push(Arc::clone(&prepared.segment));
-                continue;
-            }
-            let rank = topology.rank_at(topology.node(), local as u32).0;
-            let [memory]: [std::os::fd::OwnedFd; 1] = theirs
-                .unwrap_or_default()
-                .try_into()
-                .map_err(|_| Error::bad_peer(rank, "an inbox is one descriptor"))?;
-            segments.push(Segment::attach(memory, prepared.segment_bytes())?);
-        }
-        Ok(segments)
-    }
+fn not_arrived(missing: &[u32], error: &dyn std::fmt::Display) -> Error {
+    let why = format!("ranks {missing:?} of this node have not handed over their memory: {error}");
+    TransportError::Bootstrap { launcher: "node", why }.into()
 }

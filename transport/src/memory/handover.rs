@@ -151,6 +151,22 @@ impl Handover {
         }
     }
 
+    /// The next message if one is here; never waits. See [`accept`](Self::accept).
+    ///
+    /// # Errors
+    /// When the socket itself fails.
+    pub fn try_accept(&self) -> Result<Option<Parcel>> {
+        let mut waiting = self.waiting.borrow_mut();
+        self.accept_connections(&mut waiting)
+            .map_err(|e| Error::system(format!("accepting on the abstract socket @{}", self.name), e))?;
+        Ok(self.take_message(&mut waiting))
+    }
+
+    /// Becomes readable when somebody connects.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     /// Connections and messages that were dropped: strangers, no message, too long a message.
     pub fn refused(&self) -> u64 {
         self.refused.get()
