@@ -28,6 +28,7 @@ fn choice(provider: &str) -> Choice {
     Choice {
         provider: Some(provider.to_owned()),
         loopback_only: true,
+        universe: Some(16),
         ..Choice::default()
     }
 }
