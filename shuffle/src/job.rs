@@ -322,6 +322,7 @@ fn open_link(options: &Options, nodes: u32) -> Result<Box<dyn Link>> {
         mover: options.mover,
         loopback_only: options.loopback,
         universe: Some((nodes as usize).max(16)),
+        ..fabric::Choice::default()
     };
     Ok(fabric::open(&choice)?)
 }

@@ -399,7 +399,8 @@ unsafe fn fill_anything(hints: *mut sys::fi_info) {
     unsafe {
         (*hints).mode = !0;
         (*(*hints).domain_attr).mode = !0;
-        (*(*hints).domain_attr).mr_mode = !(sys::FI_MR_BASIC as i32 | sys::FI_MR_SCALABLE as i32);
+        // All but the two old names for whole sets of rules, FI_MR_BASIC and FI_MR_SCALABLE.
+        (*(*hints).domain_attr).mr_mode = !0b11;
     }
 }
 

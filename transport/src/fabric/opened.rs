@@ -33,7 +33,8 @@ impl Opened {
         let domain = Rc::new(Domain::open(info, quirk)?);
         let info = domain.info();
         let (sends, receives) = depths(info);
-        let cq = CompletionQueue::open(&domain, sends + receives, domain.quirk().wait_descriptor)?;
+        let wait = domain.quirk().wait_descriptor && !choice.spin_only;
+        let cq = CompletionQueue::open(&domain, sends + receives, wait)?;
         let av = AddressVector::open(&domain, choice.universe.unwrap_or(64))?;
         // SAFETY: domain and info are valid, and belong together.
         let endpoint = unsafe {

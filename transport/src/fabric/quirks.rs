@@ -173,7 +173,8 @@ pub const TABLE: &[Quirk] = &[
         provider: "udp;ofi_rxd",
         score: 5,
         over_ip: true,
-        why: "a demonstration over datagrams, slow and lossy under load; ask for it by name to test with it",
+        why: "a demonstration over datagrams: slow, lossy under load, and it cuts a message that is too long without an \
+              error; ask for it by name to test with it",
         ..BY_NAME
     },
     ADAPTER,
