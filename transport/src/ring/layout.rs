@@ -190,8 +190,12 @@ impl MappedInbox {
     }
 
     pub(crate) fn bitmap(&self) -> &[MappedU64] {
-        // SAFETY: the bitmap's words lie behind the header and before the lanes' words, as in `word`.
-        unsafe { std::slice::from_raw_parts(self.word(LINE_BYTES), self.layout.bitmap_words()) }
+        // SAFETY: the bitmap's words lie behind the header and before the lanes' words, as in `word`; the pointer is the
+        // segment's own, so that it may be used for all of them.
+        unsafe {
+            let first = self.segment.as_ptr().add(LINE_BYTES).cast::<MappedU64>();
+            std::slice::from_raw_parts(first, self.layout.bitmap_words())
+        }
     }
 
     /// # Panics
