@@ -1,0 +1,481 @@
+//! The launcher's loop: one poll over signals, exits, connections and output, until the job has ended.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use trihop::transport::bootstrap::local::{
+    ENV_DESCRIPTOR, ENV_LOOPBACK, ENV_NODE_SIZES, ENV_RANK, ENV_SIZE, wire::Reply,
+};
+
+use super::netns::Networks;
+use super::output::{Outputs, Target};
+use super::process::{Process, Start};
+use super::service::{Effect, Service, ranges};
+use super::signals::{Signals, signal_name};
+use super::warden::Warden;
+use super::{Error, LaunchSpec, Outcome, OutputMode};
+
+/// Most bytes of rank 0's output that are kept for the caller.
+const CAPTURE_BYTES_MAX: usize = 64 << 20;
+
+/// Descriptors that a rank costs the launcher: connection, pidfd, two pipes; and some of its own.
+const DESCRIPTORS_PER_RANK: u64 = 4;
+const DESCRIPTORS_OF_OURS: u64 = 64;
+
+/// Environment variable: address of the interface to use.
+const ENV_INTERFACE: &str = "TRIHOP_INTERFACE";
+
+/// Exit status where the time limit passed, as of timeout(1).
+const STATUS_TIMEOUT: i32 = 124;
+
+/// Launches a job and waits for its end. Signals to this thread are forwarded meanwhile; start no thread before it
+/// that does not block them.
+///
+/// # Errors
+/// When the job cannot be set up; no process is left then.
+pub fn launch(spec: LaunchSpec) -> Result<Outcome, Error> {
+    if spec.command.is_empty() || spec.node_sizes.is_empty() || spec.node_sizes.contains(&0) {
+        return Err(Error::Usage(
+            "a job needs a command, and at least one rank on each node".into(),
+        ));
+    }
+    let signals = Signals::block().map_err(|e| Error::system("blocking signals", e))?;
+    let mut job = Job::start(spec, &signals)?;
+    while !job.is_over() {
+        job.step(&signals)?;
+    }
+    Ok(job.outcome())
+}
+
+/// What ended the job early.
+struct Failure {
+    status: i32,
+    text: String,
+}
+
+struct Job {
+    spec: LaunchSpec,
+    processes: Vec<Process>,
+    warden: Warden,
+    service: Service,
+    outputs: Outputs,
+    failure: Option<Failure>,
+    time_limit: Option<Instant>,
+    /// Ranks were asked to end, and are killed at this time.
+    kill_at: Option<Instant>,
+    killed: bool,
+    signalled: bool,
+    /// Keeps the namespaces until the last rank has ended.
+    networks: Option<Networks>,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            if process.is_running() {
+                process.sweep();
+                let _ = self.warden.forget(process.id);
+                let _ = process.reap();
+            }
+        }
+    }
+}
+
+/// What one entry of the poll stands for.
+#[derive(Clone, Copy)]
+enum Source {
+    Signals,
+    Exit(usize),
+    Connection(usize),
+    Stream(usize, usize),
+    Sink,
+}
+
+impl Job {
+    fn start(spec: LaunchSpec, signals: &Signals) -> Result<Self, Error> {
+        let ranks: usize = spec.node_sizes.iter().map(|s| *s as usize).sum();
+        raise_descriptor_limit(ranks)?;
+        let networks = spec
+            .netns
+            .then(|| Networks::create(spec.node_sizes.len()))
+            .transpose()?;
+        let warden = Warden::start(ranks).map_err(|e| Error::system("starting the warden process", e))?;
+        let outputs =
+            Outputs::new(CAPTURE_BYTES_MAX).map_err(|e| Error::system("taking our own output", e))?;
+        let time_limit = spec.timeout.map(|t| Instant::now() + t);
+        let mut job = Self {
+            service: Service::new(ranks),
+            outputs,
+            processes: Vec::with_capacity(ranks),
+            failure: None,
+            kill_at: None,
+            killed: false,
+            signalled: false,
+            networks: None,
+            spec,
+            warden,
+            time_limit,
+        };
+        for (node, size) in job.spec.node_sizes.clone().into_iter().enumerate() {
+            for _ in 0..size {
+                job.start_rank(node, ranks, networks.as_ref(), signals)?;
+            }
+        }
+        job.networks = networks;
+        Ok(job)
+    }
+
+    fn start_rank(
+        &mut self,
+        node: usize,
+        ranks: usize,
+        networks: Option<&Networks>,
+        signals: &Signals,
+    ) -> Result<(), Error> {
+        let rank = self.processes.len();
+        let mut environment = self.spec.env.clone();
+        let mut set = |name: &str, value: String| environment.push((name.into(), value.into()));
+        let sizes: Vec<String> = self.spec.node_sizes.iter().map(u32::to_string).collect();
+        set(ENV_RANK, rank.to_string());
+        set(ENV_SIZE, ranks.to_string());
+        set(ENV_NODE_SIZES, sizes.join(","));
+        match networks {
+            Some(networks) => set(ENV_INTERFACE, networks.address(node).to_string()),
+            None => set(ENV_LOOPBACK, "1".into()),
+        }
+        let capture = self.spec.output == OutputMode::CaptureRank0;
+        let prefix = (self.spec.output != OutputMode::Plain).then(|| format!("[{rank}] "));
+        let stdout = match (capture, rank) {
+            (true, 0) => Target::Capture,
+            (true, _) => Target::Stderr,
+            (false, _) => Target::Stdout,
+        };
+        let start = Start {
+            command: &self.spec.command,
+            environment,
+            removed: if networks.is_some() { &[ENV_LOOPBACK] } else { &[] },
+            descriptor_variable: ENV_DESCRIPTOR,
+            inherit_stdin: rank == 0 && !capture,
+            stdout: (stdout, prefix.clone()),
+            stderr: (Target::Stderr, prefix),
+            network: networks.map(|n| n.namespace(node)),
+            signal_mask: signals.mask_before(),
+        };
+        let process = Process::start(&start).map_err(|source| Error::Command {
+            command: self.spec.command[0].clone(),
+            source,
+        })?;
+        let id = process.id;
+        self.processes.push(process);
+        self.warden
+            .watch(id)
+            .map_err(|e| Error::system("telling the warden of a rank", e))
+    }
+
+    /// No process runs, and all that they printed is written.
+    fn is_over(&self) -> bool {
+        let printing = self
+            .processes
+            .iter()
+            .any(|p| p.streams.iter().any(|s| s.descriptor().is_some()));
+        let running = self.processes.iter().any(Process::is_running);
+        !running && !printing && self.outputs.stdout.is_empty() && self.outputs.stderr.is_empty()
+    }
+
+    fn step(&mut self, signals: &Signals) -> Result<(), Error> {
+        let ready = self.wait(signals)?;
+        self.take_requests(&ready);
+        self.take_exits(&ready)?;
+        self.forward_output(&ready);
+        if ready.iter().any(|s| matches!(s, Source::Signals)) {
+            self.take_signals(signals);
+        }
+        self.watch_clock();
+        Ok(())
+    }
+
+    /// Polls everything that can make progress; returns what is ready.
+    fn wait(&self, signals: &Signals) -> Result<Vec<Source>, Error> {
+        let mut entries: Vec<(Source, BorrowedFd<'_>, PollFlags)> =
+            vec![(Source::Signals, signals.as_fd(), PollFlags::IN)];
+        let mut drain = false;
+        for (rank, process) in self.processes.iter().enumerate() {
+            if process.is_running() {
+                entries.push((Source::Exit(rank), process.exit.as_fd(), PollFlags::IN));
+            }
+            if let Some(connection) = &process.connection {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, connection.wants_requests());
+                flags.set(PollFlags::OUT, connection.has_unsent());
+                entries.push((Source::Connection(rank), connection.as_fd(), flags));
+            }
+            for (which, stream) in process.streams.iter().enumerate() {
+                let room = self.outputs.has_room(stream.target);
+                if let Some(descriptor) = stream.descriptor().filter(|_| room) {
+                    entries.push((Source::Stream(rank, which), descriptor, PollFlags::IN));
+                    drain |= !process.is_running();
+                }
+            }
+        }
+        for sink in [&self.outputs.stdout, &self.outputs.stderr] {
+            if !sink.is_empty() {
+                entries.push((Source::Sink, sink.descriptor(), PollFlags::OUT));
+            }
+        }
+        let mut set: Vec<PollFd<'_>> = entries
+            .iter()
+            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
+        let timeout = if drain {
+            Some(Duration::ZERO)
+        } else {
+            self.time_left()
+        };
+        match poll(
+            &mut set,
+            timeout.and_then(|t| Timespec::try_from(t).ok()).as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(Error::system("polling the ranks", e)),
+        }
+        let ended =
+            |source: &Source| matches!(source, Source::Stream(r, _) if !self.processes[*r].is_running());
+        let ready = entries.iter().zip(&set).filter(|((source, ..), entry)| {
+            // The output of an ended rank is read until it is empty, whoever still holds the other end.
+            !entry.revents().is_empty() || ended(source)
+        });
+        Ok(ready.map(|((source, ..), _)| *source).collect())
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let kill_at = self.kill_at.filter(|_| !self.killed);
+        let limit = self.time_limit.filter(|_| self.failure.is_none());
+        let next = [kill_at, limit].into_iter().flatten().min()?;
+        // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when it returns.
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    /// Serves the bootstrap.
+    fn take_requests(&mut self, ready: &[Source]) {
+        let mut effects = Vec::new();
+        for source in ready {
+            let Source::Connection(rank) = *source else {
+                continue;
+            };
+            let Some(connection) = &mut self.processes[rank].connection else {
+                continue;
+            };
+            let mut requests = Vec::new();
+            let open = if connection.wants_requests() {
+                connection.receive(&mut requests)
+            } else {
+                Ok(true)
+            };
+            for request in requests {
+                self.service.take(rank as u32, request, &mut effects);
+            }
+            let hung_up = match open {
+                Ok(open) => !open,
+                Err(bad) => {
+                    self.fail(
+                        1,
+                        format!("rank {rank} sent the launcher bytes that are not valid: {bad}"),
+                    );
+                    true
+                }
+            };
+            if hung_up {
+                self.processes[rank].connection = None;
+            }
+        }
+        self.apply(effects);
+        for process in &mut self.processes {
+            process.connection.take_if(|c| !c.flush());
+        }
+    }
+
+    fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Reply { rank, reply } => self.reply(rank, &reply),
+                Effect::Abort { rank, status, why } => {
+                    let status = if status & 0xff == 0 { 1 } else { status & 0xff };
+                    self.fail(
+                        status,
+                        format!("rank {rank} aborted the job with status {status}: {why}"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, rank: u32, reply: &Reply) {
+        if let Some(connection) = &mut self.processes[rank as usize].connection {
+            connection.reply(reply);
+        }
+    }
+
+    /// Reaps the ranks that have ended. Of several at once, one that a signal ended is taken for the first: the
+    /// others may have failed because of it.
+    fn take_exits(&mut self, ready: &[Source]) -> Result<(), Error> {
+        let mut ended = Vec::new();
+        for source in ready {
+            let Source::Exit(rank) = *source else { continue };
+            let process = &mut self.processes[rank];
+            process.sweep();
+            self.warden
+                .forget(process.id)
+                .map_err(|e| Error::system("telling the warden of an end", e))?;
+            let status = process
+                .reap()
+                .map_err(|e| Error::system(format!("waiting for rank {rank}"), e))?;
+            ended.push((rank, status));
+        }
+        ended.sort_by_key(|(rank, status)| (status.signal().is_none(), *rank));
+        let mut effects = Vec::new();
+        for (rank, status) in ended {
+            self.service.end(rank as u32, &mut effects);
+            if !status.success() {
+                self.fail(status_of(status), format!("rank {rank} {}", how(status)));
+            }
+        }
+        self.apply(effects);
+        for process in &mut self.processes {
+            process.connection.take_if(|c| !c.flush());
+        }
+        Ok(())
+    }
+
+    fn forward_output(&mut self, ready: &[Source]) {
+        for source in ready {
+            if let Source::Stream(rank, which) = *source {
+                let process = &mut self.processes[rank];
+                let ended = !process.is_running();
+                process.streams[which].forward(&mut self.outputs, ended);
+            }
+        }
+        self.outputs.stdout.flush();
+        self.outputs.stderr.flush();
+        if let Some(errno) = self.outputs.stdout.broken() {
+            let status = if errno == Errno::PIPE {
+                128 + libc::SIGPIPE
+            } else {
+                1
+            };
+            self.fail(status, format!("standard output cannot be written: {errno}"));
+        }
+        if self.outputs.overflow {
+            self.fail(1, format!("rank 0 printed more than {CAPTURE_BYTES_MAX} bytes"));
+        }
+    }
+
+    fn take_signals(&mut self, signals: &Signals) {
+        while let Some(number) = signals.next() {
+            let Some(signal) = Signal::from_named_raw(number) else {
+                continue;
+            };
+            let ends = signal == Signal::INT || signal == Signal::TERM;
+            if ends && self.signalled {
+                self.outputs.stderr.say(&format!(
+                    "trihop run: second {}: killing all ranks",
+                    signal_name(number)
+                ));
+                self.kill();
+            } else {
+                self.processes.iter().for_each(|p| p.signal(signal));
+            }
+            self.signalled |= ends;
+        }
+    }
+
+    fn watch_clock(&mut self) {
+        let now = Instant::now();
+        if self.time_limit.is_some_and(|limit| now >= limit) && self.failure.is_none() {
+            let running = (0..)
+                .zip(&self.processes)
+                .filter(|(_, p)| p.is_running())
+                .map(|(rank, _)| rank);
+            let limit = self.spec.timeout.unwrap_or_default().as_secs();
+            let text = format!(
+                "the job passed its limit of {limit} s; still running: ranks {}",
+                ranges(running)
+            );
+            self.fail(STATUS_TIMEOUT, text);
+        }
+        if self.kill_at.is_some_and(|at| now >= at) && !self.killed {
+            self.kill();
+        }
+    }
+
+    /// Notes the first failure and asks the other ranks to end.
+    fn fail(&mut self, status: i32, text: String) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.outputs.stderr.say(&format!("trihop run: {text}"));
+        self.failure = Some(Failure { status, text });
+        self.kill_at = Some(Instant::now() + self.spec.grace);
+        for process in &self.processes {
+            process.signal(Signal::TERM);
+            // A stopped rank takes its SIGTERM only when it goes on.
+            process.signal(Signal::CONT);
+        }
+    }
+
+    fn kill(&mut self) {
+        self.killed = true;
+        self.processes.iter().for_each(|p| p.signal(Signal::KILL));
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let failure = self.failure.take();
+        Outcome {
+            status: failure.as_ref().map_or(0, |f| f.status),
+            failure: failure.map(|f| f.text),
+            captured: std::mem::take(&mut self.outputs.captured),
+        }
+    }
+}
+
+fn status_of(status: ExitStatus) -> i32 {
+    status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(1)
+}
+
+fn how(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) if status.core_dumped() => {
+            format!("was ended by {} (core dumped)", signal_name(signal))
+        }
+        (None, Some(signal)) => format!("was ended by {}", signal_name(signal)),
+        (None, None) => "ended for an unknown reason".to_owned(),
+    }
+}
+
+/// Many ranks need many descriptors; the soft limit is often far below the hard one.
+fn raise_descriptor_limit(ranks: usize) -> Result<(), Error> {
+    let needed = ranks as u64 * DESCRIPTORS_PER_RANK + DESCRIPTORS_OF_OURS;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return Err(Error::Usage(format!(
+            "{ranks} ranks need {needed} descriptors, the hard limit is {}; raise `ulimit -Hn`",
+            limit.maximum.unwrap_or(0)
+        )));
+    }
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(needed),
+            maximum: limit.maximum,
+        },
+    )
+    .map_err(|e| Error::system(format!("raising the descriptor limit to {needed}"), e))
+}

@@ -1,0 +1,245 @@
+//! `trihop run`: the local launcher. Ranks on one machine, spread over simulated nodes.
+
+mod job;
+mod netns;
+mod output;
+mod process;
+mod service;
+mod signals;
+mod warden;
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+pub use job::launch;
+
+/// What can be said after the options of `trihop run`.
+const AFTER_HELP: &str = "\
+ENVIRONMENT OF A RANK
+  TRIHOP_RANK, TRIHOP_SIZE, TRIHOP_NODE_SIZES  who it is
+  TRIHOP_BOOT_FD                               socket to the launcher
+  TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns)
+  TRIHOP_INTERFACE                             address of its node (only with --netns)
+
+SIGNALS
+  SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM ends them.
+  When a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. What a rank has started in its
+  process group ends with it.
+
+EXIT STATUS
+  0        every rank exited with 0
+  N        the first failing rank exited with N, or aborted the job with N
+  128 + S  the first failing rank was ended by signal S
+  124      --timeout passed
+  126      the command was found but could not be executed
+  127      the command was not found
+  1        the launcher itself failed
+  2        wrong arguments";
+
+/// Options of `trihop run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct RunArgs {
+    /// Number of ranks (default: the sum of --node-sizes)
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "RANKS",
+        required_unless_present = "node_sizes"
+    )]
+    ranks: Option<u32>,
+    /// Number of simulated nodes; ranks are spread over them in blocks, the first nodes taking the remainder
+    #[arg(long, value_name = "N", conflicts_with = "node_sizes")]
+    nodes: Option<u32>,
+    /// Ranks on each simulated node, e.g. 3,1,4
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    node_sizes: Vec<u32>,
+    /// Give each node a network namespace of its own, joined by a bridge (needs root and `ip`)
+    #[arg(long)]
+    netns: bool,
+    /// Forward output without the rank in front of each line
+    #[arg(long)]
+    no_prefix: bool,
+    /// End the job after this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// Command to run as every rank; its standard input is ours in rank 0, unless that is a terminal, else empty
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Runs a job as the options say; the result is the exit status of the launcher.
+///
+/// # Errors
+/// When the job cannot be set up. A command that cannot be started is reported here already.
+pub fn run(args: RunArgs) -> Result<i32, Error> {
+    let mut spec = LaunchSpec::new(node_sizes(&args)?, args.command);
+    spec.netns = args.netns;
+    spec.output = if args.no_prefix {
+        OutputMode::Plain
+    } else {
+        OutputMode::Prefixed
+    };
+    spec.timeout = args.timeout.map(Duration::from_secs);
+    match launch(spec) {
+        Ok(outcome) => Ok(outcome.status),
+        Err(error @ Error::Command { .. }) => {
+            eprintln!("trihop run: {error}");
+            Ok(error.exit_status())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn node_sizes(args: &RunArgs) -> Result<Vec<u32>, Error> {
+    if args.node_sizes.is_empty() {
+        return spread(args.ranks.unwrap_or(0), args.nodes.unwrap_or(1));
+    }
+    let sum: u64 = args.node_sizes.iter().map(|s| u64::from(*s)).sum();
+    match args.ranks {
+        Some(ranks) if u64::from(ranks) != sum => Err(Error::Usage(format!(
+            "-n {ranks} contradicts --node-sizes, which sum up to {sum}"
+        ))),
+        _ => Ok(args.node_sizes.clone()),
+    }
+}
+
+/// Spreads `ranks` over `nodes` in blocks; the first nodes take the remainder (7 on 2 nodes: 4 and 3).
+///
+/// # Errors
+/// When a node would stay empty.
+pub fn spread(ranks: u32, nodes: u32) -> Result<Vec<u32>, Error> {
+    if nodes == 0 || ranks < nodes {
+        return Err(Error::Usage(format!(
+            "{ranks} ranks cannot be spread over {nodes} nodes; a node needs a rank"
+        )));
+    }
+    Ok((0..nodes)
+        .map(|node| ranks / nodes + u32::from(node < ranks % nodes))
+        .collect())
+}
+
+/// A job to launch.
+#[derive(Debug, Clone)]
+pub struct LaunchSpec {
+    /// Ranks on each simulated node, each at least 1; their sum is the number of ranks.
+    pub node_sizes: Vec<u32>,
+    /// Program and arguments of every rank.
+    pub command: Vec<OsString>,
+    /// Environment variables of every rank, besides the inherited ones.
+    pub env: Vec<(OsString, OsString)>,
+    /// What happens with the output.
+    pub output: OutputMode,
+    /// End the job after this time; none: never.
+    pub timeout: Option<Duration>,
+    /// Time between SIGTERM and SIGKILL when the job ends early. Default 5 s.
+    pub grace: Duration,
+    /// One network namespace per node. Default no.
+    pub netns: bool,
+}
+
+impl LaunchSpec {
+    /// `command` on nodes of these sizes, output with prefix, no time limit.
+    pub fn new(node_sizes: Vec<u32>, command: Vec<OsString>) -> Self {
+        Self {
+            node_sizes,
+            command,
+            env: Vec::new(),
+            output: OutputMode::Prefixed,
+            timeout: None,
+            grace: Duration::from_secs(5),
+            netns: false,
+        }
+    }
+}
+
+/// What happens with the ranks' output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputMode {
+    /// Forward whole lines, each with its rank in front.
+    Prefixed,
+    /// Forward whole lines as they are.
+    Plain,
+    /// Keep rank 0's standard output for the caller (at most 64 MiB); everything else goes, prefixed, to our
+    /// standard error. Rank 0 has an empty standard input.
+    CaptureRank0,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Exit status as `trihop run` documents it.
+    pub status: i32,
+    /// The first failure: which rank, and what happened to it; already said on standard error.
+    pub failure: Option<String>,
+    /// Rank 0's standard output with [`OutputMode::CaptureRank0`].
+    pub captured: Vec<u8>,
+}
+
+/// Why a job could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The arguments contradict each other.
+    #[error("{0}")]
+    Usage(String),
+    /// The command cannot be started.
+    #[error("cannot start {command:?}: {source}")]
+    Command {
+        /// The program as given.
+        command: OsString,
+        /// The operating system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// An operating-system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: String,
+        /// The operating system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The network namespaces cannot be set up.
+    #[error("--netns: {0}")]
+    Network(String),
+}
+
+impl Error {
+    /// Exit status of a launcher that fails so.
+    pub fn exit_status(&self) -> i32 {
+        match self {
+            Self::Command { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Command { .. } => 126,
+            Self::Usage(_) => 2,
+            Self::System { .. } | Self::Network(_) => 1,
+        }
+    }
+
+    fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::System {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_spread_in_blocks() {
+        assert_eq!(spread(7, 2).unwrap(), [4, 3]);
+        assert_eq!(spread(8, 3).unwrap(), [3, 3, 2]);
+        assert_eq!(spread(1, 1).unwrap(), [1]);
+        assert!(spread(2, 3).is_err() && spread(0, 1).is_err() && spread(1, 0).is_err());
+    }
+}

@@ -1,0 +1,138 @@
+//! One network namespace per node, joined by veth pairs to a bridge in one more namespace.
+//!
+//! The namespaces have no names: they live as long as our descriptors and the ranks inside, so nothing can be left
+//! behind, however the launcher ends. The addresses exist inside of them only.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use super::Error;
+
+/// Most nodes: ports of a Linux bridge.
+const NODES_MAX: usize = 1000;
+
+/// Node `n` has the address `NETWORK + n + 1`.
+const NETWORK: u32 = u32::from_be_bytes([10, 201, 0, 0]);
+const PREFIX_BITS: u32 = 16;
+
+/// The namespaces of a job.
+pub(super) struct Networks {
+    nodes: Vec<File>,
+    bridge: File,
+}
+
+impl Networks {
+    /// Creates and joins the namespaces.
+    pub(super) fn create(nodes: usize) -> Result<Self, Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Network(
+                "network namespaces need root; run as root, or leave --netns away".into(),
+            ));
+        }
+        if nodes > NODES_MAX {
+            return Err(Error::Network(format!(
+                "{nodes} nodes are more than the {NODES_MAX} ports of a bridge"
+            )));
+        }
+        let bridge = namespace()?;
+        let nodes: Vec<File> = (0..nodes).map(|_| namespace()).collect::<Result<_, _>>()?;
+        let networks = Self { nodes, bridge };
+        networks.join()?;
+        Ok(networks)
+    }
+
+    /// Address of a node's interface, inside of the namespaces only.
+    pub(super) fn address(&self, node: usize) -> Ipv4Addr {
+        Ipv4Addr::from(NETWORK + node as u32 + 1)
+    }
+
+    /// The namespace of a node.
+    pub(super) fn namespace(&self, node: usize) -> BorrowedFd<'_> {
+        self.nodes[node].as_fd()
+    }
+
+    fn join(&self) -> Result<(), Error> {
+        let us = std::process::id();
+        let mut batch = String::from("link add bridge0 type bridge\nlink set bridge0 up\n");
+        for (node, namespace) in self.nodes.iter().enumerate() {
+            let theirs = format!("/proc/{us}/fd/{}", namespace.as_raw_fd());
+            let _ = writeln!(
+                batch,
+                "link add port{node} type veth peer name trihop0 netns {theirs}"
+            );
+            let _ = writeln!(batch, "link set port{node} master bridge0 up");
+        }
+        ip(self.bridge.as_raw_fd(), &batch)?;
+        for (node, namespace) in self.nodes.iter().enumerate() {
+            let address = self.address(node);
+            let batch = format!(
+                "link set lo up\naddress add {address}/{PREFIX_BITS} dev trihop0\nlink set trihop0 up\n"
+            );
+            ip(namespace.as_raw_fd(), &batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// A new namespace; a thread enters it, and the descriptor keeps it when the thread has ended.
+fn namespace() -> Result<File, Error> {
+    let created = thread::spawn(|| {
+        // SAFETY: NEWNET shares no memory or descriptors with other threads, it only changes this thread's network.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        File::open("/proc/thread-self/ns/net")
+    });
+    let created = created
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread that creates it has panicked")));
+    created.map_err(|e| {
+        Error::Network(format!(
+            "creating a network namespace: {e}; are you root in a container?"
+        ))
+    })
+}
+
+/// Runs a batch of `ip` commands inside of a namespace.
+fn ip(namespace: RawFd, batch: &str) -> Result<(), Error> {
+    let mut command = Command::new("ip");
+    command
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let enter = move || {
+        // SAFETY: one system call on integers; the descriptor is open as long as the namespaces are borrowed.
+        match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: `enter` makes one system call and nothing else between fork and exec.
+    unsafe { command.pre_exec(enter) };
+    let output = command.spawn().and_then(|mut child| {
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(batch.as_bytes())?;
+        }
+        child.wait_with_output()
+    });
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Err(Error::Network(format!(
+                "`ip` failed: {}",
+                text.trim().replace('\n', "; ")
+            )))
+        }
+        Err(e) => Err(Error::Network(format!(
+            "`ip` cannot be run: {e}; install iproute2"
+        ))),
+    }
+}

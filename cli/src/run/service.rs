@@ -1,0 +1,274 @@
+//! The launcher's side of the bootstrap: a store of keys and a fence, as a state machine without sockets.
+
+use std::collections::HashMap;
+
+use trihop::transport::bootstrap::local::wire::{Reply, Request, VERSION};
+
+/// Most bytes of values in the store.
+const STORE_BYTES_MAX: usize = 256 << 20;
+
+/// What a request leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Send this to a rank.
+    Reply { rank: u32, reply: Reply },
+    /// End the job.
+    Abort { rank: u32, status: i32, why: String },
+}
+
+/// Where a rank is, as far as fences are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Unseen,
+    Connected,
+    Arrived,
+    Ended,
+}
+
+/// Store and fence of one job.
+#[derive(Debug)]
+pub(super) struct Service {
+    ranks: Vec<Presence>,
+    store: HashMap<(u32, String), Vec<u8>>,
+    stored_bytes: usize,
+}
+
+impl Service {
+    pub(super) fn new(ranks: usize) -> Self {
+        Self {
+            ranks: vec![Presence::Unseen; ranks],
+            store: HashMap::new(),
+            stored_bytes: 0,
+        }
+    }
+
+    /// Takes a request of a rank.
+    pub(super) fn take(&mut self, rank: u32, request: Request, effects: &mut Vec<Effect>) {
+        let reply = match request {
+            Request::Hello { version, rank: said } => self.greet(rank, version, said),
+            Request::Put { key, value } => self.put(rank, key, value),
+            Request::Get { rank: from, key } => Reply::Value(self.store.get(&(from, key)).cloned()),
+            Request::Missing => Reply::Missing(self.missing()),
+            Request::Finalize => Reply::Done,
+            Request::Fence => return self.arrive(rank, effects),
+            Request::Abort { status, why } => {
+                effects.push(Effect::Abort { rank, status, why });
+                Reply::Done
+            }
+        };
+        effects.push(Effect::Reply { rank, reply });
+    }
+
+    /// A rank's process has ended: whoever waits for it at a fence need not wait longer.
+    pub(super) fn end(&mut self, rank: u32, effects: &mut Vec<Effect>) {
+        self.ranks[rank as usize] = Presence::Ended;
+        self.fail_waiting(effects);
+    }
+
+    fn greet(&mut self, rank: u32, version: u32, said: u32) -> Reply {
+        if version != VERSION {
+            return Reply::Failed(format!(
+                "rank {rank} speaks version {version} of the launcher protocol, this trihop run speaks {VERSION}; \
+                 start one version everywhere"
+            ));
+        }
+        if said != rank {
+            return Reply::Failed(format!("the connection of rank {rank} was used by rank {said}"));
+        }
+        self.ranks[rank as usize] = Presence::Connected;
+        Reply::Done
+    }
+
+    fn put(&mut self, rank: u32, key: String, value: Vec<u8>) -> Reply {
+        let bytes = self.stored_bytes + value.len() + key.len();
+        if bytes > STORE_BYTES_MAX {
+            return Reply::Failed(format!(
+                "the launcher's store holds at most {STORE_BYTES_MAX} bytes"
+            ));
+        }
+        self.stored_bytes = bytes;
+        if let Some(old) = self.store.insert((rank, key), value) {
+            self.stored_bytes -= old.len();
+        }
+        Reply::Done
+    }
+
+    fn arrive(&mut self, rank: u32, effects: &mut Vec<Effect>) {
+        self.ranks[rank as usize] = Presence::Arrived;
+        if self.ranks.iter().all(|p| *p == Presence::Arrived) {
+            for rank in 0..self.ranks.len() as u32 {
+                self.ranks[rank as usize] = Presence::Connected;
+                effects.push(Effect::Reply {
+                    rank,
+                    reply: Reply::Done,
+                });
+            }
+        } else {
+            self.fail_waiting(effects);
+        }
+    }
+
+    /// Once a rank has ended, no fence completes.
+    fn fail_waiting(&mut self, effects: &mut Vec<Effect>) {
+        let ended = ranges(self.ranks_that(|p| p == Presence::Ended));
+        if ended.is_empty() {
+            return;
+        }
+        let waiting: Vec<u32> = self.ranks_that(|p| p == Presence::Arrived).collect();
+        for rank in waiting {
+            self.ranks[rank as usize] = Presence::Connected;
+            let why = format!("a fence cannot complete: ended without arriving: ranks {ended}");
+            effects.push(Effect::Reply {
+                rank,
+                reply: Reply::Failed(why),
+            });
+        }
+    }
+
+    fn missing(&self) -> String {
+        let connected = ranges(self.ranks_that(|p| p == Presence::Connected));
+        let unseen = ranges(self.ranks_that(|p| p == Presence::Unseen));
+        match (connected.is_empty(), unseen.is_empty()) {
+            (true, true) => "none".into(),
+            (false, true) => connected,
+            (true, false) => format!("{unseen} (never connected)"),
+            (false, false) => format!("{connected}; {unseen} (never connected)"),
+        }
+    }
+
+    fn ranks_that(&self, which: impl Fn(Presence) -> bool) -> impl Iterator<Item = u32> {
+        (0..)
+            .zip(&self.ranks)
+            .filter(move |(_, p)| which(**p))
+            .map(|(rank, _)| rank)
+    }
+}
+
+/// Ascending ranks as text: `0, 3-5`.
+pub(super) fn ranges(ranks: impl Iterator<Item = u32>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let texts = runs.iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(service: &mut Service, rank: u32, request: Request) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        service.take(rank, request, &mut effects);
+        effects
+    }
+
+    fn reply(rank: u32, reply: Reply) -> Effect {
+        Effect::Reply { rank, reply }
+    }
+
+    fn hello(service: &mut Service, rank: u32) {
+        assert_eq!(
+            take(
+                service,
+                rank,
+                Request::Hello {
+                    version: VERSION,
+                    rank
+                }
+            ),
+            [reply(rank, Reply::Done)]
+        );
+    }
+
+    #[test]
+    fn a_fence_releases_all_at_once() {
+        let mut service = Service::new(3);
+        (0..3).for_each(|r| hello(&mut service, r));
+        for _ in 0..2 {
+            assert_eq!(take(&mut service, 2, Request::Fence), []);
+            assert_eq!(take(&mut service, 0, Request::Fence), []);
+            assert_eq!(
+                take(&mut service, 0, Request::Missing),
+                [reply(0, Reply::Missing("1".into()))]
+            );
+            assert_eq!(
+                take(&mut service, 1, Request::Fence),
+                [0, 1, 2].map(|r| reply(r, Reply::Done))
+            );
+        }
+    }
+
+    #[test]
+    fn a_rank_that_ended_fails_the_fence_of_the_others() {
+        let mut service = Service::new(3);
+        (0..3).for_each(|r| hello(&mut service, r));
+        take(&mut service, 0, Request::Fence);
+        let mut effects = Vec::new();
+        service.end(1, &mut effects);
+        assert!(
+            matches!(&effects[..], [Effect::Reply { rank: 0, reply: Reply::Failed(why) }] if why.ends_with("ranks 1"))
+        );
+        assert!(matches!(
+            &take(&mut service, 2, Request::Fence)[..],
+            [Effect::Reply {
+                rank: 2,
+                reply: Reply::Failed(_)
+            }]
+        ));
+    }
+
+    #[test]
+    fn values_are_kept_per_rank_and_replaced() {
+        let mut service = Service::new(2);
+        let put = |value: &[u8]| Request::Put {
+            key: "k".into(),
+            value: value.to_vec(),
+        };
+        let get = |rank| Request::Get {
+            rank,
+            key: "k".into(),
+        };
+        take(&mut service, 0, put(b"a"));
+        take(&mut service, 0, put(b"bc"));
+        assert_eq!(service.stored_bytes, 4);
+        assert_eq!(
+            take(&mut service, 1, get(0)),
+            [reply(1, Reply::Value(Some(b"bc".to_vec())))]
+        );
+        assert_eq!(take(&mut service, 1, get(1)), [reply(1, Reply::Value(None))]);
+        assert_eq!(
+            take(&mut service, 1, get(u32::MAX)),
+            [reply(1, Reply::Value(None))]
+        );
+    }
+
+    #[test]
+    fn a_stranger_is_refused() {
+        let mut service = Service::new(2);
+        for (version, rank) in [(VERSION + 1, 0), (VERSION, 1)] {
+            let effects = take(&mut service, 0, Request::Hello { version, rank });
+            assert!(matches!(
+                &effects[..],
+                [Effect::Reply {
+                    rank: 0,
+                    reply: Reply::Failed(_)
+                }]
+            ));
+        }
+        assert_eq!(service.missing(), "0-1 (never connected)");
+    }
+
+    #[test]
+    fn ranks_are_written_as_ranges() {
+        assert_eq!(ranges([0, 1, 2, 5, 7, 8].into_iter()), "0-2, 5, 7-8");
+        assert_eq!(ranges([].into_iter()), "");
+    }
+}
