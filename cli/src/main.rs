@@ -29,7 +29,10 @@ enum Command {
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TRIHOP_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let outcome: Result<i32, Box<dyn std::error::Error>> = match Cli::parse().command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(Into::into),
         Command::Partition(args) => partition::run(args).map_err(Into::into),

@@ -46,7 +46,9 @@ impl<'h> Handle<'h> {
     /// Tries `send` until it is taken, with progress in between.
     #[inline]
     pub fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
-        match send(&mut *self.outbound()?) {
+        // Outside of the `match`, whose scrutinee would keep the queues borrowed while progress needs them.
+        let sent = send(&mut *self.outbound()?);
+        match sent {
             Ok(()) => {
                 let sends = self.sends.get() + 1;
                 self.sends.set(sends);

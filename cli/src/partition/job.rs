@@ -23,10 +23,15 @@ use super::writer::PartWriter;
 /// Runs the command on this rank and returns its exit status: 0, or what all ranks agreed on after rank 0 has told why.
 ///
 /// # Errors
-/// What could not be told to the other ranks: bad options before the job starts, or the engine's failure.
+/// What could not be told to the other ranks: the engine's failure.
 pub fn run(args: PartitionArgs) -> Result<i32> {
-    let format = args.resolved_format().map_err(Error::Usage)?;
-    let method = Method::from_env().map_err(Error::Usage)?;
+    let chosen = args
+        .resolved_format()
+        .and_then(|format| Ok((format, Method::from_env()?)));
+    let (format, method) = match chosen {
+        Ok(chosen) => chosen,
+        Err(text) => return Ok(tell_user(&text, 2)),
+    };
     let options = Options::from_env()?;
     // The line end that a file's last record may lack still fits.
     let limit = options.stream.max_message_bytes.saturating_sub(2);
@@ -53,9 +58,11 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
         Err(Failed::Agreed { text, status }) => {
             // Temporary files go before the job ends and the launcher hears of the first bad status.
             desk.writer.take();
-            if job.rank() == Rank(0) {
-                let _ = writeln!(std::io::stderr(), "trihop partition: {text}");
-            }
+            let status = if job.rank() == Rank(0) {
+                tell_user(&text, status)
+            } else {
+                status
+            };
             job.barrier()?;
             status
         }
@@ -63,6 +70,12 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
     };
     job.shutdown()?;
     Ok(status)
+}
+
+/// Says why the job failed; where nobody listens the exit status still tells.
+fn tell_user(text: &str, status: i32) -> i32 {
+    let _ = writeln!(std::io::stderr(), "trihop partition: {text}");
+    status
 }
 
 /// Why reading or sending stops.
