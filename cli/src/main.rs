@@ -1,7 +1,9 @@
 //! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition files.
 
+mod bench;
 mod info;
 mod partition;
+mod run;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -22,6 +24,10 @@ const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the
 enum Command {
     /// Show providers, and what trihop would choose and why
     Info(info::InfoArgs),
+    /// Start the ranks of a job on this machine, on simulated nodes
+    Run(run::RunArgs),
+    /// Measure the engine; starts its own ranks
+    Bench(bench::BenchArgs),
     /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),
 }
@@ -35,6 +41,11 @@ fn main() -> ExitCode {
         .init();
     let outcome: Result<i32, Box<dyn std::error::Error>> = match Cli::parse().command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(Into::into),
+        Command::Run(args) => run::run(args).or_else(|error| {
+            eprintln!("trihop: {error}");
+            Ok(error.exit_status())
+        }),
+        Command::Bench(args) => bench::run(args).map_err(Into::into),
         Command::Partition(args) => partition::run(args).map_err(Into::into),
     };
     match outcome {
