@@ -20,9 +20,8 @@ pub use loom::{
     thread,
 };
 
-pub use std::hint::spin_loop;
 pub use std::sync::Once;
-pub use std::thread::{available_parallelism, yield_now};
+pub use std::thread::{available_parallelism, sleep};
 
 /// A word in mapped memory, shared with threads and processes.
 pub type MappedU64 = std::sync::atomic::AtomicU64;

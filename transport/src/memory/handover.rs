@@ -17,6 +17,7 @@ use rustix::net::{
 };
 
 use crate::error::{Error, Result};
+use crate::sync::sleep;
 
 /// Longest message in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 10;
@@ -256,7 +257,7 @@ fn connect(address: &SocketAddrUnix, deadline: Instant) -> Result<OwnedFd, Errno
                 if left.is_zero() {
                     return Err(e);
                 }
-                std::thread::sleep(pause.min(left));
+                sleep(pause.min(left));
                 pause = (pause * 2).min(Duration::from_millis(10));
             }
             Err(e) => return Err(e),

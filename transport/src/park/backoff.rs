@@ -2,16 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::{available_parallelism, spin_loop, yield_now};
+use crate::sync::available_parallelism;
 
 /// Spinning that is worth it where every rank has a core: about the time that falling asleep would cost.
 const SPIN: Duration = Duration::from_micros(3);
 
 /// Yields before sleeping.
 const YIELDS: u32 = 20;
-
-/// Pauses between two looks at the clock.
-const PAUSES: u32 = 8;
 
 /// How long a rank on a node with `local_ranks` ranks spins before it yields: zero where ranks outnumber the cores that
 /// this process may use, since each pause then is taken from the rank that is waited for.
@@ -27,14 +24,14 @@ fn budget(local_ranks: usize, cores: usize) -> Duration {
     }
 }
 
-/// What the last [`Backoff::next`] did.
+/// What to do before looking around again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Paused for some tens of nanoseconds: look around again.
+    /// Pause for some tens of nanoseconds (`spin_loop`).
     Spin,
-    /// Gave the core to others once: look around again.
+    /// Give the core to others once (`yield_now`).
     Yield,
-    /// Nothing; it is time to park.
+    /// Sleep: see [`Parker::park`](super::Parker::park).
     Park,
 }
 
@@ -56,21 +53,17 @@ impl Backoff {
         }
     }
 
-    /// Passes a little time, unless it is time to park.
+    /// What to do now; the caller does it.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Step {
         if self.yields == 0 && !self.spin.is_zero() {
             let began = *self.began.get_or_insert_with(Instant::now);
             if began.elapsed() < self.spin {
-                for _ in 0..PAUSES {
-                    spin_loop();
-                }
                 return Step::Spin;
             }
         }
         if self.yields < YIELDS {
             self.yields += 1;
-            yield_now();
             return Step::Yield;
         }
         Step::Park

@@ -99,7 +99,7 @@ impl InboxLayout {
 /// First words of the segment.
 #[derive(Debug)]
 pub struct Header<'a, W> {
-    /// [`MAGIC`], once the rest is there.
+    /// Says what this is, once the rest is there.
     pub magic: &'a W,
     /// The packed layout.
     pub shape: &'a W,

@@ -120,7 +120,8 @@ fn a_bell_is_rung_only_for_a_sleeper_and_only_when_it_matters() {
 #[test]
 #[cfg_attr(miri, ignore = "maps files")]
 fn untouched_lanes_cost_no_memory_on_ordinary_pages() {
-    let shared = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    let shared =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     if !shared.is_empty() && !shared.contains("[never]") && !shared.contains("[deny]") {
         eprintln!("skipped: shared memory has transparent hugepages here: {shared}");
         return;
