@@ -28,5 +28,4 @@ mod uring;
 mod writer;
 
 pub use args::PartitionArgs;
-pub use error::Error;
 pub use job::run;

@@ -1,0 +1,286 @@
+//! What goes wrong is told by file and line, on every rank, and leaves nothing behind.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::start::{launched, leftovers, partition, run, write};
+
+/// Bad input: name and content of the file that is at fault, further options, and what the message says.
+fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
+    let good: String = (0..3000).map(|row| format!("{row},\"two\nlines\"\n")).collect();
+    let after = |rows: &str, more: &str| format!("id,v\n{rows}{more}");
+    let line = 1 + 2 * 3000 + 1;
+    vec![
+        (
+            "column.csv",
+            after(&good, ""),
+            vec!["--by", "zip"],
+            vec!["column.csv:1:".into(), "no column `zip`".into(), "id, v".into()],
+        ),
+        (
+            "number.csv",
+            after(&good, ""),
+            vec!["--by", "3"],
+            vec!["number.csv:1:".into(), "no column 3".into()],
+        ),
+        (
+            "short.csv",
+            after(&good, &format!("1,2\n7\n{good}")),
+            vec!["--by", "id"],
+            vec![format!("short.csv:{}:", line + 1), "1 column".into()],
+        ),
+        (
+            "long.csv",
+            after(&good, &format!("1,2,3\n{good}")),
+            vec!["--by", "id"],
+            vec![format!("long.csv:{line}:"), "3 columns, the header has 2".into()],
+        ),
+        (
+            "open.csv",
+            after(&good, "1,\"never closed\n2,3\n"),
+            vec!["--by", "id"],
+            vec![format!("open.csv:{line}:"), "never closed".into()],
+        ),
+        (
+            "stray.csv",
+            after(&good, &format!("5\" pipe,x\n{good}")),
+            vec!["--by", "id"],
+            vec![
+                format!("stray.csv:{line}:"),
+                "inside the unquoted field of column 1".into(),
+            ],
+        ),
+        (
+            "behind.csv",
+            after(&good, &format!("1,\"a\"b\n{good}")),
+            vec!["--by", "id"],
+            vec![
+                format!("behind.csv:{line}:"),
+                "after the closing quote of column 2".into(),
+            ],
+        ),
+        (
+            "blank.csv",
+            "\nid,v\n1,2\n".into(),
+            vec!["--by", "id"],
+            vec!["blank.csv:1:".into(), "blank".into()],
+        ),
+        (
+            "torn header.csv",
+            "id,\"v\n1,2\n".into(),
+            vec!["--by", "id"],
+            vec!["torn header.csv:1:".into(), "never closed".into()],
+        ),
+        (
+            "json.jsonl",
+            format!("{}{{\"id\":1\n{{\"id\":2}}\n", "{\"id\":0}\n\n".repeat(2000)),
+            vec!["--by", "id"],
+            vec!["json.jsonl:4001:".into(), "not a JSON record".into()],
+        ),
+        (
+            "field.jsonl",
+            format!("{}{{\"di\":1}}\n", "{\"id\":0}\n".repeat(2000)),
+            vec!["--by", "id"],
+            vec!["field.jsonl:2001:".into(), "no `id`".into()],
+        ),
+        (
+            "object.jsonl",
+            "{\"id\":{}}\n".into(),
+            vec!["--by", "id"],
+            vec!["object.jsonl:1:".into(), "is an object".into()],
+        ),
+    ]
+}
+
+#[test]
+fn bad_input_is_told_by_file_and_line_and_leaves_nothing() {
+    let dir = TempDir::new().unwrap();
+    for (name, content, options, expected) in bad_inputs() {
+        let file = write(dir.path(), name, content);
+        for (ranks, nodes) in [(1, 1), (4, 2)] {
+            let out = dir.path().join(format!("out of {name}"));
+            let mut command = partition(ranks, nodes);
+            command.args(&options).arg("--out").arg(&out).arg(&file);
+            let done = run(command);
+            assert!(!done.status.success(), "{name}: {}", done.stdout);
+            for text in &expected {
+                assert!(
+                    done.stderr.contains(text.as_str()),
+                    "{name}, {ranks} ranks: {text:?} is not in {}",
+                    done.stderr
+                );
+            }
+            assert_eq!(leftovers(&out), Vec::<String>::new(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_file_at_fault_is_named_among_many() {
+    let dir = TempDir::new().unwrap();
+    let good = write(dir.path(), "good.csv", format!("k,v\n{}", "1,2\n".repeat(5000)));
+    let missing = dir.path().join("missing.csv");
+    let other = write(dir.path(), "other.csv", "k,w\n1,2\n");
+    let fewer = write(dir.path(), "fewer.csv", "k\n1\n");
+    let late = write(dir.path(), "late.csv", "k,v\n1,2\n\n3\n");
+    let cases = [
+        (missing, "missing.csv:1: cannot read: No such file"),
+        (dir.path().to_path_buf(), ":1: cannot read: it is a directory"),
+        (other, "other.csv:1: header differs: column 2 is `w`, in "),
+        (fewer, "fewer.csv:1: header differs: 1 columns, 2 in "),
+        (late, "late.csv:4: the record has 1 column, the header has 2"),
+    ];
+    for (bad, expected) in cases {
+        let out = dir.path().join("out");
+        let mut command = partition(4, 2);
+        command
+            .args(["--format", "csv", "--by", "k", "--out"])
+            .arg(&out)
+            .arg(&good)
+            .arg(&bad)
+            .arg(&good);
+        let done = run(command);
+        assert!(
+            !done.status.success() && done.stderr.contains(expected),
+            "{expected:?} is not in {}",
+            done.stderr
+        );
+        assert_eq!(leftovers(&out), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn every_rank_ends_with_the_bad_status() {
+    let dir = TempDir::new().unwrap();
+    let statuses = dir.path().join("statuses");
+    fs::create_dir(&statuses).unwrap();
+    let file = write(
+        dir.path(),
+        "bad.csv",
+        format!("k\n{}", "1\n".repeat(4000) + "1,2\n"),
+    );
+    let mut command = launched(4, 2, "sh");
+    let script = "\"$0\" partition --by k --out \"$1/out\" \"$1/bad.csv\"; echo $? > \"$1/statuses/$$\"";
+    command
+        .args(["-c", script, env!("CARGO_BIN_EXE_trihop")])
+        .arg(dir.path());
+    let done = run(command);
+    let told: Vec<String> = fs::read_dir(&statuses)
+        .unwrap()
+        .map(|entry| {
+            fs::read_to_string(entry.unwrap().path())
+                .unwrap()
+                .trim()
+                .to_owned()
+        })
+        .collect();
+    assert_eq!(told, ["1"; 4], "{}", done.stderr);
+    assert_eq!(
+        done.stderr.matches("bad.csv:4002:").count(),
+        1,
+        "told once: {}",
+        done.stderr
+    );
+    assert!(file.exists());
+}
+
+#[test]
+fn a_record_above_the_longest_message_is_told() {
+    let dir = TempDir::new().unwrap();
+    let file = write(
+        dir.path(),
+        "large.csv",
+        format!("k,v\n1,2\n3,{}\n4,5\n", "x".repeat(200_000)),
+    );
+    let out = dir.path().join("out");
+    let mut command = partition(4, 2);
+    command
+        .env("TRIHOP_MAX_MESSAGE_BYTES", "100000")
+        .args(["--by", "k", "--out"])
+        .arg(&out)
+        .arg(&file);
+    let done = run(command);
+    assert!(!done.status.success());
+    assert!(
+        done.stderr.contains("large.csv:3:") && done.stderr.contains("TRIHOP_MAX_MESSAGE_BYTES"),
+        "{}",
+        done.stderr
+    );
+    assert_eq!(leftovers(&out), Vec::<String>::new());
+}
+
+/// A file system of its own, gone at the end.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_leaves_nothing() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("small");
+    fs::create_dir(&out).unwrap();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+        .arg(&out)
+        .output();
+    if !mount.is_ok_and(|mount| mount.status.success()) {
+        eprintln!("skipped a_full_disk_is_told_and_leaves_nothing: mounting a small tmpfs needs root");
+        return;
+    }
+    let _mounted = Mounted(out.clone());
+    let rows: String = (0..20_000)
+        .map(|row| format!("{row},{}\n", "x".repeat(200)))
+        .collect();
+    let file = write(dir.path(), "big.csv", format!("k,v\n{rows}"));
+    for (ranks, nodes) in [(1, 1), (4, 2)] {
+        let mut command = partition(ranks, nodes);
+        command.args(["--by", "k", "--out"]).arg(&out).arg(&file);
+        let done = run(command);
+        assert!(!done.status.success());
+        assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
+        let named = done.stderr.lines().any(|line| {
+            line.split_once("part-")
+                .is_some_and(|(_, rest)| rest.as_bytes().get(5) == Some(&b':'))
+        });
+        assert!(named, "part and line are named: {}", done.stderr);
+        assert_eq!(leftovers(&out), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn bad_options_are_refused_before_anything_is_touched() {
+    let dir = TempDir::new().unwrap();
+    let file = write(dir.path(), "a.txt", "k\n1\n");
+    let out = dir.path().join("out");
+    for (options, io, expected) in [
+        (vec![], "auto", "tells no format"),
+        (vec!["--format", "csv"], "fast", "TRIHOP_IO=fast"),
+        (vec!["--format", "jsonl", "--by", "/a~x"], "auto", "JSON pointer"),
+    ] {
+        let mut command = partition(1, 1);
+        command
+            .env("TRIHOP_IO", io)
+            .args(&options)
+            .arg("--out")
+            .arg(&out)
+            .arg(&file);
+        if !options.contains(&"--by") {
+            command.args(["--by", "k"]);
+        }
+        let done = run(command);
+        assert_eq!(done.status.code(), Some(2), "{}", done.stderr);
+        assert!(
+            done.stderr.contains(expected),
+            "{expected:?} is not in {}",
+            done.stderr
+        );
+        assert!(!out.exists());
+    }
+}

@@ -1,0 +1,165 @@
+//! `trihop partition` as a user starts it, against a reference of its own.
+
+mod bad;
+mod inputs;
+mod reference;
+mod start;
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use inputs::tricky_tables;
+use reference::{CSV, Kind, check};
+use start::{leftovers, partition, run, write};
+
+/// Ranks and nodes; a job of one rank runs without launcher.
+const SHAPES: [(u32, u32); 7] = [(1, 1), (2, 1), (3, 1), (4, 2), (3, 3), (4, 4), (8, 2)];
+
+#[test]
+fn partitions_equal_a_single_process_reference() {
+    let dir = TempDir::new().unwrap();
+    let files = tricky_tables(dir.path());
+    for (ranks, nodes) in SHAPES {
+        for (key, io) in [("the key", "auto"), ("2", "plain")] {
+            let out = dir.path().join(format!("out-{ranks}-{nodes}-{io}"));
+            let mut command = partition(ranks, nodes);
+            command
+                .env("TRIHOP_IO", io)
+                .args(["--by", key, "--out"])
+                .arg(&out)
+                .args(&files);
+            let done = run(command).succeeded();
+            check(&out, &files, CSV, 1, ranks);
+            assert!(done.stdout.contains("nothing lost"), "{}", done.stdout);
+        }
+    }
+}
+
+#[test]
+fn few_bytes_for_many_ranks() {
+    let dir = TempDir::new().unwrap();
+    for (name, content) in [
+        ("none.csv", ""),
+        ("header.csv", "k"),
+        ("one.csv", "k\n1"),
+        ("two.csv", "k\r\n\"1\n2\"\r\n3\r\n"),
+    ] {
+        let file = write(dir.path(), name, content);
+        let out = dir.path().join(format!("out of {name}"));
+        let mut command = partition(8, 2);
+        command.args(["--by", "k", "--out"]).arg(&out).arg(&file);
+        run(command).succeeded();
+        check(&out, &[file], CSV, 0, 8);
+    }
+}
+
+#[test]
+fn tab_separated_with_and_without_quotes() {
+    let dir = TempDir::new().unwrap();
+    let quoted = write(dir.path(), "quoted.tsv", "k\tv\n\"a\tb\"\t\"1\n2\"\nc,\t3\n");
+    let rows: String = (0..500)
+        .map(|row| format!("\"{} inch\t5\" pipe {row}\n", row % 17))
+        .collect();
+    let bare = write(dir.path(), "bare.tsv", format!("k\tv\n{rows}"));
+    for (file, quotes) in [(quoted, true), (bare, false)] {
+        let out = dir.path().join(format!("out-{quotes}"));
+        let mut command = partition(4, 2);
+        command.args(["--by", "k", "--out"]).arg(&out).arg(&file);
+        if !quotes {
+            command.arg("--no-quotes");
+        }
+        run(command).succeeded();
+        check(
+            &out,
+            &[file],
+            Kind::Table {
+                separator: b'\t',
+                quotes,
+            },
+            0,
+            4,
+        );
+    }
+}
+
+#[test]
+fn json_lines_by_name_and_pointer() {
+    let dir = TempDir::new().unwrap();
+    let rows: String = (0..2000)
+        .map(|row| match row % 4 {
+            0 => format!("{{\"key\":{row},\"x\":\"\\\"\"}}\n"),
+            1 => format!("{{\"x\":[{{}}],\"key\":\"name \\u00e9 {row}\"}}\r\n"),
+            2 => format!(" {{ \"key\" : null , \"n\" : {row} }}\n\n"),
+            _ => format!("{{\"key\":\"{}\",\"n\":{row}}}\n", "z".repeat(row)),
+        })
+        .collect();
+    let file = write(
+        dir.path(),
+        "rows.jsonl",
+        format!("\u{FEFF}{rows}{{\"key\":true}}"),
+    );
+    for key in ["key", "/key"] {
+        let out = dir.path().join(format!("out{}", key.len()));
+        let mut command = partition(4, 2);
+        command
+            .args(["--json", "--by", key, "--out"])
+            .arg(&out)
+            .arg(&file);
+        let done = run(command).succeeded();
+        check(&out, std::slice::from_ref(&file), Kind::Lines, 0, 4);
+        assert!(
+            done.stdout.contains("\"command\":\"partition\""),
+            "{}",
+            done.stdout
+        );
+    }
+}
+
+#[test]
+fn old_partitions_are_replaced_only_by_force() {
+    let dir = TempDir::new().unwrap();
+    let file = write(dir.path(), "a.csv", format!("k,v\n{}", "1,2\n3,4\n".repeat(100)));
+    let out = dir.path().join("out");
+    let start = |ranks, options: &[&str]| {
+        let mut command = partition(ranks, 1);
+        command
+            .args(options)
+            .args(["--by", "k", "--out"])
+            .arg(&out)
+            .arg(&file);
+        run(command)
+    };
+    start(4, &[]).succeeded();
+    let refused = start(2, &[]);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("already holds") && refused.stderr.contains("--force"),
+        "{}",
+        refused.stderr
+    );
+    check(&out, std::slice::from_ref(&file), CSV, 0, 4);
+    start(2, &["--force"]).succeeded();
+    check(&out, std::slice::from_ref(&file), CSV, 0, 2);
+    fs::write(&file, "k,v\n1\n").unwrap();
+    assert_eq!(start(2, &["--force"]).status.code(), Some(1));
+    assert_eq!(leftovers(&out).len(), 3, "a failed job leaves the old partitions");
+}
+
+#[test]
+fn the_real_input_is_partitioned_without_loss() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/cities.csv");
+    if !file.exists() {
+        eprintln!("skipped the_real_input_is_partitioned_without_loss: data/fetch.sh was not run");
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    for (key, column) in [("geonameid", 0), ("countrycode", 4)] {
+        let out = dir.path().join(key);
+        let mut command = partition(8, 2);
+        command.args(["--by", key, "--out"]).arg(&out).arg(&file);
+        run(command).succeeded();
+        check(&out, std::slice::from_ref(&file), CSV, column, 8);
+    }
+}
