@@ -1,0 +1,44 @@
+# Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check deny bench verbs
+.NOTPARALLEL:
+
+# rustup puts cargo there and leaves the rest to the next login.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+target := $(or $(CARGO_TARGET_DIR),target)
+trihop := $(target)/release/trihop
+
+help: ## Shows this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+run: ## Partitions the places of the world by country, on 8 ranks over 2 simulated nodes
+	@tools/install.sh build
+	cargo build --locked --release --package trihop-cli
+	@sh data/fetch.sh
+	$(trihop) run -n 8 --nodes 2 -- $(trihop) partition --by countrycode --out target/parts --force data/cities.csv
+
+test: ## Runs all tests
+	@tools/install.sh test
+	.ci/test
+
+check: ## Checks formatting, lints, documentation, and the lock-free structures with loom
+	@tools/install.sh check
+	.ci/fmt
+	.ci/clippy
+	.ci/doc
+	.ci/loom
+
+deny: ## Checks licences and known faults of the dependencies
+	@tools/install.sh deny
+	.ci/deny
+
+bench: ## Measures
+	@tools/install.sh build
+	cargo bench --locked --package trihop-benches
+
+verbs: ## Runs the fabric tests, exchange and partition over RDMA verbs, in a guest with software RDMA
+	@tools/install.sh verbs
+	@sh data/fetch.sh
+	tools/verbs-run.sh

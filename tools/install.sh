@@ -1,0 +1,124 @@
+#!/bin/sh
+# install.sh GROUP...: sees to it that what the groups need is there, or says in one sentence what is missing.
+#
+#   build   Rust, a C compiler, libfabric with its headers, libclang (it reads those headers)
+#   check   rustfmt and clippy
+#   test    the MPI launchers that tests start ranks with
+#   deny    cargo-deny
+#   verbs   what tools/verbs-vm.sh builds its guest with
+#
+# Debian packages are installed only where something is missing and only as root. Asks nothing, so that it runs in CI.
+set -eu
+cd "$(dirname "$0")/.."
+
+missing='' # what is not there, for people
+packages='' # the Debian packages that have it
+
+fail() {
+    echo "tools/install.sh: $*" >&2
+    exit 1
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+exists() { # FILE...: a pattern that matched nothing names no file
+    for file in "$@"; do
+        [ ! -e "$file" ] || return 0
+    done
+    return 1
+}
+
+needs() { # WHAT PACKAGE...
+    missing="$missing${missing:+, }$1"
+    shift
+    packages="$packages${packages:+ }$*"
+}
+
+c_compiler_links() {
+    has cc && echo 'int main(void) { return 0; }' | cc -include stdio.h -x c -o /dev/null - 2>/dev/null
+}
+
+libfabric_is_there() {
+    has pkg-config && pkg-config --exists 'libfabric >= 1.17'
+}
+
+# The library alone is not enough: without its own headers (stddef.h) it reads nobody else's.
+libclang_is_there() {
+    [ -z "${LIBCLANG_PATH:-}" ] || return 0
+    exists /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* /usr/lib64/libclang*.so* /usr/lib64/llvm*/lib/libclang*.so* &&
+        exists /usr/lib/llvm-*/lib/clang/*/include/stddef.h /usr/lib/clang/*/include/stddef.h /usr/lib64/clang/*/include/stddef.h
+}
+
+rust_is_there() {
+    needed=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    remedy="install Rust $needed or newer, for instance with rustup (rustup.rs), and run this again"
+    has cargo || fail "cargo is missing; $remedy"
+    found=$(cargo --version | cut -d' ' -f2)
+    [ "$(printf '%s\n%s\n' "$needed" "$found" | sort -V | head -n 1)" = "$needed" ] ||
+        fail "cargo is $found but Rust $needed is needed; $remedy"
+}
+
+rust_component() { # SUBCOMMAND COMPONENT
+    cargo "$1" --version >/dev/null 2>&1 && return 0
+    has rustup || fail "cargo $1 is missing; install the $2 package of the system that cargo came with"
+    rustup component add "$2" >&2
+}
+
+group_build() {
+    rust_is_there
+    c_compiler_links || needs 'a C compiler' gcc libc6-dev
+    has pkg-config || needs pkg-config pkg-config
+    libfabric_is_there || needs 'libfabric 1.17 or newer with its headers' libfabric-dev
+    libclang_is_there || needs libclang libclang-dev
+}
+
+group_check() {
+    group_build
+    rust_component fmt rustfmt
+    rust_component clippy clippy
+}
+
+group_test() {
+    group_build
+    # Elsewhere these have other names; tests that find no launcher say so and are skipped.
+    has apt-get || return 0
+    has mpiexec.mpich || needs 'mpiexec of MPICH' mpich
+    has mpirun.openmpi || needs 'mpirun of Open MPI' openmpi-bin
+}
+
+group_deny() {
+    rust_is_there
+    has cargo-deny || cargo install --locked cargo-deny
+}
+
+group_verbs() {
+    group_build
+    has apt-get || fail "the guest is made of Debian packages, so it can only be built where there is apt-get"
+    PATH=$PATH:/usr/sbin:/sbin
+    has mke2fs || needs mke2fs e2fsprogs
+    has awk || needs awk gawk
+    has flock || needs flock util-linux
+}
+
+install_packages() {
+    [ -n "$packages" ] || return 0
+    has apt-get || fail "missing: $missing. Install libfabric-devel, clang-devel, pkgconf and gcc on RHEL, or libfabric-devel," \
+        "clang-devel, pkg-config and gcc on SLES, and run this again"
+    [ "$(id -u)" = 0 ] || fail "missing: $missing. Run \`apt-get update && apt-get install $packages\` as root, then this again"
+    echo "tools/install.sh: installing $packages" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq >&2
+    # shellcheck disable=SC2086 # a list of names
+    apt-get install -y -qq --no-install-recommends $packages >&2
+}
+
+[ $# -gt 0 ] || fail "which of build, check, test, deny, verbs?"
+for group in "$@"; do
+    case $group in
+    build | check | test | deny | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, deny, verbs" ;;
+    esac
+done
+install_packages
