@@ -7,8 +7,8 @@
 //! Start with [`Job`]; send byte records with [`Shuffle`] and typed items with [`Stream`].
 
 pub use trihop_shuffle::{
-    Error, Item, ItemOutbox, Job, Message, NodeId, Options, Outbox, Queues, Rank, Reduce, Reservation, Result,
-    Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology, route,
+    Error, Item, ItemOutbox, Job, Message, NodeId, Options, Outbox, Queues, Rank, Reduce, Reservation,
+    Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology, route,
 };
 
 /// The layer below: links, rings, memory, bootstrap.

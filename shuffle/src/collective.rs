@@ -72,7 +72,10 @@ impl Ticket {
     }
 
     fn from_word(word: u64) -> Self {
-        Self { channel: (word >> 48) as u16, number: word & ((1 << 48) - 1) }
+        Self {
+            channel: (word >> 48) as u16,
+            number: word & ((1 << 48) - 1),
+        }
     }
 }
 
@@ -150,7 +153,10 @@ impl Collectives {
     /// Contributes to the next collective of a channel; every rank does so in the same order.
     pub fn begin(&mut self, channel: u16, operation: Operation, contribution: &[u8]) -> Ticket {
         let next = self.next.entry(channel).or_insert(0);
-        let ticket = Ticket { channel, number: *next };
+        let ticket = Ticket {
+            channel,
+            number: *next,
+        };
         *next += 1;
         let rank = self.rank;
         let entry = self.entry(ticket);
@@ -203,7 +209,9 @@ impl Collectives {
         let children = self.children.len() as u32;
         let parent = self.parent;
         let entry = self.entry(ticket);
-        let (true, true, false) = (entry.began, entry.heard == children, entry.up_sent) else { return };
+        let (true, true, false) = (entry.began, entry.heard == children, entry.up_sent) else {
+            return;
+        };
         let operation = entry.operation.expect("set when it began");
         entry.up_sent = true;
         let data = match operation {
@@ -219,14 +227,17 @@ impl Collectives {
             }
         };
         match parent {
-            Some(target) => self.outgoing.push_back(message(target, operation.code(), ticket, &data)),
+            Some(target) => self
+                .outgoing
+                .push_back(message(target, operation.code(), ticket, &data)),
             None => self.finish(ticket, operation, data),
         }
     }
 
     fn finish(&mut self, ticket: Ticket, operation: Operation, data: Vec<u8>) {
         for &target in &self.children {
-            self.outgoing.push_back(message(target, operation.code() | DOWN, ticket, &data));
+            self.outgoing
+                .push_back(message(target, operation.code() | DOWN, ticket, &data));
         }
         self.entry(ticket).result = Some(data);
     }
@@ -260,8 +271,12 @@ impl Collectives {
 }
 
 fn merge(entry: &mut Pending, operation: Operation, data: &[u8]) {
-    let Operation::Reduce(reduce) = operation else { return };
-    let values = data.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
+    let Operation::Reduce(reduce) = operation else {
+        return;
+    };
+    let values = data
+        .chunks_exact(8)
+        .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
     if entry.operation.is_none() {
         entry.operation = Some(operation);
         entry.reduced = values.collect();
@@ -274,8 +289,12 @@ fn merge(entry: &mut Pending, operation: Operation, data: &[u8]) {
 
 fn ungather(mut data: &[u8], mut take: impl FnMut(u32, &[u8])) -> bool {
     while !data.is_empty() {
-        let Some((rank, rest)) = data.split_first_chunk::<4>() else { return false };
-        let Some((length, rest)) = rest.split_first_chunk::<4>() else { return false };
+        let Some((rank, rest)) = data.split_first_chunk::<4>() else {
+            return false;
+        };
+        let Some((length, rest)) = rest.split_first_chunk::<4>() else {
+            return false;
+        };
         let Some((bytes, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize) else {
             return false;
         };

@@ -119,7 +119,16 @@ impl Default for Options {
 }
 
 /// Variables that belong to the launcher, the command line or the logs, not to [`Options`].
-const NOT_OPTIONS: [&str; 8] = ["BOOT_FD", "RANK", "SIZE", "NODE_SIZES", "NODE", "IO", "SEED", "LOG"];
+const NOT_OPTIONS: [&str; 8] = [
+    "BOOT_FD",
+    "RANK",
+    "SIZE",
+    "NODE_SIZES",
+    "NODE",
+    "IO",
+    "SEED",
+    "LOG",
+];
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
@@ -172,14 +181,18 @@ impl Options {
                 fi_provider = Some(value);
                 continue;
             }
-            let Some(key) = name.strip_prefix("TRIHOP_") else { continue };
+            let Some(key) = name.strip_prefix("TRIHOP_") else {
+                continue;
+            };
             if NOT_OPTIONS.contains(&key) {
                 continue;
             }
-            options.set(&key.to_lowercase(), &value).map_err(|error| match error {
-                Error::Config { why, .. } => Error::config(&name, why),
-                other => other,
-            })?;
+            options
+                .set(&key.to_lowercase(), &value)
+                .map_err(|error| match error {
+                    Error::Config { why, .. } => Error::config(&name, why),
+                    other => other,
+                })?;
         }
         if options.provider.is_none() {
             options.provider = fi_provider;
@@ -194,7 +207,10 @@ impl Options {
     /// An unknown name (with the nearest one) or a value that does not parse.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
-            value.trim().parse().map_err(|_| Error::config(key, format!("`{value}` is not a whole number in range")))
+            value
+                .trim()
+                .parse()
+                .map_err(|_| Error::config(key, format!("`{value}` is not a whole number in range")))
         }
         let stream = &mut self.stream;
         match key {
@@ -226,7 +242,12 @@ impl Options {
                 self.mover = Some(match value {
                     "read" => Mover::Read,
                     "segments" => Mover::Segments,
-                    _ => return Err(Error::config(key, format!("`{value}` is neither `read` nor `segments`"))),
+                    _ => {
+                        return Err(Error::config(
+                            key,
+                            format!("`{value}` is neither `read` nor `segments`"),
+                        ));
+                    }
                 });
             }
             "loopback" => {
@@ -243,7 +264,10 @@ impl Options {
                     .iter()
                     .max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
                 let nearest = nearest.expect("the list is not empty");
-                return Err(Error::config(key, format!("no such option; the nearest is `{nearest}`")));
+                return Err(Error::config(
+                    key,
+                    format!("no such option; the nearest is `{nearest}`"),
+                ));
             }
         }
         Ok(())
@@ -258,7 +282,12 @@ impl Options {
         if let Some(bytes) = self.eager_bytes {
             range("eager_bytes", bytes, 192, 16 << 20)?;
         }
-        range("bootstrap_timeout_ms", self.bootstrap_timeout_ms as usize, 1, 86_400_000)?;
+        range(
+            "bootstrap_timeout_ms",
+            self.bootstrap_timeout_ms as usize,
+            1,
+            86_400_000,
+        )?;
         range("peer_timeout_ms", self.peer_timeout_ms as usize, 1, usize::MAX)
     }
 
@@ -272,7 +301,10 @@ fn range(key: &str, value: usize, low: usize, high: usize) -> Result<()> {
     if (low..=high).contains(&value) {
         Ok(())
     } else {
-        Err(Error::config(key, format!("{value} is not between {low} and {high}")))
+        Err(Error::config(
+            key,
+            format!("{value} is not between {low} and {high}"),
+        ))
     }
 }
 
@@ -294,7 +326,12 @@ impl StreamOptions {
         range("run_table_bytes", self.run_table_bytes, self.run_bytes, 1 << 30)?;
         range("lane_budget_bytes", self.lane_budget_bytes, 8192, 1 << 32)?;
         range("spill_bytes", self.spill_bytes, 1024, 1 << 32)?;
-        range("handler_reserve_bytes", self.handler_reserve_bytes, 0, self.spill_bytes / 2)?;
+        range(
+            "handler_reserve_bytes",
+            self.handler_reserve_bytes,
+            0,
+            self.spill_bytes / 2,
+        )?;
         range("max_message_bytes", self.max_message_bytes, 0, u32::MAX as usize)?;
         range("reassembly_bytes", self.reassembly_bytes, 1, 1 << 40)?;
         range("send_pool_bytes", self.send_pool_bytes, 1, 1 << 32)?;
@@ -323,8 +360,16 @@ mod tests {
 
     #[test]
     fn environment_names_are_field_names() {
-        let options = from(&[("TRIHOP_REMOTE_MAXRPC", "9"), ("TRIHOP_MOVER", "read"), ("HOME", "/")]).unwrap();
-        assert_eq!((options.stream.remote_maxrpc, options.mover), (9, Some(Mover::Read)));
+        let options = from(&[
+            ("TRIHOP_REMOTE_MAXRPC", "9"),
+            ("TRIHOP_MOVER", "read"),
+            ("HOME", "/"),
+        ])
+        .unwrap();
+        assert_eq!(
+            (options.stream.remote_maxrpc, options.mover),
+            (9, Some(Mover::Read))
+        );
         let options = from(&[("FI_PROVIDER", "shm")]).unwrap();
         assert_eq!(options.provider.as_deref(), Some("shm"));
     }
@@ -332,7 +377,10 @@ mod tests {
     #[test]
     fn unknown_and_impossible_values_are_refused_with_the_reason() {
         let text = from(&[("TRIHOP_REMOTE_MAXRCP", "9")]).unwrap_err().to_string();
-        assert!(text.contains("TRIHOP_REMOTE_MAXRCP") && text.contains("remote_maxrpc"), "{text}");
+        assert!(
+            text.contains("TRIHOP_REMOTE_MAXRCP") && text.contains("remote_maxrpc"),
+            "{text}"
+        );
         let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")]).unwrap_err().to_string();
         assert!(text.contains("remote_maxrpc") && text.contains("1024"), "{text}");
         assert!(from(&[("TRIHOP_RUN_BYTES", "many")]).is_err());

@@ -92,7 +92,12 @@ const SPARE_BUFFERS: usize = 64;
 
 impl DeliveryQueue {
     pub fn new(limit_records: usize) -> Self {
-        Self { entries: VecDeque::new(), spare: Vec::new(), records: 0, limit_records }
+        Self {
+            entries: VecDeque::new(),
+            spare: Vec::new(),
+            records: 0,
+            limit_records,
+        }
     }
 
     /// Records that wait.
@@ -115,7 +120,12 @@ impl DeliveryQueue {
         words.clear();
         words.resize(bytes.len().div_ceil(8), 0);
         zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..bytes.len()].copy_from_slice(bytes);
-        self.entries.push_back(Entry { words, bytes: bytes.len(), records, whole });
+        self.entries.push_back(Entry {
+            words,
+            bytes: bytes.len(),
+            records,
+            whole,
+        });
         self.records += records;
     }
 
@@ -125,7 +135,9 @@ impl DeliveryQueue {
         job_size: u32,
         take: impl FnOnce(Delivery<'_>) -> Result<(), BadRun>,
     ) -> Result<bool, BadRun> {
-        let Some(entry) = self.entries.pop_front() else { return Ok(false) };
+        let Some(entry) = self.entries.pop_front() else {
+            return Ok(false);
+        };
         let bytes = &zerocopy::IntoBytes::as_bytes(&entry.words[..])[..entry.bytes];
         let taken = match entry.whole {
             Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
@@ -170,7 +182,12 @@ pub(crate) struct Reassembly {
 impl Reassembly {
     pub fn new(feeders: usize, limit_bytes: usize, max_record_bytes: usize) -> Self {
         let partials = (0..feeders).map(|_| None).collect();
-        Self { partials, reserved_bytes: 0, limit_bytes, max_record_bytes }
+        Self {
+            partials,
+            reserved_bytes: 0,
+            limit_bytes,
+            max_record_bytes,
+        }
     }
 
     /// Bytes that records in reassembly will take when they are whole.
@@ -206,12 +223,16 @@ impl Reassembly {
             debug_assert_eq!(run.payload.len() - rest.len(), FRAGMENT_HEADER_BYTES);
         }
         let place = &mut self.partials[feeder];
-        let partial = place.as_mut().ok_or(BadRun::Fragment("a fragment without a beginning"))?;
+        let partial = place
+            .as_mut()
+            .ok_or(BadRun::Fragment("a fragment without a beginning"))?;
         if partial.source != run.header.source {
             return Err(BadRun::Fragment("fragments of two sources"));
         }
         let missing = partial.total - partial.bytes.len();
-        partial.bytes.extend_from_slice(&payload[..payload.len().min(missing)]);
+        partial
+            .bytes
+            .extend_from_slice(&payload[..payload.len().min(missing)]);
         let last = run.header.flags == run_flags::LAST;
         match (partial.bytes.len() == partial.total, last) {
             (true, true) => {
@@ -237,7 +258,13 @@ mod tests {
         frame.extend_from_slice(payload);
         frame.resize(frame.len().next_multiple_of(8), 0);
         let length = frame.len();
-        RunHeader { target: 0, source, count: 0, flags }.write(length, &mut frame);
+        RunHeader {
+            target: 0,
+            source,
+            count: 0,
+            flags,
+        }
+        .write(length, &mut frame);
         frame
     }
 
@@ -257,11 +284,17 @@ mod tests {
     #[test]
     fn fragments_become_a_record() {
         let mut reassembly = Reassembly::new(2, 100, 1000);
-        assert!(matches!(add(&mut reassembly, 0, &first(13, b"01234567")), Ok(Assembled::Growing)));
+        assert!(matches!(
+            add(&mut reassembly, 0, &first(13, b"01234567")),
+            Ok(Assembled::Growing)
+        ));
         assert_eq!(reassembly.reserved_bytes(), 13);
         match add(&mut reassembly, 0, &fragment(run_flags::LAST, 3, b"89abc")) {
             Ok(Assembled::Whole(record)) => {
-                assert_eq!((record.source, record.kind, &record.bytes[..]), (3, 5, &b"0123456789abc"[..]));
+                assert_eq!(
+                    (record.source, record.kind, &record.bytes[..]),
+                    (3, 5, &b"0123456789abc"[..])
+                );
             }
             _ => panic!("not whole"),
         }
@@ -271,8 +304,14 @@ mod tests {
     #[test]
     fn the_limit_delays_a_beginning_and_never_a_continuation() {
         let mut reassembly = Reassembly::new(3, 100, 1000);
-        assert!(matches!(add(&mut reassembly, 0, &first(900, b"01234567")), Ok(Assembled::Growing)));
-        assert!(matches!(add(&mut reassembly, 1, &first(10, b"01234567")), Ok(Assembled::Later)));
+        assert!(matches!(
+            add(&mut reassembly, 0, &first(900, b"01234567")),
+            Ok(Assembled::Growing)
+        ));
+        assert!(matches!(
+            add(&mut reassembly, 1, &first(10, b"01234567")),
+            Ok(Assembled::Later)
+        ));
         let middle = fragment(run_flags::MORE, 3, &[1; 64]);
         assert!(matches!(add(&mut reassembly, 0, &middle), Ok(Assembled::Growing)));
     }

@@ -27,7 +27,12 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     let mut bound = 0usize;
     {
         let out = core.out.borrow();
-        writeln!(writer, "  open runs: {} in a table of {} bytes", out.runs.open_runs(), out.runs.bytes())?;
+        writeln!(
+            writer,
+            "  open runs: {} in a table of {} bytes",
+            out.runs.open_runs(),
+            out.runs.bytes()
+        )?;
         writeln!(
             writer,
             "  spill: {} records, {} of {} bytes; long record: {} bytes left",
@@ -65,8 +70,8 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             )?;
         }
         bound += out.runs.bytes() + core.options.spill_bytes;
-        let send_pools = queues.batches.as_ref().map_or(0, |p| p.bytes())
-            + core.notices.as_ref().map_or(0, |p| p.bytes());
+        let send_pools =
+            queues.batches.as_ref().map_or(0, |p| p.bytes()) + core.notices.as_ref().map_or(0, |p| p.bytes());
         bound += send_pools;
         write!(
             writer,
@@ -88,7 +93,11 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                 layout.lanes(),
                 layout.lane_bytes()
             )?;
-            writeln!(writer, "  in reassembly: {} bytes", inbound.reassembly.reserved_bytes())?;
+            writeln!(
+                writer,
+                "  in reassembly: {} bytes",
+                inbound.reassembly.reserved_bytes()
+            )?;
             if let Some(links) = &inbound.links {
                 writeln!(
                     writer,
@@ -98,7 +107,10 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                 )?;
             }
         }
-        Err(_) => writeln!(writer, " + (inbox and receive side are in use by a handler up the stack)")?,
+        Err(_) => writeln!(
+            writer,
+            " + (inbox and receive side are in use by a handler up the stack)"
+        )?,
     }
     if let Ok(sink) = core.sink.try_borrow() {
         match &*sink {

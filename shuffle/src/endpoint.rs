@@ -37,7 +37,10 @@ pub(crate) struct LinkPeer {
 /// Nodes whose traffic from this node passes through this rank, ascending.
 pub(crate) fn represented_nodes(topology: &Topology) -> Vec<u32> {
     let (mine, step) = (topology.local_rank(), topology.local_size());
-    (mine..topology.nodes()).step_by(step as usize).filter(|&n| NodeId(n) != topology.node()).collect()
+    (mine..topology.nodes())
+        .step_by(step as usize)
+        .filter(|&n| NodeId(n) != topology.node())
+        .collect()
 }
 
 /// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
@@ -51,14 +54,21 @@ pub(crate) struct Shape {
 impl Shape {
     /// Lanes share `lane_budget_bytes` of the fullest node; a frame is at most a quarter of a lane.
     pub fn new(topology: &Topology, options: &StreamOptions) -> Self {
-        let fullest = (0..topology.nodes()).map(|n| topology.local_size_of(NodeId(n))).max().unwrap_or(1);
+        let fullest = (0..topology.nodes())
+            .map(|n| topology.local_size_of(NodeId(n)))
+            .max()
+            .unwrap_or(1);
         let affordable = options.lane_budget_bytes / (2 * fullest as usize);
         let lane_bytes = (affordable.next_power_of_two() / if affordable.is_power_of_two() { 1 } else { 2 })
             .clamp(4096, 65536) as u32;
         let frame_bytes = lane_bytes as usize / 4;
         debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
         let batch_bytes = batch_buffer_bytes(options.remote_buftarget_bytes, frame_bytes);
-        Self { lane_bytes, frame_bytes, batch_bytes }
+        Self {
+            lane_bytes,
+            frame_bytes,
+            batch_bytes,
+        }
     }
 }
 
@@ -84,12 +94,22 @@ impl Prepared {
     pub fn agreement(&self, eager_bytes: usize) -> u64 {
         let text = format!(
             "{}/{}/{}/{:?}/{}/{}/{}",
-            self.id, self.name, self.item_bytes, self.shape, self.options.remote_maxrpc,
-            self.options.small_slot_bytes, eager_bytes
+            self.id,
+            self.name,
+            self.item_bytes,
+            self.shape,
+            self.options.remote_maxrpc,
+            self.options.small_slot_bytes,
+            eager_bytes
         );
-        text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+        })
     }
 }
+
+/// Messages of collectives that have arrived: kind and bytes.
+type Heard = Rc<RefCell<VecDeque<(u32, Vec<u8>)>>>;
 
 /// One rank's part of a job. Stays on the thread that made it.
 pub(crate) struct Endpoint<'h> {
@@ -102,7 +122,7 @@ pub(crate) struct Endpoint<'h> {
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
     pub collectives: RefCell<Collectives>,
-    heard: Rc<RefCell<VecDeque<(u32, Vec<u8>)>>>,
+    heard: Heard,
     next_stream: Cell<u16>,
 }
 
@@ -137,15 +157,30 @@ impl<'h> Endpoint<'h> {
         let shape = Shape::new(&self.topology, options);
         let largest_item = shape.frame_bytes - 64;
         if item_bytes > largest_item {
-            return Err(Error::TooLarge { bytes: item_bytes, limit: largest_item });
+            return Err(Error::TooLarge {
+                bytes: item_bytes,
+                limit: largest_item,
+            });
         }
         let layout = InboxLayout::new(2 * self.topology.local_size(), shape.lane_bytes)?;
         let segment = Segment::create(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         let id = self.next_stream.get();
-        self.next_stream.set(id.checked_add(1).ok_or_else(|| Error::config("stream", "65,536 streams are open"))?);
+        self.next_stream.set(
+            id.checked_add(1)
+                .ok_or_else(|| Error::config("stream", "65,536 streams are open"))?,
+        );
         let (name, options) = (name.to_owned(), options.clone());
-        Ok(Prepared { id, name, options, item_bytes, shape, layout, segment, inbox })
+        Ok(Prepared {
+            id,
+            name,
+            options,
+            item_bytes,
+            shape,
+            layout,
+            segment,
+            inbox,
+        })
     }
 
     /// Second half: attaches the inboxes of the node's ranks (by local rank, the own one included) and the links.
@@ -155,11 +190,22 @@ impl<'h> Endpoint<'h> {
         segments: &[Arc<Segment>],
         sink: Sink<'h>,
     ) -> Result<Rc<Core<'h>>> {
-        let Prepared { id, name, options, item_bytes, shape, layout, mut inbox, .. } = prepared;
+        let Prepared {
+            id,
+            name,
+            options,
+            item_bytes,
+            shape,
+            layout,
+            mut inbox,
+            ..
+        } = prepared;
         let me = self.topology.local_rank();
         for local in 0..self.topology.local_size() {
             for class in [LaneClass::Origin, LaneClass::Relay] {
-                inbox.lane(lane_of(local, class)).set_bell(Arc::clone(&self.bells[local as usize]));
+                inbox
+                    .lane(lane_of(local, class))
+                    .set_bell(Arc::clone(&self.bells[local as usize]));
             }
         }
         let lanes = |class: LaneClass, publish: usize, maxrpc: u32| -> Result<Vec<LaneQueue>> {
@@ -169,15 +215,34 @@ impl<'h> Endpoint<'h> {
                 .map(|(segment, bell)| {
                     let lane = lane_of(me, class);
                     let producer = Producer::new(Arc::clone(segment), layout, lane, Arc::clone(bell))?;
-                    Ok(LaneQueue::new(producer, publish, publish.saturating_mul(maxrpc as usize)))
+                    Ok(LaneQueue::new(
+                        producer,
+                        publish,
+                        publish.saturating_mul(maxrpc as usize),
+                    ))
                 })
                 .collect()
         };
-        let origin = lanes(LaneClass::Origin, options.origin_buftarget_bytes, options.origin_maxrpc)?;
-        let relay = lanes(LaneClass::Relay, options.relay_buftarget_bytes, options.relay_maxrpc)?;
+        let origin = lanes(
+            LaneClass::Origin,
+            options.origin_buftarget_bytes,
+            options.origin_maxrpc,
+        )?;
+        let relay = lanes(
+            LaneClass::Relay,
+            options.relay_buftarget_bytes,
+            options.relay_maxrpc,
+        )?;
         let mut link = self.link.borrow_mut();
-        let mover = link.as_ref().map_or(trihop_transport::link::Mover::Read, |l| l.limits().mover);
-        let identity = Identity { stream: id, rank: self.topology.rank().0, cookie: self.cookie, mover };
+        let mover = link
+            .as_ref()
+            .map_or(trihop_transport::link::Mover::Read, |l| l.limits().mover);
+        let identity = Identity {
+            stream: id,
+            rank: self.topology.rank().0,
+            cookie: self.cookie,
+            mover,
+        };
         let (mut remotes, mut batches, mut notices, mut links) = (Vec::new(), None, None, None);
         if let Some(link) = link.as_deref_mut().filter(|_| !self.link_peers.is_empty()) {
             let count = self.link_peers.len();
@@ -190,7 +255,8 @@ impl<'h> Endpoint<'h> {
             };
             let maxrpc = options.remote_maxrpc;
             let wanted = count * (maxrpc as usize + 1);
-            let slots = (options.send_pool_bytes / sizes.buffer_bytes).clamp(2 * count, wanted.max(2 * count));
+            let slots =
+                (options.send_pool_bytes / sizes.buffer_bytes).clamp(2 * count, wanted.max(2 * count));
             batches = Some(link.create_pool(sizes.buffer_bytes, slots)?);
             notices = Some(link.create_pool(CONTROL_BYTES, count * maxrpc as usize + 1)?);
             remotes = self
@@ -198,14 +264,25 @@ impl<'h> Endpoint<'h> {
                 .iter()
                 .map(|p| RemoteQueue::new(p.rank, p.peer, sizes, maxrpc))
                 .collect();
-            let plan =
-                LinkPlan { links: count, maxrpc, sizes, receive_pool_bytes: options.receive_pool_bytes };
+            let plan = LinkPlan {
+                links: count,
+                maxrpc,
+                sizes,
+                receive_pool_bytes: options.receive_pool_bytes,
+            };
             links = Some(Links::open(link, identity, &plan)?);
         }
         drop(link);
         let nodes = self.link_peers.iter().map(|p| p.node).collect();
         let route = ThreeHop::new(self.topology.clone());
-        let queues = Queues { route, origin, relay, remotes, nodes, batches };
+        let queues = Queues {
+            route,
+            origin,
+            relay,
+            remotes,
+            nodes,
+            batches,
+        };
         let (rank, size) = (self.topology.rank().0, self.topology.size());
         let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);
         let inbound = Inbound::new(inbox, links, &options);
@@ -296,7 +373,9 @@ impl<'h> Endpoint<'h> {
         let mut index = 0;
         // The list may grow while we walk it, never shrink.
         loop {
-            let Some(core) = self.streams.borrow().get(index).map(Rc::clone) else { break };
+            let Some(core) = self.streams.borrow().get(index).map(Rc::clone) else {
+                break;
+            };
             if core.out.try_borrow_mut().is_err() {
                 return Err(Error::Nested("poll with an open reservation"));
             }
@@ -345,9 +424,15 @@ impl<'h> Endpoint<'h> {
             }
         }
         let streams = self.streams.borrow();
-        let Some(system) = streams.first() else { return Ok(worked) };
+        let Some(system) = streams.first() else {
+            return Ok(worked);
+        };
         while let Some(message) = collectives.front() {
-            match system.out.borrow_mut().try_send(message.target, message.kind, &message.bytes) {
+            match system
+                .out
+                .borrow_mut()
+                .try_send(message.target, message.kind, &message.bytes)
+            {
                 Ok(()) => {
                     collectives.pop();
                     worked = true;
@@ -361,7 +446,9 @@ impl<'h> Endpoint<'h> {
 
     /// Contributes to a collective on the job's own channel.
     pub fn begin_collective(&self, operation: Operation, contribution: &[u8]) -> Ticket {
-        self.collectives.borrow_mut().begin(SYSTEM_STREAM, operation, contribution)
+        self.collectives
+            .borrow_mut()
+            .begin(SYSTEM_STREAM, operation, contribution)
     }
 
     /// Result of a collective, once it is there.

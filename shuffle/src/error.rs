@@ -33,7 +33,9 @@ pub enum Error {
     #[error("shuffle `{0}` is shut down")]
     Closed(String),
     /// The ranks do not agree about a stream.
-    #[error("stream `{name}` differs between ranks: {why}; open the same streams in the same order on every rank")]
+    #[error(
+        "stream `{name}` differs between ranks: {why}; open the same streams in the same order on every rank"
+    )]
     Mismatch {
         /// Name of the stream here.
         name: String,
@@ -55,10 +57,16 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::Config { key: key.into(), why: why.into() }
+        Self::Config {
+            key: key.into(),
+            why: why.into(),
+        }
     }
 
     pub(crate) fn bad_peer(rank: u32, why: impl ToString) -> Self {
-        Self::Transport(trihop_transport::Error::BadPeer { rank, why: why.to_string() })
+        Self::Transport(trihop_transport::Error::BadPeer {
+            rank,
+            why: why.to_string(),
+        })
     }
 }

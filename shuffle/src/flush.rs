@@ -76,7 +76,11 @@ impl Flush {
         match &self.stage {
             Stage::Lanes(positions) => {
                 let origin = self.queues == Queues::Origin;
-                let lanes = if origin { &mut out.queues.origin } else { &mut out.queues.relay };
+                let lanes = if origin {
+                    &mut out.queues.origin
+                } else {
+                    &mut out.queues.relay
+                };
                 for (local, (lane, &position)) in lanes.iter_mut().zip(positions).enumerate() {
                     let consumed = lane.consumed().map_err(|why| {
                         let rank = core.topology.rank_at(core.topology.node(), local as u32);
@@ -88,9 +92,12 @@ impl Flush {
                 }
                 Ok(true)
             }
-            Stage::Links(sealed) => {
-                Ok(out.queues.remotes.iter().zip(sealed).all(|(r, &number)| r.credit.accepted() >= number))
-            }
+            Stage::Links(sealed) => Ok(out
+                .queues
+                .remotes
+                .iter()
+                .zip(sealed)
+                .all(|(r, &number)| r.credit.accepted() >= number)),
             _ => Ok(false),
         }
     }
@@ -118,9 +125,13 @@ impl Fence {
             }
             return false;
         };
-        let Some(result) = collectives.result(ticket) else { return false };
+        let Some(result) = collectives.result(ticket) else {
+            return false;
+        };
         self.round = None;
-        let mut values = result.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
+        let mut values = result
+            .chunks_exact(8)
+            .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
         let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
         let done = sums.0 == sums.1 && self.last == Some(sums);
         self.last = Some(sums);

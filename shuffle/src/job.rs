@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::{self, Bootstrap, Launcher};
 use trihop_transport::fabric;
 use trihop_transport::link::Link;
@@ -15,7 +16,6 @@ use trihop_transport::memory::segment::Segment;
 use trihop_transport::park::{Backoff, Parker, ProcessWatch, Step, spin_budget};
 use trihop_transport::ring::{Bell, Doorbell};
 use trihop_transport::topology::{NodeId, Rank, Topology};
-use trihop_transport::Error as TransportError;
 
 use crate::collective::{Operation, Reduce, Ticket};
 use crate::config::{Options, StreamOptions};
@@ -128,19 +128,35 @@ impl<'h> Job<'h> {
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
         let nodes = represented_nodes(&topology);
-        let mut link = if nodes.is_empty() { None } else { Some(open_link(&options, topology.nodes())?) };
+        let mut link = if nodes.is_empty() {
+            None
+        } else {
+            Some(open_link(&options, topology.nodes())?)
+        };
 
         let nonce = random_word()?;
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
-        bootstrap.put("trihop", &Card { nonce, cookie: random_word()?, address }.encode())?;
+        bootstrap.put(
+            "trihop",
+            &Card {
+                nonce,
+                cookie: random_word()?,
+                address,
+            }
+            .encode(),
+        )?;
         bootstrap.fence()?;
         let mut card = |rank: Rank| -> Result<Card> {
             let bytes = bootstrap.get(rank, "trihop")?;
             bytes.as_deref().and_then(Card::decode).ok_or_else(|| {
                 let why = format!("rank {rank} has left no valid start-up card");
-                TransportError::Bootstrap { launcher: launcher.name(), why }.into()
+                TransportError::Bootstrap {
+                    launcher: launcher.name(),
+                    why,
+                }
+                .into()
             })
         };
         let cookie = card(Rank(0))?.cookie;
@@ -154,11 +170,20 @@ impl<'h> Job<'h> {
             let rank = topology.target_representative(NodeId(node));
             let address = card(rank)?.address;
             let link = link.as_mut().expect("opened because there are nodes");
-            link_peers.push(LinkPeer { node, rank: rank.0, peer: link.connect(&address)? });
+            link_peers.push(LinkPeer {
+                node,
+                rank: rank.0,
+                peer: link.connect(&address)?,
+            });
         }
 
         let doorbell = Doorbell::create()?;
-        let mut node = NodeExchange { handover, names, arrived: HashMap::new(), watches: Vec::new() };
+        let mut node = NodeExchange {
+            handover,
+            names,
+            arrived: HashMap::new(),
+            watches: Vec::new(),
+        };
         let deadline = Instant::now() + options.bootstrap_timeout();
         let bells = node.exchange_bells(&topology, &doorbell, cookie, deadline)?;
         let mut parker = Parker::new(&doorbell)?;
@@ -219,7 +244,12 @@ impl<'h> Job<'h> {
 
     /// Provider that carries traffic between nodes, where this rank represents any.
     pub fn provider(&self) -> Option<String> {
-        self.inner.endpoint.link.borrow().as_ref().map(|l| l.name().to_owned())
+        self.inner
+            .endpoint
+            .link
+            .borrow()
+            .as_ref()
+            .map(|l| l.name().to_owned())
     }
 
     /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
@@ -237,7 +267,9 @@ impl<'h> Job<'h> {
     /// # Errors
     /// The transport's, and [`Error::Nested`] inside a handler.
     pub fn barrier(&self) -> Result<()> {
-        self.inner.collective(Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
+        self.inner
+            .collective(Operation::Reduce(Reduce::Sum), &[])
+            .map(|_| ())
     }
 
     /// Replaces each value by its reduction over all ranks; every rank gives as many values.
@@ -249,7 +281,10 @@ impl<'h> Job<'h> {
         let result = self.inner.collective(Operation::Reduce(reduce), &bytes)?;
         if result.len() != bytes.len() {
             let why = format!("{} values here, {} elsewhere", values.len(), result.len() / 8);
-            return Err(Error::Mismatch { name: "allreduce".into(), why });
+            return Err(Error::Mismatch {
+                name: "allreduce".into(),
+                why,
+            });
         }
         for (value, bytes) in values.iter_mut().zip(result.chunks_exact(8)) {
             *value = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
@@ -276,10 +311,10 @@ impl<'h> Job<'h> {
 
     /// Ends the whole job through the launcher, where it can; the caller still has to exit.
     pub fn abort(&self, status: i32, why: &str) {
-        if let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut() {
-            if let Some(bootstrap) = bootstrap.as_mut() {
-                bootstrap.abort(status, why);
-            }
+        if let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut()
+            && let Some(bootstrap) = bootstrap.as_mut()
+        {
+            bootstrap.abort(status, why);
         }
     }
 
@@ -371,7 +406,9 @@ impl<'h> Inner<'h> {
         let mut woken = self.woken.borrow_mut();
         woken.clear();
         let timeout = if timed { NAP } else { PARK };
-        self.parker.borrow_mut().park(&self.doorbell, timeout, stay_awake, &mut woken)?;
+        self.parker
+            .borrow_mut()
+            .park(&self.doorbell, timeout, stay_awake, &mut woken)?;
         let checked = now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64;
         if checked || woken.iter().any(|&mark| mark < LINK_MARK) {
             self.checked_ns.set(now_ns);
@@ -385,7 +422,13 @@ impl<'h> Inner<'h> {
         if self.closing.get() {
             return Ok(());
         }
-        if let Some((rank, _)) = self.node.borrow().watches.iter().find(|(_, watch)| watch.has_ended()) {
+        if let Some((rank, _)) = self
+            .node
+            .borrow()
+            .watches
+            .iter()
+            .find(|(_, watch)| watch.has_ended())
+        {
             let why = "its process ended before the job did".to_owned();
             return Err(TransportError::PeerDead { rank: *rank, why }.into());
         }
@@ -458,9 +501,15 @@ impl<'h> Inner<'h> {
         bytes.extend_from_slice(&(!word).to_le_bytes());
         let least = self.collective(Operation::Reduce(Reduce::Min), &bytes)?;
         if least != bytes {
-            let why = format!("rank {} has {options:?} with items of {item_bytes} bytes", self.endpoint.topology.rank());
+            let why = format!(
+                "rank {} has {options:?} with items of {item_bytes} bytes",
+                self.endpoint.topology.rank()
+            );
             let (id, name) = (prepared.id, prepared.name);
-            return Err(Error::Mismatch { name: format!("{name} (number {id})"), why });
+            return Err(Error::Mismatch {
+                name: format!("{name} (number {id})"),
+                why,
+            });
         }
         let core = self.connect(prepared, sink)?;
         // Nobody sends on the stream before everybody has posted its receives.
@@ -472,8 +521,14 @@ impl<'h> Inner<'h> {
     fn connect(&self, prepared: Prepared, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
         let (topology, cookie) = (&self.endpoint.topology, self.endpoint.cookie);
         let deadline = Instant::now() + self.options.bootstrap_timeout();
-        let label = Label { cookie, stream: prepared.id, rank: topology.rank().0 };
-        self.node.borrow().give(topology, &label, &[prepared.segment.descriptor()], deadline)?;
+        let label = Label {
+            cookie,
+            stream: prepared.id,
+            rank: topology.rank().0,
+        };
+        self.node
+            .borrow()
+            .give(topology, &label, &[prepared.segment.descriptor()], deadline)?;
         self.wait(|| {
             let mut node = self.node.borrow_mut();
             while let Some(parcel) = node.handover.try_accept()? {
@@ -518,7 +573,11 @@ impl Label {
         let (cookie, rest) = bytes.split_first_chunk::<8>()?;
         let (stream, rest) = rest.split_first_chunk::<2>()?;
         let rank = u32::from_le_bytes(rest.try_into().ok()?);
-        Some(Self { cookie: u64::from_le_bytes(*cookie), stream: u16::from_le_bytes(*stream), rank })
+        Some(Self {
+            cookie: u64::from_le_bytes(*cookie),
+            stream: u16::from_le_bytes(*stream),
+            rank,
+        })
     }
 }
 
@@ -545,14 +604,21 @@ impl NodeExchange {
 
     /// Local peers whose descriptors for `stream` are not here.
     fn missing(&self, topology: &Topology, stream: u16) -> Vec<u32> {
-        let others = topology.ranks_of(topology.node()).filter(|&rank| rank != topology.rank());
-        others.map(|rank| rank.0).filter(|&rank| !self.arrived.contains_key(&(stream, rank))).collect()
+        let others = topology
+            .ranks_of(topology.node())
+            .filter(|&rank| rank != topology.rank());
+        others
+            .map(|rank| rank.0)
+            .filter(|&rank| !self.arrived.contains_key(&(stream, rank)))
+            .collect()
     }
 
     /// Keeps a parcel of a local peer of this job; anything else is dropped.
     fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Parcel) -> Result<()> {
         let (bytes, descriptors, pid) = parcel;
-        let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else { return Ok(()) };
+        let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
+            return Ok(());
+        };
         let known = label.rank < topology.size() && topology.is_local(Rank(label.rank));
         if known && label.rank != topology.rank().0 {
             if label.stream == BELLS {
@@ -589,22 +655,36 @@ impl NodeExchange {
         cookie: u64,
         deadline: Instant,
     ) -> Result<Vec<Arc<Bell>>> {
-        let label = Label { cookie, stream: BELLS, rank: topology.rank().0 };
+        let label = Label {
+            cookie,
+            stream: BELLS,
+            rank: topology.rank().0,
+        };
         let segment = doorbell.segment();
-        self.give(topology, &label, &[segment.descriptor(), doorbell.descriptor()], deadline)?;
+        self.give(
+            topology,
+            &label,
+            &[segment.descriptor(), doorbell.descriptor()],
+            deadline,
+        )?;
         loop {
             let missing = self.missing(topology, BELLS);
             if missing.is_empty() {
                 break;
             }
-            let parcel = self.handover.accept(deadline).map_err(|e| not_arrived(&missing, &e))?;
+            let parcel = self
+                .handover
+                .accept(deadline)
+                .map_err(|e| not_arrived(&missing, &e))?;
             self.keep(topology, cookie, parcel)?;
         }
         self.taken(topology, BELLS)?
             .into_iter()
             .map(|theirs| match theirs {
                 None => Ok(doorbell.bell()),
-                Some([memory, eventfd]) => Ok(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?),
+                Some([memory, eventfd]) => {
+                    Ok(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?)
+                }
             })
             .collect()
     }
@@ -612,5 +692,9 @@ impl NodeExchange {
 
 fn not_arrived(missing: &[u32], error: &dyn std::fmt::Display) -> Error {
     let why = format!("ranks {missing:?} of this node have not handed over their memory: {error}");
-    TransportError::Bootstrap { launcher: "node", why }.into()
+    TransportError::Bootstrap {
+        launcher: "node",
+        why,
+    }
+    .into()
 }

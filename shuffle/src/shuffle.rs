@@ -35,12 +35,19 @@ impl Clone for Handle<'_> {
 
 impl<'h> Handle<'h> {
     pub fn new(core: Rc<Core<'h>>, job: Rc<Inner<'h>>) -> Self {
-        Self { core, job, sends: std::cell::Cell::new(0) }
+        Self {
+            core,
+            job,
+            sends: std::cell::Cell::new(0),
+        }
     }
 
     #[inline]
     pub fn outbound(&self) -> Result<RefMut<'_, Outbound>> {
-        self.core.out.try_borrow_mut().map_err(|_| Error::Nested("a call with an open reservation"))
+        self.core
+            .out
+            .try_borrow_mut()
+            .map_err(|_| Error::Nested("a call with an open reservation"))
     }
 
     /// Tries `send` until it is taken, with progress in between.
@@ -132,16 +139,25 @@ impl<'h> Handle<'h> {
     }
 
     /// Hands what waits to `take`, after a round of progress.
-    pub fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), crate::engine::BadRun>) -> Result<u64> {
+    pub fn take(
+        &self,
+        mut take: impl FnMut(Delivery<'_>) -> Result<(), crate::engine::BadRun>,
+    ) -> Result<u64> {
         self.job.progress()?;
         let _busy = self.job.endpoint.enter("take")?;
         let mut sink = self.core.sink.borrow_mut();
         let Sink::Queue(queue) = &mut *sink else {
-            return Err(Error::config("handler", "this stream has a handler; `take` is for streams without one"));
+            return Err(Error::config(
+                "handler",
+                "this stream has a handler; `take` is for streams without one",
+            ));
         };
         let waiting = queue.records() as u64;
         let size = self.core.topology.size();
-        while queue.pop(size, &mut take).map_err(|why| Error::bad_peer(self.core.identity.rank, why))? {}
+        while queue
+            .pop(size, &mut take)
+            .map_err(|why| Error::bad_peer(self.core.identity.rank, why))?
+        {}
         Ok(waiting)
     }
 }
@@ -158,7 +174,12 @@ impl<'h> ShuffleBuilder<'h> {
     pub(crate) fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
         let options = job.options.stream.clone();
         let sink = Sink::Queue(DeliveryQueue::new(options.deliverq_max));
-        Self { job, name: name.to_owned(), options, sink }
+        Self {
+            job,
+            name: name.to_owned(),
+            options,
+            sink,
+        }
     }
 
     /// Options of this shuffle instead of the job's.
@@ -185,7 +206,9 @@ impl<'h> ShuffleBuilder<'h> {
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Shuffle<'h>> {
         let core = self.job.open(&self.name, &self.options, 0, self.sink)?;
-        Ok(Shuffle { handle: Handle::new(core, self.job) })
+        Ok(Shuffle {
+            handle: Handle::new(core, self.job),
+        })
     }
 }
 
@@ -201,7 +224,11 @@ fn each_message(
                 take(Message { source, kind, bytes });
             }
         }
-        Delivery::Record { source, kind, bytes } => take(Message { source: Rank(source), kind, bytes }),
+        Delivery::Record { source, kind, bytes } => take(Message {
+            source: Rank(source),
+            kind,
+            bytes,
+        }),
     }
     Ok(())
 }
@@ -251,7 +278,10 @@ impl<'h> Shuffle<'h> {
             Space::InPlace(self.handle.outbound()?)
         } else {
             if target.0 >= self.handle.core.topology.size() {
-                return Err(Error::Rank { rank: target.0, size: self.handle.core.topology.size() });
+                return Err(Error::Rank {
+                    rank: target.0,
+                    size: self.handle.core.topology.size(),
+                });
             }
             let limit = self.handle.core.options.max_message_bytes;
             if bytes > limit {
@@ -259,7 +289,13 @@ impl<'h> Shuffle<'h> {
             }
             Space::Staged(vec![0; bytes])
         };
-        Ok(Reservation { handle: &self.handle, space: Some(space), target, kind, bytes })
+        Ok(Reservation {
+            handle: &self.handle,
+            space: Some(space),
+            target,
+            kind,
+            bytes,
+        })
     }
 
     /// What sends from inside a handler of another stream: never waits, spills what finds no room.

@@ -40,7 +40,9 @@ struct World {
 
 /// Payload of message `number`: its number, and filler that depends on it.
 fn payload(source: u32, number: u64, bytes: usize) -> Vec<u8> {
-    let mut data: Vec<u8> = (0..bytes).map(|i| (i as u64 ^ number ^ u64::from(source)) as u8).collect();
+    let mut data: Vec<u8> = (0..bytes)
+        .map(|i| (i as u64 ^ number ^ u64::from(source)) as u8)
+        .collect();
     let head = bytes.min(8);
     data[..head].copy_from_slice(&number.to_le_bytes()[..head]);
     data
@@ -49,8 +51,16 @@ fn payload(source: u32, number: u64, bytes: usize) -> Vec<u8> {
 fn note(seen: &Seen, source: u32, number: u32, bytes: &[u8]) {
     let expected = payload(source, u64::from(number), bytes.len());
     let differs = bytes.iter().zip(&expected).position(|(a, b)| a != b);
-    assert_eq!(differs, None, "{source}'s message {number} of {} bytes", bytes.len());
-    seen.borrow_mut().entry(source).or_default().push(u64::from(number));
+    assert_eq!(
+        differs,
+        None,
+        "{source}'s message {number} of {} bytes",
+        bytes.len()
+    );
+    seen.borrow_mut()
+        .entry(source)
+        .or_default()
+        .push(u64::from(number));
 }
 
 impl World {
@@ -58,8 +68,9 @@ impl World {
     fn new(sizes: &[u32], options: &StreamOptions, sim: SimOptions, replies: bool, handler: bool) -> Self {
         let net = Net::new(sim);
         let total: u32 = sizes.iter().sum();
-        let topologies: Vec<Topology> =
-            (0..total).map(|r| Topology::from_node_sizes(sizes, Rank(r)).unwrap()).collect();
+        let topologies: Vec<Topology> = (0..total)
+            .map(|r| Topology::from_node_sizes(sizes, Rank(r)).unwrap())
+            .collect();
         let bells: Vec<Doorbell> = topologies.iter().map(|_| Doorbell::create().unwrap()).collect();
         let mut links: Vec<_> = topologies.iter().map(|_| net.link()).collect();
         let addresses: Vec<Vec<u8>> = links.iter().map(|l| l.address().to_vec()).collect();
@@ -71,7 +82,11 @@ impl World {
                     .into_iter()
                     .map(|node| {
                         let rank = t.target_representative(NodeId(node)).0;
-                        LinkPeer { node, rank, peer: link.connect(&addresses[rank as usize]).unwrap() }
+                        LinkPeer {
+                            node,
+                            rank,
+                            peer: link.connect(&addresses[rank as usize]).unwrap(),
+                        }
                     })
                     .collect();
                 let local = (0..t.local_size())
@@ -118,9 +133,15 @@ impl World {
         };
         let mut cores: Vec<Rc<Core<'static>>> = Vec::new();
         for system in [true, false] {
-            let options = if system { Endpoint::system_options(options) } else { options.clone() };
-            let prepared: Vec<_> =
-                endpoints.iter().map(|e| e.prepare("simulated", &options, 0).unwrap()).collect();
+            let options = if system {
+                Endpoint::system_options(options)
+            } else {
+                options.clone()
+            };
+            let prepared: Vec<_> = endpoints
+                .iter()
+                .map(|e| e.prepare("simulated", &options, 0).unwrap())
+                .collect();
             let segments: Vec<_> = prepared.iter().map(|p| Arc::clone(&p.segment)).collect();
             cores = prepared
                 .into_iter()
@@ -149,7 +170,7 @@ impl World {
 
     /// Lets one random rank make progress and time pass.
     fn step(&self) {
-        if self.net.random() % 4 == 0 {
+        if self.net.random().is_multiple_of(4) {
             self.net.tick();
         }
         let rank = &self.ranks[(self.net.random() % self.ranks.len() as u64) as usize];
@@ -182,7 +203,9 @@ impl World {
 
     fn fence(&self) {
         let mut fences: Vec<Fence> = self.ranks.iter().map(|_| Fence::default()).collect();
-        self.until("fence", |i, r| fences[i].poll(&r.core, &mut r.endpoint.collectives.borrow_mut()));
+        self.until("fence", |i, r| {
+            fences[i].poll(&r.core, &mut r.endpoint.collectives.borrow_mut())
+        });
     }
 
     /// Every rank sends `count` messages to random targets; returns per (source, target) how many.
@@ -203,7 +226,12 @@ impl World {
                     });
                     let number = sent.entry((source as u32, target)).or_default();
                     let data = payload(source as u32, *number, bytes);
-                    match rank.core.out.borrow_mut().try_send(Rank(target), *number as u32, &data) {
+                    match rank
+                        .core
+                        .out
+                        .borrow_mut()
+                        .try_send(Rank(target), *number as u32, &data)
+                    {
                         Ok(()) => {
                             *number += 1;
                             left[source] -= 1;
@@ -232,7 +260,11 @@ impl World {
             if replies {
                 let back = self.ranks[source as usize].seen.borrow();
                 let got = back.get(&(target | 1 << 31)).cloned().unwrap_or_default();
-                assert_eq!(got, (0..count).collect::<Vec<_>>(), "answers from {target} to {source}");
+                assert_eq!(
+                    got,
+                    (0..count).collect::<Vec<_>>(),
+                    "answers from {target} to {source}"
+                );
             }
         }
     }
@@ -248,7 +280,7 @@ fn seeds(count: u64) -> Vec<u64> {
 
 fn tiny(seed: u64) -> StreamOptions {
     let mut options = StreamOptions::default();
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         options.remote_buftarget_bytes = 300;
         options.remote_maxrpc = 1 + (seed / 2 % 3) as u32;
         options.origin_buftarget_bytes = 64;
@@ -260,22 +292,43 @@ fn tiny(seed: u64) -> StreamOptions {
         options.receive_pool_bytes = 1;
         options.small_slot_bytes = 256;
     }
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         options.run_table_bytes = options.run_bytes * 2;
     }
     options
 }
 
 fn sim(seed: u64) -> SimOptions {
-    let mover = if seed % 5 < 2 { Mover::Segments } else { Mover::Read };
+    let mover = if seed % 5 < 2 {
+        Mover::Segments
+    } else {
+        Mover::Read
+    };
     let eager_bytes = [256, 1024, 4096, 65536][(seed % 4) as usize];
-    let limits = Limits { eager_bytes, mover, ..SimOptions::default().limits };
-    SimOptions { seed, max_delay: seed % 11, refuse_one_in: [0, 3, 7][(seed % 3) as usize], limits }
+    let limits = Limits {
+        eager_bytes,
+        mover,
+        ..SimOptions::default().limits
+    };
+    SimOptions {
+        seed,
+        max_delay: seed % 11,
+        refuse_one_in: [0, 3, 7][(seed % 3) as usize],
+        limits,
+    }
 }
 
 fn shape(seed: u64) -> Vec<u32> {
-    let shapes: [&[u32]; 8] =
-        [&[1], &[3], &[1, 1], &[2, 2], &[3, 1, 4], &[1, 5], &[2, 1, 1, 3], &[4, 4, 4, 4]];
+    let shapes: [&[u32]; 8] = [
+        &[1],
+        &[3],
+        &[1, 1],
+        &[2, 2],
+        &[3, 1, 4],
+        &[1, 5],
+        &[2, 1, 1, 3],
+        &[4, 4, 4, 4],
+    ];
     shapes[(seed % 8) as usize].to_vec()
 }
 
@@ -326,7 +379,11 @@ fn the_four_flushes_and_three_barriers_deliver_everything() {
         let world = World::new(&shape(seed), &tiny(seed), sim(seed), false, true);
         let sent = world.exchange(40, mixed);
         for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
-            let mut flushes: Vec<Flush> = world.ranks.iter().map(|r| Flush::begin(queues, &r.core)).collect();
+            let mut flushes: Vec<Flush> = world
+                .ranks
+                .iter()
+                .map(|r| Flush::begin(queues, &r.core))
+                .collect();
             // Between the stages everyone waits for everyone: the barrier.
             world.until("flush", |i, r| flushes[i].poll(&r.core).unwrap());
         }
@@ -337,11 +394,19 @@ fn the_four_flushes_and_three_barriers_deliver_everything() {
 
 #[test]
 fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
-    let options = StreamOptions { deliverq_max: 10, run_bytes: 64, ..tiny(2) };
+    let options = StreamOptions {
+        deliverq_max: 10,
+        run_bytes: 64,
+        ..tiny(2)
+    };
     let world = World::new(&[2, 2], &options, SimOptions::default(), false, false);
     let mut accepted = 0u32;
     for _ in 0..20_000 {
-        match world.ranks[0].core.out.borrow_mut().try_send(Rank(3), accepted, &payload(0, u64::from(accepted), 8)) {
+        match world.ranks[0].core.out.borrow_mut().try_send(
+            Rank(3),
+            accepted,
+            &payload(0, u64::from(accepted), 8),
+        ) {
             Ok(()) => accepted += 1,
             Err(Error::WouldBlock) => {}
             Err(error) => panic!("{error}"),
@@ -353,10 +418,18 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         _ => unreachable!("made without a handler"),
     };
     assert!(queued(&world, 3) <= 10, "{} records wait", queued(&world, 3));
-    assert!(accepted < 2000, "{accepted} records were accepted although nobody takes any");
+    assert!(
+        accepted < 2000,
+        "{accepted} records were accepted although nobody takes any"
+    );
     // The queue of rank 3 is full; traffic that shares no queue with it flows, through the same representatives.
     for number in 0..5 {
-        world.ranks[2].core.out.borrow_mut().try_send(Rank(0), number, &payload(2, u64::from(number), 8)).unwrap();
+        world.ranks[2]
+            .core
+            .out
+            .borrow_mut()
+            .try_send(Rank(0), number, &payload(2, u64::from(number), 8))
+            .unwrap();
     }
     for _ in 0..20_000 {
         world.step();

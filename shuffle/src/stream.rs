@@ -52,7 +52,10 @@ fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'a [T]), Bad
         return Err(BadRun::Fragment("a fragmented record on a stream of items"));
     };
     let count = run.header.count as usize;
-    let bad = BadRun::Records { count: run.header.count, bytes: run.payload.len() };
+    let bad = BadRun::Records {
+        count: run.header.count,
+        bytes: run.payload.len(),
+    };
     let bytes = run.payload.get(..count * size_of::<T>()).ok_or(bad)?;
     let items = <[T]>::ref_from_bytes(bytes).map_err(|_| bad)?;
     Ok((Rank(run.header.source), items))
@@ -66,7 +69,13 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
         }
         let options = job.options.stream.clone();
         let sink = Sink::Queue(DeliveryQueue::new(options.deliverq_max));
-        Self { job, name: name.to_owned(), options, sink, item: PhantomData }
+        Self {
+            job,
+            name: name.to_owned(),
+            options,
+            sink,
+            item: PhantomData,
+        }
     }
 
     /// Options of this stream instead of the job's.
@@ -82,7 +91,14 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
     pub fn handler(mut self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, '_, T>) + 'h) -> Self {
         self.sink = Sink::Handler(Box::new(move |delivery, outbox| {
             let (source, items) = slice_of::<T>(&delivery)?;
-            handler(source, items, &mut ItemOutbox { outbox, item: PhantomData });
+            handler(
+                source,
+                items,
+                &mut ItemOutbox {
+                    outbox,
+                    item: PhantomData,
+                },
+            );
             Ok(())
         }));
         self
@@ -93,8 +109,13 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
     /// # Errors
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Stream<'h, T>> {
-        let core = self.job.open(&self.name, &self.options, size_of::<T>(), self.sink)?;
-        Ok(Stream { handle: Handle::new(core, self.job), item: PhantomData })
+        let core = self
+            .job
+            .open(&self.name, &self.options, size_of::<T>(), self.sink)?;
+        Ok(Stream {
+            handle: Handle::new(core, self.job),
+            item: PhantomData,
+        })
     }
 }
 
@@ -106,7 +127,10 @@ pub struct Stream<'h, T> {
 
 impl<T> Clone for Stream<'_, T> {
     fn clone(&self) -> Self {
-        Self { handle: self.handle.clone(), item: PhantomData }
+        Self {
+            handle: self.handle.clone(),
+            item: PhantomData,
+        }
     }
 }
 
@@ -143,7 +167,9 @@ impl<T: Item> Stream<'_, T> {
             {
                 let mut out = self.handle.outbound()?;
                 for _ in 0..1024 {
-                    let Some((target, item)) = items.next() else { return Ok(()) };
+                    let Some((target, item)) = items.next() else {
+                        return Ok(());
+                    };
                     match out.try_push(target, item.as_bytes()) {
                         Ok(()) => {}
                         Err(Error::WouldBlock) => {

@@ -51,7 +51,9 @@ pub enum Error {
         why: String,
     },
     /// A peer runs an incompatible version of the wire format.
-    #[error("rank {rank} speaks trihop wire version {theirs}, this process speaks {ours}; start one version everywhere")]
+    #[error(
+        "rank {rank} speaks trihop wire version {theirs}, this process speaks {ours}; start one version everywhere"
+    )]
     Version {
         /// Peer.
         rank: u32,
@@ -81,11 +83,17 @@ pub enum Error {
 impl Error {
     /// An operating-system error with what was attempted.
     pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System { what: what.into(), source: source.into() }
+        Self::System {
+            what: what.into(),
+            source: source.into(),
+        }
     }
 
     /// A configuration error.
     pub fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::Config { key: key.into(), why: why.into() }
+        Self::Config {
+            key: key.into(),
+            why: why.into(),
+        }
     }
 }

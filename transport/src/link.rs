@@ -129,7 +129,14 @@ pub trait Link {
     ///
     /// # Errors
     /// [`PostError`], with the buffer.
-    fn post_send(&mut self, peer: Peer, tag: Tag, buffer: Buffer, bytes: usize, token: Token) -> Result<(), PostError>;
+    fn post_send(
+        &mut self,
+        peer: Peer,
+        tag: Tag,
+        buffer: Buffer,
+        bytes: usize,
+        token: Token,
+    ) -> Result<(), PostError>;
 
     /// Offers a buffer for the next message with exactly this tag, from any peer.
     ///

@@ -31,15 +31,23 @@ impl Seen {
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let sizes = if args.size.is_empty() { SIZES.to_vec() } else { args.size.clone() };
+    let sizes = if args.size.is_empty() {
+        SIZES.to_vec()
+    } else {
+        args.size.clone()
+    };
     if let Some(size) = sizes.iter().find(|&&s| s < 8) {
-        return Err(Error::Size(format!("a2a messages carry a checked word of 8 bytes; {size} is less")));
+        return Err(Error::Size(format!(
+            "a2a messages carry a checked word of 8 bytes; {size} is less"
+        )));
     }
     let seen = Seen::default();
     let job = Job::start(options)?;
     let mut first = true;
     for size in sizes {
-        let count = args.count.unwrap_or(((BYTES / size) as u64).clamp(200, 2_000_000));
+        let count = args
+            .count
+            .unwrap_or(((BYTES / size) as u64).clamp(200, 2_000_000));
         let targets = targets(&job, count);
         match size {
             8 => typed::<1>(args, &job, &seen, &targets, &mut first)?,
@@ -59,7 +67,9 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
 
 fn targets(job: &Job<'_>, count: u64) -> Vec<u32> {
     let mut random = Random(u64::from(job.rank().0) + 77);
-    (0..count).map(|_| (random.next() % u64::from(job.size())) as u32).collect()
+    (0..count)
+        .map(|_| (random.next() % u64::from(job.size())) as u32)
+        .collect()
 }
 
 fn typed<'h, const WORDS: usize>(
@@ -103,7 +113,10 @@ fn bytes<'h>(
     let shuffle = job
         .shuffle(&format!("a2a bytes {size}"))
         .handler(move |message, _| {
-            let word = message.bytes.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
+            let word = message
+                .bytes
+                .first_chunk::<8>()
+                .map_or(0, |b| u64::from_le_bytes(*b));
             seen.add(1, word, u64::from(message.bytes.len() != size));
         })
         .open()?;
@@ -164,9 +177,18 @@ fn report(
     stats: &trihop::Stats,
     first: &mut bool,
 ) -> Result<(), Error> {
-    let crossing = targets.iter().filter(|&&t| !job.topology().is_local(Rank(t))).count() as u64;
+    let crossing = targets
+        .iter()
+        .filter(|&&t| !job.topology().is_local(Rank(t)))
+        .count() as u64;
     let crossing = crossing * (u64::from(args.reps) + 1);
-    let case = Case { bench: "a2a", api, size, count: targets.len() as u64, crossing };
+    let case = Case {
+        bench: "a2a",
+        api,
+        size,
+        count: targets.len() as u64,
+        crossing,
+    };
     let row = row::combine(job, &case, reps, stats)?;
     row::print(job, &row, args.json, *first);
     *first = false;

@@ -25,7 +25,9 @@ impl Random {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     if args.size.iter().any(|&s| s != 8) {
-        return Err(Error::Size("histo has items of 8 bytes; `a2a` takes other sizes".into()));
+        return Err(Error::Size(
+            "histo has items of 8 bytes; `a2a` takes other sizes".into(),
+        ));
     }
     let counts = args.count.map_or(vec![1_000_000, 5_000_000], |c| vec![c]);
     let table = vec![Cell::new(0u64); TABLE as usize];
@@ -83,7 +85,10 @@ fn case<'h>(
         })?;
         let mine = job.rank().0 as usize;
         let got: u64 = table.iter().map(Cell::get).sum();
-        let sum: u64 = (0u64..).zip(table).map(|(local, entry)| local * entry.get()).sum();
+        let sum: u64 = (0u64..)
+            .zip(table)
+            .map(|(local, entry)| local * entry.get())
+            .sum();
         if (got, sum, outside.get()) != (expected[2 * mine], expected[2 * mine + 1], 0) {
             let why = format!(
                 "rank {mine} counts {got} updates with sum {sum}, expected {} and {}; {} outside",
@@ -98,7 +103,13 @@ fn case<'h>(
         }
     }
     let crossing = crossing * (u64::from(args.reps) + 1);
-    let case = Case { bench: "histo", api: "typed", size: 8, count, crossing };
+    let case = Case {
+        bench: "histo",
+        api: "typed",
+        size: 8,
+        count,
+        crossing,
+    };
     let row = row::combine(job, &case, &reps, &updates.stats())?;
     row::print(job, &row, args.json, first);
     updates.shutdown()?;

@@ -138,7 +138,10 @@ pub(crate) struct Measured {
 }
 
 /// Times `work` from barrier to barrier.
-pub(crate) fn measure(job: &Job<'_>, work: impl FnOnce() -> Result<(), trihop::Error>) -> Result<Measured, Error> {
+pub(crate) fn measure(
+    job: &Job<'_>,
+    work: impl FnOnce() -> Result<(), trihop::Error>,
+) -> Result<Measured, Error> {
     use trihop::Reduce;
     job.barrier()?;
     let cpu_before = row::cpu_ns();
@@ -149,5 +152,8 @@ pub(crate) fn measure(job: &Job<'_>, work: impl FnOnce() -> Result<(), trihop::E
     job.allreduce(&mut slowest, Reduce::Max)?;
     let mut cpu = [row::cpu_ns() - cpu_before];
     job.allreduce(&mut cpu, Reduce::Sum)?;
-    Ok(Measured { seconds: slowest[0] as f64 / 1e9, cpu_seconds: cpu[0] as f64 / 1e9 })
+    Ok(Measured {
+        seconds: slowest[0] as f64 / 1e9,
+        cpu_seconds: cpu[0] as f64 / 1e9,
+    })
 }

@@ -87,7 +87,10 @@ pub fn combine(job: &Job<'_>, case: &Case, reps: &[Measured], stats: &Stats) -> 
     let mut peak = [peak_rss_bytes()];
     job.allreduce(&mut peak, Reduce::Max)?;
     let providers = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
-    let provider = providers.into_iter().find(|p| !p.is_empty()).unwrap_or_else(|| b"-".to_vec());
+    let provider = providers
+        .into_iter()
+        .find(|p| !p.is_empty())
+        .unwrap_or_else(|| b"-".to_vec());
     let mut seconds: Vec<f64> = reps.iter().map(|r| r.seconds).collect();
     seconds.sort_by(f64::total_cmp);
     let mut cpu: Vec<f64> = reps.iter().map(|r| r.cpu_seconds).collect();
@@ -107,7 +110,11 @@ pub fn combine(job: &Job<'_>, case: &Case, reps: &[Measured], stats: &Stats) -> 
         bytes_per_s: total * case.size as f64 / median,
         cpu_us_per_msg: cpu[cpu.len() / 2] * 1e6 / total,
         peak_rss_bytes_per_rank: peak[0],
-        wire_bytes_per_msg: if sums[1] == 0 { 0.0 } else { sums[0] as f64 / sums[1] as f64 },
+        wire_bytes_per_msg: if sums[1] == 0 {
+            0.0
+        } else {
+            sums[0] as f64 / sums[1] as f64
+        },
         seconds: median,
         seconds_range: [seconds[0], seconds[seconds.len() - 1]],
         checked: true,
@@ -121,7 +128,10 @@ pub fn print(job: &Job<'_>, row: &Row, json: bool, first: bool) {
         return;
     }
     if json {
-        println!("{}", serde_json::to_string(row).expect("a row has nothing that JSON cannot say"));
+        println!(
+            "{}",
+            serde_json::to_string(row).expect("a row has nothing that JSON cannot say")
+        );
         return;
     }
     if first {

@@ -23,7 +23,11 @@ const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_o
 /// A batch that has arrived, or is about to.
 pub(crate) enum Arrival {
     /// Runs in a buffer.
-    Here { buffer: Buffer, bytes: usize, slot: Option<Slot> },
+    Here {
+        buffer: Buffer,
+        bytes: usize,
+        slot: Option<Slot>,
+    },
     /// Known by its announcement only.
     Announced(RemoteMemory, usize, Mover),
     /// Being fetched.
@@ -120,7 +124,9 @@ pub(crate) struct LinkPlan {
 impl Links {
     /// Allocates and posts all receive slots.
     pub fn open(link: &mut dyn Link, identity: Identity, plan: &LinkPlan) -> Result<Self> {
-        let LinkPlan { links, maxrpc, sizes, .. } = *plan;
+        let LinkPlan {
+            links, maxrpc, sizes, ..
+        } = *plan;
         let controls_per_link = 2 * maxrpc + 8;
         let controls = links * controls_per_link as usize;
         let posted_max = link.limits().posted_receives;
@@ -136,7 +142,9 @@ impl Links {
                 ),
             ));
         }
-        let large = (plan.receive_pool_bytes / sizes.large_bytes).clamp(1, left).min(links * maxrpc as usize);
+        let large = (plan.receive_pool_bytes / sizes.large_bytes)
+            .clamp(1, left)
+            .min(links * maxrpc as usize);
         // Control slots are also what controls are sent from: as many again.
         let control_pool = link.create_pool(CONTROL_BYTES, 2 * controls)?;
         let small_pool = link.create_pool(sizes.small_bytes, links)?;
@@ -159,11 +167,19 @@ impl Links {
             strangers_told: false,
             pool_bytes,
         };
-        let first = [(TagClass::Control, &control_pool, controls), (TagClass::Small, &small_pool, links)];
+        let first = [
+            (TagClass::Control, &control_pool, controls),
+            (TagClass::Small, &small_pool, links),
+        ];
         for (class, pool, count) in first.into_iter().chain([(TagClass::Large, &large_pool, large)]) {
             for _ in 0..count {
                 let buffer = pool.take().expect("the pool was made for this");
-                this.unposted.push(Unposted { class, number: 0, buffer, link: None });
+                this.unposted.push(Unposted {
+                    class,
+                    number: 0,
+                    buffer,
+                    link: None,
+                });
             }
         }
         // Nobody sends before the stream is open on all ranks, so these posts may need several rounds.
@@ -174,11 +190,20 @@ impl Links {
             }
             link.poll(&mut Vec::new())?;
         }
-        Err(Error::config("receive_pool_bytes", format!("{} does not take {posted_max} receives", link.name())))
+        Err(Error::config(
+            "receive_pool_bytes",
+            format!("{} does not take {posted_max} receives", link.name()),
+        ))
     }
 
     fn post_all(&mut self, link: &mut dyn Link) -> Result<()> {
-        while let Some(Unposted { class, number, buffer, link: owner }) = self.unposted.pop() {
+        while let Some(Unposted {
+            class,
+            number,
+            buffer,
+            link: owner,
+        }) = self.unposted.pop()
+        {
             let stream = self.identity.stream;
             match link.post_receive(tag(stream, class, number), buffer, token(stream, class, number)) {
                 Ok(()) => {
@@ -188,7 +213,12 @@ impl Links {
                     }
                 }
                 Err(PostError::WouldBlock(buffer)) => {
-                    self.unposted.push(Unposted { class, number, buffer, link: owner });
+                    self.unposted.push(Unposted {
+                        class,
+                        number,
+                        buffer,
+                        link: owner,
+                    });
                     return Ok(());
                 }
                 Err(PostError::Failed(_, error)) => return Err(error.into()),
@@ -200,7 +230,12 @@ impl Links {
     /// Posts a slot again after its message was taken (or was none of ours).
     fn repost(&mut self, slot: Slot, link: Option<usize>, buffer: Buffer) {
         let owner = if slot == Slot::Small { link } else { None };
-        self.unposted.push(Unposted { class: TagClass::of(slot), number: 0, buffer, link: owner });
+        self.unposted.push(Unposted {
+            class: TagClass::of(slot),
+            number: 0,
+            buffer,
+            link: owner,
+        });
         if slot == Slot::Large {
             self.shared.free(1);
         }
@@ -230,11 +265,15 @@ impl Links {
                 self.fetched(number, buffer, bytes, remotes, now_ns)
             }
             Completion::Failed { peer, error, .. } => {
-                let rank = peer.and_then(|p| remotes.iter().find(|r| r.peer == p)).map(|r| r.rank);
+                let rank = peer
+                    .and_then(|p| remotes.iter().find(|r| r.peer == p))
+                    .map(|r| r.rank);
                 match rank {
-                    Some(rank) => {
-                        Err(trihop_transport::Error::PeerDead { rank, why: error.to_string() }.into())
+                    Some(rank) => Err(trihop_transport::Error::PeerDead {
+                        rank,
+                        why: error.to_string(),
                     }
+                    .into()),
                     None => Err(error.into()),
                 }
             }
@@ -251,14 +290,21 @@ impl Links {
         let why = match BatchHeader::parse(message, self.identity.cookie) {
             Ok((header, _)) => match remotes.iter().position(|r| r.rank == header.source) {
                 Some(index) if header.stream == self.identity.stream => return Some((index, header)),
-                _ => format!("rank {} has no link to here on stream {}", header.source, header.stream),
+                _ => format!(
+                    "rank {} has no link to here on stream {}",
+                    header.source, header.stream
+                ),
             },
             Err(error) => error.to_string(),
         };
         stats.bad_headers += 1;
         if !self.strangers_told {
             self.strangers_told = true;
-            tracing::warn!(rank = self.identity.rank, why, "dropping a message that is none of this job's");
+            tracing::warn!(
+                rank = self.identity.rank,
+                why,
+                "dropping a message that is none of this job's"
+            );
         }
         None
     }
@@ -273,13 +319,23 @@ impl Links {
     ) -> Result<()> {
         let bad = |why: String| Error::bad_peer(header.source, why);
         remote.alive_ns = now_ns;
-        remote.credit.update(&header.counters).map_err(|e| bad(e.to_string()))?;
+        remote
+            .credit
+            .update(&header.counters)
+            .map_err(|e| bad(e.to_string()))?;
         remote.release_exposed();
         let incoming = &mut self.incoming[index];
-        let returned = incoming.receiving.update(&header.counters).map_err(|e| bad(e.to_string()))?;
+        let returned = incoming
+            .receiving
+            .update(&header.counters)
+            .map_err(|e| bad(e.to_string()))?;
         self.shared.free(returned);
         let seen = header.counters.controls_seen;
-        if incoming.controls_sent.wrapping_sub(seen) > incoming.controls_sent.wrapping_sub(incoming.controls_seen_by_peer) {
+        if incoming.controls_sent.wrapping_sub(seen)
+            > incoming
+                .controls_sent
+                .wrapping_sub(incoming.controls_seen_by_peer)
+        {
             return Ok(()); // an older header
         }
         incoming.controls_seen_by_peer = seen;
@@ -302,15 +358,26 @@ impl Links {
                 .map_err(|_| Error::bad_peer(header.source, "clear-to-send notices of a wrong length"))?;
             for notice in notices {
                 if !remotes[index].clear_to_send(notice) {
-                    let why = format!("clear-to-send for batch {} that is not announced", notice.sequence);
+                    let why = format!(
+                        "clear-to-send for batch {} that is not announced",
+                        notice.sequence
+                    );
                     return Err(Error::bad_peer(header.source, why));
                 }
             }
             if header.kind != BatchKind::Control {
-                return Err(Error::bad_peer(header.source, "data with the tag of control messages"));
+                return Err(Error::bad_peer(
+                    header.source,
+                    "data with the tag of control messages",
+                ));
             }
         }
-        self.unposted.push(Unposted { class: TagClass::Control, number: 0, buffer, link: None });
+        self.unposted.push(Unposted {
+            class: TagClass::Control,
+            number: 0,
+            buffer,
+            link: None,
+        });
         Ok(())
     }
 
@@ -325,37 +392,57 @@ impl Links {
     ) -> Result<()> {
         let Some((index, header)) = self.parse(&buffer[..bytes], remotes, stats) else {
             // A stranger used up a posted slot: post it again, granting nothing new.
-            self.unposted.push(Unposted { class: TagClass::of(slot), number: 0, buffer, link: None });
+            self.unposted.push(Unposted {
+                class: TagClass::of(slot),
+                number: 0,
+                buffer,
+                link: None,
+            });
             return Ok(());
         };
         self.counters(index, &header, &mut remotes[index], now_ns)?;
         let bad = |why: String| Error::bad_peer(header.source, why);
-        self.incoming[index].receiving.received(slot).map_err(|e| bad(e.to_string()))?;
+        self.incoming[index]
+            .receiving
+            .received(slot)
+            .map_err(|e| bad(e.to_string()))?;
         stats.batches_received += 1;
         let arrival = match header.kind {
-            BatchKind::Eager => Arrival::Here { buffer, bytes: header.bytes as usize, slot: Some(slot) },
+            BatchKind::Eager => Arrival::Here {
+                buffer,
+                bytes: header.bytes as usize,
+                slot: Some(slot),
+            },
             BatchKind::Announce => {
                 let payload = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
                 let announcement = Announcement::read_from_bytes(payload)
                     .map_err(|_| bad("an announcement of a wrong length".into()))?;
                 let length = announcement.bytes.get() as usize;
                 if length < BATCH_HEADER_BYTES || length > self.sizes.buffer_bytes {
-                    return Err(bad(format!("{length} bytes announced, {} at most", self.sizes.buffer_bytes)));
+                    return Err(bad(format!(
+                        "{length} bytes announced, {} at most",
+                        self.sizes.buffer_bytes
+                    )));
                 }
                 let mover = match announcement.mover.get() {
                     1 => Mover::Read,
                     2 => Mover::Segments,
                     other => return Err(bad(format!("announcement with mover {other}"))),
                 };
-                let memory =
-                    RemoteMemory { address: announcement.address.get(), key: announcement.key.get() };
+                let memory = RemoteMemory {
+                    address: announcement.address.get(),
+                    key: announcement.key.get(),
+                };
                 self.repost(slot, Some(index), buffer);
                 stats.announced += 1;
                 Arrival::Announced(memory, length, mover)
             }
             other => return Err(bad(format!("{other:?} with the tag of batches"))),
         };
-        self.incoming[index].window.insert(header.sequence, arrival).map_err(|e| bad(e.to_string()))
+        self.incoming[index]
+            .window
+            .insert(header.sequence, arrival)
+            .map_err(|e| bad(e.to_string()))
     }
 
     /// An announced batch has come.
@@ -368,18 +455,26 @@ impl Links {
         now_ns: u64,
     ) -> Result<()> {
         let Some(fetch) = self.fetches.end(number as usize) else {
-            return Err(Error::bad_peer(self.identity.rank, format!("no fetch in slot {number}")));
+            return Err(Error::bad_peer(
+                self.identity.rank,
+                format!("no fetch in slot {number}"),
+            ));
         };
         let rank = remotes[fetch.link].rank;
         let (header, _) = BatchHeader::parse(&buffer[..bytes.min(fetch.bytes)], self.identity.cookie)
             .map_err(|e| Error::bad_peer(rank, e))?;
-        let same = header.kind == BatchKind::Segment && header.source == rank && header.sequence == fetch.sequence;
+        let same =
+            header.kind == BatchKind::Segment && header.source == rank && header.sequence == fetch.sequence;
         if !same {
             return Err(Error::bad_peer(rank, "another batch came than was announced"));
         }
         remotes[fetch.link].alive_ns = now_ns;
         if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
-            *arrival = Arrival::Here { buffer, bytes: header.bytes as usize, slot: None };
+            *arrival = Arrival::Here {
+                buffer,
+                bytes: header.bytes as usize,
+                slot: None,
+            };
         }
         Ok(())
     }
@@ -387,7 +482,9 @@ impl Links {
     /// The front batch of a link is done: acknowledges it and frees its slot.
     pub fn accept(&mut self, index: usize) {
         let incoming = &mut self.incoming[index];
-        let Some(Arrival::Here { buffer, slot, .. }) = incoming.window.pop() else { return };
+        let Some(Arrival::Here { buffer, slot, .. }) = incoming.window.pop() else {
+            return;
+        };
         incoming.cursor = 0;
         incoming.receiving.accept();
         incoming.news = true;
@@ -412,7 +509,11 @@ impl Links {
             let mut news = [usize::MAX; 64];
             let mut granted = 0;
             let mut receivings: Vec<&mut Receiving> = Vec::new();
-            if self.incoming.iter().any(|i| i.receiving.large_outstanding() < u32::from(i.receiving.wanted())) {
+            if self
+                .incoming
+                .iter()
+                .any(|i| i.receiving.large_outstanding() < u32::from(i.receiving.wanted()))
+            {
                 receivings.extend(self.incoming.iter_mut().map(|i| &mut i.receiving));
                 self.shared.grant(&mut receivings, |index| {
                     if granted < news.len() {
@@ -433,26 +534,41 @@ impl Links {
 
     fn fetch(&mut self, index: usize, link: &mut dyn Link, peer: Peer) -> Result<()> {
         let incoming = &mut self.incoming[index];
-        let mut expected = incoming.window.next();
-        for (sequence, arrival) in incoming.window.iter_mut() {
+        let next = incoming.window.next();
+        for (expected, (sequence, arrival)) in (next..).zip(incoming.window.iter_mut()) {
             if sequence != expected {
                 break;
             }
-            expected += 1;
-            let Arrival::Announced(memory, bytes, mover) = *arrival else { continue };
-            let Some(slot) = self.fetches.begin(Fetch { link: index, sequence, bytes }) else { break };
+            let Arrival::Announced(memory, bytes, mover) = *arrival else {
+                continue;
+            };
+            let Some(slot) = self.fetches.begin(Fetch {
+                link: index,
+                sequence,
+                bytes,
+            }) else {
+                break;
+            };
             let Some(buffer) = self.fetch_pool.take() else {
                 self.fetches.end(slot);
                 break;
             };
             let stream = self.identity.stream;
             let posted = match mover {
-                Mover::Read => {
-                    link.post_read(peer, memory, buffer, bytes, token(stream, TagClass::Read, slot as u32))
-                }
+                Mover::Read => link.post_read(
+                    peer,
+                    memory,
+                    buffer,
+                    bytes,
+                    token(stream, TagClass::Read, slot as u32),
+                ),
                 Mover::Segments => {
                     let class = TagClass::Segment;
-                    link.post_receive(tag(stream, class, slot as u32), buffer, token(stream, class, slot as u32))
+                    link.post_receive(
+                        tag(stream, class, slot as u32),
+                        buffer,
+                        token(stream, class, slot as u32),
+                    )
                 }
             };
             match posted {
@@ -460,7 +576,11 @@ impl Links {
                     *arrival = Arrival::Fetching;
                     if mover == Mover::Segments {
                         let (sequence, slot) = (sequence.into(), (slot as u32).into());
-                        incoming.notices.push(ClearToSend { sequence, slot, reserved: 0.into() });
+                        incoming.notices.push(ClearToSend {
+                            sequence,
+                            slot,
+                            reserved: 0.into(),
+                        });
                         incoming.news = true;
                     }
                 }
@@ -490,14 +610,22 @@ impl Links {
             let due = !incoming.notices.is_empty()
                 || incoming.news && (idle || incoming.unacknowledged * 2 >= maxrpc)
                 || unseen >= self.controls_per_link / 2;
-            let outstanding = incoming.controls_sent.wrapping_sub(incoming.controls_seen_by_peer);
+            let outstanding = incoming
+                .controls_sent
+                .wrapping_sub(incoming.controls_seen_by_peer);
             if !due || outstanding >= self.controls_per_link {
                 continue;
             }
-            let Some(mut buffer) = self.control_pool.take() else { continue };
+            let Some(mut buffer) = self.control_pool.take() else {
+                continue;
+            };
             let count = incoming.notices.len().min(NOTICES_PER_CONTROL);
             let payload = count * size_of::<ClearToSend>();
-            let before = (incoming.news, incoming.unacknowledged, incoming.controls_seen_told);
+            let before = (
+                incoming.news,
+                incoming.unacknowledged,
+                incoming.controls_seen_told,
+            );
             let header = BatchHeader {
                 kind: BatchKind::Control,
                 stream: self.identity.stream,
@@ -511,7 +639,13 @@ impl Links {
             buffer[BATCH_HEADER_BYTES..end].copy_from_slice(incoming.notices[..count].as_bytes());
             let class = TagClass::Control;
             let stream = self.identity.stream;
-            match link.post_send(remote.peer, tag(stream, class, 0), buffer, end, token(stream, TagClass::Sent, 0)) {
+            match link.post_send(
+                remote.peer,
+                tag(stream, class, 0),
+                buffer,
+                end,
+                token(stream, TagClass::Sent, 0),
+            ) {
                 Ok(()) => {
                     incoming.notices.drain(..count);
                     incoming.controls_sent = incoming.controls_sent.wrapping_add(1);
@@ -520,7 +654,11 @@ impl Links {
                     told = true;
                 }
                 Err(PostError::WouldBlock(_)) => {
-                    (incoming.news, incoming.unacknowledged, incoming.controls_seen_told) = before;
+                    (
+                        incoming.news,
+                        incoming.unacknowledged,
+                        incoming.controls_seen_told,
+                    ) = before;
                 }
                 Err(PostError::Failed(_, error)) => return Err(error.into()),
             }

@@ -75,17 +75,20 @@ impl Inbound {
     pub fn has_backlog(&self) -> bool {
         self.backlog.iter().any(|b| !b.lanes.is_empty())
             || self.inbox.any_active()
-            || self.links.as_ref().is_some_and(|l| l.incoming.iter().any(|i| !i.window.is_empty()))
+            || self
+                .links
+                .as_ref()
+                .is_some_and(|l| l.incoming.iter().any(|i| !i.window.is_empty()))
     }
 
     fn take_active(&mut self) {
         self.inbox.take_active(&mut self.active);
         for lane in self.active.drain(..) {
-            if let Some(listed) = self.listed.get_mut(lane as usize) {
-                if !*listed {
-                    *listed = true;
-                    self.backlog[lane as usize % 2].lanes.push(lane);
-                }
+            if let Some(listed) = self.listed.get_mut(lane as usize)
+                && !*listed
+            {
+                *listed = true;
+                self.backlog[lane as usize % 2].lanes.push(lane);
             }
         }
     }
@@ -114,14 +117,23 @@ impl<'h> Core<'h> {
     /// Takes a completion of this stream.
     pub fn complete(&self, class: TagClass, number: u32, completion: Completion, now_ns: u64) -> Result<()> {
         let mut inbound = self.inbound.borrow_mut();
-        let Some(links) = &mut inbound.links else { return Ok(()) };
+        let Some(links) = &mut inbound.links else {
+            return Ok(());
+        };
         let mut out = self.out.borrow_mut();
         let mut stats = self.stats.borrow_mut();
-        links.complete(class, number, completion, &mut out.queues.remotes, &mut stats, now_ns)
+        links.complete(
+            class,
+            number,
+            completion,
+            &mut out.queues.remotes,
+            &mut stats,
+            now_ns,
+        )
     }
 
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
-    pub fn progress(&self, mut link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
+    pub fn progress(&self, link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
         let mut worked = self.out.borrow_mut().retry();
         {
             let mut inbound = self.inbound.borrow_mut();
@@ -138,12 +150,15 @@ impl<'h> Core<'h> {
         }
         out.age(now_ns, !worked);
         if let Some((local, why)) = out.queues.corrupt_lane() {
-            return Err(Error::bad_peer(self.topology.rank_at(self.topology.node(), local).0, why));
+            return Err(Error::bad_peer(
+                self.topology.rank_at(self.topology.node(), local).0,
+                why,
+            ));
         }
         if urgent && !worked {
             out.seal();
         }
-        if let Some(link) = link.as_deref_mut() {
+        if let Some(link) = link {
             worked |= self.transmit(&mut out, link, !worked, now_ns)?;
         }
         Ok(worked)
@@ -152,7 +167,9 @@ impl<'h> Core<'h> {
     /// Posts batches, fetches, grants and control messages.
     fn transmit(&self, out: &mut Outbound, link: &mut dyn Link, idle: bool, now_ns: u64) -> Result<bool> {
         let mut inbound = self.inbound.borrow_mut();
-        let (Some(links), Some(notices)) = (&mut inbound.links, &self.notices) else { return Ok(false) };
+        let (Some(links), Some(notices)) = (&mut inbound.links, &self.notices) else {
+            return Ok(false);
+        };
         let mut worked = false;
         links.advance(link, |index| out.queues.remotes[index].peer)?;
         for index in 0..out.queues.remotes.len() {
@@ -164,8 +181,9 @@ impl<'h> Core<'h> {
             }
             let returned = remote.credit.large_returned();
             let (news, unacknowledged) = (incoming.news, incoming.unacknowledged);
-            let posted = remote
-                .transmit(link, &self.identity, notices, |wanted| incoming.counters(returned, wanted))?;
+            let posted = remote.transmit(link, &self.identity, notices, |wanted| {
+                incoming.counters(returned, wanted)
+            })?;
             if posted == 0 {
                 (incoming.news, incoming.unacknowledged) = (news, unacknowledged);
             }
@@ -179,13 +197,17 @@ impl<'h> Core<'h> {
 
     /// Moves runs out of the lanes of one class.
     fn drain_lanes(&self, inbound: &mut Inbound, sink: &mut Sink<'h>, class: LaneClass) -> Result<bool> {
-        let at = if class == LaneClass::Relay { Place::Target } else { Place::SourceRep };
+        let at = if class == LaneClass::Relay {
+            Place::Target
+        } else {
+            Place::SourceRep
+        };
         let mut worked = false;
         let mut position = 0;
         while let Some(&lane) = inbound.backlog[class as usize].lanes.get(position) {
-            let (moved, empty) = self
-                .drain_lane(inbound, sink, lane, at)
-                .map_err(|why| Error::bad_peer(self.topology.rank_at(self.topology.node(), lane / 2).0, why))?;
+            let (moved, empty) = self.drain_lane(inbound, sink, lane, at).map_err(|why| {
+                Error::bad_peer(self.topology.rank_at(self.topology.node(), lane / 2).0, why)
+            })?;
             worked |= moved;
             if empty {
                 inbound.drained[lane as usize] += 1;
@@ -212,9 +234,12 @@ impl<'h> Core<'h> {
             if moved == FRAMES_PER_ROUND {
                 break false;
             }
-            let Some(frame) = consumer.front().map_err(|e| e.to_string())? else { break true };
-            let taken = Run::split(frame, self.topology.size())
-                .and_then(|(run, _)| self.forward(at, &run, Feeder::lane(lane), sink, &mut inbound.reassembly));
+            let Some(frame) = consumer.front().map_err(|e| e.to_string())? else {
+                break true;
+            };
+            let taken = Run::split(frame, self.topology.size()).and_then(|(run, _)| {
+                self.forward(at, &run, Feeder::lane(lane), sink, &mut inbound.reassembly)
+            });
             if !taken.map_err(|e| e.to_string())? {
                 break false;
             }
@@ -230,12 +255,21 @@ impl<'h> Core<'h> {
     /// Moves runs out of the batches that have arrived.
     fn drain_links(&self, inbound: &mut Inbound, sink: &mut Sink<'h>) -> Result<bool> {
         let lanes = inbound.inbox.layout().lanes();
-        let Inbound { links: Some(links), reassembly, .. } = inbound else { return Ok(false) };
+        let Inbound {
+            links: Some(links),
+            reassembly,
+            ..
+        } = inbound
+        else {
+            return Ok(false);
+        };
         let mut worked = false;
         for index in 0..links.incoming.len() {
             loop {
                 let incoming = &mut links.incoming[index];
-                let Some(Arrival::Here { buffer, bytes, .. }) = incoming.window.front() else { break };
+                let Some(Arrival::Here { buffer, bytes, .. }) = incoming.window.front() else {
+                    break;
+                };
                 let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes];
                 let mut cursor = incoming.cursor;
                 let mut blocked = false;
@@ -281,7 +315,11 @@ impl<'h> Core<'h> {
         if target == self.topology.rank() {
             return self.deliver(run, feeder, sink, reassembly);
         }
-        let pushed = self.out.borrow_mut().queues.push(at, target, run.frame, run.header.flags, feeder);
+        let pushed = self
+            .out
+            .borrow_mut()
+            .queues
+            .push(at, target, run.frame, run.header.flags, feeder);
         match pushed {
             Some(true) => {
                 let mut stats = self.stats.borrow_mut();
@@ -306,9 +344,7 @@ impl<'h> Core<'h> {
     ) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
         let admitted = match sink {
-            Sink::Handler(_) => {
-                self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes
-            }
+            Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
             Sink::Queue(queue) => queue.admits(records),
             Sink::Closed => true,
         };
@@ -325,7 +361,15 @@ impl<'h> Core<'h> {
             Assembled::Later => Ok(false),
             Assembled::Whole(record) => {
                 let (source, kind) = (record.source, record.kind);
-                self.hand_over(Delivery::Record { source, kind, bytes: &record.bytes }, 1, sink)?;
+                self.hand_over(
+                    Delivery::Record {
+                        source,
+                        kind,
+                        bytes: &record.bytes,
+                    },
+                    1,
+                    sink,
+                )?;
                 Ok(true)
             }
         }
@@ -352,14 +396,16 @@ impl<'h> Core<'h> {
         self.out.borrow().is_quiet() && !self.inbound.borrow().has_backlog()
     }
 
-    /// Whether a sleeping rank has to wake up at once: a lane has news, or room came for what waits.
+    /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a release) came.
     pub fn must_stay_awake(&self) -> bool {
         if self.inbound.borrow().inbox.any_active() {
             return true;
         }
+        let flushing = self.urgent.get();
         let mut out = self.out.borrow_mut();
         let queues = &mut out.queues;
-        queues.origin.iter_mut().chain(&mut queues.relay).any(|lane| lane.space_came())
+        let mut lanes = queues.origin.iter_mut().chain(&mut queues.relay);
+        lanes.any(|lane| lane.space_came() || (flushing && lane.release_came()))
     }
 
     /// Before sleeping: asks the consumers of full lanes to ring.
@@ -377,8 +423,7 @@ impl<'h> Core<'h> {
 
     /// Whether something waits that only time moves: partial runs or batches, or news for a peer.
     pub fn waits_for_time(&self) -> bool {
-        self.out.borrow().has_partial()
-            || self.inbound.borrow().links.as_ref().is_some_and(Links::owes_news)
+        self.out.borrow().has_partial() || self.inbound.borrow().links.as_ref().is_some_and(Links::owes_news)
     }
 
     /// The peer that has owed us something for longest without a sign of life, with that time.
@@ -410,7 +455,13 @@ impl<'h> Core<'h> {
         stats.remote_frames = out.queues.remotes.iter().map(|r| r.frames).sum();
         stats.batches_sent = out.queues.remotes.iter().map(|r| r.batches).sum();
         stats.wire_bytes = out.queues.remotes.iter().map(|r| r.wire_bytes).sum();
-        let lanes = out.queues.origin.iter().chain(&out.queues.relay).map(|l| l.waits).sum::<u64>();
+        let lanes = out
+            .queues
+            .origin
+            .iter()
+            .chain(&out.queues.relay)
+            .map(|l| l.waits)
+            .sum::<u64>();
         stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.waits).sum::<u64>();
         stats
     }
@@ -421,12 +472,21 @@ impl<'h> Core<'h> {
         let lanes = inbound.listed.len() as u32;
         let capacity = u64::from(inbound.inbox.layout().lane_bytes());
         let drained = inbound.drained.clone();
-        let consumed = (0..lanes).map(|lane| inbound.inbox.lane(lane).consumed() + capacity).collect();
+        let consumed = (0..lanes)
+            .map(|lane| inbound.inbox.lane(lane).consumed() + capacity)
+            .collect();
         let links = inbound.links.as_mut();
         let arrived = links.map_or(Vec::new(), |l| {
-            l.incoming.iter_mut().map(|i| i.window.next() + i.window.iter_mut().count() as u64).collect()
+            l.incoming
+                .iter_mut()
+                .map(|i| i.window.next() + i.window.iter_mut().count() as u64)
+                .collect()
         });
-        DeliveryMarks { drained, consumed, arrived }
+        DeliveryMarks {
+            drained,
+            consumed,
+            arrived,
+        }
     }
 
     /// Whether everything that was here at the marks has moved on.
@@ -440,7 +500,11 @@ impl<'h> Core<'h> {
             }
         }
         let Some(links) = &inbound.links else { return true };
-        links.incoming.iter().zip(&marks.arrived).all(|(i, &arrived)| i.receiving.accepted() >= arrived)
+        links
+            .incoming
+            .iter()
+            .zip(&marks.arrived)
+            .all(|(i, &arrived)| i.receiving.accepted() >= arrived)
     }
 }
 

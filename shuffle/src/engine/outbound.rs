@@ -2,8 +2,8 @@
 
 use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::wire::{
-    BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader,
-    RunHeader, align8, run_flags,
+    BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
+    RecordHeader, RunHeader, align8, run_flags,
 };
 use trihop_transport::ring::Corrupt;
 use trihop_transport::topology::Rank;
@@ -11,11 +11,11 @@ use zerocopy::IntoBytes;
 
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
+use crate::queue::Feeder;
 use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::runs::RunTable;
 use crate::queue::spill::Spill;
-use crate::queue::Feeder;
 use crate::route::{Hop, Place, Route, ThreeHop};
 
 /// The queues of all three classes.
@@ -43,7 +43,9 @@ impl Queues {
         flags: u16,
         feeder: Feeder,
     ) -> Option<bool> {
-        self.push_with(at, target, frame.len(), flags, feeder, |space| space.copy_from_slice(frame))
+        self.push_with(at, target, frame.len(), flags, feeder, |space| {
+            space.copy_from_slice(frame)
+        })
     }
 
     /// Adds a frame that `write` fills in place.
@@ -59,8 +61,16 @@ impl Queues {
         match self.route.next_hop(at, target)? {
             Hop::Deliver => None,
             Hop::Local(local) => {
-                let lanes = if at == Place::TargetRep { &mut self.relay } else { &mut self.origin };
-                Some(lanes.get_mut(local as usize)?.push_with(bytes, flags, feeder, write))
+                let lanes = if at == Place::TargetRep {
+                    &mut self.relay
+                } else {
+                    &mut self.origin
+                };
+                Some(
+                    lanes
+                        .get_mut(local as usize)?
+                        .push_with(bytes, flags, feeder, write),
+                )
             }
             Hop::Fabric(node) => {
                 let index = self.nodes.binary_search(&node.0).ok()?;
@@ -74,9 +84,10 @@ impl Queues {
 impl Queues {
     /// Local rank whose lane holds a position that cannot be true, and that position.
     pub fn corrupt_lane(&self) -> Option<(u32, Corrupt)> {
-        [&self.origin, &self.relay].into_iter().flat_map(|lanes| lanes.iter().enumerate()).find_map(
-            |(local, lane)| lane.corrupt.map(|why| (local as u32, why)),
-        )
+        [&self.origin, &self.relay]
+            .into_iter()
+            .flat_map(|lanes| lanes.iter().enumerate())
+            .find_map(|(local, lane)| lane.corrupt.map(|why| (local as u32, why)))
     }
 }
 
@@ -126,7 +137,11 @@ impl Outbound {
         frame_bytes: usize,
         options: &StreamOptions,
     ) -> Self {
-        let run_bytes = options.run_bytes.max(RUN_HEADER_BYTES + align8(item_bytes)).min(frame_bytes) & !7;
+        let run_bytes = options
+            .run_bytes
+            .max(RUN_HEADER_BYTES + align8(item_bytes))
+            .min(frame_bytes)
+            & !7;
         Self {
             queues,
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
@@ -150,10 +165,16 @@ impl Outbound {
 
     fn check(&self, target: Rank, bytes: usize) -> Result<()> {
         if target.0 >= self.size {
-            return Err(Error::Rank { rank: target.0, size: self.size });
+            return Err(Error::Rank {
+                rank: target.0,
+                size: self.size,
+            });
         }
         if bytes > self.max_message_bytes {
-            return Err(Error::TooLarge { bytes, limit: self.max_message_bytes });
+            return Err(Error::TooLarge {
+                bytes,
+                limit: self.max_message_bytes,
+            });
         }
         if self.closed {
             return Err(Error::Closed("(this one)".into()));
@@ -186,13 +207,15 @@ impl Outbound {
     /// An item of the application.
     #[inline]
     pub fn try_push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        if self.spill.is_empty() && target.0 < self.size && !self.closed {
-            if let Ok(space) = self.runs.push(target.0, item.len()) {
-                space.copy_from_slice(item);
-                self.sent += 1;
-                self.pushed = true;
-                return Ok(());
-            }
+        if self.spill.is_empty()
+            && target.0 < self.size
+            && !self.closed
+            && let Ok(space) = self.runs.push(target.0, item.len())
+        {
+            space.copy_from_slice(item);
+            self.sent += 1;
+            self.pushed = true;
+            return Ok(());
         }
         self.try_push_slow(target, item)
     }
@@ -277,27 +300,31 @@ impl Outbound {
         if self.large.is_some() && !self.continue_large() {
             return refused(self);
         }
-        if let Some(slot) = self.runs.open_run_of(target.0) {
-            if !self.emit(slot) {
-                return refused(self);
-            }
+        if let Some(slot) = self.runs.open_run_of(target.0)
+            && !self.emit(slot)
+        {
+            return refused(self);
         }
         let frame_bytes = RUN_HEADER_BYTES + bytes;
         if frame_bytes <= self.frame_bytes {
-            let header = RunHeader { target: target.0, source: self.rank, count: 1, flags: 0 };
+            let header = RunHeader {
+                target: target.0,
+                source: self.rank,
+                count: 1,
+                flags: 0,
+            };
             let write = |space: &mut [u8]| {
                 header.write(frame_bytes, space);
                 write_record(&mut space[RUN_HEADER_BYTES..], kind, payload);
             };
-            let pushed = self.queues.push_with(
-                Place::Source,
-                target,
-                frame_bytes,
-                0,
-                Feeder::APPLICATION,
-                write,
-            );
-            return if pushed == Some(true) { Ok(()) } else { refused(self) };
+            let pushed =
+                self.queues
+                    .push_with(Place::Source, target, frame_bytes, 0, Feeder::APPLICATION, write);
+            return if pushed == Some(true) {
+                Ok(())
+            } else {
+                refused(self)
+            };
         }
         let done = self.push_fragments(target, kind, payload.len(), 0, payload);
         if done == 0 {
@@ -305,7 +332,12 @@ impl Outbound {
         }
         if done < payload.len() {
             let left = payload[done..].to_vec();
-            self.large = Some(Large { target, total: payload.len(), left, done });
+            self.large = Some(Large {
+                target,
+                total: payload.len(),
+                left,
+                done,
+            });
         }
         Ok(())
     }
@@ -316,14 +348,25 @@ impl Outbound {
         while !left.is_empty() {
             let first = done == 0 && left.len() == data.len();
             let head = if first { FRAGMENT_HEADER_BYTES } else { 0 };
-            let piece = left.len().min(self.frame_bytes - RUN_HEADER_BYTES - head) ;
+            let piece = left.len().min(self.frame_bytes - RUN_HEADER_BYTES - head);
             // Every fragment but the last fills its frame, so that only the last one is padded.
             let last = piece == left.len();
-            let flags = if first { run_flags::FIRST } else if last { run_flags::LAST } else { run_flags::MORE };
+            let flags = if first {
+                run_flags::FIRST
+            } else if last {
+                run_flags::LAST
+            } else {
+                run_flags::MORE
+            };
             // A record needs two fragments at least: its frame did not fit one.
-            let piece = if first && last { piece / 2 & !7 } else { piece };
+            let piece = if first && last { (piece / 2) & !7 } else { piece };
             let frame_bytes = RUN_HEADER_BYTES + head + align8(piece);
-            let header = RunHeader { target: target.0, source: self.rank, count: u16::from(last && !first), flags };
+            let header = RunHeader {
+                target: target.0,
+                source: self.rank,
+                count: u16::from(last && !first),
+                flags,
+            };
             let write = |space: &mut [u8]| {
                 header.write(frame_bytes, space);
                 let mut at = RUN_HEADER_BYTES;
@@ -357,7 +400,9 @@ impl Outbound {
 
     /// Goes on with a long record; true when none is left.
     fn continue_large(&mut self) -> bool {
-        let Some(mut large) = self.large.take() else { return true };
+        let Some(mut large) = self.large.take() else {
+            return true;
+        };
         let moved = self.push_fragments(large.target, 0, large.total, large.done, &large.left);
         large.done += moved;
         large.left.drain(..moved);
@@ -374,7 +419,9 @@ impl Outbound {
             return false;
         }
         let (target, frame) = self.runs.frame(slot, self.rank);
-        let pushed = self.queues.push(Place::Source, Rank(target), frame, 0, Feeder::APPLICATION);
+        let pushed = self
+            .queues
+            .push(Place::Source, Rank(target), frame, 0, Feeder::APPLICATION);
         if pushed == Some(true) {
             self.runs.close(slot);
             true
@@ -391,7 +438,10 @@ impl Outbound {
         }
         let whole = RECORD_HEADER_BYTES + align8(bytes);
         let space = self.space_in_run(target, whole)?;
-        let header = RecordHeader { kind: kind.into(), length: (bytes as u32).into() };
+        let header = RecordHeader {
+            kind: kind.into(),
+            length: (bytes as u32).into(),
+        };
         space[..RECORD_HEADER_BYTES].copy_from_slice(header.as_bytes());
         space[RECORD_HEADER_BYTES..].fill(0);
         Ok(())
@@ -541,7 +591,10 @@ impl Outbound {
 }
 
 fn write_record(space: &mut [u8], kind: u32, payload: &[u8]) {
-    let header = RecordHeader { kind: kind.into(), length: (payload.len() as u32).into() };
+    let header = RecordHeader {
+        kind: kind.into(),
+        length: (payload.len() as u32).into(),
+    };
     space[..RECORD_HEADER_BYTES].copy_from_slice(header.as_bytes());
     let end = RECORD_HEADER_BYTES + payload.len();
     space[RECORD_HEADER_BYTES..end].copy_from_slice(payload);
@@ -550,5 +603,7 @@ fn write_record(space: &mut [u8], kind: u32, payload: &[u8]) {
 
 /// Size of a batch buffer for batches of `target_bytes` and frames of at most `frame_bytes`.
 pub(crate) fn batch_buffer_bytes(target_bytes: usize, frame_bytes: usize) -> usize {
-    target_bytes.max(frame_bytes + BATCH_HEADER_BYTES).next_multiple_of(64)
+    target_bytes
+        .max(frame_bytes + BATCH_HEADER_BYTES)
+        .next_multiple_of(64)
 }

@@ -23,7 +23,16 @@ pub(crate) struct LaneQueue {
 impl LaneQueue {
     /// A queue over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
     pub fn new(producer: Producer, publish_bytes: usize, limit_bytes: usize) -> Self {
-        Self { producer, turn: Turn::default(), limit_bytes, publish_bytes, wanted_bytes: 0, corrupt: None, frames: 0, waits: 0 }
+        Self {
+            producer,
+            turn: Turn::default(),
+            limit_bytes,
+            publish_bytes,
+            wanted_bytes: 0,
+            corrupt: None,
+            frames: 0,
+            waits: 0,
+        }
     }
 
     /// Adds a frame with these run flags, which `write` fills in place; false when there is no room or another feeder's
@@ -111,6 +120,12 @@ impl LaneQueue {
     /// Asks the consumer to ring at its next release.
     pub fn want_release(&mut self) {
         self.producer.want_space();
+    }
+
+    /// Whether the consumer has released anything since this side last looked.
+    pub fn release_came(&mut self) -> bool {
+        let before = self.producer.in_use_bytes();
+        before > 0 && (self.producer.consumed().is_err() || self.producer.in_use_bytes() < before)
     }
 
     /// Whether what waits for space would find it now.

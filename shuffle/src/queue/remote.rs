@@ -79,7 +79,10 @@ impl RemoteQueue {
     /// An empty queue with one small slot granted, as both ends agree at the start.
     pub fn new(rank: u32, peer: Peer, sizes: BatchSizes, maxrpc: u32) -> Self {
         let mut credit = Sending::new(maxrpc);
-        let granted = Counters { small_granted: 1, ..Counters::default() };
+        let granted = Counters {
+            small_granted: 1,
+            ..Counters::default()
+        };
         credit.update(&granted).expect("nothing accepted yet");
         Self {
             rank,
@@ -189,7 +192,9 @@ impl RemoteQueue {
 
     /// Bytes that wait in the open batch.
     pub fn open_bytes(&self) -> usize {
-        self.open.as_ref().map_or(0, |(_, used)| used - BATCH_HEADER_BYTES)
+        self.open
+            .as_ref()
+            .map_or(0, |(_, used)| used - BATCH_HEADER_BYTES)
     }
 
     /// Slots that this queue could use, for the header.
@@ -201,7 +206,10 @@ impl RemoteQueue {
     /// The receiver is ready for the announced batch `sequence` in its segment slot. False for a batch that is not
     /// announced: a peer's fault.
     pub fn clear_to_send(&mut self, notice: &ClearToSend) -> bool {
-        let exposed = self.exposed.iter_mut().find(|e| e.sequence == notice.sequence.get());
+        let exposed = self
+            .exposed
+            .iter_mut()
+            .find(|e| e.sequence == notice.sequence.get());
         match exposed {
             Some(e) if e.segment.is_none() && e.buffer.is_some() => {
                 e.segment = Some(notice.slot.get());
@@ -230,7 +238,9 @@ impl RemoteQueue {
         let mut posted = self.post_segments(link, identity)?;
         while let Some((_, bytes)) = self.ready.front() {
             let (small, large) = (self.sizes.small_bytes, self.sizes.large_bytes);
-            let Some(passage) = choose(&self.credit, *bytes, small, large) else { break };
+            let Some(passage) = choose(&self.credit, *bytes, small, large) else {
+                break;
+            };
             let sequence = self.credit.next_sequence();
             let (mut buffer, bytes) = self.ready.pop_front().expect("front is there");
             let mut header = BatchHeader {
@@ -271,7 +281,12 @@ impl RemoteQueue {
                     let mark = token(identity.stream, TagClass::Sent, 0);
                     match link.post_send(self.peer, tag, notice, end, mark) {
                         Ok(()) => {
-                            let exposed = Exposed { sequence, buffer: Some(buffer), bytes, segment: None };
+                            let exposed = Exposed {
+                                sequence,
+                                buffer: Some(buffer),
+                                bytes,
+                                segment: None,
+                            };
                             self.exposed.push_back(exposed);
                             (slot, Ok(()), end + bytes)
                         }
@@ -302,7 +317,9 @@ impl RemoteQueue {
         let mut posted = 0;
         for exposed in &mut self.exposed {
             let Some(slot) = exposed.segment else { continue };
-            let Some(buffer) = exposed.buffer.take() else { continue };
+            let Some(buffer) = exposed.buffer.take() else {
+                continue;
+            };
             let tag: Tag = tag(identity.stream, TagClass::Segment, slot);
             let mark: Token = token(identity.stream, TagClass::Sent, 0);
             match link.post_send(self.peer, tag, buffer, exposed.bytes, mark) {

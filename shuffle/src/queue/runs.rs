@@ -27,10 +27,21 @@ impl RunTable {
     /// Slots for `ranks` targets with runs of at most `run_bytes` (header included), in at most `table_bytes`.
     pub fn new(ranks: u32, run_bytes: usize, table_bytes: usize) -> Self {
         let affordable = (table_bytes / run_bytes).max(1);
-        let affordable = if affordable.is_power_of_two() { affordable } else { affordable.next_power_of_two() / 2 };
+        let affordable = if affordable.is_power_of_two() {
+            affordable
+        } else {
+            affordable.next_power_of_two() / 2
+        };
         let slots = (ranks as usize).next_power_of_two().min(affordable);
         Self {
-            slots: vec![Slot { target: NOBODY, used: 0, count: 0 }; slots],
+            slots: vec![
+                Slot {
+                    target: NOBODY,
+                    used: 0,
+                    count: 0
+                };
+                slots
+            ],
             frames: vec![0; slots * run_bytes],
             run_bytes,
             mask: slots as u32 - 1,
@@ -73,8 +84,16 @@ impl RunTable {
             return Err(index);
         }
         let used = RUN_HEADER_BYTES + bytes;
-        assert!(used <= self.run_bytes, "record of {bytes} bytes for runs of {} bytes", self.run_bytes);
-        *slot = Slot { target, used: used as u32, count: 1 };
+        assert!(
+            used <= self.run_bytes,
+            "record of {bytes} bytes for runs of {} bytes",
+            self.run_bytes
+        );
+        *slot = Slot {
+            target,
+            used: used as u32,
+            count: 1,
+        };
         self.open.push(index as u32);
         let start = index * self.run_bytes + RUN_HEADER_BYTES;
         Ok(&mut self.frames[start..start + bytes])
@@ -119,13 +138,23 @@ impl RunTable {
         let length = align8(slot.used as usize);
         self.frames[start + slot.used as usize..start + length].fill(0);
         let frame = &mut self.frames[start..start + length];
-        RunHeader { target: slot.target, source, count: slot.count, flags: 0 }.write(length, frame);
+        RunHeader {
+            target: slot.target,
+            source,
+            count: slot.count,
+            flags: 0,
+        }
+        .write(length, frame);
         (slot.target, frame)
     }
 
     /// The run in this slot has left.
     pub fn close(&mut self, index: usize) {
-        self.slots[index] = Slot { target: NOBODY, used: 0, count: 0 };
+        self.slots[index] = Slot {
+            target: NOBODY,
+            used: 0,
+            count: 0,
+        };
         if let Some(at) = self.open.iter().position(|&i| i as usize == index) {
             self.open.swap_remove(at);
         }

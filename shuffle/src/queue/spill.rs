@@ -16,7 +16,11 @@ const RECORD_BYTES: usize = 12;
 impl Spill {
     /// At most `limit_bytes`, payload and bookkeeping together. Allocated on first use.
     pub fn new(limit_bytes: usize) -> Self {
-        Self { records: VecDeque::new(), bytes: VecDeque::new(), limit_bytes }
+        Self {
+            records: VecDeque::new(),
+            bytes: VecDeque::new(),
+            limit_bytes,
+        }
     }
 
     /// Bytes in use.
@@ -80,7 +84,10 @@ mod tests {
         assert!(!spill.push(4, 40, b""), "full");
         assert_eq!(spill.front(), Some((1, 10, &b"abcde"[..])));
         spill.pop();
-        assert!(spill.push(5, 50, b"klmno"), "space is used again, across the buffer's end");
+        assert!(
+            spill.push(5, 50, b"klmno"),
+            "space is used again, across the buffer's end"
+        );
         assert_eq!(spill.front(), Some((2, 20, &b""[..])));
         spill.pop();
         assert_eq!(spill.front(), Some((3, 30, &b"fghij"[..])));

@@ -37,7 +37,13 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool({} x {} B, {} free)", self.inner.slots, self.inner.slot_bytes, self.free_slots())
+        write!(
+            f,
+            "Pool({} x {} B, {} free)",
+            self.inner.slots,
+            self.inner.slot_bytes,
+            self.free_slots()
+        )
     }
 }
 
@@ -52,20 +58,34 @@ impl Pool {
         slots: usize,
         registration: Option<Box<dyn Registration>>,
     ) -> Self {
-        assert!(slot_bytes.is_multiple_of(64), "slot of {slot_bytes} bytes is not a multiple of 64");
+        assert!(
+            slot_bytes.is_multiple_of(64),
+            "slot of {slot_bytes} bytes is not a multiple of 64"
+        );
         assert!(
             mapping.len() >= slot_bytes * slots,
             "mapping of {} bytes for {slots} slots of {slot_bytes} bytes",
             mapping.len()
         );
         let free = RefCell::new((0..slots as u32).rev().collect());
-        Self { inner: Rc::new(Inner { registration, free, slot_bytes, slots, mapping }) }
+        Self {
+            inner: Rc::new(Inner {
+                registration,
+                free,
+                slot_bytes,
+                slots,
+                mapping,
+            }),
+        }
     }
 
     /// Takes a free buffer, if there is one. Its contents are whatever its last user left.
     pub fn take(&self) -> Option<Buffer> {
         let slot = self.inner.free.borrow_mut().pop()?;
-        Some(Buffer { inner: Rc::clone(&self.inner), slot })
+        Some(Buffer {
+            inner: Rc::clone(&self.inner),
+            slot,
+        })
     }
 
     /// Buffers that nobody holds.
@@ -122,15 +142,24 @@ impl Buffer {
 
     /// Local descriptor for a provider's calls; null where none is wanted.
     pub fn descriptor(&self) -> *mut libc::c_void {
-        self.inner.registration.as_ref().map_or(std::ptr::null_mut(), |r| r.descriptor())
+        self.inner
+            .registration
+            .as_ref()
+            .map_or(std::ptr::null_mut(), |r| r.descriptor())
     }
 
     /// Where a peer can read this buffer.
     pub fn remote(&self) -> RemoteMemory {
         let offset = (self.slot as usize * self.inner.slot_bytes) as u64;
         match &self.inner.registration {
-            Some(r) => RemoteMemory { address: r.base() + offset, key: r.key() },
-            None => RemoteMemory { address: self.as_ptr() as u64, key: 0 },
+            Some(r) => RemoteMemory {
+                address: r.base() + offset,
+                key: r.key(),
+            },
+            None => RemoteMemory {
+                address: self.as_ptr() as u64,
+                key: 0,
+            },
         }
     }
 }
@@ -147,7 +176,9 @@ impl Deref for Buffer {
         let bytes = self.inner.slot_bytes;
         // SAFETY: `Pool::new` checked that all slots lie inside the mapping, which `inner` keeps alive; a slot number
         // leaves the free list for one `Buffer` at a time, so no other reference to these bytes exists.
-        unsafe { std::slice::from_raw_parts(self.inner.mapping.as_ptr().add(self.slot as usize * bytes), bytes) }
+        unsafe {
+            std::slice::from_raw_parts(self.inner.mapping.as_ptr().add(self.slot as usize * bytes), bytes)
+        }
     }
 }
 
@@ -155,7 +186,9 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let bytes = self.inner.slot_bytes;
         // SAFETY: as in `deref`; `&mut self` makes this the only borrow of the slot.
-        unsafe { std::slice::from_raw_parts_mut(self.inner.mapping.as_ptr().add(self.slot as usize * bytes), bytes) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.inner.mapping.as_ptr().add(self.slot as usize * bytes), bytes)
+        }
     }
 }
 

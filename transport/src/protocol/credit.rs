@@ -81,7 +81,9 @@ impl Sending {
 
     /// Large slots that we hold unused.
     pub fn large_held(&self) -> u32 {
-        self.large_granted.wrapping_sub(self.large_used).wrapping_sub(self.large_returned)
+        self.large_granted
+            .wrapping_sub(self.large_used)
+            .wrapping_sub(self.large_returned)
     }
 
     /// Uses up a slot for the next batch and returns the batch's number.
@@ -117,16 +119,20 @@ impl Sending {
     /// [`BadCounters`] when more was accepted than sent.
     pub fn update(&mut self, counters: &Counters) -> Result<bool, BadCounters> {
         if counters.accepted > self.next_sequence {
-            return Err(BadCounters::Accepted { accepted: counters.accepted, sent: self.next_sequence });
+            return Err(BadCounters::Accepted {
+                accepted: counters.accepted,
+                sent: self.next_sequence,
+            });
         }
         let mut changed = false;
         if counters.accepted > self.accepted {
             self.accepted = counters.accepted;
             changed = true;
         }
-        for (mine, theirs) in
-            [(&mut self.small_granted, counters.small_granted), (&mut self.large_granted, counters.large_granted)]
-        {
+        for (mine, theirs) in [
+            (&mut self.small_granted, counters.small_granted),
+            (&mut self.large_granted, counters.large_granted),
+        ] {
             if ahead(theirs, *mine).is_some_and(|d| d > 0) {
                 *mine = theirs;
                 changed = true;
@@ -193,7 +199,9 @@ impl Receiving {
 
     /// Large slots that the peer holds or has used in messages that have not arrived yet.
     pub fn large_outstanding(&self) -> u32 {
-        self.large_granted.wrapping_sub(self.large_received).wrapping_sub(self.large_returned)
+        self.large_granted
+            .wrapping_sub(self.large_received)
+            .wrapping_sub(self.large_returned)
     }
 
     /// A batch was taken completely.
@@ -207,7 +215,9 @@ impl Receiving {
     /// [`BadCounters::Returned`] when it gives back what it does not hold.
     pub fn update(&mut self, counters: &Counters) -> Result<u32, BadCounters> {
         self.wanted = counters.wanted;
-        let Some(returned) = ahead(counters.large_returned, self.large_returned) else { return Ok(0) };
+        let Some(returned) = ahead(counters.large_returned, self.large_returned) else {
+            return Ok(0);
+        };
         let held = self.large_outstanding();
         if returned > held {
             return Err(BadCounters::Returned { returned, held });
@@ -248,7 +258,11 @@ pub struct Shared {
 impl Shared {
     /// `posted` large slots, of which one peer holds at most `per_peer`.
     pub fn new(posted: u32, per_peer: u32) -> Self {
-        Self { free: posted, per_peer, turn: 0 }
+        Self {
+            free: posted,
+            per_peer,
+            turn: 0,
+        }
     }
 
     /// A large slot is posted again, or came back unused.
@@ -356,14 +370,26 @@ mod tests {
     fn hostile_counters_are_refused() {
         let mut sending = Sending::new(4);
         assert_eq!(
-            sending.update(&Counters { accepted: 1, ..Counters::default() }),
+            sending.update(&Counters {
+                accepted: 1,
+                ..Counters::default()
+            }),
             Err(BadCounters::Accepted { accepted: 1, sent: 0 })
         );
         let mut receiving = Receiving::default();
-        assert_eq!(receiving.received(Slot::Small), Err(BadCounters::NotGranted(Slot::Small)));
-        assert_eq!(receiving.received(Slot::Large), Err(BadCounters::NotGranted(Slot::Large)));
         assert_eq!(
-            receiving.update(&Counters { large_returned: 5, ..Counters::default() }),
+            receiving.received(Slot::Small),
+            Err(BadCounters::NotGranted(Slot::Small))
+        );
+        assert_eq!(
+            receiving.received(Slot::Large),
+            Err(BadCounters::NotGranted(Slot::Large))
+        );
+        assert_eq!(
+            receiving.update(&Counters {
+                large_returned: 5,
+                ..Counters::default()
+            }),
             Err(BadCounters::Returned { returned: 5, held: 0 })
         );
     }
@@ -373,8 +399,22 @@ mod tests {
         let mut sending = Sending::new(4);
         sending.small_granted = u32::MAX;
         sending.small_used = u32::MAX;
-        assert!(sending.update(&Counters { small_granted: 0, ..Counters::default() }).unwrap());
+        assert!(
+            sending
+                .update(&Counters {
+                    small_granted: 0,
+                    ..Counters::default()
+                })
+                .unwrap()
+        );
         assert!(sending.has_small());
-        assert!(!sending.update(&Counters { small_granted: u32::MAX, ..Counters::default() }).unwrap());
+        assert!(
+            !sending
+                .update(&Counters {
+                    small_granted: u32::MAX,
+                    ..Counters::default()
+                })
+                .unwrap()
+        );
     }
 }

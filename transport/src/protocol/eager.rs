@@ -51,14 +51,43 @@ mod tests {
     fn passage_follows_size_and_credit() {
         let mut credit = Sending::new(8);
         assert_eq!(choose(&credit, 100, 4096, 65536), None);
-        credit.update(&Counters { small_granted: 1, ..Counters::default() }).unwrap();
-        assert_eq!(choose(&credit, 4096, 4096, 65536), Some(Passage::Eager(Slot::Small)));
-        assert_eq!(choose(&credit, 4097, 4096, 65536), Some(Passage::Announce(Slot::Small)));
-        credit.update(&Counters { small_granted: 1, large_granted: 1, ..Counters::default() }).unwrap();
-        assert_eq!(choose(&credit, 4097, 4096, 65536), Some(Passage::Eager(Slot::Large)));
-        assert_eq!(choose(&credit, 70000, 4096, 65536), Some(Passage::Announce(Slot::Small)));
+        credit
+            .update(&Counters {
+                small_granted: 1,
+                ..Counters::default()
+            })
+            .unwrap();
+        assert_eq!(
+            choose(&credit, 4096, 4096, 65536),
+            Some(Passage::Eager(Slot::Small))
+        );
+        assert_eq!(
+            choose(&credit, 4097, 4096, 65536),
+            Some(Passage::Announce(Slot::Small))
+        );
+        credit
+            .update(&Counters {
+                small_granted: 1,
+                large_granted: 1,
+                ..Counters::default()
+            })
+            .unwrap();
+        assert_eq!(
+            choose(&credit, 4097, 4096, 65536),
+            Some(Passage::Eager(Slot::Large))
+        );
+        assert_eq!(
+            choose(&credit, 70000, 4096, 65536),
+            Some(Passage::Announce(Slot::Small))
+        );
         credit.start(Slot::Small);
-        assert_eq!(choose(&credit, 70000, 4096, 65536), Some(Passage::Announce(Slot::Large)));
-        assert_eq!(choose(&credit, 10, 4096, 65536), Some(Passage::Eager(Slot::Large)));
+        assert_eq!(
+            choose(&credit, 70000, 4096, 65536),
+            Some(Passage::Announce(Slot::Large))
+        );
+        assert_eq!(
+            choose(&credit, 10, 4096, 65536),
+            Some(Passage::Eager(Slot::Large))
+        );
     }
 }

@@ -22,7 +22,11 @@ pub struct Fetch {
 impl Fetches {
     /// At most `slots` fetches of together `limit_bytes`; a single one may always run.
     pub fn new(slots: usize, limit_bytes: usize) -> Self {
-        Self { slots: vec![None; slots], bytes: 0, limit_bytes }
+        Self {
+            slots: vec![None; slots],
+            bytes: 0,
+            limit_bytes,
+        }
     }
 
     /// Starts a fetch, or `None` while the limit does not allow it.
@@ -56,8 +60,14 @@ mod tests {
     #[test]
     fn the_ejection_limit_holds_and_one_fetch_always_runs() {
         let mut fetches = Fetches::new(4, 100);
-        let fetch = |bytes| Fetch { link: 0, sequence: 0, bytes };
-        let big = fetches.begin(fetch(1000)).expect("a single fetch may be larger than the limit");
+        let fetch = |bytes| Fetch {
+            link: 0,
+            sequence: 0,
+            bytes,
+        };
+        let big = fetches
+            .begin(fetch(1000))
+            .expect("a single fetch may be larger than the limit");
         assert_eq!(fetches.begin(fetch(1)), None);
         assert_eq!(fetches.end(big), Some(fetch(1000)));
         assert_eq!(fetches.end(big), None);

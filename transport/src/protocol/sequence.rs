@@ -34,7 +34,11 @@ pub enum BadSequence {
 impl<T> Window<T> {
     /// A window for at most `limit` batches in flight.
     pub fn new(limit: usize) -> Self {
-        Self { next: 0, slots: VecDeque::with_capacity(limit), limit }
+        Self {
+            next: 0,
+            slots: VecDeque::with_capacity(limit),
+            limit,
+        }
     }
 
     /// Stores batch `sequence`.
@@ -42,9 +46,15 @@ impl<T> Window<T> {
     /// # Errors
     /// [`BadSequence`]; the item is dropped.
     pub fn insert(&mut self, sequence: u64, item: T) -> Result<(), BadSequence> {
-        let ahead = sequence.checked_sub(self.next).ok_or(BadSequence::Replay { sequence })?;
+        let ahead = sequence
+            .checked_sub(self.next)
+            .ok_or(BadSequence::Replay { sequence })?;
         if ahead >= self.limit as u64 {
-            return Err(BadSequence::Beyond { sequence, next: self.next, limit: self.limit });
+            return Err(BadSequence::Beyond {
+                sequence,
+                next: self.next,
+                limit: self.limit,
+            });
         }
         let index = ahead as usize;
         while self.slots.len() <= index {
@@ -79,7 +89,10 @@ impl<T> Window<T> {
     /// Batches that are stored, in order, with their numbers.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
         let next = self.next;
-        self.slots.iter_mut().enumerate().filter_map(move |(i, s)| Some((next + i as u64, s.as_mut()?)))
+        self.slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(move |(i, s)| Some((next + i as u64, s.as_mut()?)))
     }
 
     /// Number of the batch to take next.
@@ -128,10 +141,20 @@ mod tests {
         let mut window = Window::new(2);
         window.insert(1, 'b').unwrap();
         assert_eq!(window.insert(1, 'b'), Err(BadSequence::Replay { sequence: 1 }));
-        assert_eq!(window.insert(2, 'c'), Err(BadSequence::Beyond { sequence: 2, next: 0, limit: 2 }));
+        assert_eq!(
+            window.insert(2, 'c'),
+            Err(BadSequence::Beyond {
+                sequence: 2,
+                next: 0,
+                limit: 2
+            })
+        );
         assert!(window.front().is_none());
         window.insert(0, 'a').unwrap();
-        assert_eq!((window.pop(), window.pop(), window.pop()), (Some('a'), Some('b'), None));
+        assert_eq!(
+            (window.pop(), window.pop(), window.pop()),
+            (Some('a'), Some('b'), None)
+        );
         assert_eq!(window.insert(0, 'a'), Err(BadSequence::Replay { sequence: 0 }));
     }
 }

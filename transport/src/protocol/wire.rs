@@ -144,7 +144,9 @@ fn check_word(bytes: &[u8; BATCH_HEADER_BYTES]) -> u32 {
         if index == BATCH_HEADER_BYTES / 8 - 1 {
             value &= 0xffff_ffff; // the upper half is the check word itself
         }
-        mixed = (mixed ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+        mixed = (mixed ^ value)
+            .wrapping_mul(0xff51_afd7_ed55_8ccd)
+            .rotate_left(29);
     }
     (mixed ^ (mixed >> 32)) as u32
 }
@@ -196,7 +198,10 @@ impl BatchHeader {
             message.first_chunk().expect("ref_from_prefix proved the length");
         let ours = check_word(head);
         if raw.check.get() != ours {
-            return Err(BadHeader::Check { ours, theirs: raw.check.get() });
+            return Err(BadHeader::Check {
+                ours,
+                theirs: raw.check.get(),
+            });
         }
         if raw.cookie.get() != cookie {
             return Err(BadHeader::Cookie(raw.cookie.get()));
@@ -209,9 +214,10 @@ impl BatchHeader {
             other => return Err(BadHeader::Kind(other)),
         };
         let bytes = raw.bytes.get();
-        let payload = rest
-            .get(..bytes as usize)
-            .ok_or(BadHeader::Length { announced: bytes, present: rest.len() })?;
+        let payload = rest.get(..bytes as usize).ok_or(BadHeader::Length {
+            announced: bytes,
+            present: rest.len(),
+        })?;
         let counters = Counters {
             accepted: raw.accepted.get(),
             small_granted: raw.small_granted.get(),
@@ -368,10 +374,15 @@ impl<'a> Run<'a> {
     /// # Errors
     /// [`BadRun`], with the value that is wrong.
     pub fn split(bytes: &'a [u8], job_size: u32) -> Result<(Self, &'a [u8]), BadRun> {
-        let (raw, _) = RawRunHeader::ref_from_prefix(bytes)
-            .map_err(|_| BadRun::Length { length: 0, present: bytes.len() })?;
+        let (raw, _) = RawRunHeader::ref_from_prefix(bytes).map_err(|_| BadRun::Length {
+            length: 0,
+            present: bytes.len(),
+        })?;
         let length = raw.length.get();
-        let bad_length = BadRun::Length { length, present: bytes.len() };
+        let bad_length = BadRun::Length {
+            length,
+            present: bytes.len(),
+        };
         if !length.is_multiple_of(8) || (length as usize) < RUN_HEADER_BYTES {
             return Err(bad_length);
         }
@@ -382,7 +393,10 @@ impl<'a> Run<'a> {
             count: raw.count.get(),
             flags: raw.flags.get(),
         };
-        if !matches!(header.flags, 0 | run_flags::FIRST | run_flags::MORE | run_flags::LAST) {
+        if !matches!(
+            header.flags,
+            0 | run_flags::FIRST | run_flags::MORE | run_flags::LAST
+        ) {
             return Err(BadRun::Flags(header.flags));
         }
         for rank in [header.target, header.source] {
@@ -390,7 +404,14 @@ impl<'a> Run<'a> {
                 return Err(BadRun::Rank { rank, size: job_size });
             }
         }
-        Ok((Self { header, payload: &frame[RUN_HEADER_BYTES..], frame }, rest))
+        Ok((
+            Self {
+                header,
+                payload: &frame[RUN_HEADER_BYTES..],
+                frame,
+            },
+            rest,
+        ))
     }
 
     /// Whether the run is a piece of a record that is longer than a frame.
@@ -400,7 +421,10 @@ impl<'a> Run<'a> {
 
     /// Records of a byte run.
     pub fn records(&self) -> Records<'a> {
-        Records { left: self.header.count, bytes: self.payload }
+        Records {
+            left: self.header.count,
+            bytes: self.payload,
+        }
     }
 }
 
@@ -428,13 +452,18 @@ impl<'a> Iterator for Records<'a> {
         if self.left == 0 {
             return None;
         }
-        let bad = BadRun::Records { count: self.left, bytes: self.bytes.len() };
-        let record = RecordHeader::ref_from_prefix(self.bytes).ok().and_then(|(header, rest)| {
-            let length = header.length.get() as usize;
-            let payload = rest.get(..length)?;
-            let padded = length.checked_add(7)? & !7;
-            Some((header.kind.get(), payload, rest.get(padded..)?))
-        });
+        let bad = BadRun::Records {
+            count: self.left,
+            bytes: self.bytes.len(),
+        };
+        let record = RecordHeader::ref_from_prefix(self.bytes)
+            .ok()
+            .and_then(|(header, rest)| {
+                let length = header.length.get() as usize;
+                let payload = rest.get(..length)?;
+                let padded = length.checked_add(7)? & !7;
+                Some((header.kind.get(), payload, rest.get(padded..)?))
+            });
         match record {
             Some((kind, payload, rest)) => {
                 self.left -= 1;
@@ -475,10 +504,24 @@ mod tests {
             Just(BatchKind::Control),
             Just(BatchKind::Segment)
         ];
-        let counters = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u16>())
-            .prop_map(|(accepted, small_granted, large_granted, large_returned, controls_seen, wanted)| {
-                Counters { accepted, small_granted, large_granted, large_returned, controls_seen, wanted }
-            });
+        let counters = (
+            any::<u64>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u16>(),
+        )
+            .prop_map(
+                |(accepted, small_granted, large_granted, large_returned, controls_seen, wanted)| Counters {
+                    accepted,
+                    small_granted,
+                    large_granted,
+                    large_returned,
+                    controls_seen,
+                    wanted,
+                },
+            );
         (kind, any::<u16>(), any::<u32>(), 0u32..64, any::<u64>(), counters).prop_map(
             |(kind, stream, source, bytes, sequence, counters)| BatchHeader {
                 kind,
@@ -563,6 +606,9 @@ mod tests {
         header.write(11, &mut message);
         assert_eq!(BatchHeader::parse(&message, 12), Err(BadHeader::Cookie(11)));
         message[4] = 9;
-        assert_eq!(BatchHeader::parse(&message, 11), Err(BadHeader::Version { theirs: 9 }));
+        assert_eq!(
+            BatchHeader::parse(&message, 11),
+            Err(BadHeader::Version { theirs: 9 })
+        );
     }
 }

@@ -32,7 +32,12 @@ impl Default for SimOptions {
             posted_sends: 4096,
             mover: Mover::Read,
         };
-        Self { seed: 1, max_delay: 8, refuse_one_in: 7, limits }
+        Self {
+            seed: 1,
+            max_delay: 8,
+            refuse_one_in: 7,
+            limits,
+        }
     }
 }
 
@@ -102,14 +107,23 @@ impl State {
                 continue;
             }
             let flight = self.flights.swap_remove(index);
-            self.hosts[flight.sender]
-                .done
-                .push_back(Completion::Sent { token: flight.token, buffer: flight.buffer });
+            self.hosts[flight.sender].done.push_back(Completion::Sent {
+                token: flight.token,
+                buffer: flight.buffer,
+            });
             let target = &mut self.hosts[flight.target];
-            match target.receives.get_mut(&flight.tag.0).and_then(VecDeque::pop_front) {
+            match target
+                .receives
+                .get_mut(&flight.tag.0)
+                .and_then(VecDeque::pop_front)
+            {
                 Some((mut buffer, token)) if flight.bytes.len() <= buffer.len() => {
                     buffer[..flight.bytes.len()].copy_from_slice(&flight.bytes);
-                    target.done.push_back(Completion::Received { token, buffer, bytes: flight.bytes.len() });
+                    target.done.push_back(Completion::Received {
+                        token,
+                        buffer,
+                        bytes: flight.bytes.len(),
+                    });
                 }
                 Some((buffer, _)) => self.violations.push(format!(
                     "{} bytes with tag {:#x} for a slot of {} at endpoint {}",
@@ -132,7 +146,10 @@ impl State {
             }
             let mut read = self.reads.swap_remove(index);
             read.buffer[..read.data.len()].copy_from_slice(&read.data);
-            self.hosts[read.reader].done.push_back(Completion::Read { token: read.token, buffer: read.buffer });
+            self.hosts[read.reader].done.push_back(Completion::Read {
+                token: read.token,
+                buffer: read.buffer,
+            });
         }
     }
 }
@@ -158,7 +175,10 @@ impl Net {
             reads: Vec::new(),
             violations: Vec::new(),
         };
-        Self { state: Rc::new(RefCell::new(state)), now }
+        Self {
+            state: Rc::new(RefCell::new(state)),
+            now,
+        }
     }
 
     /// A new endpoint.
@@ -222,13 +242,21 @@ impl Link for SimLink {
     }
 
     fn connect(&mut self, address: &[u8]) -> Result<Peer> {
-        let id = address.try_into().map(u64::from_le_bytes).ok().map(|id| id as usize);
+        let id = address
+            .try_into()
+            .map(u64::from_le_bytes)
+            .ok()
+            .map(|id| id as usize);
         match id.filter(|&id| id < self.net.state.borrow().hosts.len()) {
             Some(id) => {
                 self.peers.push(id);
                 Ok(Peer(self.peers.len() as u32 - 1))
             }
-            None => Err(Error::Fabric { call: "sim connect", code: 22, detail: format!("address {address:?}") }),
+            None => Err(Error::Fabric {
+                call: "sim connect",
+                code: 22,
+                detail: format!("address {address:?}"),
+            }),
         }
     }
 
@@ -249,7 +277,9 @@ impl Link for SimLink {
         self.next_key += 1;
         let mapping = Mapping::allocate(slot_bytes * slots)?;
         let pool = Pool::new(mapping, slot_bytes, slots, Some(Box::new(Key(key))));
-        self.net.state.borrow_mut().hosts[self.id].pools.push((key, pool.clone()));
+        self.net.state.borrow_mut().hosts[self.id]
+            .pools
+            .push((key, pool.clone()));
         Ok(pool)
     }
 
@@ -281,7 +311,11 @@ impl Link for SimLink {
 
     fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> Result<(), PostError> {
         let mut state = self.net.state.borrow_mut();
-        state.hosts[self.id].receives.entry(tag.0).or_default().push_back((buffer, token));
+        state.hosts[self.id]
+            .receives
+            .entry(tag.0)
+            .or_default()
+            .push_back((buffer, token));
         Ok(())
     }
 
@@ -298,7 +332,11 @@ impl Link for SimLink {
             return Err(PostError::WouldBlock(buffer));
         }
         let target = self.peers[peer.0 as usize];
-        let pool = state.hosts[target].pools.iter().find(|(key, _)| *key == remote.key).map(|(_, p)| p.clone());
+        let pool = state.hosts[target]
+            .pools
+            .iter()
+            .find(|(key, _)| *key == remote.key)
+            .map(|(_, p)| p.clone());
         let Some(data) = pool.and_then(|p| p.peek(remote.address, bytes)) else {
             let error = Error::Fabric {
                 call: "sim read",
@@ -308,7 +346,13 @@ impl Link for SimLink {
             return Err(PostError::Failed(buffer, error));
         };
         let due = state.due();
-        state.reads.push(Read { due, reader: self.id, data, buffer, token });
+        state.reads.push(Read {
+            due,
+            reader: self.id,
+            data,
+            buffer,
+            token,
+        });
         Ok(())
     }
 
@@ -336,7 +380,10 @@ mod tests {
 
     #[test]
     fn messages_meet_their_receives_and_reads_their_memory() {
-        let net = Net::new(SimOptions { refuse_one_in: 0, ..SimOptions::default() });
+        let net = Net::new(SimOptions {
+            refuse_one_in: 0,
+            ..SimOptions::default()
+        });
         let (mut a, mut b) = (net.link(), net.link());
         let to_b = a.connect(b.address()).unwrap();
         let to_a = b.connect(a.address()).unwrap();
@@ -347,7 +394,8 @@ mod tests {
         a.post_send(to_b, Tag(5), source, 3, Token(2)).unwrap();
         let mut shown = pa.take().unwrap();
         shown[..4].copy_from_slice(b"read");
-        b.post_read(to_a, shown.remote(), pb.take().unwrap(), 4, Token(3)).unwrap();
+        b.post_read(to_a, shown.remote(), pb.take().unwrap(), 4, Token(3))
+            .unwrap();
         let mut got = Vec::new();
         for _ in 0..20 {
             net.tick();
@@ -364,11 +412,16 @@ mod tests {
             }
         }
         assert!(net.violations().is_empty());
-        a.post_send(to_b, Tag(9), pa.take().unwrap(), 1, Token(4)).unwrap();
+        a.post_send(to_b, Tag(9), pa.take().unwrap(), 1, Token(4))
+            .unwrap();
         for _ in 0..20 {
             net.tick();
             b.poll(&mut got).unwrap();
         }
-        assert_eq!(net.violations().len(), 1, "a message without a receive is noticed");
+        assert_eq!(
+            net.violations().len(),
+            1,
+            "a message without a receive is noticed"
+        );
     }
 }
