@@ -3,17 +3,22 @@
 use std::env;
 use std::ffi::OsString;
 
-use super::Launcher;
+use super::{Launcher, pmix};
 use crate::error::{Error, Result};
 
 /// The launcher to use: `forced` where given, else PMIx, PMI-1, `trihop run`, in this order, else a job of one.
+///
+/// PMIx is passed over where its library is missing and another launcher is there.
 ///
 /// # Errors
 /// When the forced launcher left no trace in the environment.
 pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     let names: Vec<OsString> = env::vars_os().map(|(name, _)| name).collect();
+    let has = |name: &str| names.iter().any(|n| n.to_string_lossy().starts_with(name));
+    // A site may start its jobs by PMI-1 and PMIx at once, but have the library for one only.
+    let hidden = forced.is_none() && (has("PMI_FD") || has("TRIHOP_BOOT_FD")) && !pmix::is_loadable();
     choose(
-        &|name| names.iter().any(|n| n.to_string_lossy().starts_with(name)),
+        &|name| has(name) && !(hidden && name.starts_with("PMIX_")),
         forced,
     )
 }

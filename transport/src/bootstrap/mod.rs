@@ -8,6 +8,7 @@ mod detect;
 mod hosts;
 pub mod local;
 mod pmi1;
+mod pmix;
 mod single;
 mod socket;
 
@@ -21,6 +22,7 @@ use crate::topology::{Rank, Topology};
 pub use detect::detect;
 pub use local::Local;
 pub use pmi1::Pmi1;
+pub use pmix::Pmix;
 pub use single::Single;
 
 /// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
@@ -128,10 +130,7 @@ pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Boo
         Launcher::Single => Ok(Box::new(Single::new()?)),
         Launcher::Local => Ok(Box::new(Local::connect(deadline)?)),
         Launcher::Pmi1 => Ok(Box::new(Pmi1::connect(deadline)?)),
-        other => Err(Error::Bootstrap {
-            launcher: other.name(),
-            why: "not built yet".into(),
-        }),
+        Launcher::Pmix => Ok(Box::new(Pmix::connect(deadline)?)),
     }
 }
 

@@ -1,0 +1,302 @@
+//! A rank of a PMIx launcher; the client library is loaded when it is needed.
+//!
+//! PMIx calls wait without limit, so they are made by a thread of their own, and the deadline is kept here.
+
+mod abi;
+
+use std::ffi::{CString, c_int};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use self::abi::{Functions, Process};
+use super::hosts::{self, Store};
+use super::{Bootstrap, Launcher, check_key, check_value};
+use crate::error::{Error, Result};
+use crate::sync::thread;
+use crate::topology::{Rank, Topology};
+
+pub(super) use abi::is_loadable;
+
+/// First byte of each value: ours, and never empty.
+const MARK: u8 = b't';
+
+/// Connection of one rank to a PMIx server.
+pub struct Pmix {
+    session: Session,
+    topology: Topology,
+}
+
+impl Pmix {
+    /// Largest value, in bytes; PMIx itself has no limit.
+    pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+    /// Loads the library and connects to the server that the environment names.
+    ///
+    /// # Errors
+    /// When the library is missing or of an unknown version, or the server does not answer.
+    pub fn connect(wait: Duration) -> Result<Self> {
+        let functions = Functions::bind().map_err(failed)?;
+        let mut session = Session::open(functions, wait)?;
+        let (size, me) = (session.size, Rank(session.me.rank));
+        let topology = match session.node_ids()? {
+            Some(nodes) => hosts::by_lowest_rank(&nodes, me)?,
+            None => hosts::exchange(&mut session, "pmix", size, me)?,
+        };
+        Ok(Self { session, topology })
+    }
+}
+
+impl Bootstrap for Pmix {
+    fn launcher(&self) -> Launcher {
+        Launcher::Pmix
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn value_limit(&self) -> usize {
+        Self::VALUE_BYTES_MAX
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        check_key(key)?;
+        check_value(value, Self::VALUE_BYTES_MAX)?;
+        self.session.put(key, value)
+    }
+
+    fn fence(&mut self) -> Result<()> {
+        self.session.fence()
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
+        check_key(key)?;
+        self.session.get(from, key)
+    }
+
+    fn abort(&mut self, status: i32, why: &str) {
+        tracing::error!(status, why, "abort");
+        let text = CString::new(why.replace('\0', " ")).unwrap_or_default();
+        if let Err(error) = self
+            .session
+            .call("aborting", move |pmix, _| pmix.abort(status, &text))
+        {
+            tracing::error!(%error, "abort did not reach the launcher");
+        }
+    }
+
+    fn finalize(&mut self) -> Result<()> {
+        self.session.success("PMIx_Finalize", |pmix, _| pmix.finalize())
+    }
+}
+
+type Call = Box<dyn FnOnce(&Functions, &mut Process) + Send>;
+
+/// The thread that talks to PMIx, before and after the topology is known.
+struct Session {
+    calls: Sender<Call>,
+    functions: Functions,
+    wait: Duration,
+    me: Process,
+    size: u32,
+    /// A call did not come back: the thread will never take another.
+    stuck: bool,
+}
+
+impl Session {
+    fn open(functions: Functions, wait: Duration) -> Result<Self> {
+        let (calls, queue) = channel();
+        thread::Builder::new()
+            .name("trihop-pmix".into())
+            .spawn(move || serve(&functions, &queue))
+            .map_err(|e| Error::system("starting the thread for PMIx", e))?;
+        let mut session = Self {
+            calls,
+            functions,
+            wait,
+            me: Process::NOBODY,
+            size: 0,
+            stuck: false,
+        };
+        session.me = session
+            .call("PMIx_Init", |pmix, me| (pmix.init(me), *me))
+            .and_then(|(code, me)| {
+                check(&functions, "PMIx_Init", code)?;
+                Ok(me)
+            })?;
+        let job = Process {
+            rank: abi::RANK_WILDCARD,
+            ..session.me
+        };
+        let size = session.call("asking for the job's size", move |pmix, _| {
+            pmix.get(&job, abi::JOB_SIZE, abi::IMMEDIATE)
+                .map(|value| value.number())
+        })?;
+        session.size = match size {
+            Ok(Some(size)) => size,
+            Ok(None) => {
+                return Err(failed(
+                    "the server answered with a job size that is no number".into(),
+                ));
+            }
+            Err(code) => return Err(refused(&functions, "asking for the job's size", code)),
+        };
+        Ok(session)
+    }
+
+    /// The node of each rank, where the server tells it for all of them.
+    fn node_ids(&mut self) -> Result<Option<Vec<u32>>> {
+        let size = self.size;
+        self.call("asking for the nodes", move |pmix, me| {
+            let node = |rank| {
+                pmix.get(&Process { rank, ..*me }, abi::NODE_ID, abi::OPTIONAL)
+                    .ok()?
+                    .number()
+            };
+            (0..size).map(node).collect()
+        })
+    }
+
+    /// Makes a call in the thread and waits for it until the deadline.
+    fn call<T: Send + 'static>(
+        &mut self,
+        doing: &str,
+        call: impl FnOnce(&Functions, &mut Process) -> T + Send + 'static,
+    ) -> Result<T> {
+        let stuck = || {
+            failed(format!(
+                "no answer while {doing}: an earlier call to the PMIx server is still waiting"
+            ))
+        };
+        if self.stuck {
+            return Err(stuck());
+        }
+        let (answer, answered) = channel();
+        let boxed: Call = Box::new(move |pmix, me| drop(answer.send(call(pmix, me))));
+        self.calls.send(boxed).map_err(|_| stuck())?;
+        answered.recv_timeout(self.wait).map_err(|error| {
+            self.stuck = true;
+            match error {
+                RecvTimeoutError::Timeout => {
+                    let hint = if doing == FENCE {
+                        "; PMIx does not tell which ranks are missing"
+                    } else {
+                        ""
+                    };
+                    failed(format!("no answer within {:?} while {doing}{hint}", self.wait))
+                }
+                RecvTimeoutError::Disconnected => {
+                    failed(format!("the thread for PMIx has ended while {doing}"))
+                }
+            }
+        })
+    }
+
+    fn success(
+        &mut self,
+        doing: &'static str,
+        call: impl FnOnce(&Functions, &mut Process) -> c_int + Send + 'static,
+    ) -> Result<()> {
+        let code = self.call(doing, call)?;
+        check(&self.functions, doing, code)
+    }
+}
+
+const FENCE: &str = "waiting at a fence";
+
+impl Store for Session {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        let (key, value) = (full_key(key)?, [&[MARK], value].concat());
+        self.success("PMIx_Put", move |pmix, _| pmix.put(&key, &value))
+    }
+
+    fn fence(&mut self) -> Result<()> {
+        self.success("PMIx_Commit", |pmix, _| pmix.commit())?;
+        self.success(FENCE, |pmix, _| pmix.fence())
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
+        let full = full_key(key)?;
+        let found = self.call("PMIx_Get", move |pmix, me| {
+            pmix.get(&Process { rank: from.0, ..*me }, &full, abi::IMMEDIATE)
+                .map(|value| value.bytes())
+        })?;
+        match found {
+            Ok(Some(bytes)) if bytes.first() == Some(&MARK) => Ok(Some(bytes[1..].to_vec())),
+            Ok(_) => Err(failed(format!("the value {key} of rank {from} is not ours"))),
+            Err(abi::ERR_NOT_FOUND | abi::ERR_EXISTS_OUTSIDE_SCOPE) => Ok(None),
+            Err(code) => Err(refused(&self.functions, "PMIx_Get", code)),
+        }
+    }
+}
+
+/// Life of the thread: one call after the other, until the session is dropped.
+fn serve(functions: &Functions, queue: &Receiver<Call>) {
+    let mut me = Process::NOBODY;
+    while let Ok(call) = queue.recv() {
+        call(functions, &mut me);
+    }
+}
+
+fn full_key(key: &str) -> Result<CString> {
+    CString::new(format!("trihop.{key}"))
+        .map_err(|_| Error::config("bootstrap key", format!("{key:?} holds a NUL")))
+}
+
+fn check(functions: &Functions, doing: &str, code: c_int) -> Result<()> {
+    match code {
+        abi::SUCCESS | abi::OPERATION_SUCCEEDED => Ok(()),
+        code => Err(refused(functions, doing, code)),
+    }
+}
+
+fn refused(functions: &Functions, doing: &str, code: c_int) -> Error {
+    failed(format!("{} while {doing}", functions.error_text(code)))
+}
+
+fn failed(why: String) -> Error {
+    Error::Bootstrap {
+        launcher: "pmix",
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_versions_are_refused() {
+        for good in [
+            "OpenPMIx 4.2.2rc2 (PMIx Standard: 4.2)",
+            "PMIx 3.1.5",
+            "OpenPMIx 6.0.0",
+        ] {
+            abi::check_version(good).unwrap();
+        }
+        for bad in [
+            "OpenPMIx 2.2.5",
+            "OpenPMIx 7.0.0",
+            "",
+            "OpenPMIx",
+            "99999999999999",
+        ] {
+            abi::check_version(bad).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn the_library_is_bound_where_it_is_installed() {
+        if is_loadable() {
+            assert!(
+                !Functions::bind()
+                    .map_err(failed)
+                    .unwrap()
+                    .error_text(abi::ERR_NOT_FOUND)
+                    .is_empty()
+            );
+        } else {
+            eprintln!("skipped: {} is not installed", abi::LIBRARY);
+        }
+    }
+}
