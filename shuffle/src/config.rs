@@ -119,7 +119,7 @@ impl Default for Options {
 }
 
 /// Variables that belong to the launcher, the command line or the logs, not to [`Options`].
-const NOT_OPTIONS: [&str; 8] = [
+const NOT_OPTIONS: [&str; 9] = [
     "BOOT_FD",
     "RANK",
     "SIZE",
@@ -128,6 +128,7 @@ const NOT_OPTIONS: [&str; 8] = [
     "IO",
     "SEED",
     "LOG",
+    "TEST_PROVIDERS",
 ];
 
 impl Options {

@@ -21,7 +21,7 @@ mod stats;
 mod stream;
 
 #[cfg(test)]
-mod simulation;
+mod conformance;
 
 pub use collective::Reduce;
 pub use config::{Options, StreamOptions};

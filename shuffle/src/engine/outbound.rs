@@ -205,7 +205,7 @@ impl Outbound {
     }
 
     /// An item of the application.
-    #[inline]
+    #[inline(always)] // so that an item's size is a constant of the copy
     pub fn try_push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         if self.spill.is_empty()
             && target.0 < self.size

@@ -63,7 +63,7 @@ impl RunTable {
     ///
     /// # Errors
     /// The slot whose run must leave first.
-    #[inline]
+    #[inline(always)] // as its only hot caller
     pub fn push(&mut self, target: u32, bytes: usize) -> Result<&mut [u8], usize> {
         let index = (target & self.mask) as usize;
         let slot = &mut self.slots[index];

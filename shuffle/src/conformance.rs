@@ -1,13 +1,16 @@
-//! Whole jobs in one thread: real engines over the simulated fabric, seeded schedules, small queues, handlers that send.
+//! One suite for every link: whole jobs in one thread, real engines, random schedules, small queues, handlers that send.
 //!
-//! A failure prints its seed; `TRIHOP_SEED=<seed>` replays exactly that schedule.
+//! Over the simulated fabric time is virtual and a seed replays a run exactly; over libfabric the same jobs run on what
+//! this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs only that one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
-use trihop_transport::link::{Limits, Link, Mover};
+use trihop_transport::fabric;
+use trihop_transport::link::{Limits, Link, Mover, Tag, Token};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sim::{Net, SimOptions};
 use trihop_transport::topology::{NodeId, Rank, Topology};
@@ -33,8 +36,25 @@ struct Rankling {
     seen: Seen,
 }
 
+/// What carries the traffic between nodes.
+enum Fabric {
+    Sim(Net),
+    Real(fabric::Choice),
+}
+
+impl Fabric {
+    fn open(&self) -> Box<dyn Link> {
+        match self {
+            Self::Sim(net) => Box::new(net.link()),
+            Self::Real(choice) => fabric::open(choice).unwrap(),
+        }
+    }
+}
+
 struct World {
-    net: Net,
+    fabric: Fabric,
+    random: Cell<u64>,
+    start: Instant,
     ranks: Vec<Rankling>,
 }
 
@@ -65,14 +85,20 @@ fn note(seen: &Seen, source: u32, number: u32, bytes: &[u8]) {
 
 impl World {
     /// A job with these node sizes. `replies`: handlers answer each message whose kind's top bit is clear, once.
-    fn new(sizes: &[u32], options: &StreamOptions, sim: SimOptions, replies: bool, handler: bool) -> Self {
-        let net = Net::new(sim);
+    fn new(
+        sizes: &[u32],
+        options: &StreamOptions,
+        seed: u64,
+        fabric: Fabric,
+        replies: bool,
+        handler: bool,
+    ) -> Self {
         let total: u32 = sizes.iter().sum();
         let topologies: Vec<Topology> = (0..total)
             .map(|r| Topology::from_node_sizes(sizes, Rank(r)).unwrap())
             .collect();
         let bells: Vec<Doorbell> = topologies.iter().map(|_| Doorbell::create().unwrap()).collect();
-        let mut links: Vec<_> = topologies.iter().map(|_| net.link()).collect();
+        let mut links: Vec<_> = topologies.iter().map(|_| fabric.open()).collect();
         let addresses: Vec<Vec<u8>> = links.iter().map(|l| l.address().to_vec()).collect();
         let endpoints: Vec<Endpoint<'static>> = topologies
             .iter()
@@ -92,7 +118,7 @@ impl World {
                 let local = (0..t.local_size())
                     .map(|l| bells[t.rank_at(t.node(), l).0 as usize].bell())
                     .collect();
-                Endpoint::new(t.clone(), 42, Some(Box::new(link)), peers, local)
+                Endpoint::new(t.clone(), 42, Some(link), peers, local)
             })
             .collect();
         let seens: Vec<Seen> = endpoints.iter().map(|_| Seen::default()).collect();
@@ -161,21 +187,39 @@ impl World {
             .zip(seens)
             .map(|((endpoint, core), seen)| Rankling { endpoint, core, seen })
             .collect();
-        Self { net, ranks }
+        let random = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        Self {
+            fabric,
+            random,
+            start: Instant::now(),
+            ranks,
+        }
     }
 
-    fn now_ns(&self) -> u64 {
-        self.net.now() * TICK_NS + 1
+    /// A random number of this schedule (xorshift64*).
+    fn random(&self) -> u64 {
+        let mut state = self.random.get();
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        self.random.set(state);
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
     /// Lets one random rank make progress and time pass.
     fn step(&self) {
-        if self.net.random().is_multiple_of(4) {
-            self.net.tick();
-        }
-        let rank = &self.ranks[(self.net.random() % self.ranks.len() as u64) as usize];
-        rank.endpoint.progress(self.now_ns()).unwrap();
-        assert!(self.net.violations().is_empty(), "{:?}", self.net.violations());
+        let now_ns = match &self.fabric {
+            Fabric::Sim(net) => {
+                if self.random().is_multiple_of(4) {
+                    net.tick();
+                }
+                assert!(net.violations().is_empty(), "{:?}", net.violations());
+                net.now() * TICK_NS + 1
+            }
+            Fabric::Real(_) => self.start.elapsed().as_nanos() as u64 + 1,
+        };
+        let rank = &self.ranks[(self.random() % self.ranks.len() as u64) as usize];
+        rank.endpoint.progress(now_ns).unwrap();
     }
 
     /// Steps until `done` says so for every rank.
@@ -217,13 +261,12 @@ impl World {
         let mut steps = 0;
         while left.iter().any(|&l| l > 0) {
             for (source, rank) in self.ranks.iter().enumerate() {
-                for _ in 0..self.net.random() % 4 {
+                for _ in 0..self.random() % 4 {
                     if left[source] == 0 {
                         break;
                     }
-                    let (target, bytes) = *next[source].get_or_insert_with(|| {
-                        ((self.net.random() % total) as u32, sizes(self.net.random()))
-                    });
+                    let (target, bytes) = *next[source]
+                        .get_or_insert_with(|| ((self.random() % total) as u32, sizes(self.random())));
                     let number = sent.entry((source as u32, target)).or_default();
                     let data = payload(source as u32, *number, bytes);
                     match rank
@@ -298,7 +341,7 @@ fn tiny(seed: u64) -> StreamOptions {
     options
 }
 
-fn sim(seed: u64) -> SimOptions {
+fn sim(seed: u64) -> Fabric {
     let mover = if seed % 5 < 2 {
         Mover::Segments
     } else {
@@ -310,12 +353,12 @@ fn sim(seed: u64) -> SimOptions {
         mover,
         ..SimOptions::default().limits
     };
-    SimOptions {
+    Fabric::Sim(Net::new(SimOptions {
         seed,
         max_delay: seed % 11,
         refuse_one_in: [0, 3, 7][(seed % 3) as usize],
         limits,
-    }
+    }))
 }
 
 fn shape(seed: u64) -> Vec<u32> {
@@ -342,10 +385,10 @@ fn mixed(random: u64) -> usize {
     }
 }
 
-fn run_schedules(count: u64, replies: bool, messages: u64) {
+fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64) -> Fabric) {
     for seed in seeds(count) {
         let replay = Replay(seed);
-        let world = World::new(&shape(seed), &tiny(seed), sim(seed), replies, true);
+        let world = World::new(&shape(seed), &tiny(seed), seed, fabric(seed), replies, true);
         let sent = world.exchange(messages, mixed);
         world.fence();
         world.check(&sent, replies);
@@ -364,19 +407,19 @@ impl Drop for Replay {
 
 #[test]
 fn random_schedules_lose_nothing_and_keep_order() {
-    run_schedules(120, false, 60);
+    run_schedules(120, false, 60, sim);
 }
 
 #[test]
 fn handlers_that_send_are_answered_before_the_fence_ends() {
-    run_schedules(60, true, 30);
+    run_schedules(60, true, 30, sim);
 }
 
 #[test]
 fn the_four_flushes_and_three_barriers_deliver_everything() {
     for seed in seeds(24) {
         let replay = Replay(seed);
-        let world = World::new(&shape(seed), &tiny(seed), sim(seed), false, true);
+        let world = World::new(&shape(seed), &tiny(seed), seed, sim(seed), false, true);
         let sent = world.exchange(40, mixed);
         for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
             let mut flushes: Vec<Flush> = world
@@ -399,7 +442,14 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         run_bytes: 64,
         ..tiny(2)
     };
-    let world = World::new(&[2, 2], &options, SimOptions::default(), false, false);
+    let world = World::new(
+        &[2, 2],
+        &options,
+        1,
+        Fabric::Sim(Net::new(SimOptions::default())),
+        false,
+        false,
+    );
     let mut accepted = 0u32;
     for _ in 0..20_000 {
         match world.ranks[0].core.out.borrow_mut().try_send(
@@ -456,4 +506,92 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         }
     }
     assert_eq!(got, (0..accepted).collect::<Vec<_>>());
+}
+
+/// Providers of libfabric on this machine that these jobs can use in one process.
+fn real_providers() -> Vec<&'static str> {
+    let survey = fabric::survey(&fabric::Choice {
+        loopback_only: true,
+        ..fabric::Choice::default()
+    });
+    let offered: Vec<String> = survey
+        .map(|s| s.candidates.iter().map(|c| c.provider.clone()).collect())
+        .unwrap_or_default();
+    let asked = std::env::var("TRIHOP_TEST_PROVIDERS").unwrap_or_default();
+    ["net", "tcp", "tcp;ofi_rxm", "shm", "verbs;ofi_rxm"]
+        .into_iter()
+        .filter(|name| asked.is_empty() || asked.split(',').any(|a| name.starts_with(a)))
+        .filter(|name| {
+            let there = offered.iter().any(|o| o == name);
+            if !there {
+                eprintln!("skipped: provider {name} is not offered on this machine");
+            }
+            there
+        })
+        .collect()
+}
+
+#[test]
+fn the_same_schedules_hold_over_libfabric() {
+    for provider in real_providers() {
+        for mover in [Mover::Read, Mover::Segments] {
+            let fabric = |seed: u64| {
+                Fabric::Real(fabric::Choice {
+                    provider: Some(provider.to_owned()),
+                    loopback_only: !provider.starts_with("verbs"),
+                    mover: Some(mover),
+                    eager_bytes: [None, Some(1024)][(seed % 2) as usize],
+                    ..fabric::Choice::default()
+                })
+            };
+            run_schedules(8, true, 20, fabric);
+        }
+    }
+}
+
+#[test]
+fn bytes_of_strangers_are_counted_and_harm_nobody() {
+    let net = Net::new(SimOptions::default());
+    let world = World::new(
+        &[1, 1],
+        &StreamOptions::default(),
+        3,
+        Fabric::Sim(net.clone()),
+        false,
+        true,
+    );
+    let mut stranger = net.link();
+    // Endpoint 1 is rank 1's; stream 1 is the user's.
+    let victim = stranger.connect(&1u64.to_le_bytes()).unwrap();
+    let pool = stranger.create_pool(4096, 64).unwrap();
+    let mut sent = 0;
+    for round in 0..200u64 {
+        // Tags of control and large slots; a stranger may use up a slot, never more than are posted.
+        for class in [1u64, 3] {
+            let Some(mut buffer) = pool.take() else { continue };
+            for word in buffer.chunks_exact_mut(8) {
+                word.copy_from_slice(&world.random().to_le_bytes());
+            }
+            if round.is_multiple_of(2) {
+                buffer[..4].copy_from_slice(b"3hop");
+                buffer[4] = 1;
+            }
+            let bytes = (world.random() % 120) as usize;
+            if stranger
+                .post_send(victim, Tag(1 << 32 | class << 28), buffer, bytes, Token(0))
+                .is_ok()
+            {
+                sent += 1;
+            }
+        }
+        for _ in 0..50 {
+            world.step();
+        }
+        stranger.poll(&mut Vec::new()).unwrap();
+    }
+    let counted = world.ranks[1].core.snapshot().bad_headers;
+    assert_eq!(counted, sent, "every message of the stranger is counted");
+    let traffic = world.exchange(200, mixed);
+    world.fence();
+    world.check(&traffic, false);
 }
