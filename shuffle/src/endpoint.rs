@@ -298,6 +298,8 @@ impl<'h> Endpoint<'h> {
             stats: RefCell::default(),
             delivered: Cell::new(0),
             urgent: Cell::new(id == SYSTEM_STREAM),
+            fence: Cell::default(),
+            barrier: Cell::default(),
             notices,
         });
         self.streams.borrow_mut().push(Rc::clone(&core));

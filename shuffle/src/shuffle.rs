@@ -7,13 +7,14 @@ use std::rc::Rc;
 
 use trihop_transport::topology::Rank;
 
+use crate::collective::{Operation, Reduce};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue, Message, Outbox, Sink};
 use crate::dump;
 use crate::engine::Core;
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
-use crate::flush::{Fence, Flush, Queues};
+use crate::flush::{Flush, Queues};
 use crate::job::Inner;
 use crate::stats::Stats;
 
@@ -118,21 +119,50 @@ impl<'h> Handle<'h> {
         outcome
     }
 
-    pub fn fence(&self, fence: &mut Fence) -> Result<()> {
+    /// A fence that gives way with [`Error::WouldBlock`] stays under way: the others count on its open round.
+    pub fn fence(&self) -> Result<()> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a fence"));
         }
-        self.job.wait(|| {
+        let mut fence = self.core.fence.take().unwrap_or_default();
+        let outcome = self.job.wait(|| {
             if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {
                 return Ok(Some(()));
             }
             self.check_undelivered()?;
             Ok(None)
-        })
+        });
+        if outcome.is_err() {
+            self.core.fence.set(Some(fence));
+        }
+        outcome
+    }
+
+    /// A barrier that gives way as a fence does.
+    pub fn barrier(&self) -> Result<()> {
+        if self.job.endpoint.is_busy() {
+            return Err(Error::Nested("a barrier"));
+        }
+        let begin = || {
+            let sum = Operation::Reduce(Reduce::Sum);
+            self.job.endpoint.collectives.borrow_mut().begin(self.core.id, sum, &[])
+        };
+        let ticket = self.core.barrier.take().unwrap_or_else(begin);
+        let outcome = self.job.wait(|| {
+            if self.job.endpoint.collective_result(ticket).is_some() {
+                return Ok(Some(()));
+            }
+            self.check_undelivered()?;
+            Ok(None)
+        });
+        if outcome.is_err() {
+            self.core.barrier.set(Some(ticket));
+        }
+        outcome
     }
 
     pub fn shutdown(self) -> Result<()> {
-        self.fence(&mut Fence::default())?;
+        self.fence()?;
         self.outbound()?.closed = true;
         *self.core.sink.borrow_mut() = Sink::Closed;
         Ok(())
@@ -365,7 +395,16 @@ impl<'h> Shuffle<'h> {
     /// # Errors
     /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
     pub fn fence(&self) -> Result<()> {
-        self.handle.fence(&mut Fence::default())
+        self.handle.fence()
+    }
+
+    /// As [`crate::Job::barrier`], but gives way when only taking deliveries can make room, so that the flushes of
+    /// others can end: for streams without a handler.
+    ///
+    /// # Errors
+    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
+    pub fn barrier(&self) -> Result<()> {
+        self.handle.barrier()
     }
 
     /// Counters of this rank.

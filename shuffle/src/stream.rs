@@ -12,7 +12,7 @@ use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue, Outbox, Sink};
 use crate::dump;
 use crate::error::{Error, Result};
-use crate::flush::{Fence, Queues};
+use crate::flush::Queues;
 use crate::job::Inner;
 use crate::shuffle::Handle;
 use crate::stats::Stats;
@@ -227,7 +227,15 @@ impl<T: Item> Stream<'_, T> {
     /// # Errors
     /// As [`crate::Shuffle::fence`].
     pub fn fence(&self) -> Result<()> {
-        self.handle.fence(&mut Fence::default())
+        self.handle.fence()
+    }
+
+    /// As [`crate::Shuffle::barrier`].
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::barrier`].
+    pub fn barrier(&self) -> Result<()> {
+        self.handle.barrier()
     }
 
     /// Counters of this rank.

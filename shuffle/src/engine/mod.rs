@@ -12,9 +12,11 @@ use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run, run_flags};
 use trihop_transport::ring::Inbox;
 use trihop_transport::topology::{Rank, Topology};
 
+use crate::collective::Ticket;
 use crate::config::StreamOptions;
 use crate::deliver::{Assembled, Delivery, Outbox, Reassembly, Sink};
 use crate::error::{Error, Result};
+use crate::flush::Fence;
 use crate::queue::Feeder;
 use crate::queue::remote::Identity;
 use crate::route::Place;
@@ -109,6 +111,10 @@ pub(crate) struct Core<'h> {
     pub delivered: Cell<u64>,
     /// A flush or fence wants partial runs and batches out now.
     pub urgent: Cell<bool>,
+    /// A fence that gave way to deliveries.
+    pub fence: Cell<Option<Fence>>,
+    /// A barrier that gave way to deliveries.
+    pub barrier: Cell<Option<Ticket>>,
     /// Small sends for announcements, where there are links.
     pub notices: Option<trihop_transport::memory::pool::Pool>,
 }

@@ -1,0 +1,236 @@
+//! The exchange on one rank, from its start to its report.
+
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use trihop::{Job, Options, Rank, Reduce, Shuffle};
+
+use super::args::{Ending, ExchangeArgs};
+use super::error::{Error, Result};
+use super::ledger::{Ledger, TALLY};
+use super::mailbox::{Inbox, Mailbox};
+use super::payload::{Contents, Identity, NUMBER_MASK, mixed};
+use super::report::{Report, Share, Stopwatch};
+use super::stall::{Phase, Pulse, Watch};
+use super::traffic::Targets;
+
+/// Messages between two looks at the progress bar.
+const MESSAGES_PER_TICK: u64 = 4096;
+/// Longest text of a fault that is told to rank 0.
+const TEXT_BYTES: usize = 2000;
+
+/// Runs the command on this rank and returns its exit status, on which all ranks agree: 0, 1 when a message was wrong or missing, 2
+/// when the options do not fit the job; rank 0 has told why.
+///
+/// # Errors
+/// What could not be told to the other ranks: bad options before the job starts, or the engine's failure.
+pub fn run(args: ExchangeArgs) -> Result<i32> {
+    args.check()?;
+    let mut options = Options::from_env()?;
+    args.queues.apply(&mut options)?;
+    let limit = options.stream.max_message_bytes;
+    if args.size.largest() > limit {
+        let largest = args.size.largest();
+        return Err(Error::Usage(format!(
+            "--size {}: {largest} bytes are above the limit of {limit}; raise --max-message-bytes",
+            args.size
+        )));
+    }
+    let own_seed = match args.seed {
+        Some(seed) => seed,
+        None => seed_of_environment()?,
+    };
+    let inbox: OnceLock<Arc<Inbox>> = OnceLock::new();
+    let job = Job::start(options)?;
+    let seed = agree_on_seed(&job, own_seed)?;
+    let (rank, size) = (job.rank().0, job.size());
+    let targets = match agree_on_options(&job, &args) {
+        Ok(()) => Targets::new(&args, seed, rank, size),
+        Err(error) => Err(error),
+    };
+    let targets = match targets {
+        Ok(targets) => targets,
+        Err(Error::Usage(why)) => {
+            tell(&job, &why);
+            job.shutdown()?;
+            return Ok(2);
+        }
+        Err(error) => return Err(error),
+    };
+    let ledger = Ledger::new(rank, size, args.size.clone(), Contents::new(seed));
+    let inbox = inbox.get_or_init(|| Arc::new(Inbox::new(ledger, Duration::from_millis(args.deliver_delay_ms))));
+    let pulse = Pulse::new(rank, Arc::clone(inbox));
+    let watch = Watch::start(Arc::clone(&pulse), Duration::from_secs(args.stall_s))
+        .map_err(|source| Error::System { what: "starting the watch for stalls", source })?;
+    let builder = job.shuffle("exchange");
+    let shuffle = match args.poll {
+        true => builder.open()?,
+        false => builder.handler(|message, _| inbox.take(message)).open()?,
+    };
+    let rank = ThisRank { args: &args, job: &job, inbox, pulse: &pulse, seed };
+    let status = rank.exchange(&shuffle, targets)?;
+    drop(watch);
+    job.shutdown()?;
+    Ok(status)
+}
+
+/// The first that rank 0 has to say.
+fn tell(job: &Job<'_>, why: &str) {
+    if job.rank() == Rank(0) {
+        // Without standard error the exit status still tells.
+        let _ = writeln!(std::io::stderr(), "trihop exchange: {why}");
+    }
+}
+
+fn seed_of_environment() -> Result<u64> {
+    match std::env::var("TRIHOP_SEED") {
+        Ok(text) => {
+            text.parse().map_err(|_| Error::Usage(format!("TRIHOP_SEED: `{text}` is no whole number below 2^64")))
+        }
+        Err(_) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            // Short, since people copy it.
+            Ok(mixed(now.as_nanos() as u64 ^ u64::from(std::process::id())) >> 32)
+        }
+    }
+}
+
+/// The seed of rank 0 is everyone's.
+fn agree_on_seed(job: &Job<'_>, own: u64) -> Result<u64> {
+    let mut word = [if job.rank() == Rank(0) { own } else { 0 }];
+    job.allreduce(&mut word, Reduce::Max)?;
+    Ok(word[0])
+}
+
+/// Ranks that draw different messages could not check them.
+fn agree_on_options(job: &Job<'_>, args: &ExchangeArgs) -> Result<()> {
+    let own = args.agreement();
+    let mut words = [own, !own];
+    job.allreduce(&mut words, Reduce::Min)?;
+    if words[0] == !words[1] {
+        return Ok(());
+    }
+    Err(Error::Usage("the ranks were given different options; give all of them the same".to_owned()))
+}
+
+/// What does not change during the exchange.
+struct ThisRank<'a, 'h> {
+    args: &'a ExchangeArgs,
+    job: &'a Job<'h>,
+    inbox: &'a Inbox,
+    pulse: &'a Pulse,
+    seed: u64,
+}
+
+impl ThisRank<'_, '_> {
+    fn exchange(&self, shuffle: &Shuffle<'_>, targets: Targets) -> Result<i32> {
+        let mut mailbox = Mailbox::new(shuffle, self.inbox, self.args.poll);
+        self.job.barrier()?;
+        let stopwatch = Stopwatch::start();
+        let mut share = self.send(&mut mailbox, targets)?;
+        self.pulse.enter(Phase::Ending);
+        match self.args.flush {
+            Ending::Fence => mailbox.fence()?,
+            Ending::Four => mailbox.flush_all()?,
+        }
+        (share.elapsed_ns, share.cpu_ns) = stopwatch.read();
+        let texts = {
+            let mut ledger = self.inbox.ledger();
+            ledger.close();
+            share.faults = ledger.faults();
+            ledger.texts().join("\n")
+        };
+        self.pulse.enter(Phase::Summing);
+        if self.args.dump {
+            self.dump(shuffle)?;
+        }
+        let report = Report::gather(self.job, self.args, self.seed, share, &shuffle.stats())?;
+        if report.faults() > 0 {
+            self.tell_faults(&report, &texts)?;
+            return Ok(1);
+        }
+        if self.job.rank() == Rank(0) {
+            let text = if self.args.json { report.json()? } else { report.table() };
+            // A closed pipe is the reader's choice; the exchange is over.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+        }
+        Ok(0)
+    }
+
+    /// Sends all messages of this rank, and to every rank how many there were for it.
+    fn send(&self, mailbox: &mut Mailbox<'_, '_>, mut targets: Targets) -> Result<Share> {
+        let (args, source) = (self.args, self.job.rank().0);
+        let contents = Contents::new(self.seed);
+        let mut scratch = vec![0; args.size.largest()];
+        let mut numbers = vec![0u64; self.job.size() as usize];
+        let mut share = Share::default();
+        let bar = self.bar(targets.any());
+        self.pulse.enter(Phase::Sending);
+        for index in 0..args.count {
+            // The flush at the end is the last fence.
+            if args.fence_every > 0 && index > 0 && index % args.fence_every == 0 {
+                self.pulse.enter(Phase::Fencing);
+                mailbox.fence()?;
+                self.pulse.enter(Phase::Sending);
+            }
+            if !targets.any() {
+                if args.fence_every == 0 {
+                    break;
+                }
+                continue;
+            }
+            let target = targets.next();
+            let number = &mut numbers[target as usize];
+            let message = Identity { source, target, number: *number };
+            let bytes = &mut scratch[..args.size.pick(contents.key(message))];
+            contents.write(message, bytes);
+            mailbox.send(target, *number as u32 & NUMBER_MASK, bytes)?;
+            *number += 1;
+            share.messages += 1;
+            share.bytes += bytes.len() as u64;
+            share.crossing += u64::from(!self.job.topology().is_local(Rank(target)));
+            self.pulse.sent(share.messages);
+            if let Some(bar) = bar.as_ref().filter(|_| index % MESSAGES_PER_TICK == 0) {
+                bar.set_position(index);
+            }
+        }
+        for (target, number) in numbers.iter().enumerate() {
+            mailbox.send(target as u32, TALLY, &number.to_le_bytes())?;
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        Ok(share)
+    }
+
+    /// Rank 0's own progress, on a terminal.
+    fn bar(&self, sends: bool) -> Option<ProgressBar> {
+        let shown = sends && self.job.rank() == Rank(0) && std::io::stderr().is_terminal();
+        shown.then(|| {
+            let style = ProgressStyle::with_template("rank 0 {bar:40} {pos}/{len} messages {per_sec} {eta}");
+            ProgressBar::new(self.args.count).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        })
+    }
+
+    fn dump(&self, shuffle: &Shuffle<'_>) -> Result<()> {
+        let mut text = Vec::new();
+        shuffle
+            .dump(&mut text)
+            .and_then(|()| std::io::stderr().write_all(&text))
+            .map_err(|source| Error::System { what: "writing the state of the queues to standard error", source })
+    }
+
+    /// Rank 0 names the first faults of every rank.
+    fn tell_faults(&self, report: &Report, texts: &str) -> Result<()> {
+        let all = self.job.allgather(&texts.as_bytes()[..texts.len().min(TEXT_BYTES)])?;
+        tell(self.job, &format!("{} messages were wrong or missing", report.faults()));
+        for text in all.iter().filter(|text| !text.is_empty()) {
+            for line in String::from_utf8_lossy(text).lines() {
+                tell(self.job, line);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! The shuffle as the exchange uses it: calls that wait until they are done, whether messages come to a handler or are taken.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use trihop::{Message, Queues, Rank, Result, Shuffle};
+
+use super::ledger::Ledger;
+
+/// Sends between two looks at what waits, without a handler.
+const SENDS_PER_TAKE: u32 = 64;
+
+/// Where every message goes, after the delay that was asked for.
+#[derive(Debug)]
+pub struct Inbox {
+    ledger: Mutex<Ledger>,
+    delay: Duration,
+}
+
+impl Inbox {
+    /// An inbox over a ledger.
+    pub fn new(ledger: Ledger, delay: Duration) -> Self {
+        Self { ledger: Mutex::new(ledger), delay }
+    }
+
+    /// Checks a message in.
+    #[inline]
+    pub fn take(&self, message: Message<'_>) {
+        if !self.delay.is_zero() {
+            std::thread::sleep(self.delay);
+        }
+        self.ledger().take(message);
+    }
+
+    /// The ledger. Only the watch for stalls asks for it from another thread, and rarely.
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A shuffle with or without a handler.
+pub struct Mailbox<'a, 'h> {
+    shuffle: &'a Shuffle<'h>,
+    inbox: &'a Inbox,
+    /// Messages are taken, not handled.
+    polls: bool,
+    untaken: u32,
+}
+
+impl<'a, 'h> Mailbox<'a, 'h> {
+    /// A mailbox over `shuffle`, which has a handler unless the mailbox `polls`.
+    pub fn new(shuffle: &'a Shuffle<'h>, inbox: &'a Inbox, polls: bool) -> Self {
+        Self { shuffle, inbox, polls, untaken: 0 }
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn send(&mut self, target: u32, kind: u32, bytes: &[u8]) -> Result<()> {
+        if self.polls {
+            self.untaken += 1;
+            if self.untaken >= SENDS_PER_TAKE {
+                self.untaken = 0;
+                self.take()?;
+            }
+        }
+        self.finish(|shuffle| shuffle.send(Rank(target), kind, bytes))
+    }
+
+    /// Fences; afterwards everything that any rank had sent is checked in.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn fence(&self) -> Result<()> {
+        self.finish(Shuffle::fence)?;
+        self.take()
+    }
+
+    /// The four flushes, with barriers in between; afterwards everything that any rank had sent is checked in.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn flush_all(&self) -> Result<()> {
+        for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
+            self.finish(|shuffle| shuffle.flush(queues))?;
+            self.finish(Shuffle::barrier)?;
+        }
+        self.take()
+    }
+
+    /// Repeats a call that only taking messages can let go on.
+    fn finish(&self, call: impl Fn(&Shuffle<'h>) -> Result<()>) -> Result<()> {
+        loop {
+            match call(self.shuffle) {
+                Err(trihop::Error::WouldBlock) if self.polls => self.take()?,
+                other => return other,
+            }
+        }
+    }
+
+    fn take(&self) -> Result<()> {
+        if self.polls {
+            self.shuffle.take(|message| self.inbox.take(message))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! `trihop exchange`: every rank sends messages to other ranks, and every receiver checks each of them.
+//!
+//! What a message holds follows from the job's seed, its source, its target and its number (`payload`), so that its receiver knows
+//! what must come and keeps one counter per source (`ledger`). The last message of each pair says how many there were. Targets and
+//! sizes are drawn in `traffic`; `mailbox` is the only place that talks to the shuffle, with a handler or without; `report` adds up
+//! what all ranks measured; `stall` ends a job in which nothing moves any more, and says who waits for what.
+
+mod args;
+mod error;
+mod job;
+mod ledger;
+mod mailbox;
+mod payload;
+mod report;
+mod stall;
+mod traffic;
+
+pub use args::ExchangeArgs;
+pub use error::Error;
+pub use job::run;
