@@ -52,19 +52,14 @@ pub fn launch(spec: LaunchSpec) -> Result<Outcome, Error> {
     Ok(job.outcome())
 }
 
-/// What ended the job early.
-struct Failure {
-    status: i32,
-    text: String,
-}
-
 struct Job {
     spec: LaunchSpec,
     processes: Vec<Process>,
     warden: Warden,
     service: Service,
     outputs: Outputs,
-    failure: Option<Failure>,
+    /// Exit status of the first failure, once there is one.
+    failure: Option<i32>,
     time_limit: Option<Instant>,
     /// Ranks were asked to end, and are killed at this time.
     kill_at: Option<Instant>,
@@ -284,7 +279,7 @@ impl Job {
                 Err(bad) => {
                     self.fail(
                         1,
-                        format!("rank {rank} sent the launcher bytes that are not valid: {bad}"),
+                        &format!("rank {rank} sent the launcher bytes that are not valid: {bad}"),
                     );
                     true
                 }
@@ -307,7 +302,7 @@ impl Job {
                     let status = if status & 0xff == 0 { 1 } else { status & 0xff };
                     self.fail(
                         status,
-                        format!("rank {rank} aborted the job with status {status}: {why}"),
+                        &format!("rank {rank} aborted the job with status {status}: {why}"),
                     );
                 }
             }
@@ -334,6 +329,12 @@ impl Job {
             let status = process
                 .reap()
                 .map_err(|e| Error::system(format!("waiting for rank {rank}"), e))?;
+            // What it said last comes before what we say about it.
+            for stream in &mut process.streams {
+                while stream.descriptor().is_some() && self.outputs.has_room(stream.target) {
+                    stream.forward(&mut self.outputs, true);
+                }
+            }
             ended.push((rank, status));
         }
         ended.sort_by_key(|(rank, status)| (status.signal().is_none(), *rank));
@@ -341,7 +342,7 @@ impl Job {
         for (rank, status) in ended {
             self.service.end(rank as u32, &mut effects);
             if !status.success() {
-                self.fail(status_of(status), format!("rank {rank} {}", how(status)));
+                self.fail(status_of(status), &format!("rank {rank} {}", how(status)));
             }
         }
         self.apply(effects);
@@ -367,10 +368,10 @@ impl Job {
             } else {
                 1
             };
-            self.fail(status, format!("standard output cannot be written: {errno}"));
+            self.fail(status, &format!("standard output cannot be written: {errno}"));
         }
         if self.outputs.overflow {
-            self.fail(1, format!("rank 0 printed more than {CAPTURE_BYTES_MAX} bytes"));
+            self.fail(1, &format!("rank 0 printed more than {CAPTURE_BYTES_MAX} bytes"));
         }
     }
 
@@ -405,7 +406,7 @@ impl Job {
                 "the job passed its limit of {limit} s; still running: ranks {}",
                 ranges(running)
             );
-            self.fail(STATUS_TIMEOUT, text);
+            self.fail(STATUS_TIMEOUT, &text);
         }
         if self.kill_at.is_some_and(|at| now >= at) && !self.killed {
             self.kill();
@@ -413,12 +414,12 @@ impl Job {
     }
 
     /// Notes the first failure and asks the other ranks to end.
-    fn fail(&mut self, status: i32, text: String) {
+    fn fail(&mut self, status: i32, text: &str) {
         if self.failure.is_some() {
             return;
         }
         self.outputs.stderr.say(&format!("trihop run: {text}"));
-        self.failure = Some(Failure { status, text });
+        self.failure = Some(status);
         self.kill_at = Some(Instant::now() + self.spec.grace);
         for process in &self.processes {
             process.signal(Signal::TERM);
@@ -433,10 +434,8 @@ impl Job {
     }
 
     fn outcome(mut self) -> Outcome {
-        let failure = self.failure.take();
         Outcome {
-            status: failure.as_ref().map_or(0, |f| f.status),
-            failure: failure.map(|f| f.text),
+            status: self.failure.unwrap_or(0),
             captured: std::mem::take(&mut self.outputs.captured),
         }
     }

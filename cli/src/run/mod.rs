@@ -174,10 +174,8 @@ pub enum OutputMode {
 /// How a job ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Exit status as `trihop run` documents it.
+    /// Exit status as `trihop run` documents it; why it is not 0 was said on standard error.
     pub status: i32,
-    /// The first failure: which rank, and what happened to it; already said on standard error.
-    pub failure: Option<String>,
     /// Rank 0's standard output with [`OutputMode::CaptureRank0`].
     pub captured: Vec<u8>,
 }

@@ -217,7 +217,7 @@ impl Connection {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
             Err(_) => false,
         };
-        while let Some(frame) = self.frames.next()? {
+        while let Some(frame) = self.frames.next_frame()? {
             requests.push(Request::parse(frame)?);
         }
         Ok(open)

@@ -87,7 +87,7 @@ impl Local {
 
     fn reply(&mut self, deadline: Instant) -> Result<Reply, Problem> {
         loop {
-            if let Some(frame) = self.frames.next()? {
+            if let Some(frame) = self.frames.next_frame()? {
                 return Ok(Reply::parse(frame)?);
             }
             self.socket.receive(self.frames.tail(), deadline)?;
@@ -316,7 +316,7 @@ mod tests {
             loop {
                 let count = launcher.read(&mut chunk).unwrap();
                 frames.tail().extend_from_slice(&chunk[..count]);
-                while let Some(frame) = frames.next().unwrap() {
+                while let Some(frame) = frames.next_frame().unwrap() {
                     if Request::parse(frame).unwrap() == Request::Missing {
                         launcher
                             .write_all(&encoded(&[Reply::Missing("0".into())]))

@@ -184,7 +184,7 @@ impl Frames {
     ///
     /// # Errors
     /// When the length is impossible; the stream cannot be read on.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, BadFrame> {
+    pub fn next_frame(&mut self) -> Result<Option<&[u8]>, BadFrame> {
         let Some((length, rest)) = self.bytes[self.start..].split_first_chunk::<4>() else {
             return Ok(None);
         };
@@ -311,7 +311,7 @@ mod tests {
                 let end = (at + size).min(stream.len());
                 frames.tail().extend_from_slice(&stream[at..end]);
                 at = end;
-                while let Some(frame) = frames.next().unwrap() {
+                while let Some(frame) = frames.next_frame().unwrap() {
                     seen.push(Request::parse(frame).unwrap());
                 }
                 if at == stream.len() {
@@ -334,7 +334,7 @@ mod tests {
             let _ = Reply::parse(&bytes);
             let mut frames = Frames::default();
             frames.tail().extend_from_slice(&bytes);
-            while let Ok(Some(frame)) = frames.next() {
+            while let Ok(Some(frame)) = frames.next_frame() {
                 let _ = Request::parse(frame);
             }
         }

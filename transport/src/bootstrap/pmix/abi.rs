@@ -125,8 +125,11 @@ pub(super) struct Owned(*mut Value);
 impl Owned {
     pub(super) fn number(&self) -> Option<u32> {
         let value = self.value()?;
+        if value.kind != UINT32 {
+            return None;
+        }
         // SAFETY: the kind says which member the library has set.
-        (value.kind == UINT32).then(|| unsafe { value.data.uint32 })
+        Some(unsafe { value.data.uint32 })
     }
 
     pub(super) fn bytes(&self) -> Option<Vec<u8>> {
@@ -204,12 +207,11 @@ impl Functions {
         let library: &'static Library = Box::leak(Box::new(load()?));
         // SAFETY: the signature is that of pmix.h: no argument, a static string.
         let version = unsafe { symbol::<Text>(library, c"PMIx_Get_version")?() };
-        // SAFETY: the library answers null or a static, terminated string.
-        let version = if version.is_null() {
-            c""
-        } else {
-            unsafe { CStr::from_ptr(version) }
-        };
+        if version.is_null() {
+            return Err(format!("{LIBRARY} does not tell its version"));
+        }
+        // SAFETY: the library answers a static, terminated string.
+        let version = unsafe { CStr::from_ptr(version) };
         check_version(&version.to_string_lossy())?;
         // SAFETY: each type is the signature in pmix.h of the versions that were just admitted.
         unsafe {

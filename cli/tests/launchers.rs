@@ -1,0 +1,272 @@
+//! The bootstrap under every launcher: all ranks exchange values with all, and agree on who is where.
+
+mod launched;
+
+use std::process::Command;
+
+use launched::{Ended, Launched, is_installed, probe};
+
+fn under_trihop(options: &[&str], arguments: &[&str]) -> Ended {
+    let words = [options, &["--", probe().to_str().unwrap()], arguments].concat();
+    Launched::trihop(words.into_iter().map(str::to_owned)).wait()
+}
+
+/// Runs the probe under a foreign launcher; none where that is not installed.
+fn under(launcher: &[&str], arguments: &[&str]) -> Option<Ended> {
+    if !is_installed(launcher[0]) {
+        eprintln!("skipped: {} is not installed", launcher[0]);
+        return None;
+    }
+    let mut command = Command::new(launcher[0]);
+    command.args(&launcher[1..]).arg(probe()).args(arguments);
+    // Open MPI refuses root unless told twice.
+    command
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    Some(Launched::start(command).wait())
+}
+
+/// The probe's lines, without the prefix of `trihop run`.
+fn assert_probed(ended: &Ended, expected: &[&str]) {
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    let lines: Vec<String> = ended.sorted_lines();
+    let lines: Vec<&str> = lines
+        .iter()
+        .filter_map(|l| l.find("probe rank").map(|at| &l[at..]))
+        .collect();
+    assert_eq!(lines, expected, "{}", ended.stderr);
+}
+
+#[test]
+fn without_a_launcher() {
+    assert_probed(
+        &Launched::start(Command::new(probe())).wait(),
+        &["probe rank 0/1 node 0/1 local 0/1 map (vector,(0,1,1)) launcher single"],
+    );
+}
+
+#[test]
+fn under_trihop_run() {
+    assert_probed(
+        &under_trihop(&["-n", "5", "--nodes", "2"], &[]),
+        &[
+            "probe rank 0/5 node 0/2 local 0/3 map (vector,(0,1,3),(1,1,2)) launcher local",
+            "probe rank 1/5 node 0/2 local 1/3 map (vector,(0,1,3),(1,1,2)) launcher local",
+            "probe rank 2/5 node 0/2 local 2/3 map (vector,(0,1,3),(1,1,2)) launcher local",
+            "probe rank 3/5 node 1/2 local 0/2 map (vector,(0,1,3),(1,1,2)) launcher local",
+            "probe rank 4/5 node 1/2 local 1/2 map (vector,(0,1,3),(1,1,2)) launcher local",
+        ],
+    );
+}
+
+#[test]
+fn under_trihop_run_with_many_ranks() {
+    let ended = under_trihop(&["-n", "32", "--nodes", "4"], &[]);
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert_eq!(
+        ended
+            .stdout
+            .matches("map (vector,(0,4,8)) launcher local")
+            .count(),
+        32
+    );
+}
+
+#[test]
+fn a_shell_between_launcher_and_rank_does_not_matter() {
+    let script = format!("{0} && {0}", probe().display());
+    let ended = Launched::trihop(["-n", "3", "--", "sh", "-c", &script].map(str::to_owned)).wait();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert_eq!(ended.stdout.lines().count(), 6);
+}
+
+#[test]
+fn a_rank_that_does_not_arrive_is_named() {
+    let ended = under_trihop(&["-n", "4"], &["--deadline-ms", "500", "--absent", "2"]);
+    assert_eq!(ended.status, 1);
+    assert!(
+        ended.stderr.contains("missing at a fence after 500ms: 2\n"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn a_rank_that_ends_fails_the_fence_of_the_others_at_once() {
+    let script = format!(
+        "[ $TRIHOP_RANK = 1 ] || exec {} --deadline-ms 100000",
+        probe().display()
+    );
+    let ended = Launched::trihop(["-n", "3", "--", "sh", "-c", &script].map(str::to_owned)).wait();
+    assert_eq!(ended.status, 1);
+    assert!(
+        ended.stderr.contains("ended without arriving: ranks 1\n"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn an_abort_ends_the_job_with_status_and_reason() {
+    let ended = under_trihop(&["-n", "4"], &["--abort", "1"]);
+    assert_eq!(ended.status, 9);
+    assert!(
+        ended
+            .stderr
+            .contains("rank 1 aborted the job with status 9: the probe was told to"),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// MPICH's launcher under the names that Debian and others give it.
+fn hydra() -> &'static str {
+    ["mpiexec.hydra", "mpiexec.mpich"]
+        .into_iter()
+        .find(|name| is_installed(name))
+        .unwrap_or("mpiexec.hydra")
+}
+
+#[test]
+fn under_mpich_on_one_node() {
+    if let Some(ended) = under(&[hydra(), "-n", "2"], &[]) {
+        assert_probed(
+            &ended,
+            &[
+                "probe rank 0/2 node 0/1 local 0/2 map (vector,(0,1,2)) launcher pmi1",
+                "probe rank 1/2 node 0/1 local 1/2 map (vector,(0,1,2)) launcher pmi1",
+            ],
+        );
+    }
+}
+
+#[test]
+fn under_mpich_on_two_nodes() {
+    let two = [
+        "-launcher",
+        "fork",
+        "-hosts",
+        "127.0.0.1,127.0.0.2",
+        "-ppn",
+        "2",
+        "-n",
+        "4",
+    ];
+    if let Some(ended) = under(&[&[hydra()][..], &two].concat(), &[]) {
+        assert_probed(
+            &ended,
+            &[
+                "probe rank 0/4 node 0/2 local 0/2 map (vector,(0,2,2)) launcher pmi1",
+                "probe rank 1/4 node 0/2 local 1/2 map (vector,(0,2,2)) launcher pmi1",
+                "probe rank 2/4 node 1/2 local 0/2 map (vector,(0,2,2)) launcher pmi1",
+                "probe rank 3/4 node 1/2 local 1/2 map (vector,(0,2,2)) launcher pmi1",
+            ],
+        );
+    }
+}
+
+#[test]
+fn under_mpich_with_ranks_dealt_out() {
+    let cyclic = [
+        "-launcher",
+        "fork",
+        "-hosts",
+        "127.0.0.1,127.0.0.2",
+        "-ppn",
+        "1",
+        "-n",
+        "5",
+    ];
+    if let Some(ended) = under(&[&[hydra()][..], &cyclic].concat(), &[]) {
+        assert_eq!(ended.status, 0, "{}", ended.stderr);
+        let lines = ended.sorted_lines();
+        assert!(
+            lines[1].starts_with("probe rank 1/5 node 1/2 local 0/2"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[4].starts_with("probe rank 4/5 node 0/2 local 2/3"),
+            "{lines:?}"
+        );
+    }
+}
+
+#[test]
+fn beside_mpi_under_mpich() {
+    if let Some(ended) = under(&[hydra(), "-n", "3"], &["--mpi", "libmpich.so.12"]) {
+        if ended.stderr.contains("cannot open shared object") {
+            eprintln!("skipped: libmpich.so.12 is not installed");
+            return;
+        }
+        assert_eq!(ended.status, 0, "{}", ended.stderr);
+        assert_eq!(ended.stdout.matches("launcher pmi1").count(), 3);
+    }
+}
+
+#[test]
+fn an_abort_ends_the_job_under_mpich() {
+    if let Some(ended) = under(&[hydra(), "-n", "3"], &["--abort", "1"]) {
+        assert_eq!(ended.status, 9, "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_missing_rank_ends_the_wait_under_mpich() {
+    if let Some(ended) = under(&[hydra(), "-n", "3"], &["--deadline-ms", "500", "--absent", "2"]) {
+        assert_ne!(ended.status, 0);
+        assert!(ended.stderr.contains("waiting at a barrier"), "{}", ended.stderr);
+    }
+}
+
+const OPEN_MPI: [&str; 5] = [
+    "mpirun.openmpi",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "-n",
+    "4",
+];
+
+#[test]
+fn under_open_mpi() {
+    if let Some(ended) = under(&OPEN_MPI, &[]) {
+        assert_probed(
+            &ended,
+            &[
+                "probe rank 0/4 node 0/1 local 0/4 map (vector,(0,1,4)) launcher pmix",
+                "probe rank 1/4 node 0/1 local 1/4 map (vector,(0,1,4)) launcher pmix",
+                "probe rank 2/4 node 0/1 local 2/4 map (vector,(0,1,4)) launcher pmix",
+                "probe rank 3/4 node 0/1 local 3/4 map (vector,(0,1,4)) launcher pmix",
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_missing_rank_ends_the_wait_under_open_mpi() {
+    if let Some(ended) = under(&OPEN_MPI, &["--deadline-ms", "2000", "--absent", "2"]) {
+        assert_ne!(ended.status, 0);
+        assert!(ended.stderr.contains("waiting at a fence"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_abort_ends_the_job_under_open_mpi() {
+    // Which status mpirun makes of it is its own affair.
+    if let Some(ended) = under(&OPEN_MPI, &["--abort", "1"]) {
+        assert_ne!(ended.status, 0);
+        assert!(!ended.stdout.contains("probe rank"), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_launcher_that_is_not_there_is_refused() {
+    let mut command = Command::new(probe());
+    command.env("TRIHOP_LAUNCHER", "pmi1").env_remove("PMI_FD");
+    let ended = Launched::start(command).wait();
+    assert_eq!(ended.status, 1);
+    assert!(
+        ended.stderr.contains("TRIHOP_LAUNCHER") && ended.stderr.contains("PMI_FD"),
+        "{}",
+        ended.stderr
+    );
+}

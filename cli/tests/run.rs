@@ -1,0 +1,285 @@
+//! `trihop run` end to end, with small shell commands as ranks.
+
+mod launched;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+
+use launched::{Launched, alive, processes_named};
+
+/// `trihop run` with these options, and a shell script as the command.
+fn run(options: &[&str], script: &str) -> Launched {
+    let words = options.iter().copied().chain(["--", "sh", "-c", script]);
+    Launched::trihop(words.map(str::to_owned))
+}
+
+#[test]
+fn all_ranks_succeed() {
+    let ended = run(&["-n", "3"], "echo rank $TRIHOP_RANK of $TRIHOP_SIZE").wait();
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
+    assert_eq!(
+        ended.sorted_lines(),
+        ["[0] rank 0 of 3", "[1] rank 1 of 3", "[2] rank 2 of 3"]
+    );
+}
+
+#[test]
+fn the_exit_status_is_the_first_failing_ranks() {
+    let ended = run(
+        &["-n", "3"],
+        "if [ $TRIHOP_RANK = 1 ]; then exit 7; fi; sleep 1000",
+    )
+    .wait();
+    assert_eq!(ended.status, 7);
+    assert_eq!(ended.stderr.trim(), "trihop run: rank 1 exited with status 7");
+}
+
+#[test]
+fn a_killed_rank_is_named_with_its_signal() {
+    let ended = run(
+        &["-n", "3"],
+        "if [ $TRIHOP_RANK = 2 ]; then kill -KILL $$; fi; sleep 1000",
+    )
+    .wait();
+    assert_eq!(ended.status, 128 + 9);
+    assert_eq!(ended.stderr.trim(), "trihop run: rank 2 was ended by SIGKILL");
+}
+
+#[test]
+fn a_rank_speaks_before_the_launcher_speaks_about_it() {
+    let ended = run(
+        &["-n", "2"],
+        "[ $TRIHOP_RANK = 0 ] && sleep 1000; echo why >&2; exit 3",
+    )
+    .wait();
+    assert_eq!(ended.status, 3);
+    assert_eq!(ended.stderr, "[1] why\ntrihop run: rank 1 exited with status 3\n");
+}
+
+#[test]
+fn ranks_that_ignore_the_request_to_end_are_killed() {
+    let script = "trap '' TERM; echo ready; [ $TRIHOP_RANK = 0 ] && exit 4; while :; do sleep 1; done";
+    assert_eq!(run(&["-n", "2"], script).wait().status, 4);
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_said_so() {
+    let missing = Launched::trihop(["-n", "2", "trihop-has-no-such-command"].map(str::to_owned)).wait();
+    assert_eq!(missing.status, 127);
+    assert!(
+        missing.stderr.contains("trihop-has-no-such-command"),
+        "{}",
+        missing.stderr
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plain");
+    fs::write(&file, "text").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let plain = Launched::trihop(["-n".into(), "2".into(), file.display().to_string()]).wait();
+    assert_eq!(plain.status, 126, "{}", plain.stderr);
+}
+
+#[test]
+fn nodes_may_be_unequal() {
+    let sizes = |options: &[&str]| {
+        let ended = run(options, "echo $TRIHOP_NODE_SIZES $TRIHOP_LOOPBACK").wait();
+        ended.sorted_lines()[0].clone()
+    };
+    assert_eq!(sizes(&["-n", "7", "--nodes", "2"]), "[0] 4,3 1");
+    assert_eq!(sizes(&["--node-sizes", "3,1,4"]), "[0] 3,1,4 1");
+    assert_eq!(sizes(&["-n", "4", "--node-sizes", "1,3"]), "[0] 1,3 1");
+}
+
+#[test]
+fn contradicting_arguments_are_refused() {
+    for options in [
+        &["-n", "4", "--node-sizes", "1,2"][..],
+        &["-n", "2", "--nodes", "3"],
+        &["-n", "0"],
+        &["--node-sizes", "1,0"],
+        &["-n", "2", "--nodes", "1", "--node-sizes", "2"],
+        &[],
+    ] {
+        assert_eq!(run(options, "true").wait().status, 2, "{options:?}");
+    }
+}
+
+#[test]
+fn lines_stay_whole_and_the_last_may_be_partial() {
+    let script =
+        "i=0; while [ $i -lt 200 ]; do printf 'a%s ' $i; printf 'b%s\\n' $i; i=$((i+1)); done; printf end";
+    let ended = run(&["-n", "3"], script).wait();
+    for rank in 0..3 {
+        let prefix = format!("[{rank}] ");
+        let lines: Vec<&str> = ended
+            .stdout
+            .lines()
+            .filter_map(|l| l.strip_prefix(&prefix))
+            .collect();
+        let expected: Vec<String> = (0..200)
+            .map(|i| format!("a{i} b{i}"))
+            .chain(["end".to_owned()])
+            .collect();
+        assert_eq!(lines, expected, "rank {rank}");
+    }
+    let plain = run(&["-n", "1", "--no-prefix"], "echo one; printf two").wait();
+    assert_eq!(plain.stdout, "one\ntwo");
+}
+
+#[test]
+fn much_output_is_forwarded_in_full() {
+    let ended = run(
+        &["-n", "2"],
+        "yes 0123456789012345678901234567890123456789 | head -n 100000",
+    )
+    .wait();
+    assert_eq!(ended.status, 0);
+    assert_eq!(ended.stdout.len(), 2 * 100_000 * ("[0] ".len() + 41));
+    assert!(
+        ended
+            .stdout
+            .lines()
+            .all(|l| l.ends_with("] 0123456789012345678901234567890123456789"))
+    );
+}
+
+#[test]
+fn standard_input_goes_to_rank_0() {
+    let mut job = run(&["-n", "3"], "cat");
+    job.stdin().write_all(b"one\ntwo\n").unwrap();
+    job.close_stdin();
+    let ended = job.wait();
+    assert_eq!((ended.status, ended.stdout.as_str()), (0, "[0] one\n[0] two\n"));
+}
+
+#[test]
+fn signals_are_forwarded() {
+    for (name, signal) in [
+        ("INT", libc::SIGINT),
+        ("TERM", libc::SIGTERM),
+        ("HUP", libc::SIGHUP),
+        ("USR1", libc::SIGUSR1),
+    ] {
+        let script =
+            format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
+        let mut job = run(&["-n", "2"], &script);
+        job.wait_for_lines(2);
+        job.signal(signal);
+        let ended = job.wait();
+        assert_eq!(ended.status, 5, "{name}: {}", ended.stderr);
+        assert!(
+            ended.stdout.contains(&format!("got {name}")),
+            "{name}: {}",
+            ended.stdout
+        );
+    }
+}
+
+#[test]
+fn a_second_interrupt_kills() {
+    let mut job = run(
+        &["-n", "2"],
+        "trap 'echo deaf' INT; echo ready; while :; do sleep 0.01; done",
+    );
+    job.wait_for_lines(2);
+    job.signal(libc::SIGINT);
+    job.wait_for_lines(4);
+    job.signal(libc::SIGINT);
+    assert_eq!(job.wait().status, 128 + 9);
+}
+
+#[test]
+fn a_time_limit_ends_the_job() {
+    let ended = run(
+        &["-n", "3", "--timeout", "1"],
+        "[ $TRIHOP_RANK = 1 ] || sleep 1000",
+    )
+    .wait();
+    assert_eq!(ended.status, 124);
+    assert!(
+        ended.stderr.contains("still running: ranks 0, 2"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn what_a_rank_has_started_ends_with_the_job() {
+    let script = "sleep 1001 & echo $!; [ $TRIHOP_RANK = 1 ] && { sleep 0.2; exit 3; }; wait";
+    let ended = run(&["-n", "3"], script).wait();
+    assert_eq!(ended.status, 3);
+    let children: Vec<u32> = ended.stdout.lines().map(|l| l[4..].parse().unwrap()).collect();
+    assert_eq!(children.len(), 3);
+    launched::until("the ranks' children are gone", || {
+        children.iter().all(|id| !alive(*id))
+    });
+}
+
+#[test]
+fn nothing_outlives_a_killed_launcher() {
+    let mut job = run(&["-n", "2"], "sleep 1002 & echo $!; echo $$; wait");
+    let lines = job.wait_for_lines(4);
+    let ids: Vec<u32> = lines.iter().map(|l| l[4..].parse().unwrap()).collect();
+    assert!(ids.iter().all(|id| alive(*id)), "{ids:?}");
+    job.signal(libc::SIGKILL);
+    assert_eq!(job.wait().status, 128 + 9);
+    launched::until("ranks and their children are gone", || {
+        ids.iter().all(|id| !alive(*id))
+    });
+}
+
+#[test]
+fn output_that_nobody_reads_ends_the_job() {
+    let mut job = run(&["-n", "2"], "yes");
+    job.wait_for_lines(2);
+    job.hang_up();
+    assert_eq!(job.wait().status, 128 + 13);
+}
+
+#[test]
+fn launchers_around_are_hidden_from_the_ranks() {
+    let mut command =
+        Launched::command(["-n", "1", "--", "sh", "-c", "env | grep -c '^PMI' ; true"].map(str::to_owned));
+    command.env("PMI_FD", "9").env("PMIX_RANK", "1");
+    assert_eq!(Launched::start(command).wait().stdout, "[0] 0\n");
+}
+
+#[test]
+fn bytes_that_are_no_frame_end_the_job() {
+    let script = "eval \"printf '\\\\377\\\\377\\\\377\\\\377x' >&$TRIHOP_BOOT_FD\"; sleep 1000";
+    let words = ["-n", "2", "--", "bash", "-c", script];
+    if !launched::is_installed("bash") {
+        eprintln!("skipped: bash is not installed");
+        return;
+    }
+    let ended = Launched::trihop(words.map(str::to_owned)).wait();
+    assert_eq!(ended.status, 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("not valid"), "{}", ended.stderr);
+}
+
+#[test]
+fn nodes_can_have_networks_of_their_own() {
+    let script = "echo $TRIHOP_INTERFACE; ip -o -4 address show; test -z \"$TRIHOP_LOOPBACK\"";
+    let ended = run(&["-n", "3", "--nodes", "2", "--netns"], script).wait();
+    if ended.status == 1 && ended.stderr.contains("--netns") {
+        eprintln!("skipped: {}", ended.stderr.trim());
+        return;
+    }
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    let addresses: Vec<String> = ended
+        .sorted_lines()
+        .into_iter()
+        .filter(|l| !l.contains("inet"))
+        .collect();
+    assert_eq!(addresses, ["[0] 10.201.0.1", "[1] 10.201.0.1", "[2] 10.201.0.2"]);
+    assert_eq!(ended.stdout.matches("trihop0 ").count(), 3, "{}", ended.stdout);
+}
+
+#[test]
+fn the_launcher_leaves_no_process_of_its_own() {
+    let mark = format!("trihop-mark-{}", std::process::id());
+    let ended = run(&["-n", "2"], &format!(": {mark}")).wait();
+    assert_eq!(ended.status, 0);
+    launched::until("launcher and warden are gone", || processes_named(&mark) == 0);
+}

@@ -1,0 +1,178 @@
+//! The placement against an array of one node per rank.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Nodes of all ranks, dense: what the array model is made of.
+fn placements() -> impl Strategy<Value = Vec<u32>> {
+    let equal =
+        (1_u32..9, 1_u32..9).prop_map(|(nodes, local)| (0..nodes * local).map(|r| r / local).collect());
+    let cyclic =
+        (1_u32..9, 1_u32..40).prop_map(|(nodes, size)| (0..size.max(nodes)).map(|r| r % nodes).collect());
+    let unequal = prop::collection::vec(1_usize..6, 1..9).prop_map(|sizes| {
+        (0..)
+            .zip(sizes)
+            .flat_map(|(node, size)| vec![node; size])
+            .collect()
+    });
+    let irregular = prop::collection::vec(0_u32..6, 1..40).prop_map(|mut nodes: Vec<u32>| {
+        let used: std::collections::BTreeSet<u32> = nodes.iter().copied().collect();
+        let dense: Vec<u32> = used.into_iter().collect();
+        nodes
+            .iter_mut()
+            .for_each(|n| *n = dense.binary_search(n).unwrap() as u32);
+        nodes
+    });
+    prop_oneof![equal, cyclic, unequal, irregular]
+}
+
+fn check_against_array(topology: &Topology, array: &[u32]) {
+    assert_eq!(topology.size() as usize, array.len());
+    let nodes = array.iter().max().unwrap() + 1;
+    assert_eq!(topology.nodes(), nodes);
+    for node in 0..nodes {
+        let ranks: Vec<u32> = (0..array.len() as u32)
+            .filter(|r| array[*r as usize] == node)
+            .collect();
+        assert_eq!(topology.local_size_of(NodeId(node)) as usize, ranks.len());
+        assert_eq!(
+            topology.ranks_of(NodeId(node)).map(|r| r.0).collect::<Vec<_>>(),
+            ranks
+        );
+        for (local, rank) in (0..).zip(&ranks) {
+            assert_eq!(topology.node_of(Rank(*rank)), NodeId(node));
+            assert_eq!(topology.local_rank_of(Rank(*rank)), local);
+            assert_eq!(topology.rank_at(NodeId(node), local), Rank(*rank));
+            assert_eq!(topology.is_local(Rank(*rank)), node == topology.node().0);
+        }
+        for towards in 0..nodes {
+            let expected = ranks[towards as usize % ranks.len()];
+            assert_eq!(
+                topology.representative(NodeId(node), NodeId(towards)),
+                Rank(expected)
+            );
+        }
+        let mine = topology.node();
+        assert_eq!(
+            topology.target_representative(NodeId(node)),
+            topology.representative(NodeId(node), mine)
+        );
+        assert_eq!(
+            topology.source_representative(NodeId(node)),
+            topology.representative(mine, NodeId(node))
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn look_ups_agree_with_an_array(array in placements(), seat in any::<prop::sample::Index>()) {
+        let me = Rank(seat.index(array.len()) as u32);
+        let topology = Topology::from_node_of(&array, me).unwrap();
+        check_against_array(&topology, &array);
+        prop_assert_eq!(topology.rank(), me);
+        prop_assert_eq!(topology.node(), NodeId(array[me.0 as usize]));
+        prop_assert_eq!(topology.local_rank(), topology.local_rank_of(me));
+        prop_assert_eq!(topology.local_size(), topology.local_size_of(topology.node()));
+        prop_assert!(topology.blocks().len() <= array.len());
+        check_against_array(&topology.seen_from(Rank(0)).unwrap(), &array);
+        check_against_array(&Topology::new(topology.blocks().to_vec(), me).unwrap(), &array);
+    }
+
+    #[test]
+    fn the_mapping_comes_back_from_its_text(array in placements()) {
+        let text = Topology::from_node_of(&array, Rank(0)).unwrap().process_mapping();
+        let again = Topology::from_process_mapping(&text, array.len() as u32, Rank(0)).unwrap();
+        check_against_array(&again, &array);
+    }
+
+    #[test]
+    fn tuples_repeat_until_all_ranks_are_placed(
+        tuples in prop::collection::vec((0_u32..6, 1_u32..4, 1_u32..4), 1..5),
+        size in 1_u32..60,
+    ) {
+        let pass = tuples.iter().flat_map(|(first, nodes, local)| {
+            (*first..first + nodes).flat_map(move |n| vec![n; *local as usize])
+        });
+        let placed: Vec<u32> = pass.collect::<Vec<_>>().into_iter().cycle().take(size as usize).collect();
+        let used: std::collections::BTreeSet<u32> = placed.iter().copied().collect();
+        let dense: Vec<u32> = used.into_iter().collect();
+        let array: Vec<u32> = placed.iter().map(|n| dense.binary_search(n).unwrap() as u32).collect();
+        let text = ProcessMapping { tuples }.to_string();
+        let topology = Topology::from_process_mapping(&text, size, Rank(size - 1)).unwrap();
+        check_against_array(&topology, &array);
+    }
+
+    #[test]
+    fn arbitrary_mappings_never_panic(
+        text in prop_oneof![".{0,40}", "\\(vector(,\\([0-9]{1,11},[0-9]{1,11},[0-9]{1,11}\\)){1,3}\\)"],
+        size in prop_oneof![any::<u32>(), 0_u32..100],
+        me in any::<u32>(),
+    ) {
+        let _ = Topology::from_process_mapping(&text, size, Rank(me));
+        let _ = Topology::from_process_mapping(&text, size, Rank(0));
+    }
+
+    #[test]
+    fn arbitrary_blocks_never_panic(
+        blocks in prop::collection::vec((any::<u32>(), 0_u32..9, any::<u32>(), 0_u32..9), 0..4),
+        me in any::<u32>(),
+    ) {
+        let blocks = blocks.into_iter().map(|(first_rank, nodes, ranks_per_node, first_node)| Block {
+            first_rank, nodes, ranks_per_node, first_node,
+        });
+        let _ = Topology::new(blocks.collect(), Rank(me));
+    }
+}
+
+#[test]
+fn a_large_regular_job_is_one_block() {
+    let topology = Topology::from_node_sizes(&vec![32; 10_000], Rank(319_999)).unwrap();
+    assert_eq!(topology.blocks().len(), 1);
+    assert_eq!((topology.node(), topology.local_rank()), (NodeId(9_999), 31));
+    let cyclic = Topology::from_process_mapping("(vector,(0,10000,1))", 320_000, Rank(10_001)).unwrap();
+    assert_eq!(cyclic.blocks().len(), 32);
+    assert_eq!(
+        (cyclic.node(), cyclic.local_rank(), cyclic.local_size()),
+        (NodeId(1), 1, 32)
+    );
+}
+
+#[test]
+fn one_node_stays_one_block_whatever_the_size() {
+    let topology = Topology::from_process_mapping("(vector,(0,1,1))", u32::MAX, Rank(7)).unwrap();
+    assert_eq!((topology.blocks().len(), topology.local_size()), (1, u32::MAX));
+}
+
+#[test]
+fn a_mapping_that_would_fill_memory_is_refused() {
+    let text = Topology::from_process_mapping("(vector,(0,2,1))", u32::MAX, Rank(0))
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("blocks"), "{text}");
+}
+
+#[test]
+fn impossible_placements_are_refused() {
+    let block = |first_rank, nodes, ranks_per_node, first_node| Block {
+        first_rank,
+        nodes,
+        ranks_per_node,
+        first_node,
+    };
+    for (blocks, why) in [
+        (vec![], "no rank"),
+        (vec![block(1, 1, 1, 0)], "rank 1"),
+        (vec![block(0, 1, 1, 1)], "dense"),
+        (vec![block(0, 1, 1, 0), block(1, 1, 1, 2)], "dense"),
+        (vec![block(0, 2, 0, 0)], "0 ranks"),
+        (vec![block(0, 1, 1, 0), block(3, 1, 1, 1)], "rank 3"),
+        (vec![block(0, u32::MAX, u32::MAX, 0)], "2^32"),
+    ] {
+        let text = Topology::new(blocks, Rank(0)).unwrap_err().to_string();
+        assert!(text.contains(why), "{text} lacks {why}");
+    }
+    assert!(Topology::from_node_sizes(&[2, 0, 2], Rank(0)).is_err());
+    assert!(Topology::from_node_sizes(&[2], Rank(2)).is_err());
+    assert!(Topology::from_node_sizes(&[], Rank(0)).is_err());
+}
