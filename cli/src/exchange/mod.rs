@@ -16,5 +16,4 @@ mod stall;
 mod traffic;
 
 pub use args::ExchangeArgs;
-pub use error::Error;
 pub use job::run;
