@@ -17,7 +17,7 @@ run: ## Partitions the places of the world by country, on 8 ranks over 2 simulat
 	@tools/install.sh build
 	cargo build --locked --release --package trihop-cli
 	@sh data/fetch.sh
-	$(trihop) run -n 8 --nodes 2 -- $(trihop) partition --by countrycode --out target/parts --force data/cities.csv
+	$(trihop) run -n 8 --nodes 2 --no-prefix -- $(trihop) partition --by countrycode --out target/parts --force data/cities.csv
 
 test: ## Runs all tests
 	@tools/install.sh test
