@@ -1,6 +1,7 @@
 //! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition files.
 
 mod bench;
+mod exchange;
 mod info;
 mod partition;
 mod run;
@@ -26,6 +27,8 @@ enum Command {
     Info(info::InfoArgs),
     /// Start the ranks of a job on this machine, on simulated nodes
     Run(run::RunArgs),
+    /// Exchange messages between all ranks, each verified by its receiver
+    Exchange(exchange::ExchangeArgs),
     /// Measure the engine; starts its own ranks
     Bench(bench::BenchArgs),
     /// Partition records of files by a key; the main job
@@ -42,6 +45,10 @@ fn main() -> ExitCode {
     let outcome: Result<i32, Box<dyn std::error::Error>> = match Cli::parse().command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(Into::into),
         Command::Run(args) => run::run(args).or_else(|error| {
+            eprintln!("trihop: {error}");
+            Ok(error.exit_status())
+        }),
+        Command::Exchange(args) => exchange::run(args).or_else(|error| {
             eprintln!("trihop: {error}");
             Ok(error.exit_status())
         }),
