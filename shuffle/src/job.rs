@@ -188,7 +188,7 @@ impl<'h> Job<'h> {
         let bells = node.exchange_bells(&topology, &doorbell, cookie, deadline)?;
         let mut parker = Parker::new(&doorbell)?;
         if let Some(descriptor) = link.as_ref().and_then(|l| l.wait_descriptor()) {
-            parker.watch(descriptor, LINK_MARK)?;
+            parker.watch_news(descriptor, LINK_MARK)?;
         }
         parker.watch(node.handover.descriptor(), HANDOVER_MARK)?;
         for (rank, watch) in &node.watches {

@@ -145,7 +145,11 @@ impl<'h> Handle<'h> {
         }
         let begin = || {
             let sum = Operation::Reduce(Reduce::Sum);
-            self.job.endpoint.collectives.borrow_mut().begin(self.core.id, sum, &[])
+            self.job
+                .endpoint
+                .collectives
+                .borrow_mut()
+                .begin(self.core.id, sum, &[])
         };
         let ticket = self.core.barrier.take().unwrap_or_else(begin);
         let outcome = self.job.wait(|| {

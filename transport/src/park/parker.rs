@@ -45,7 +45,7 @@ impl Parker {
             epoll,
             events: Vec::with_capacity(EVENTS),
         };
-        parker.add(doorbell.descriptor(), DOORBELL)?;
+        parker.add(doorbell.descriptor(), DOORBELL, epoll::EventFlags::IN)?;
         Ok(parker)
     }
 
@@ -58,7 +58,20 @@ impl Parker {
         if mark == DOORBELL {
             return Err(Error::config("mark", format!("{mark} is kept for the doorbell")));
         }
-        self.add(fd, mark)
+        self.add(fd, mark, epoll::EventFlags::IN)
+    }
+
+    /// As [`watch`](Self::watch), but wakes only when something new makes `fd` readable: for a provider's wait descriptor,
+    /// which may stay readable long after everything was taken (`net` of libfabric 1.17 never clears its own signal). The
+    /// caller polls until nothing moves before it sleeps, and never sleeps without a bound.
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    pub fn watch_news(&mut self, fd: BorrowedFd<'_>, mark: u64) -> Result<()> {
+        if mark == DOORBELL {
+            return Err(Error::config("mark", format!("{mark} is kept for the doorbell")));
+        }
+        self.add(fd, mark, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Forgets `fd`.
@@ -109,14 +122,9 @@ impl Parker {
         Ok(())
     }
 
-    fn add(&self, fd: BorrowedFd<'_>, mark: u64) -> Result<()> {
-        epoll::add(
-            &self.epoll,
-            fd,
-            epoll::EventData::new_u64(mark),
-            epoll::EventFlags::IN,
-        )
-        .map_err(|e| Error::system(format!("watching descriptor {fd:?}"), e))
+    fn add(&self, fd: BorrowedFd<'_>, mark: u64, events: epoll::EventFlags) -> Result<()> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(mark), events)
+            .map_err(|e| Error::system(format!("watching descriptor {fd:?}"), e))
     }
 }
 
