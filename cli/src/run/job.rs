@@ -20,9 +20,6 @@ use super::signals::{Signals, signal_name};
 use super::warden::Warden;
 use super::{Error, LaunchSpec, Outcome, OutputMode};
 
-/// Most bytes of rank 0's output that are kept for the caller.
-const CAPTURE_BYTES_MAX: usize = 64 << 20;
-
 /// Descriptors that a rank costs the launcher: connection, pidfd, two pipes; and some of its own.
 const DESCRIPTORS_PER_RANK: u64 = 4;
 const DESCRIPTORS_OF_OURS: u64 = 64;
@@ -49,7 +46,9 @@ pub fn launch(spec: LaunchSpec) -> Result<Outcome, Error> {
     while !job.is_over() {
         job.step(&signals)?;
     }
-    Ok(job.outcome())
+    Ok(Outcome {
+        status: job.failure.unwrap_or(0),
+    })
 }
 
 struct Job {
@@ -100,8 +99,7 @@ impl Job {
             .then(|| Networks::create(spec.node_sizes.len()))
             .transpose()?;
         let warden = Warden::start(ranks).map_err(|e| Error::system("starting the warden process", e))?;
-        let outputs =
-            Outputs::new(CAPTURE_BYTES_MAX).map_err(|e| Error::system("taking our own output", e))?;
+        let outputs = Outputs::new().map_err(|e| Error::system("taking our own output", e))?;
         let time_limit = spec.timeout.map(|t| Instant::now() + t);
         let mut job = Self {
             service: Service::new(ranks),
@@ -143,20 +141,14 @@ impl Job {
             Some(networks) => set(ENV_INTERFACE, networks.address(node).to_string()),
             None => set(ENV_LOOPBACK, "1".into()),
         }
-        let capture = self.spec.output == OutputMode::CaptureRank0;
         let prefix = (self.spec.output != OutputMode::Plain).then(|| format!("[{rank}] "));
-        let stdout = match (capture, rank) {
-            (true, 0) => Target::Capture,
-            (true, _) => Target::Stderr,
-            (false, _) => Target::Stdout,
-        };
         let start = Start {
             command: &self.spec.command,
             environment,
             removed: if networks.is_some() { &[ENV_LOOPBACK] } else { &[] },
             descriptor_variable: ENV_DESCRIPTOR,
-            inherit_stdin: rank == 0 && !capture,
-            stdout: (stdout, prefix.clone()),
+            inherit_stdin: rank == 0,
+            stdout: (Target::Stdout, prefix.clone()),
             stderr: (Target::Stderr, prefix),
             network: networks.map(|n| n.namespace(node)),
             signal_mask: signals.mask_before(),
@@ -370,9 +362,6 @@ impl Job {
             };
             self.fail(status, &format!("standard output cannot be written: {errno}"));
         }
-        if self.outputs.overflow {
-            self.fail(1, &format!("rank 0 printed more than {CAPTURE_BYTES_MAX} bytes"));
-        }
     }
 
     fn take_signals(&mut self, signals: &Signals) {
@@ -431,13 +420,6 @@ impl Job {
     fn kill(&mut self) {
         self.killed = true;
         self.processes.iter().for_each(|p| p.signal(Signal::KILL));
-    }
-
-    fn outcome(mut self) -> Outcome {
-        Outcome {
-            status: self.failure.unwrap_or(0),
-            captured: std::mem::take(&mut self.outputs.captured),
-        }
     }
 }
 

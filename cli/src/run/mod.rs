@@ -166,9 +166,6 @@ pub enum OutputMode {
     Prefixed,
     /// Forward whole lines as they are.
     Plain,
-    /// Keep rank 0's standard output for the caller (at most 64 MiB); everything else goes, prefixed, to our
-    /// standard error. Rank 0 has an empty standard input.
-    CaptureRank0,
 }
 
 /// How a job ended.
@@ -176,8 +173,6 @@ pub enum OutputMode {
 pub struct Outcome {
     /// Exit status as `trihop run` documents it; why it is not 0 was said on standard error.
     pub status: i32,
-    /// Rank 0's standard output with [`OutputMode::CaptureRank0`].
-    pub captured: Vec<u8>,
 }
 
 /// Why a job could not be set up.

@@ -125,14 +125,11 @@ impl Sink {
     }
 
     fn writable(&self) -> bool {
-        let mut entry = [PollFd::from_borrowed_fd(self.descriptor.as_fd(), PollFlags::OUT)];
+        let now = Timespec::default();
         matches!(
             poll(
-                &mut entry,
-                Some(&Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0
-                })
+                &mut [PollFd::from_borrowed_fd(self.descriptor.as_fd(), PollFlags::OUT)],
+                Some(&now)
             ),
             Ok(1)
         )
@@ -144,7 +141,6 @@ impl Sink {
 pub(super) enum Target {
     Stdout,
     Stderr,
-    Capture,
 }
 
 /// All places that output goes to.
@@ -152,20 +148,13 @@ pub(super) enum Target {
 pub(super) struct Outputs {
     pub(super) stdout: Sink,
     pub(super) stderr: Sink,
-    pub(super) captured: Vec<u8>,
-    capture_bytes_max: usize,
-    /// More was printed than can be captured.
-    pub(super) overflow: bool,
 }
 
 impl Outputs {
-    pub(super) fn new(capture_bytes_max: usize) -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             stdout: Sink::new(io::stdout().as_fd().try_clone_to_owned()?),
             stderr: Sink::new(io::stderr().as_fd().try_clone_to_owned()?),
-            captured: Vec::new(),
-            capture_bytes_max,
-            overflow: false,
         })
     }
 
@@ -173,27 +162,21 @@ impl Outputs {
         match target {
             Target::Stdout => self.stdout.has_room(),
             Target::Stderr => self.stderr.has_room(),
-            Target::Capture => true,
         }
     }
 
     pub(super) fn take(&mut self, target: Target, lines: &mut Lines, bytes: &[u8]) {
-        match target {
-            Target::Stdout => lines.take(bytes, self.stdout.queue()),
-            Target::Stderr => lines.take(bytes, self.stderr.queue()),
-            Target::Capture => {
-                let room = self.capture_bytes_max - self.captured.len();
-                self.overflow |= bytes.len() > room;
-                self.captured.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            }
-        }
+        lines.take(bytes, self.sink(target).queue());
     }
 
     pub(super) fn close(&mut self, target: Target, lines: &mut Lines) {
+        lines.close(self.sink(target).queue());
+    }
+
+    fn sink(&mut self, target: Target) -> &mut Sink {
         match target {
-            Target::Stdout => lines.close(self.stdout.queue()),
-            Target::Stderr => lines.close(self.stderr.queue()),
-            Target::Capture => {}
+            Target::Stdout => &mut self.stdout,
+            Target::Stderr => &mut self.stderr,
         }
     }
 }
