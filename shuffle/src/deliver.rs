@@ -76,6 +76,8 @@ pub(crate) struct DeliveryQueue {
     spare: Vec<Vec<u64>>,
     records: usize,
     limit_records: usize,
+    /// A run was turned away since something was last taken.
+    refused: bool,
 }
 
 #[derive(Debug)]
@@ -97,6 +99,7 @@ impl DeliveryQueue {
             spare: Vec::new(),
             records: 0,
             limit_records,
+            refused: false,
         }
     }
 
@@ -105,9 +108,16 @@ impl DeliveryQueue {
         self.records
     }
 
-    /// Whether `count` more records may come.
-    pub fn admits(&self, count: usize) -> bool {
-        self.records == 0 || self.records + count <= self.limit_records
+    /// Whether a run of `count` records may come.
+    pub fn admit(&mut self, count: usize) -> bool {
+        let admitted = self.records == 0 || self.records + count <= self.limit_records;
+        self.refused |= !admitted;
+        admitted
+    }
+
+    /// Whether something waits for room that only taking makes: the queue is full, or too full for the next run.
+    pub fn is_blocked(&self) -> bool {
+        self.refused || self.records > 0 && self.records >= self.limit_records
     }
 
     /// Copies a delivery.
@@ -138,6 +148,7 @@ impl DeliveryQueue {
         let Some(entry) = self.entries.pop_front() else {
             return Ok(false);
         };
+        self.refused = false;
         let bytes = &zerocopy::IntoBytes::as_bytes(&entry.words[..])[..entry.bytes];
         let taken = match entry.whole {
             Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
@@ -279,6 +290,28 @@ mod tests {
         payload.extend_from_slice(&[0; 4]);
         payload.extend_from_slice(data);
         fragment(run_flags::FIRST, 3, &payload)
+    }
+
+    #[test]
+    fn a_queue_that_turned_a_run_away_is_blocked_until_something_is_taken() {
+        let mut queue = DeliveryQueue::new(3);
+        let record = Delivery::Record {
+            source: 1,
+            kind: 2,
+            bytes: b"abc",
+        };
+        assert!(queue.admit(9), "one run always may come");
+        queue.push(&record);
+        assert!(!queue.is_blocked());
+        assert!(queue.admit(2) && !queue.admit(3));
+        assert!(queue.is_blocked(), "there is room for a record, but not for the run that waits");
+        assert!(queue.pop(2, |_| Ok(())).unwrap());
+        assert!(!queue.is_blocked() && !queue.pop(2, |_| Ok(())).unwrap());
+        for _ in 0..3 {
+            assert!(queue.admit(1));
+            queue.push(&record);
+        }
+        assert!(queue.is_blocked(), "full");
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl<'h> Handle<'h> {
     /// Without a handler nobody but the application can make room in the delivery queue: waiting would be for ever.
     fn check_undelivered(&self) -> Result<()> {
         match &*self.core.sink.borrow() {
-            Sink::Queue(queue) if !queue.admits(1) => Err(Error::WouldBlock),
+            Sink::Queue(queue) if queue.is_blocked() => Err(Error::WouldBlock),
             _ => Ok(()),
         }
     }

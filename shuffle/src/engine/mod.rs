@@ -351,7 +351,7 @@ impl<'h> Core<'h> {
         let records = usize::from(run.header.count).max(1);
         let admitted = match sink {
             Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
-            Sink::Queue(queue) => queue.admits(records),
+            Sink::Queue(queue) => queue.admit(records),
             Sink::Closed => true,
         };
         if !admitted {

@@ -95,8 +95,20 @@ impl Queues {
 struct Large {
     target: Rank,
     total: usize,
-    left: Vec<u8>,
-    done: usize,
+    /// What had not left when the record was taken; the first `moved` bytes of it have since.
+    rest: Vec<u8>,
+    moved: usize,
+}
+
+impl Large {
+    fn left(&self) -> &[u8] {
+        &self.rest[self.moved..]
+    }
+
+    /// Bytes of the whole record that have left.
+    fn done(&self) -> usize {
+        self.total - self.left().len()
+    }
 }
 
 /// Everything that a rank has to send on one stream.
@@ -331,12 +343,11 @@ impl Outbound {
             return refused(self);
         }
         if done < payload.len() {
-            let left = payload[done..].to_vec();
             self.large = Some(Large {
                 target,
                 total: payload.len(),
-                left,
-                done,
+                rest: payload[done..].to_vec(),
+                moved: 0,
             });
         }
         Ok(())
@@ -403,10 +414,8 @@ impl Outbound {
         let Some(mut large) = self.large.take() else {
             return true;
         };
-        let moved = self.push_fragments(large.target, 0, large.total, large.done, &large.left);
-        large.done += moved;
-        large.left.drain(..moved);
-        if large.left.is_empty() {
+        large.moved += self.push_fragments(large.target, 0, large.total, large.done(), large.left());
+        if large.left().is_empty() {
             return true;
         }
         self.large = Some(large);
@@ -480,9 +489,9 @@ impl Outbound {
     /// Moves what was refused earlier: a long record, the spill. True when something moved.
     pub fn retry(&mut self) -> bool {
         let mut moved = false;
-        if let Some(done) = self.large.as_ref().map(|l| l.done) {
+        if let Some(done) = self.large.as_ref().map(Large::done) {
             let finished = self.continue_large();
-            moved |= finished || self.large.as_ref().is_some_and(|l| l.done > done);
+            moved |= finished || self.large.as_ref().is_some_and(|l| l.done() > done);
         }
         while let Some((target, kind, payload)) = self.spill.front() {
             // The record is copied out of the spill while it is still counted there: the bound holds throughout.
@@ -586,7 +595,7 @@ impl Outbound {
 
     /// Bytes of the long record that waits, if one does.
     pub fn large_bytes(&self) -> usize {
-        self.large.as_ref().map_or(0, |l| l.left.len())
+        self.large.as_ref().map_or(0, |l| l.left().len())
     }
 }
 
