@@ -34,8 +34,13 @@ deny: ## Checks licences and known faults of the dependencies
 	@tools/install.sh deny
 	.ci/deny
 
-bench: ## Measures
+bench: ## Measures: histo and a2a between ranks, then the micro-benchmarks
 	@tools/install.sh build
+	cargo build --locked --release --package trihop-cli
+	$(trihop) bench histo --ranks 4 --nodes 2
+	$(trihop) bench histo --ranks 8 --nodes 2
+	$(trihop) bench histo --ranks 2
+	$(trihop) bench a2a --ranks 4 --nodes 2 --size 8 --size 128 --size 1024
 	cargo bench --locked --package trihop-benches
 
 verbs: ## Runs the fabric tests, exchange and partition over RDMA verbs, in a guest with software RDMA

@@ -3,7 +3,7 @@
 #
 #   build   Rust, a C compiler, libfabric with its headers, libclang (it reads those headers)
 #   check   rustfmt and clippy
-#   test    the MPI launchers that tests start ranks with
+#   test    the launchers that tests start ranks with, and `ip` for network namespaces
 #   deny    cargo-deny
 #   verbs   what tools/verbs-vm.sh builds its guest with
 #
@@ -31,6 +31,7 @@ exists() { # FILE...: a pattern that matched nothing names no file
 }
 
 needs() { # WHAT PACKAGE...
+    case ", $missing," in *", $1,"*) return 0 ;; esac
     missing="$missing${missing:+, }$1"
     shift
     packages="$packages${packages:+ }$*"
@@ -86,6 +87,7 @@ group_test() {
     has apt-get || return 0
     has mpiexec.mpich || needs 'mpiexec of MPICH' mpich
     has mpirun.openmpi || needs 'mpirun of Open MPI' openmpi-bin
+    has ip || needs ip iproute2
 }
 
 group_deny() {
