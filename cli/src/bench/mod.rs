@@ -4,6 +4,9 @@
 
 mod a2a;
 mod histo;
+mod p2p;
+mod pair;
+mod ring;
 mod row;
 
 use std::ffi::OsString;
@@ -17,6 +20,10 @@ use crate::run::{self, LaunchSpec, OutputMode};
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Name {
+    /// Two processes of one node over a ring, beside a cache-line ping-pong and memcpy
+    Ring,
+    /// Two nodes over the fabric, eager and by both rendezvous, beside fi_pingpong
+    P2p,
     /// Random updates of a distributed table: one 8-byte item per update
     Histo,
     /// All-to-all of messages of one size to uniform destinations, typed and bytes
@@ -26,8 +33,19 @@ pub enum Name {
 impl Name {
     fn text(self) -> &'static str {
         match self {
+            Self::Ring => "ring",
+            Self::P2p => "p2p",
             Self::Histo => "histo",
             Self::A2a => "a2a",
+        }
+    }
+
+    /// Ranks and nodes where the user asks for none.
+    fn shape(self) -> (u32, u32) {
+        match self {
+            Self::Ring => (2, 1),
+            Self::P2p => (2, 2),
+            Self::Histo | Self::A2a => (4, 1),
         }
     }
 }
@@ -37,19 +55,19 @@ impl Name {
 pub struct BenchArgs {
     /// What to measure
     pub name: Name,
-    /// Ranks to start
-    #[arg(long, default_value_t = 4, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
-    pub ranks: u32,
-    /// Simulated nodes to spread them over
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub nodes: u32,
+    /// Ranks to start [default: 4; ring, p2p: 2]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks: Option<u32>,
+    /// Simulated nodes to spread them over [default: 1; p2p: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: Option<u32>,
     /// libfabric provider between nodes
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Message size in bytes; repeat for several
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
-    /// Messages per rank and repetition
+    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most)
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Measured repetitions after the warm-up
@@ -86,6 +104,9 @@ pub enum Error {
     /// A size that the benchmark cannot do.
     #[error("{0}")]
     Size(String),
+    /// A number of ranks or nodes that the benchmark cannot do.
+    #[error("{0}")]
+    Shape(String),
     /// This executable cannot be found again to start ranks.
     #[error("finding this executable: {0}")]
     Executable(#[source] std::io::Error),
@@ -96,18 +117,24 @@ pub enum Error {
 /// # Errors
 /// [`Error`]; a wrong or missing item is one.
 pub fn run(args: BenchArgs) -> Result<i32, Error> {
-    if bootstrap::detect(None)? == Launcher::Single && (args.ranks > 1 || args.nodes > 1) {
-        return start_ranks(&args);
+    let shape = (
+        args.ranks.unwrap_or(args.name.shape().0),
+        args.nodes.unwrap_or(args.name.shape().1),
+    );
+    if bootstrap::detect(None)? == Launcher::Single && shape != (1, 1) {
+        return start_ranks(&args, shape);
     }
     let options = Options::from_env()?;
     match args.name {
+        Name::Ring => ring::run(&args, options)?,
+        Name::P2p => p2p::run(&args, options)?,
         Name::Histo => histo::run(&args, options)?,
         Name::A2a => a2a::run(&args, options)?,
     }
     Ok(0)
 }
 
-fn start_ranks(args: &BenchArgs) -> Result<i32, Error> {
+fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Error> {
     let executable = std::env::current_exe().map_err(Error::Executable)?;
     let mut command: Vec<OsString> = vec![executable.into(), "bench".into(), args.name.text().into()];
     for size in &args.size {
@@ -120,7 +147,7 @@ fn start_ranks(args: &BenchArgs) -> Result<i32, Error> {
     if args.json {
         command.push("--json".into());
     }
-    let mut spec = LaunchSpec::new(run::spread(args.ranks, args.nodes)?, command);
+    let mut spec = LaunchSpec::new(run::spread(ranks, nodes)?, command);
     if let Some(provider) = &args.provider {
         spec.env.push(("TRIHOP_PROVIDER".into(), provider.into()));
     }

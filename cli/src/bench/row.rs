@@ -84,18 +84,54 @@ pub fn hops(job: &Job<'_>) -> u32 {
 pub fn combine(job: &Job<'_>, case: &Case, reps: &[Measured], stats: &Stats) -> Result<Row, Error> {
     let mut sums = [stats.wire_bytes, case.crossing];
     job.allreduce(&mut sums, Reduce::Sum)?;
-    let mut peak = [peak_rss_bytes()];
-    job.allreduce(&mut peak, Reduce::Max)?;
     let providers = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
     let provider = providers
         .into_iter()
         .find(|p| !p.is_empty())
         .unwrap_or_else(|| b"-".to_vec());
+    let provider = String::from_utf8_lossy(&provider).into_owned();
+    let messages = case.count * u64::from(job.size());
+    let wire = ratio(sums[0], sums[1]);
+    assemble(job, case, messages, provider, wire, reps)
+}
+
+/// The row of one stream from one rank to another; `wire_bytes` is what this rank handed to the fabric in all `reps`.
+pub fn one_way(
+    job: &Job<'_>,
+    case: &Case,
+    provider: &str,
+    wire_bytes: u64,
+    reps: &[Measured],
+) -> Result<Row, Error> {
+    let mut sum = [wire_bytes];
+    job.allreduce(&mut sum, Reduce::Sum)?;
+    let wire = ratio(sum[0], case.crossing);
+    assemble(job, case, case.count, provider.to_owned(), wire, reps)
+}
+
+fn ratio(bytes: u64, messages: u64) -> f64 {
+    if messages == 0 {
+        0.0
+    } else {
+        bytes as f64 / messages as f64
+    }
+}
+
+fn assemble(
+    job: &Job<'_>,
+    case: &Case,
+    messages: u64,
+    provider: String,
+    wire_bytes_per_msg: f64,
+    reps: &[Measured],
+) -> Result<Row, Error> {
+    let mut peak = [peak_rss_bytes()];
+    job.allreduce(&mut peak, Reduce::Max)?;
     let mut seconds: Vec<f64> = reps.iter().map(|r| r.seconds).collect();
     seconds.sort_by(f64::total_cmp);
     let mut cpu: Vec<f64> = reps.iter().map(|r| r.cpu_seconds).collect();
     cpu.sort_by(f64::total_cmp);
-    let total = case.count as f64 * f64::from(job.size());
+    let total = messages as f64;
     let median = seconds[seconds.len() / 2];
     Ok(Row {
         bench: case.bench,
@@ -103,18 +139,14 @@ pub fn combine(job: &Job<'_>, case: &Case, reps: &[Measured], stats: &Stats) -> 
         ranks: job.size(),
         nodes: job.topology().nodes(),
         hops: hops(job),
-        provider: String::from_utf8_lossy(&provider).into_owned(),
+        provider,
         size: case.size,
         count: case.count,
         msgs_per_s: total / median,
         bytes_per_s: total * case.size as f64 / median,
         cpu_us_per_msg: cpu[cpu.len() / 2] * 1e6 / total,
         peak_rss_bytes_per_rank: peak[0],
-        wire_bytes_per_msg: if sums[1] == 0 {
-            0.0
-        } else {
-            sums[0] as f64 / sums[1] as f64
-        },
+        wire_bytes_per_msg,
         seconds: median,
         seconds_range: [seconds[0], seconds[seconds.len() - 1]],
         checked: true,

@@ -1,0 +1,249 @@
+//! Two nodes over the fabric, as the OSU benchmarks do it: latency, rate and bandwidth, eager and by both rendezvous.
+//!
+//! The endpoint is driven directly, without routing and batching. Latency is half a round trip; rate and bandwidth are
+//! those of a stream in one direction with a bounded window. Where fi_pingpong is installed, it runs in every repetition
+//! over the same provider and loopback, while the ranks sleep.
+
+mod fi_pingpong;
+mod protocol;
+mod wire;
+
+use serde::Serialize;
+use trihop::transport::link::{Limits, Mover};
+use trihop::{Job, Options};
+
+use self::protocol::{Check, Exchange, Protocol};
+use self::wire::Wire;
+use super::pair::{self, FIRST, best, median};
+use super::row::{self, Case, Row};
+use super::{BenchArgs, Error, Measured};
+
+const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
+
+/// Bytes of one stream, unless `--count` says how many messages.
+const STREAM_BYTES: usize = 128 << 20;
+
+/// Bytes of one latency measurement in one direction.
+const LATENCY_BYTES: usize = 64 << 20;
+
+/// Round trips in which every byte is checked, besides the first word and the length of every message.
+const WHOLE: u64 = 32;
+
+/// A row with what only this benchmark has.
+#[derive(Debug, Serialize)]
+struct P2pRow {
+    #[serde(flatten)]
+    row: Row,
+    /// `eager`, `read` or `segments`.
+    protocol: &'static str,
+    /// Whether the engine would send this size so over this provider.
+    chosen: bool,
+    /// Half a round trip in microseconds, median of the repetitions.
+    latency_us: f64,
+    /// The same, best repetition.
+    latency_best_us: f64,
+    /// The same of fi_pingpong, median of the repetitions.
+    fi_pingpong_us: Option<f64>,
+    /// Median of the ratios within a repetition.
+    ratio_to_fi_pingpong: Option<f64>,
+}
+
+/// One repetition of one protocol.
+struct Rep {
+    latency_us: f64,
+    stream: Measured,
+    wire_bytes: u64,
+}
+
+/// Runs the benchmark on this rank.
+pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    let sizes = pair::sizes(&args.size, &SIZES, "p2p")?;
+    let job = Job::start(options.clone())?;
+    let other = pair::other(&job, "p2p")?;
+    if job.topology().nodes() != 2 {
+        return Err(Error::Shape(
+            "p2p is between two ranks of two nodes; `ring` is within one".into(),
+        ));
+    }
+    let mut wire = Wire::connect(&job, other, &options)?;
+    let mut yardstick = Yardstick {
+        provider: wire.name().to_owned(),
+        missing: None,
+    };
+    let mut head = !args.json;
+    for size in sizes {
+        let rows = case(args, &job, &mut wire, &mut yardstick, size)?;
+        if job.rank().0 == FIRST {
+            print(&rows, std::mem::take(&mut head), args.json);
+        }
+    }
+    job.shutdown()?;
+    Ok(())
+}
+
+fn case(
+    args: &BenchArgs,
+    job: &Job<'_>,
+    wire: &mut Wire,
+    yardstick: &mut Yardstick,
+    size: usize,
+) -> Result<Vec<P2pRow>, Error> {
+    let first = job.rank().0 == FIRST;
+    let count = args
+        .count
+        .unwrap_or(((STREAM_BYTES / size) as u64).clamp(100, 50_000))
+        .max(1);
+    let rounds = count.min(((LATENCY_BYTES / size) as u64).clamp(100, 4_000));
+    let pool = wire.create_pool(size)?;
+    let mut reps: [Vec<Rep>; Protocol::EVERY.len()] = [const { Vec::new() }; Protocol::EVERY.len()];
+    let mut theirs = Vec::new();
+    for rep in 0..=args.reps {
+        if rep > 0 && first {
+            theirs.push(yardstick.measure(size, rounds));
+        }
+        // The other rank sleeps here meanwhile.
+        job.barrier()?;
+        for (protocol, reps) in Protocol::EVERY.into_iter().zip(&mut reps) {
+            let measured = repetition(job, wire, &pool, protocol, (size, rounds, count))?;
+            if rep > 0 {
+                reps.push(measured);
+            }
+        }
+    }
+    for protocol in Protocol::EVERY {
+        Exchange::new(wire, &pool, protocol, first, size).ping_pong(count.min(WHOLE), Check::Whole)?;
+    }
+    let chosen = chosen(wire.limits(), size);
+    let mut rows = Vec::new();
+    for (protocol, reps) in Protocol::EVERY.into_iter().zip(reps) {
+        let crossing = count * u64::from(args.reps);
+        let case = Case {
+            bench: "p2p",
+            api: "bytes",
+            size,
+            count,
+            crossing,
+        };
+        let wire_bytes = reps.iter().map(|r| r.wire_bytes).sum();
+        let latencies: Vec<f64> = reps.iter().map(|r| r.latency_us).collect();
+        let streams: Vec<Measured> = reps.into_iter().map(|r| r.stream).collect();
+        let row = row::one_way(job, &case, &yardstick.provider, wire_bytes, &streams)?;
+        let ratios = latencies
+            .iter()
+            .zip(&theirs)
+            .map(|(ours, theirs)| theirs.map(|t| ours / t));
+        rows.push(P2pRow {
+            row,
+            protocol: protocol.text(),
+            chosen: protocol == chosen,
+            latency_us: median(latencies.iter().copied()),
+            latency_best_us: best(latencies.iter().copied()),
+            fi_pingpong_us: of_all(theirs.iter().copied()),
+            ratio_to_fi_pingpong: of_all(ratios),
+        });
+    }
+    Ok(rows)
+}
+
+fn repetition(
+    job: &Job<'_>,
+    wire: &mut Wire,
+    pool: &trihop::transport::memory::pool::Pool,
+    protocol: Protocol,
+    (size, rounds, count): (usize, u64, u64),
+) -> Result<Rep, Error> {
+    let first = job.rank().0 == FIRST;
+    let latency = Exchange::new(wire, pool, protocol, first, size).ping_pong(rounds, Check::Head)?;
+    let before = wire.wire_bytes;
+    let figures = Exchange::new(wire, pool, protocol, first, size).stream(count)?;
+    let wire_bytes = wire.wire_bytes - before;
+    Ok(Rep {
+        latency_us: latency * 1e6,
+        stream: pair::combined(job, figures)?,
+        wire_bytes,
+    })
+}
+
+/// What the engine takes for a batch of this size.
+fn chosen(limits: &Limits, size: usize) -> Protocol {
+    match limits.mover {
+        _ if size <= limits.eager_bytes => Protocol::Eager,
+        Mover::Read => Protocol::Read,
+        Mover::Segments => Protocol::Segments,
+    }
+}
+
+/// Median, where every repetition has a value.
+fn of_all(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let values: Option<Vec<f64>> = values.collect();
+    values.filter(|v| !v.is_empty()).map(median)
+}
+
+/// fi_pingpong, until it is found missing.
+struct Yardstick {
+    provider: String,
+    missing: Option<fi_pingpong::Missing>,
+}
+
+impl Yardstick {
+    fn measure(&mut self, size: usize, rounds: u64) -> Option<f64> {
+        if self.missing.is_some() {
+            return None;
+        }
+        fi_pingpong::run(&self.provider, size, rounds)
+            .map_err(|missing| {
+                eprintln!("trihop bench p2p: without comparison: {missing}");
+                self.missing = Some(missing);
+            })
+            .ok()
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "the report is this command's output")]
+fn print(rows: &[P2pRow], head: bool, json: bool) {
+    if json {
+        for row in rows {
+            println!(
+                "{}",
+                serde_json::to_string(row).expect("a row has nothing that JSON cannot say")
+            );
+        }
+        return;
+    }
+    if head {
+        let provider = rows.first().map_or("-", |r| &r.row.provider);
+        println!("# p2p: two nodes over {provider}; latency is half a round trip, the rest a stream one way");
+        println!("# * what the engine takes for a batch of this size");
+        println!(
+            "# {:>8} {:>10} {:>12} {:>10} {:>12} {:>8} {:>10} {:>10} {:>10} {:>10}",
+            "Size",
+            "Protocol",
+            "Latency (us)",
+            "Best (us)",
+            "fi_pp (us)",
+            "x fi_pp",
+            "Rate (M/s)",
+            "BW (MB/s)",
+            "CPU (us)",
+            "Wire (B)"
+        );
+    }
+    let or_dash = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.2}"));
+    for p2p in rows {
+        let row = &p2p.row;
+        println!(
+            "{:>10} {:>9}{} {:>12.2} {:>10.2} {:>12} {:>8} {:>10.4} {:>10.1} {:>10.3} {:>10.1}",
+            row.size,
+            p2p.protocol,
+            if p2p.chosen { '*' } else { ' ' },
+            p2p.latency_us,
+            p2p.latency_best_us,
+            or_dash(p2p.fi_pingpong_us),
+            or_dash(p2p.ratio_to_fi_pingpong),
+            row.msgs_per_s / 1e6,
+            row.bytes_per_s / 1e6,
+            row.cpu_us_per_msg,
+            row.wire_bytes_per_msg
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! What benchmarks between two ranks share: who begins, what a message holds, patience, medians.
+
+use trihop::{Job, Reduce};
+
+use super::histo::Random;
+use super::row;
+use super::{Error, Measured};
+
+/// Rank that begins every exchange and holds the clock.
+pub(crate) const FIRST: u32 = 0;
+
+/// Empty polls after which a waiting rank lets others run: nothing where both have a core, much where they share one.
+const PATIENCE: u32 = 4096;
+
+/// The other rank of a pair.
+///
+/// # Errors
+/// When the job has more or fewer than two ranks.
+pub(crate) fn other(job: &Job<'_>, bench: &'static str) -> Result<u32, Error> {
+    if job.size() != 2 {
+        let why = format!("{bench} is between two ranks, this job has {}", job.size());
+        return Err(Error::Shape(why));
+    }
+    Ok(1 - job.rank().0)
+}
+
+/// Waiting without sleeping.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(u32);
+
+impl Patience {
+    /// After a poll that found nothing.
+    #[inline]
+    pub fn wait(&mut self) {
+        self.0 += 1;
+        if self.0 == PATIENCE {
+            self.0 = 0;
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Fills a whole message: the first word is `number`, the rest follows from it.
+pub(crate) fn fill(message: &mut [u8], number: u64) {
+    let mut random = Random(number);
+    let mut word = number;
+    for part in message.chunks_mut(8) {
+        part.copy_from_slice(&word.to_le_bytes()[..part.len()]);
+        word = random.next();
+    }
+}
+
+/// Whether a message is what [`fill`] writes.
+pub(crate) fn is_filled(message: &[u8], number: u64) -> bool {
+    let mut random = Random(number);
+    let mut word = number;
+    message.chunks(8).all(|part| {
+        let fits = *part == word.to_le_bytes()[..part.len()];
+        word = random.next();
+        fits
+    })
+}
+
+/// First word of a message.
+#[inline]
+pub(crate) fn number(message: &[u8]) -> Option<u64> {
+    message.first_chunk::<8>().map(|b| u64::from_le_bytes(*b))
+}
+
+/// The sizes to measure.
+///
+/// # Errors
+/// When one is below the checked word or above 1 MiB.
+pub(crate) fn sizes(wanted: &[usize], defaults: &[usize], bench: &'static str) -> Result<Vec<usize>, Error> {
+    if let Some(size) = wanted.iter().find(|s| !(8..=1 << 20).contains(*s)) {
+        let why = format!("{bench} takes messages of 8 bytes to 1 MiB, not of {size}");
+        return Err(Error::Size(why));
+    }
+    Ok(if wanted.is_empty() {
+        defaults.to_vec()
+    } else {
+        wanted.to_vec()
+    })
+}
+
+/// Middle value; the upper one of two.
+///
+/// # Panics
+/// When there is none.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Smallest value.
+pub(crate) fn best(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(f64::INFINITY, f64::min)
+}
+
+/// Wall time of the first rank and processor time of both, from here on.
+pub(crate) struct Clock {
+    start: std::time::Instant,
+    cpu_ns: u64,
+}
+
+impl Clock {
+    pub fn start() -> Self {
+        Self {
+            cpu_ns: row::cpu_ns(),
+            start: std::time::Instant::now(),
+        }
+    }
+
+    /// Stops this rank's part; to be combined by [`combined`].
+    pub fn stop(&self) -> (f64, u64) {
+        (self.start.elapsed().as_secs_f64(), row::cpu_ns() - self.cpu_ns)
+    }
+}
+
+/// The figures of a repetition from what [`Clock::stop`] gave on both ranks: the wall time of the first counts.
+pub(crate) fn combined(job: &Job<'_>, (seconds, cpu_ns): (f64, u64)) -> Result<Measured, Error> {
+    let mut cpu = [cpu_ns];
+    job.allreduce(&mut cpu, Reduce::Sum)?;
+    Ok(Measured {
+        seconds,
+        cpu_seconds: cpu[0] as f64 / 1e9,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_anywhere_is_found() {
+        for size in [8, 9, 24, 1001] {
+            let mut message = vec![0; size];
+            fill(&mut message, 77);
+            assert!(is_filled(&message, 77) && !is_filled(&message, 78));
+            assert_eq!(number(&message), Some(77));
+            for at in 0..size {
+                message[at] ^= 1;
+                assert!(!is_filled(&message, 77), "byte {at} of {size}");
+                message[at] ^= 1;
+            }
+        }
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(best([3.0, 1.0, 2.0]), 1.0);
+    }
+}

@@ -1,0 +1,281 @@
+//! Two processes of one node over a ring: latency, rate and bandwidth, beside what the machine itself can do.
+//!
+//! A message is copied into the ring by its sender; the receiver copies it out (`copy`) or looks at it where it lies
+//! (`in_place`). Latency is half a round trip, the look at the bitmap of active lanes included; rate and bandwidth are
+//! those of a stream in one direction. Cache-line ping-pong and memcpy run between the two in the same repetition, and
+//! ratios are formed within a repetition, because the speed of shared memory may change from one second to the next.
+
+mod ends;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use serde::Serialize;
+use trihop::{Job, Options};
+
+use self::ends::{Access, Ends};
+use super::pair::{self, Clock, FIRST, best, median};
+use super::row::{self, Case, Row};
+use super::{BenchArgs, Error, Measured};
+
+const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
+
+/// Bytes of one stream, unless `--count` says how many messages.
+const STREAM_BYTES: usize = 512 << 20;
+
+/// Bytes of one latency measurement, and of one of memcpy.
+const LATENCY_BYTES: usize = 64 << 20;
+
+/// Bounces of the cache line in one repetition.
+const BOUNCES: u64 = 50_000;
+
+/// Messages whose every byte is checked, besides the first word and the length of every message.
+const WHOLE: u64 = 64;
+
+/// Number of a message that only says: go on.
+const SIGNAL: u64 = u64::MAX;
+
+/// A row with what only this benchmark has.
+#[derive(Debug, Serialize)]
+struct RingRow {
+    #[serde(flatten)]
+    row: Row,
+    /// `copy` or `in_place`.
+    access: &'static str,
+    /// Half a round trip in microseconds, median of the repetitions.
+    latency_us: f64,
+    /// The same, best repetition.
+    latency_best_us: f64,
+    /// Half a round trip of one cache line.
+    cacheline_us: f64,
+    /// Median of the ratios within a repetition.
+    ratio_to_cacheline: f64,
+    /// Bytes that one core copies per second from buffer to buffer of this size.
+    memcpy_bytes_per_s: f64,
+    /// Bandwidth of the ring over that of memcpy, median of the ratios within a repetition.
+    ratio_to_memcpy: f64,
+}
+
+/// One repetition.
+struct Rep {
+    latency_us: f64,
+    cacheline_us: f64,
+    memcpy_bytes_per_s: f64,
+    stream: Measured,
+}
+
+/// Runs the benchmark on this rank.
+pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    let sizes = pair::sizes(&args.size, &SIZES, "ring")?;
+    let job = Job::start(options)?;
+    let other = pair::other(&job, "ring")?;
+    if job.topology().nodes() != 1 {
+        return Err(Error::Shape(
+            "ring is between two ranks of one node; `p2p` is between nodes".into(),
+        ));
+    }
+    let largest = sizes.iter().copied().max().unwrap_or(8);
+    let mut ends = Ends::exchange(&job, other, largest)?;
+    let mut head = !args.json;
+    for size in sizes {
+        for access in [Access::Copy, Access::InPlace] {
+            let ring = case(args, &job, &mut ends, size, access)?;
+            if job.rank().0 == FIRST {
+                print(&ring, std::mem::take(&mut head), args.json);
+            }
+        }
+    }
+    job.shutdown()?;
+    Ok(())
+}
+
+fn case(
+    args: &BenchArgs,
+    job: &Job<'_>,
+    ends: &mut Ends,
+    size: usize,
+    access: Access,
+) -> Result<RingRow, Error> {
+    let first = job.rank().0 == FIRST;
+    let count = args
+        .count
+        .unwrap_or(((STREAM_BYTES / size) as u64).clamp(200, 4_000_000))
+        .max(1);
+    let rounds = count.min(((LATENCY_BYTES / size) as u64).clamp(100, 20_000));
+    let mut message = vec![0; size];
+    let mut reps = Vec::new();
+    for rep in 0..=args.reps {
+        let cacheline_us = half_round_trip(count.min(BOUNCES), |bounces| {
+            ends.bounce(first, bounces);
+            Ok(())
+        })?;
+        let latency_us = half_round_trip(rounds, |rounds| {
+            ping_pong(ends, first, &mut message, rounds, access)
+        })?;
+        let memcpy_bytes_per_s = if first { memcpy(&message, rounds) } else { 0.0 };
+        let stream = pair::combined(job, stream(ends, first, &mut message, count, access)?)?;
+        if rep > 0 {
+            reps.push(Rep {
+                latency_us,
+                cacheline_us,
+                memcpy_bytes_per_s,
+                stream,
+            });
+        }
+    }
+    verify(ends, first, &mut message, count.min(WHOLE))?;
+    let case = Case {
+        bench: "ring",
+        api: "bytes",
+        size,
+        count,
+        crossing: 0,
+    };
+    let streams: Vec<_> = reps.iter().map(|r| Measured { ..r.stream }).collect();
+    let row = row::one_way(job, &case, "-", 0, &streams)?;
+    let stream_bytes = (count * size as u64) as f64;
+    Ok(RingRow {
+        row,
+        access: match access {
+            Access::Copy => "copy",
+            Access::InPlace => "in_place",
+        },
+        latency_us: median(reps.iter().map(|r| r.latency_us)),
+        latency_best_us: best(reps.iter().map(|r| r.latency_us)),
+        cacheline_us: median(reps.iter().map(|r| r.cacheline_us)),
+        ratio_to_cacheline: median(reps.iter().map(|r| r.latency_us / r.cacheline_us)),
+        memcpy_bytes_per_s: median(reps.iter().map(|r| r.memcpy_bytes_per_s)),
+        ratio_to_memcpy: median(
+            reps.iter()
+                .map(|r| stream_bytes / r.stream.seconds / r.memcpy_bytes_per_s.max(1.0)),
+        ),
+    })
+}
+
+/// Microseconds of half a round of `exchange`, after a tenth of the rounds unmeasured.
+fn half_round_trip(rounds: u64, mut exchange: impl FnMut(u64) -> Result<(), Error>) -> Result<f64, Error> {
+    exchange(rounds.div_ceil(10))?;
+    let start = Instant::now();
+    exchange(rounds)?;
+    Ok(start.elapsed().as_secs_f64() * 1e6 / (2 * rounds) as f64)
+}
+
+fn ping_pong(
+    ends: &mut Ends,
+    first: bool,
+    message: &mut [u8],
+    rounds: u64,
+    access: Access,
+) -> Result<(), Error> {
+    for round in 0..rounds {
+        message[..8].copy_from_slice(&round.to_le_bytes());
+        if first {
+            ends.send(message)?;
+            ends.receive(message.len(), round, access)?;
+        } else {
+            ends.receive(message.len(), round, access)?;
+            ends.send(message)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends `count` messages from the first rank to the other, from its readiness to its word that it has all.
+fn stream(
+    ends: &mut Ends,
+    first: bool,
+    message: &mut [u8],
+    count: u64,
+    access: Access,
+) -> Result<(f64, u64), Error> {
+    let signal = SIGNAL.to_le_bytes();
+    if !first {
+        ends.send(&signal)?;
+        let clock = Clock::start();
+        for number in 0..count {
+            ends.receive(message.len(), number, access)?;
+        }
+        ends.send(&signal)?;
+        return Ok(clock.stop());
+    }
+    ends.receive(signal.len(), SIGNAL, Access::InPlace)?;
+    let clock = Clock::start();
+    for number in 0..count {
+        message[..8].copy_from_slice(&number.to_le_bytes());
+        ends.append(message)?;
+    }
+    ends.publish();
+    ends.receive(signal.len(), SIGNAL, Access::InPlace)?;
+    Ok(clock.stop())
+}
+
+/// Messages that differ in every word, compared byte by byte by their receiver, in both directions.
+fn verify(ends: &mut Ends, first: bool, message: &mut [u8], count: u64) -> Result<(), Error> {
+    for sends in [first, !first] {
+        for number in 0..count {
+            if sends {
+                pair::fill(message, number);
+                ends.send(message)?;
+            } else {
+                ends.receive_whole(message.len(), number)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes per second from one buffer to another of the same size.
+fn memcpy(from: &[u8], rounds: u64) -> f64 {
+    let mut to = vec![0u8; from.len()];
+    black_box(&mut to[..]).copy_from_slice(black_box(from));
+    let start = Instant::now();
+    for _ in 0..rounds {
+        black_box(&mut to[..]).copy_from_slice(black_box(from));
+    }
+    (rounds * from.len() as u64) as f64 / start.elapsed().as_secs_f64()
+}
+
+#[allow(clippy::print_stdout, reason = "the report is this command's output")]
+fn print(ring: &RingRow, head: bool, json: bool) {
+    let row = &ring.row;
+    if json {
+        println!(
+            "{}",
+            serde_json::to_string(ring).expect("a row has nothing that JSON cannot say")
+        );
+        return;
+    }
+    if head {
+        println!(
+            "# ring: two processes of one node; latency is half a round trip, the rest a stream one way"
+        );
+        println!(
+            "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10}",
+            "Size",
+            "Access",
+            "Latency (us)",
+            "Best (us)",
+            "Line (us)",
+            "x line",
+            "Rate (M/s)",
+            "BW (MB/s)",
+            "memcpy (MB/s)",
+            "x memcpy",
+            "CPU (us)"
+        );
+    }
+    println!(
+        "{:>10} {:>8} {:>12.3} {:>10.3} {:>10.3} {:>8.2} {:>10.3} {:>10.1} {:>12.1} {:>9.3} {:>10.4}",
+        row.size,
+        ring.access,
+        ring.latency_us,
+        ring.latency_best_us,
+        ring.cacheline_us,
+        ring.ratio_to_cacheline,
+        row.msgs_per_s / 1e6,
+        row.bytes_per_s / 1e6,
+        ring.memcpy_bytes_per_s / 1e6,
+        ring.ratio_to_memcpy,
+        row.cpu_us_per_msg
+    );
+}
