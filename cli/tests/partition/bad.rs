@@ -1,12 +1,14 @@
 //! What goes wrong is told by file and line, on every rank, and leaves nothing behind.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::start::{launched, leftovers, partition, run, write};
+use super::start::{Watched, launched, leftovers, partition, run, write};
 
 /// Bad input: name and content of the file that is at fault, further options, and what the message says.
 fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
@@ -283,4 +285,32 @@ fn bad_options_are_refused_before_anything_is_touched() {
         );
         assert!(!out.exists());
     }
+}
+
+#[test]
+fn a_signal_removes_the_temporary_file() {
+    let dir = TempDir::new().unwrap();
+    let file = write(dir.path(), "long.csv", "k,v\n1,2\n3,4\n".repeat(8 << 20));
+    let out = dir.path().join("out");
+    let mut command = partition(1, 1);
+    command.args(["--by", "1", "--out"]).arg(&out).arg(&file);
+    let mut child = Watched(
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap(),
+    );
+    while leftovers(&out).is_empty() {
+        assert!(
+            child.0.try_wait().unwrap().is_none(),
+            "it ended before it began to write"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let pid = rustix::process::Pid::from_raw(child.0.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(!child.0.wait().unwrap().success());
+    assert_eq!(leftovers(&out), Vec::<String>::new());
 }

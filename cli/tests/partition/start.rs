@@ -31,7 +31,7 @@ impl Done {
 }
 
 /// Ends the process that it started, and its group, when the test is given up.
-struct Watched(Child);
+pub struct Watched(pub Child);
 
 impl Drop for Watched {
     fn drop(&mut self) {
