@@ -304,7 +304,10 @@ mod tests {
         queue.push(&record);
         assert!(!queue.is_blocked());
         assert!(queue.admit(2) && !queue.admit(3));
-        assert!(queue.is_blocked(), "there is room for a record, but not for the run that waits");
+        assert!(
+            queue.is_blocked(),
+            "there is room for a record, but not for the run that waits"
+        );
         assert!(queue.pop(2, |_| Ok(())).unwrap());
         assert!(!queue.is_blocked() && !queue.pop(2, |_| Ok(())).unwrap());
         for _ in 0..3 {

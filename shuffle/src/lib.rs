@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod flush;
 mod job;
+mod node;
 mod queue;
 pub mod route;
 mod shuffle;
