@@ -193,13 +193,17 @@ fn under_mpich_with_ranks_dealt_out() {
 
 #[test]
 fn beside_mpi_under_mpich() {
-    if let Some(ended) = under(&[hydra(), "-n", "3"], &["--mpi", "libmpich.so.12"]) {
+    // Whoever comes first, MPI and we use one connection to the launcher.
+    for order in ["--mpi", "--mpi-late"] {
+        let Some(ended) = under(&[hydra(), "-n", "3"], &[order, "libmpich.so.12"]) else {
+            return;
+        };
         if ended.stderr.contains("cannot open shared object") {
             eprintln!("skipped: libmpich.so.12 is not installed");
             return;
         }
-        assert_eq!(ended.status, 0, "{}", ended.stderr);
-        assert_eq!(ended.stdout.matches("launcher pmi1").count(), 3);
+        assert_eq!(ended.status, 0, "{order}: {}", ended.stderr);
+        assert_eq!(ended.stdout.matches("launcher pmi1").count(), 3, "{order}");
     }
 }
 
@@ -238,6 +242,21 @@ fn under_open_mpi() {
                 "probe rank 3/4 node 0/1 local 3/4 map (vector,(0,1,4)) launcher pmix",
             ],
         );
+    }
+}
+
+#[test]
+fn beside_mpi_under_open_mpi() {
+    for order in ["--mpi", "--mpi-late"] {
+        let Some(ended) = under(&OPEN_MPI, &[order, "libmpi.so.40"]) else {
+            return;
+        };
+        if ended.stderr.contains("cannot open shared object") {
+            eprintln!("skipped: libmpi.so.40 is not installed");
+            return;
+        }
+        assert_eq!(ended.status, 0, "{order}: {}", ended.stderr);
+        assert_eq!(ended.stdout.matches("launcher pmix").count(), 4, "{order}");
     }
 }
 

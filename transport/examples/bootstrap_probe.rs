@@ -1,7 +1,7 @@
 //! A rank that only bootstraps: exchanges values all to all, checks them, prints who it is. Used by the tests of
 //! every launcher, and by hand to see what a launcher says.
 //!
-//! `bootstrap_probe [--deadline-ms N] [--absent RANK] [--abort RANK] [--mpi LIBRARY]`
+//! `bootstrap_probe [--deadline-ms N] [--absent RANK] [--abort RANK] [--mpi LIBRARY] [--mpi-late LIBRARY]`
 
 use std::env;
 use std::ffi::{c_char, c_int};
@@ -19,10 +19,12 @@ struct Arguments {
     deadline: Duration,
     /// This rank never arrives at the first fence.
     absent: Option<u32>,
-    /// This rank aborts the job with status 9.
+    /// After the exchange this rank aborts the job with status 9.
     abort: Option<u32>,
     /// MPI library to initialise before and to finalise after.
     mpi: Option<String>,
+    /// MPI library to initialise after the exchange.
+    mpi_late: Option<String>,
 }
 
 impl Arguments {
@@ -32,6 +34,7 @@ impl Arguments {
             absent: None,
             abort: None,
             mpi: None,
+            mpi_late: None,
         };
         let mut words = env::args().skip(1);
         while let Some(option) = words.next() {
@@ -48,6 +51,7 @@ impl Arguments {
                 "--absent" => parsed.absent = Some(number()?),
                 "--abort" => parsed.abort = Some(number()?),
                 "--mpi" => parsed.mpi = Some(value),
+                "--mpi-late" => parsed.mpi_late = Some(value),
                 _ => return Err(Error::config(option, "unknown option")),
             }
         }
@@ -78,12 +82,21 @@ fn probe(arguments: &Arguments) -> Result<()> {
         std::thread::sleep(arguments.deadline * 4);
         return Ok(());
     }
-    if arguments.abort == Some(me.0) {
-        boot.abort(9, "the probe was told to");
+    exchange(boot.as_mut())?;
+    if let Some(aborts) = arguments.abort {
+        // Not while others are in a fence: the PMIx server of Open MPI 4 then sometimes crashes or hangs.
+        if aborts == me.0 {
+            boot.abort(9, "the probe was told to");
+        }
         std::thread::sleep(arguments.deadline * 4);
         return Ok(());
     }
-    exchange(boot.as_mut())?;
+    let mpi = arguments
+        .mpi_late
+        .as_deref()
+        .map(Mpi::initialise)
+        .transpose()?
+        .or(mpi);
     #[allow(clippy::print_stdout)]
     {
         let (size, node, nodes) = (topology.size(), topology.node(), topology.nodes());

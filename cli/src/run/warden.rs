@@ -73,6 +73,7 @@ fn keep_watch(pipe: i32, groups: &mut [i32]) -> ! {
         libc::sigfillset(&raw mut all);
         libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
         libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_NAME, c"trihop-warden".as_ptr());
         if pipe > 0 {
             libc::syscall(libc::SYS_close_range, 0_u32, (pipe - 1) as u32, 0_u32);
         }
