@@ -179,7 +179,10 @@ impl FromStr for Sizes {
             }
             return Ok(Self::Range(low, high));
         }
-        text.split(',').map(bytes).collect::<Result<_, _>>().map(Self::List)
+        text.split(',')
+            .map(bytes)
+            .collect::<Result<_, _>>()
+            .map(Self::List)
     }
 }
 
@@ -199,24 +202,88 @@ fn bytes(text: &str) -> Result<usize, String> {
 
 /// Field of `StreamOptions`, its long option, what it means.
 const QUEUES: [(&str, &str, &str); 18] = [
-    ("origin_maxrpc", "origin-maxrpc", "Batches of the origin class that may be unconsumed per local queue"),
-    ("origin_buftarget_bytes", "origin-buftarget-bytes", "Bytes after which an origin lane is shown to its consumer"),
-    ("relay_maxrpc", "relay-maxrpc", "As --origin-maxrpc, for relay lanes"),
-    ("relay_buftarget_bytes", "relay-buftarget-bytes", "As --origin-buftarget-bytes, for relay lanes"),
-    ("remote_maxrpc", "remote-maxrpc", "Batches per link that may be in flight"),
-    ("remote_buftarget_bytes", "remote-buftarget-bytes", "Bytes at which a batch between nodes is sealed"),
-    ("deliverq_max", "deliverq-max", "Records that may wait for an application without a handler"),
-    ("linger_us", "linger-us", "Longest wait of a partial run or batch in microseconds"),
+    (
+        "origin_maxrpc",
+        "origin-maxrpc",
+        "Batches of the origin class that may be unconsumed per local queue",
+    ),
+    (
+        "origin_buftarget_bytes",
+        "origin-buftarget-bytes",
+        "Bytes after which an origin lane is shown to its consumer",
+    ),
+    (
+        "relay_maxrpc",
+        "relay-maxrpc",
+        "As --origin-maxrpc, for relay lanes",
+    ),
+    (
+        "relay_buftarget_bytes",
+        "relay-buftarget-bytes",
+        "As --origin-buftarget-bytes, for relay lanes",
+    ),
+    (
+        "remote_maxrpc",
+        "remote-maxrpc",
+        "Batches per link that may be in flight",
+    ),
+    (
+        "remote_buftarget_bytes",
+        "remote-buftarget-bytes",
+        "Bytes at which a batch between nodes is sealed",
+    ),
+    (
+        "deliverq_max",
+        "deliverq-max",
+        "Records that may wait for an application without a handler",
+    ),
+    (
+        "linger_us",
+        "linger-us",
+        "Longest wait of a partial run or batch in microseconds",
+    ),
     ("run_bytes", "run-bytes", "Size of a run"),
-    ("run_table_bytes", "run-table-bytes", "Memory of the table of open runs"),
-    ("lane_budget_bytes", "lane-budget-bytes", "Memory of the lanes into a rank"),
-    ("spill_bytes", "spill-bytes", "Bound of what handlers' sends may spill"),
-    ("handler_reserve_bytes", "handler-reserve-bytes", "Spill that must be free before a handler is called"),
+    (
+        "run_table_bytes",
+        "run-table-bytes",
+        "Memory of the table of open runs",
+    ),
+    (
+        "lane_budget_bytes",
+        "lane-budget-bytes",
+        "Memory of the lanes into a rank",
+    ),
+    (
+        "spill_bytes",
+        "spill-bytes",
+        "Bound of what handlers' sends may spill",
+    ),
+    (
+        "handler_reserve_bytes",
+        "handler-reserve-bytes",
+        "Spill that must be free before a handler is called",
+    ),
     ("max_message_bytes", "max-message-bytes", "Longest record"),
-    ("reassembly_bytes", "reassembly-bytes", "Bytes of long records that a rank puts together at a time"),
-    ("send_pool_bytes", "send-pool-bytes", "Memory for send batches of a rank"),
-    ("receive_pool_bytes", "receive-pool-bytes", "Memory for shared large receive slots of a rank"),
-    ("small_slot_bytes", "small-slot-bytes", "Size of the receive slot that every link always has"),
+    (
+        "reassembly_bytes",
+        "reassembly-bytes",
+        "Bytes of long records that a rank puts together at a time",
+    ),
+    (
+        "send_pool_bytes",
+        "send-pool-bytes",
+        "Memory for send batches of a rank",
+    ),
+    (
+        "receive_pool_bytes",
+        "receive-pool-bytes",
+        "Memory for shared large receive slots of a rank",
+    ),
+    (
+        "small_slot_bytes",
+        "small-slot-bytes",
+        "Size of the receive slot that every link always has",
+    ),
 ];
 
 /// Options of the queues as given: one long option per field of `trihop::StreamOptions`, checked by the library.
@@ -256,7 +323,11 @@ impl FromArgMatches for QueueOptions {
 impl clap::Args for QueueOptions {
     fn augment_args(command: Command) -> Command {
         let args = QUEUES.map(|(name, long, help)| {
-            Arg::new(name).long(long).value_name("N").help(help).help_heading("Queues (as TRIHOP_*)")
+            Arg::new(name)
+                .long(long)
+                .value_name("N")
+                .help(help)
+                .help_heading("Queues (as TRIHOP_*)")
         });
         command.args(args)
     }
@@ -297,10 +368,16 @@ mod tests {
     #[test]
     fn queue_options_reach_the_library_and_its_errors_come_back() {
         let mut options = Options::default();
-        parsed(&["--remote-maxrpc", "1", "--linger-us=7"]).queues.apply(&mut options).unwrap();
+        parsed(&["--remote-maxrpc", "1", "--linger-us=7"])
+            .queues
+            .apply(&mut options)
+            .unwrap();
         assert_eq!((options.stream.remote_maxrpc, options.stream.linger_us), (1, 7));
         for value in ["0", "many"] {
-            let error = parsed(&["--remote-maxrpc", value]).queues.apply(&mut Options::default()).unwrap_err();
+            let error = parsed(&["--remote-maxrpc", value])
+                .queues
+                .apply(&mut Options::default())
+                .unwrap_err();
             assert!(error.to_string().contains("remote_maxrpc"), "{error}");
             assert_eq!(error.exit_status(), 2);
         }
@@ -311,7 +388,17 @@ mod tests {
         assert_eq!("64".parse(), Ok(Sizes::List(vec![64])));
         assert_eq!("0-4K".parse(), Ok(Sizes::Range(0, 4096)));
         assert_eq!("8, 1k,64M".parse(), Ok(Sizes::List(vec![8, 1024, 64 << 20])));
-        for wrong in ["", "x", "9-3", "1,", "-1", "4096M", "5000000000", "K", "99999999999M"] {
+        for wrong in [
+            "",
+            "x",
+            "9-3",
+            "1,",
+            "-1",
+            "4096M",
+            "5000000000",
+            "K",
+            "99999999999M",
+        ] {
             assert!(wrong.parse::<Sizes>().is_err(), "{wrong}");
         }
         let range = Sizes::Range(3, 6);
@@ -329,7 +416,12 @@ mod tests {
     fn what_decides_the_traffic_is_agreed_on_and_nothing_else() {
         let word = parsed(&[]).agreement();
         assert_eq!(parsed(&["--json", "--dump", "--seed", "4"]).agreement(), word);
-        for other in [["--count", "9"], ["--size", "9"], ["--min-sender", "1"], ["--flush", "four"]] {
+        for other in [
+            ["--count", "9"],
+            ["--size", "9"],
+            ["--min-sender", "1"],
+            ["--flush", "four"],
+        ] {
             assert_ne!(parsed(&other).agreement(), word, "{other:?}");
         }
         let backwards = parsed(&["--min-sender", "3", "--max-sender", "2"]);

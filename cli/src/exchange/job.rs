@@ -60,16 +60,27 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         Err(error) => return Err(error),
     };
     let ledger = Ledger::new(rank, size, args.size.clone(), Contents::new(seed));
-    let inbox = inbox.get_or_init(|| Arc::new(Inbox::new(ledger, Duration::from_millis(args.deliver_delay_ms))));
+    let inbox =
+        inbox.get_or_init(|| Arc::new(Inbox::new(ledger, Duration::from_millis(args.deliver_delay_ms))));
     let pulse = Pulse::new(rank, Arc::clone(inbox));
-    let watch = Watch::start(Arc::clone(&pulse), Duration::from_secs(args.stall_s))
-        .map_err(|source| Error::System { what: "starting the watch for stalls", source })?;
+    let watch = Watch::start(Arc::clone(&pulse), Duration::from_secs(args.stall_s)).map_err(|source| {
+        Error::System {
+            what: "starting the watch for stalls",
+            source,
+        }
+    })?;
     let builder = job.shuffle("exchange");
     let shuffle = match args.poll {
         true => builder.open()?,
         false => builder.handler(|message, _| inbox.take(message)).open()?,
     };
-    let rank = ThisRank { args: &args, job: &job, inbox, pulse: &pulse, seed };
+    let rank = ThisRank {
+        args: &args,
+        job: &job,
+        inbox,
+        pulse: &pulse,
+        seed,
+    };
     let status = rank.exchange(&shuffle, targets)?;
     drop(watch);
     job.shutdown()?;
@@ -86,9 +97,9 @@ fn tell(job: &Job<'_>, why: &str) {
 
 fn seed_of_environment() -> Result<u64> {
     match std::env::var("TRIHOP_SEED") {
-        Ok(text) => {
-            text.parse().map_err(|_| Error::Usage(format!("TRIHOP_SEED: `{text}` is no whole number below 2^64")))
-        }
+        Ok(text) => text
+            .parse()
+            .map_err(|_| Error::Usage(format!("TRIHOP_SEED: `{text}` is no whole number below 2^64"))),
         Err(_) => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             // Short, since people copy it.
@@ -112,7 +123,9 @@ fn agree_on_options(job: &Job<'_>, args: &ExchangeArgs) -> Result<()> {
     if words[0] == !words[1] {
         return Ok(());
     }
-    Err(Error::Usage("the ranks were given different options; give all of them the same".to_owned()))
+    Err(Error::Usage(
+        "the ranks were given different options; give all of them the same".to_owned(),
+    ))
 }
 
 /// What does not change during the exchange.
@@ -152,7 +165,11 @@ impl ThisRank<'_, '_> {
             return Ok(1);
         }
         if self.job.rank() == Rank(0) {
-            let text = if self.args.json { report.json()? } else { report.table() };
+            let text = if self.args.json {
+                report.json()?
+            } else {
+                report.table()
+            };
             // A closed pipe is the reader's choice; the exchange is over.
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
@@ -183,7 +200,11 @@ impl ThisRank<'_, '_> {
             }
             let target = targets.next();
             let number = &mut numbers[target as usize];
-            let message = Identity { source, target, number: *number };
+            let message = Identity {
+                source,
+                target,
+                number: *number,
+            };
             let bytes = &mut scratch[..args.size.pick(contents.key(message))];
             contents.write(message, bytes);
             mailbox.send(target, *number as u32 & NUMBER_MASK, bytes)?;
@@ -210,7 +231,8 @@ impl ThisRank<'_, '_> {
         let shown = sends && self.job.rank() == Rank(0) && std::io::stderr().is_terminal();
         shown.then(|| {
             let style = ProgressStyle::with_template("rank 0 {bar:40} {pos}/{len} messages {per_sec} {eta}");
-            ProgressBar::new(self.args.count).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            ProgressBar::new(self.args.count)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         })
     }
 
@@ -219,13 +241,21 @@ impl ThisRank<'_, '_> {
         shuffle
             .dump(&mut text)
             .and_then(|()| std::io::stderr().write_all(&text))
-            .map_err(|source| Error::System { what: "writing the state of the queues to standard error", source })
+            .map_err(|source| Error::System {
+                what: "writing the state of the queues to standard error",
+                source,
+            })
     }
 
     /// Rank 0 names the first faults of every rank.
     fn tell_faults(&self, report: &Report, texts: &str) -> Result<()> {
-        let all = self.job.allgather(&texts.as_bytes()[..texts.len().min(TEXT_BYTES)])?;
-        tell(self.job, &format!("{} messages were wrong or missing", report.faults()));
+        let all = self
+            .job
+            .allgather(&texts.as_bytes()[..texts.len().min(TEXT_BYTES)])?;
+        tell(
+            self.job,
+            &format!("{} messages were wrong or missing", report.faults()),
+        );
         for text in all.iter().filter(|text| !text.is_empty()) {
             for line in String::from_utf8_lossy(text).lines() {
                 tell(self.job, line);

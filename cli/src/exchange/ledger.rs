@@ -37,7 +37,15 @@ impl Ledger {
     /// A ledger of `rank` in a job of `size` ranks.
     pub fn new(rank: u32, size: u32, sizes: Sizes, contents: Contents) -> Self {
         let sources = vec![FromSource::default(); size as usize];
-        Self { rank, sizes, contents, sources, texts: Vec::new(), faults: 0, received: 0 }
+        Self {
+            rank,
+            sizes,
+            contents,
+            sources,
+            texts: Vec::new(),
+            faults: 0,
+            received: 0,
+        }
     }
 
     /// Messages that came, right or wrong, without tallies.
@@ -66,7 +74,11 @@ impl Ledger {
         if message.kind == TALLY {
             return self.take_tally(source, message.bytes);
         }
-        let identity = Identity { source, target: self.rank, number: row.next };
+        let identity = Identity {
+            source,
+            target: self.rank,
+            number: row.next,
+        };
         let as_it_must_be = message.kind == (row.next as u32 & NUMBER_MASK)
             && row.told.is_none()
             && message.bytes.len() == self.sizes.pick(self.contents.key(identity))
@@ -86,25 +98,41 @@ impl Ledger {
         let row = &mut self.sources[source as usize];
         let pair = format!("from rank {source} to rank {rank}");
         if let Some(told) = row.told {
-            let text = format!("{pair}: a message (kind {:#x}) came after the last of {told}", message.kind);
+            let text = format!(
+                "{pair}: a message (kind {:#x}) came after the last of {told}",
+                message.kind
+            );
             return self.fault(Some(source), 1, text);
         }
         let expected = row.next;
         let ahead = message.kind.wrapping_sub(expected as u32) & NUMBER_MASK;
         if message.kind > NUMBER_MASK || ahead > NUMBER_MASK / 2 {
-            let text = format!("{pair}: message kind {:#x} came where {expected} was due: doubled or late", message.kind);
+            let text = format!(
+                "{pair}: message kind {:#x} came where {expected} was due: doubled or late",
+                message.kind
+            );
             return self.fault(Some(source), 1, text);
         }
         let number = expected + u64::from(ahead);
         row.next = number + 1;
         if ahead > 0 {
-            let text = format!("{pair}: messages {expected} to {} are missing; {number} came in their place", number - 1);
+            let text = format!(
+                "{pair}: messages {expected} to {} are missing; {number} came in their place",
+                number - 1
+            );
             self.fault(Some(source), u64::from(ahead), text);
         }
-        let identity = Identity { source, target: rank, number };
+        let identity = Identity {
+            source,
+            target: rank,
+            number,
+        };
         let length = self.sizes.pick(self.contents.key(identity));
         if message.bytes.len() != length {
-            let text = format!("{pair}: message {number} has {} bytes instead of {length}", message.bytes.len());
+            let text = format!(
+                "{pair}: message {number} has {} bytes instead of {length}",
+                message.bytes.len()
+            );
             self.fault(Some(source), 1, text);
         } else if !self.contents.is_right(identity, message.bytes) {
             let text = format!("{pair}: message {number} of {length} bytes has a wrong checksum");
@@ -129,11 +157,14 @@ impl Ledger {
     /// After the flush that ends the exchange: compares what came with what was sent.
     pub fn close(&mut self) {
         for source in 0..self.sources.len() as u32 {
-            let FromSource { next, received, told, .. } = self.sources[source as usize];
+            let FromSource {
+                next, received, told, ..
+            } = self.sources[source as usize];
             let pair = format!("from rank {source} to rank {}", self.rank);
             match told {
                 None => {
-                    let text = format!("{pair}: the flush ended before the last message came ({received} received)");
+                    let text =
+                        format!("{pair}: the flush ended before the last message came ({received} received)");
                     self.fault(Some(source), 1, text);
                 }
                 Some(told) if told != received || told != next => {
@@ -153,7 +184,10 @@ impl Ledger {
             match row.told {
                 None => silent.push(source.to_string()),
                 Some(told) if told != row.received => {
-                    return format!("from rank {source}: {told} messages sent, {} received", row.received);
+                    return format!(
+                        "from rank {source}: {told} messages sent, {} received",
+                        row.received
+                    );
                 }
                 Some(_) => {}
             }
@@ -188,19 +222,32 @@ mod tests {
 
     fn bytes(source: u32, number: u64) -> Vec<u8> {
         let contents = Contents::new(9);
-        let message = Identity { source, target: 1, number };
+        let message = Identity {
+            source,
+            target: 1,
+            number,
+        };
         let mut bytes = vec![0; SIZES.pick(contents.key(message))];
         contents.write(message, &mut bytes);
         bytes
     }
 
     fn give(ledger: &mut Ledger, source: u32, kind: u64, bytes: &[u8]) {
-        ledger.take(Message { source: Rank(source), kind: kind as u32, bytes });
+        ledger.take(Message {
+            source: Rank(source),
+            kind: kind as u32,
+            bytes,
+        });
     }
 
     fn send(ledger: &mut Ledger, source: u32, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
-            give(ledger, source, number & u64::from(NUMBER_MASK), &bytes(source, number));
+            give(
+                ledger,
+                source,
+                number & u64::from(NUMBER_MASK),
+                &bytes(source, number),
+            );
         }
     }
 
@@ -224,7 +271,12 @@ mod tests {
         tell(&mut ledger, [50, 0, 30]);
         assert_eq!(ledger.outstanding(), "everything that was sent to here has come");
         ledger.close();
-        assert_eq!((ledger.faults(), ledger.received()), (0, 80), "{:?}", ledger.texts());
+        assert_eq!(
+            (ledger.faults(), ledger.received()),
+            (0, 80),
+            "{:?}",
+            ledger.texts()
+        );
     }
 
     #[test]
@@ -234,7 +286,10 @@ mod tests {
         assert_eq!(ledger.faults(), 3);
         tell(&mut ledger, [0, 0, 20]);
         let text = text_of(ledger);
-        assert!(text.contains("from rank 2 to rank 1: messages 5 to 7 are missing"), "{text}");
+        assert!(
+            text.contains("from rank 2 to rank 1: messages 5 to 7 are missing"),
+            "{text}"
+        );
         assert!(text.contains("20 messages sent, 17 received"), "{text}");
     }
 
@@ -260,21 +315,41 @@ mod tests {
         let wrong: [(&str, &dyn Fn(&mut Ledger)); 7] = [
             ("doubled or late", &|l| send(l, 0, [3])),
             ("are missing", &|l| send(l, 0, [5, 4])),
-            ("wrong checksum", &|l| give(l, 0, 4, &bytes(2, 4).iter().map(|_| 0).chain([0; 40]).take(bytes(0, 4).len()).collect::<Vec<_>>())),
+            ("wrong checksum", &|l| {
+                give(
+                    l,
+                    0,
+                    4,
+                    &bytes(2, 4)
+                        .iter()
+                        .map(|_| 0)
+                        .chain([0; 40])
+                        .take(bytes(0, 4).len())
+                        .collect::<Vec<_>>(),
+                )
+            }),
             ("bytes instead of", &|l| give(l, 0, 4, &[0; 41])),
-            ("doubled or late", &|l| give(l, 0, u64::from(TALLY) + 4, &bytes(0, 4))),
+            ("doubled or late", &|l| {
+                give(l, 0, u64::from(TALLY) + 4, &bytes(0, 4))
+            }),
             ("after the last of", &|l| {
                 tell(l, [4, 0, 0]);
                 send(l, 0, [4]);
             }),
-            ("the count of messages came", &|l| give(l, 0, u64::from(TALLY), b"short")),
+            ("the count of messages came", &|l| {
+                give(l, 0, u64::from(TALLY), b"short")
+            }),
         ];
         for (text, act) in wrong {
             let mut ledger = ledger();
             send(&mut ledger, 0, 0..4);
             act(&mut ledger);
             assert!(ledger.faults() > 0, "{text}");
-            assert!(ledger.texts()[0].contains("from rank 0 to rank 1"), "{:?}", ledger.texts());
+            assert!(
+                ledger.texts()[0].contains("from rank 0 to rank 1"),
+                "{:?}",
+                ledger.texts()
+            );
             assert!(ledger.texts()[0].contains(text), "{:?}", ledger.texts());
         }
     }
@@ -283,7 +358,11 @@ mod tests {
     fn numbers_wrap_in_the_kind_only() {
         let mut ledger = ledger();
         let start = u64::from(NUMBER_MASK) - 1;
-        ledger.sources[0] = FromSource { next: start, received: start, ..FromSource::default() };
+        ledger.sources[0] = FromSource {
+            next: start,
+            received: start,
+            ..FromSource::default()
+        };
         send(&mut ledger, 0, start..start + 5);
         tell(&mut ledger, [start + 5, 0, 0]);
         ledger.close();

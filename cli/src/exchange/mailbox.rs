@@ -20,7 +20,10 @@ pub struct Inbox {
 impl Inbox {
     /// An inbox over a ledger.
     pub fn new(ledger: Ledger, delay: Duration) -> Self {
-        Self { ledger: Mutex::new(ledger), delay }
+        Self {
+            ledger: Mutex::new(ledger),
+            delay,
+        }
     }
 
     /// Checks a message in.
@@ -51,7 +54,12 @@ pub struct Mailbox<'a, 'h> {
 impl<'a, 'h> Mailbox<'a, 'h> {
     /// A mailbox over `shuffle`, which has a handler unless the mailbox `polls`.
     pub fn new(shuffle: &'a Shuffle<'h>, inbox: &'a Inbox, polls: bool) -> Self {
-        Self { shuffle, inbox, polls, untaken: 0 }
+        Self {
+            shuffle,
+            inbox,
+            polls,
+            untaken: 0,
+        }
     }
 
     /// Sends a message.

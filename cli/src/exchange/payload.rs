@@ -43,7 +43,10 @@ impl Contents {
     /// Contents that follow from a seed.
     pub fn new(seed: u64) -> Self {
         let words = (0..FILLER_BYTES as u64 / 8).map(|at| mixed(seed ^ mixed(at + 1)));
-        Self { seed, filler: words.flat_map(u64::to_le_bytes).collect() }
+        Self {
+            seed,
+            filler: words.flat_map(u64::to_le_bytes).collect(),
+        }
     }
 
     /// A random word for each message, the same at both ends.
@@ -102,8 +105,15 @@ mod tests {
     fn what_is_written_is_right_at_every_length() {
         let contents = Contents::new(7);
         for bytes in LENGTHS {
-            let message = Identity { source: 3, target: 4, number: 5 << 33 };
-            assert!(contents.is_right(message, &written(&contents, message, bytes)), "{bytes} bytes");
+            let message = Identity {
+                source: 3,
+                target: 4,
+                number: 5 << 33,
+            };
+            assert!(
+                contents.is_right(message, &written(&contents, message, bytes)),
+                "{bytes} bytes"
+            );
         }
     }
 

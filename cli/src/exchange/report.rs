@@ -20,7 +20,10 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// Starts now.
     pub fn start() -> Self {
-        Self { begun: Instant::now(), cpu_ns: cpu_ns() }
+        Self {
+            begun: Instant::now(),
+            cpu_ns: cpu_ns(),
+        }
     }
 
     /// Nanoseconds of time, and of user and system time of all threads, since the start.
@@ -36,8 +39,10 @@ fn cpu_ns() -> u64 {
 
 /// Most memory that this process ever had resident.
 fn peak_rss_bytes() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")
-        .map_err(|source| Error::System { what: "reading /proc/self/status", source })?;
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|source| Error::System {
+        what: "reading /proc/self/status",
+        source,
+    })?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     Ok(kilobytes.unwrap_or(0) * 1024)
@@ -90,14 +95,44 @@ impl Report {
     ///
     /// # Errors
     /// The engine's.
-    pub fn gather(job: &Job<'_>, args: &ExchangeArgs, seed: u64, share: Share, stats: &Stats) -> Result<Self> {
-        let Share { messages, bytes, crossing, faults, elapsed_ns, cpu_ns } = share;
-        let mut sums =
-            [messages, bytes, crossing, faults, cpu_ns, stats.batches_sent, stats.wire_bytes, stats.queue_waits];
+    pub fn gather(
+        job: &Job<'_>,
+        args: &ExchangeArgs,
+        seed: u64,
+        share: Share,
+        stats: &Stats,
+    ) -> Result<Self> {
+        let Share {
+            messages,
+            bytes,
+            crossing,
+            faults,
+            elapsed_ns,
+            cpu_ns,
+        } = share;
+        let mut sums = [
+            messages,
+            bytes,
+            crossing,
+            faults,
+            cpu_ns,
+            stats.batches_sent,
+            stats.wire_bytes,
+            stats.queue_waits,
+        ];
         job.allreduce(&mut sums, Reduce::Sum)?;
         let mut most = [elapsed_ns, peak_rss_bytes()?];
         job.allreduce(&mut most, Reduce::Max)?;
-        let [messages, bytes, crossing, faults, cpu_ns, batches, wire_bytes, queue_waits] = sums;
+        let [
+            messages,
+            bytes,
+            crossing,
+            faults,
+            cpu_ns,
+            batches,
+            wire_bytes,
+            queue_waits,
+        ] = sums;
         let seconds = most[0] as f64 / 1e9;
         let each = |total: f64, of: u64| if of == 0 { 0.0 } else { total / of as f64 };
         Ok(Self {
@@ -136,7 +171,10 @@ impl Report {
     pub fn json(&self) -> Result<String> {
         match serde_json::to_string(self) {
             Ok(text) => Ok(text + "\n"),
-            Err(error) => Err(Error::System { what: "writing JSON", source: error.into() }),
+            Err(error) => Err(Error::System {
+                what: "writing JSON",
+                source: error.into(),
+            }),
         }
     }
 
@@ -146,18 +184,49 @@ impl Report {
         let mut row = |name: &str, value: String| {
             let _ = writeln!(table, "{name:<12} {value}");
         };
-        row("ranks", format!("{} on {} nodes, {}", self.ranks, self.nodes, self.route));
+        row(
+            "ranks",
+            format!("{} on {} nodes, {}", self.ranks, self.nodes, self.route),
+        );
         row("provider", self.provider.clone());
         row("seed", self.seed.to_string());
         let checked = if self.checked { ", each checked once" } else { "" };
-        row("messages", format!("{} of {} bytes{checked}", self.messages, self.size));
+        row(
+            "messages",
+            format!("{} of {} bytes{checked}", self.messages, self.size),
+        );
         row("bytes", self.bytes.to_string());
         row("seconds", format!("{:.3} (slowest rank)", self.seconds));
-        row("rate", format!("{:.0} messages/s, {:.1} MB/s", self.msgs_per_s, self.bytes_per_s / 1e6));
-        row("CPU", format!("{:.3} us per message (user and system, all ranks)", self.cpu_us_per_msg));
-        row("peak RSS", format!("{:.1} MB (largest rank)", self.peak_rss_bytes_per_rank as f64 / 1e6));
+        row(
+            "rate",
+            format!(
+                "{:.0} messages/s, {:.1} MB/s",
+                self.msgs_per_s,
+                self.bytes_per_s / 1e6
+            ),
+        );
+        row(
+            "CPU",
+            format!(
+                "{:.3} us per message (user and system, all ranks)",
+                self.cpu_us_per_msg
+            ),
+        );
+        row(
+            "peak RSS",
+            format!(
+                "{:.1} MB (largest rank)",
+                self.peak_rss_bytes_per_rank as f64 / 1e6
+            ),
+        );
         row("batches", self.batches.to_string());
-        row("wire bytes", format!("{} ({:.1} per message between nodes)", self.wire_bytes, self.wire_bytes_per_msg));
+        row(
+            "wire bytes",
+            format!(
+                "{} ({:.1} per message between nodes)",
+                self.wire_bytes, self.wire_bytes_per_msg
+            ),
+        );
         row("queue waits", self.queue_waits.to_string());
         table
     }
@@ -166,8 +235,16 @@ impl Report {
 /// What carries messages between nodes, as the ranks that represent nodes tell it.
 fn provider(job: &Job<'_>) -> Result<String> {
     let told = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
-    let mut names: Vec<_> = told.iter().map(|name| String::from_utf8_lossy(name)).filter(|n| !n.is_empty()).collect();
+    let mut names: Vec<_> = told
+        .iter()
+        .map(|name| String::from_utf8_lossy(name))
+        .filter(|n| !n.is_empty())
+        .collect();
     names.sort_unstable();
     names.dedup();
-    Ok(if names.is_empty() { "none (one node)".to_owned() } else { names.join(", ") })
+    Ok(if names.is_empty() {
+        "none (one node)".to_owned()
+    } else {
+        names.join(", ")
+    })
 }

@@ -27,8 +27,13 @@ pub enum Phase {
     Summing = 4,
 }
 
-const PHASES: [&str; 5] =
-    ["waiting for all ranks to begin", "sending", "in a fence", "in the last flush", "waiting for the others' figures"];
+const PHASES: [&str; 5] = [
+    "waiting for all ranks to begin",
+    "sending",
+    "in a fence",
+    "in the last flush",
+    "waiting for the others' figures",
+];
 
 /// Signs of life of one rank.
 #[derive(Debug)]
@@ -44,7 +49,13 @@ impl Pulse {
     /// The pulse of `rank`.
     pub fn new(rank: u32, inbox: Arc<Inbox>) -> Arc<Self> {
         let (sent, phase) = (AtomicU64::new(0), AtomicU32::new(Phase::Beginning as u32));
-        Arc::new(Self { rank, sent, phase, over: AtomicBool::new(false), inbox })
+        Arc::new(Self {
+            rank,
+            sent,
+            phase,
+            over: AtomicBool::new(false),
+            inbox,
+        })
     }
 
     /// So many messages were sent.
@@ -63,7 +74,10 @@ impl Pulse {
     /// Everything that shows that the rank moves.
     fn beat(&self) -> (u64, u64, u32) {
         // Relaxed: pairs with the stores in `sent` and `enter`; nothing else is read because of them.
-        let (sent, phase) = (self.sent.load(Ordering::Relaxed), self.phase.load(Ordering::Relaxed));
+        let (sent, phase) = (
+            self.sent.load(Ordering::Relaxed),
+            self.phase.load(Ordering::Relaxed),
+        );
         (sent, self.inbox.ledger().received(), phase)
     }
 
@@ -102,7 +116,11 @@ impl Watch {
         let watched = Arc::clone(&pulse);
         let thread = match limit.is_zero() {
             true => None,
-            false => Some(thread::Builder::new().name("stall".into()).spawn(move || watch(&watched, limit))?),
+            false => Some(
+                thread::Builder::new()
+                    .name("stall".into())
+                    .spawn(move || watch(&watched, limit))?,
+            ),
         };
         Ok(Self { pulse, thread })
     }
@@ -131,10 +149,18 @@ fn watch(pulse: &Pulse, limit: Duration) {
             continue;
         }
         let faults = pulse.inbox.ledger().faults();
-        let patience = if faults > 0 { limit.min(AFTER_A_FAULT) } else { limit };
+        let patience = if faults > 0 {
+            limit.min(AFTER_A_FAULT)
+        } else {
+            limit
+        };
         // Acquire: as above.
         if since.elapsed() >= patience && !pulse.over.load(Ordering::Acquire) {
-            let _ = writeln!(std::io::stderr(), "trihop exchange: {}", pulse.story(since.elapsed()));
+            let _ = writeln!(
+                std::io::stderr(),
+                "trihop exchange: {}",
+                pulse.story(since.elapsed())
+            );
             // SAFETY: `_exit` only ends the process; clean-up of libraries could wait for the thread that is stuck.
             unsafe { libc::_exit(1) }
         }

@@ -30,13 +30,18 @@ impl Targets {
     pub fn new(args: &ExchangeArgs, seed: u64, rank: u32, size: u32) -> Result<Self> {
         let known = |option: &str, given: u32| match given < size {
             true => Ok(()),
-            false => Err(Error::Usage(format!("{option} {given}: the job has the ranks 0 to {}", size - 1))),
+            false => Err(Error::Usage(format!(
+                "{option} {given}: the job has the ranks 0 to {}",
+                size - 1
+            ))),
         };
         known("--min-sender", args.min_sender)?;
         args.max_sender.map_or(Ok(()), |max| known("--max-sender", max))?;
         args.only_to.map_or(Ok(()), |only| known("--only-to", only))?;
         if args.exclude_self && size == 1 {
-            return Err(Error::Usage("--exclude-self leaves no target in a job of one rank".to_owned()));
+            return Err(Error::Usage(
+                "--exclude-self leaves no target in a job of one rank".to_owned(),
+            ));
         }
         let sends = rank >= args.min_sender && args.max_sender.is_none_or(|max| rank <= max);
         let choice = match args.only_to {
@@ -47,7 +52,13 @@ impl Targets {
             None => Choice::Random,
         };
         let state = mixed(seed ^ mixed(u64::from(rank) + 1));
-        Ok(Self { choice, rank, size, exclude_self: args.exclude_self, state })
+        Ok(Self {
+            choice,
+            rank,
+            size,
+            exclude_self: args.exclude_self,
+            state,
+        })
     }
 
     /// Whether this rank sends at all.
@@ -119,7 +130,11 @@ mod tests {
                 assert!(count.abs_diff(wanted) < 1000, "{line}: {counts:?}");
             }
         }
-        assert_ne!(first("", 0, 8, 50), first("", 1, 8, 50), "ranks draw independently");
+        assert_ne!(
+            first("", 0, 8, 50),
+            first("", 1, 8, 50),
+            "ranks draw independently"
+        );
     }
 
     #[test]
