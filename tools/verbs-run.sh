@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# verbs-run.sh [OPTION OF verbs-vm.sh]...: the transport's fabric tests, `trihop exchange` and `trihop partition` over verbs;ofi_rxm.
+# verbs-run.sh [OPTION OF verbs-vm.sh]...: the transport's fabric tests, the engine's conformance suite, `trihop exchange` and `trihop partition` over verbs;ofi_rxm.
 #
 # They run in a guest whose kernel has RDMA in software (verbs-vm.sh), so this proves function and says nothing about speed.
-# Exit status: 0 when all three passed, 124 out of time, 125 when there is no guest.
+# Exit status: 0 when all passed, 124 out of time, 125 when there is no guest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
@@ -18,11 +18,16 @@ fabric=$(cargo test --locked --package trihop-transport --test fabric --no-run 2
     sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 [ -x "$fabric" ] || { echo "verbs-run.sh: cargo does not say where it put the fabric tests" >&2; exit 125; }
 
+conformance=$(cargo test --locked --package trihop-shuffle --lib --no-run 2>&1 |
+    sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+[ -x "$conformance" ] || { echo "verbs-run.sh: cargo does not say where it put the conformance suite" >&2; exit 125; }
+
 # The guest sees nothing of the host but this directory.
 stage=$(mktemp -d "$target/verbs.XXXXXX")
 trap 'rm -rf "$stage"' EXIT
 cp "$target/release/trihop" "$stage/trihop"
 cp "$fabric" "$stage/fabric-tests"
+cp "$conformance" "$stage/conformance"
 cp "$data" "$stage/cities.csv"
 cat >"$stage/steps" <<'STEPS'
 #!/bin/bash
@@ -43,11 +48,18 @@ fabric_tests() {
     ! grep -q '^skipped' /tmp/fabric-tests.log
 }
 
+conformance() {
+    TRIHOP_TEST_PROVIDERS=$provider ./conformance conformance::the_same_schedules_hold_over_libfabric --nocapture |&
+        tee /tmp/conformance.log
+    ! grep -q '^skipped' /tmp/conformance.log
+}
+
 in_job() {
     TRIHOP_PROVIDER=$provider ./trihop run -n 4 --nodes 2 --no-prefix --timeout 240 -- ./trihop "$@"
 }
 
 step 'fabric tests' fabric_tests
+step 'conformance suite of the engine' conformance
 step 'exchange of small messages' in_job exchange --count 5000 --size 0-4K --exclude-self
 step 'exchange by rendezvous' in_job exchange --count 20 --size 1M
 step 'partition' in_job partition --by countrycode --out /tmp/parts cities.csv

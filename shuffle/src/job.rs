@@ -303,11 +303,43 @@ impl<'h> Job<'h> {
         }
     }
 
-    /// Waits for everyone, lets all queues run empty, and leaves the job.
+    /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
+    ///
+    /// Records that wait for [`crate::Shuffle::take`] are given up here; the log says how many.
     ///
     /// # Errors
-    /// As [`Job::barrier`]; records that could not be delivered are named in the log.
+    /// As [`Job::barrier`].
     pub fn shutdown(self) -> Result<()> {
+        let inner = &self.inner;
+        let streams: Vec<_> = inner
+            .endpoint
+            .streams
+            .borrow()
+            .iter()
+            .skip(1)
+            .map(Rc::clone)
+            .collect();
+        for core in streams.into_iter().filter(|core| !core.out.borrow().closed) {
+            let before = core.delivered.get();
+            let untaken = core.give_up_untaken();
+            let mut fence = core.fence.take().unwrap_or_default();
+            inner.wait(|| {
+                Ok(fence
+                    .poll(&core, &mut inner.endpoint.collectives.borrow_mut())
+                    .then_some(()))
+            })?;
+            if let Some(untaken) = untaken {
+                let lost = untaken + core.delivered.get() - before;
+                if lost > 0 {
+                    tracing::warn!(
+                        stream = core.name,
+                        lost,
+                        "records were not taken before the job ended"
+                    );
+                }
+            }
+            core.out.borrow_mut().closed = true;
+        }
         self.barrier()?;
         self.inner.closing.set(true);
         let bootstrap = self.inner.bootstrap.borrow_mut().take();

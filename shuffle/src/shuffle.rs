@@ -424,7 +424,8 @@ impl<'h> Shuffle<'h> {
         dump::write(&self.handle.core, writer)
     }
 
-    /// A fence, after which the shuffle takes and delivers nothing more. Collective.
+    /// A fence, after which the shuffle takes and delivers nothing more. Collective. Its memory is kept until the job
+    /// ends, since libfabric cannot take posted receives back.
     ///
     /// # Errors
     /// As [`Shuffle::fence`].

@@ -397,6 +397,15 @@ impl<'h> Core<'h> {
         Ok(())
     }
 
+    /// Closes a stream without a handler for deliveries; returns the records that were waiting to be taken.
+    pub fn give_up_untaken(&self) -> Option<u64> {
+        let mut sink = self.sink.borrow_mut();
+        let Sink::Queue(queue) = &*sink else { return None };
+        let waiting = queue.records() as u64;
+        *sink = Sink::Closed;
+        Some(waiting)
+    }
+
     /// Whether nothing of this stream moves or waits on this rank.
     pub fn is_quiet(&self) -> bool {
         self.out.borrow().is_quiet() && !self.inbound.borrow().has_backlog()
