@@ -139,7 +139,7 @@ fn has_provider(name: &str) -> bool {
         .status
         .success();
     if !found {
-        println!("skipped: libfabric has no provider `{name}` here (or `trihop info` rejects it)");
+        eprintln!("skipped: libfabric has no provider `{name}` here (or `trihop info` rejects it)");
     }
     found
 }
@@ -155,7 +155,7 @@ fn launcher(programs: &[&'static str], word: &str) -> Option<&'static str> {
     };
     let found = programs.iter().find(is).copied();
     if found.is_none() {
-        println!("skipped: none of {programs:?} is here and says `{word}`");
+        eprintln!("skipped: none of {programs:?} is here and says `{word}`");
     }
     found
 }

@@ -1,10 +1,11 @@
 //! Ends a process in which nothing moves any more, and says what it was waiting for.
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use trihop::transport::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, thread};
+use trihop::transport::sync::thread;
 
 use super::mailbox::Inbox;
 
@@ -12,79 +13,73 @@ use super::mailbox::Inbox;
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
 /// What a rank is doing.
-#[derive(Clone, Copy, Debug)]
-#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waiting for the others to begin.
-    Beginning = 0,
+    Beginning,
     /// Sending messages.
-    Sending = 1,
+    Sending,
     /// In a fence between messages.
-    Fencing = 2,
+    Fencing,
     /// In the flush that ends the exchange.
-    Ending = 3,
+    Ending,
     /// Telling the others what was measured.
-    Summing = 4,
+    Summing,
 }
 
-const PHASES: [&str; 5] = [
-    "waiting for all ranks to begin",
-    "sending",
-    "in a fence",
-    "in the last flush",
-    "waiting for the others' figures",
-];
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Beginning => "waiting for all ranks to begin",
+            Self::Sending => "sending",
+            Self::Fencing => "in a fence",
+            Self::Ending => "in the last flush",
+            Self::Summing => "waiting for the others' figures",
+        }
+    }
+}
 
 /// Signs of life of one rank.
 #[derive(Debug)]
 pub struct Pulse {
     rank: u32,
-    sent: AtomicU64,
-    phase: AtomicU32,
-    over: AtomicBool,
+    /// Messages sent, and what the rank is doing.
+    beat: Mutex<(u64, Phase)>,
     inbox: Arc<Inbox>,
 }
 
 impl Pulse {
     /// The pulse of `rank`.
     pub fn new(rank: u32, inbox: Arc<Inbox>) -> Arc<Self> {
-        let (sent, phase) = (AtomicU64::new(0), AtomicU32::new(Phase::Beginning as u32));
-        Arc::new(Self {
-            rank,
-            sent,
-            phase,
-            over: AtomicBool::new(false),
-            inbox,
-        })
+        let beat = Mutex::new((0, Phase::Beginning));
+        Arc::new(Self { rank, beat, inbox })
     }
 
     /// So many messages were sent.
     #[inline]
     pub fn sent(&self, messages: u64) {
-        // Relaxed: read by the watch in `beat`, a figure for people.
-        self.sent.store(messages, Ordering::Relaxed);
+        self.beat().0 = messages;
     }
 
     /// The rank goes on to another phase.
     pub fn enter(&self, phase: Phase) {
-        // Relaxed: read by the watch in `beat`, a figure for people.
-        self.phase.store(phase as u32, Ordering::Relaxed);
+        self.beat().1 = phase;
     }
 
-    /// Everything that shows that the rank moves.
-    fn beat(&self) -> (u64, u64, u32) {
-        // Relaxed: pairs with the stores in `sent` and `enter`; nothing else is read because of them.
-        let (sent, phase) = (
-            self.sent.load(Ordering::Relaxed),
-            self.phase.load(Ordering::Relaxed),
-        );
+    fn beat(&self) -> MutexGuard<'_, (u64, Phase)> {
+        self.beat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that shows that the rank moves: messages sent and received, phase.
+    fn read(&self) -> (u64, u64, Phase) {
+        let (sent, phase) = *self.beat();
         (sent, self.inbox.ledger().received(), phase)
     }
 
     fn story(&self, still: Duration) -> String {
-        let (sent, received, phase) = self.beat();
+        let (sent, received, phase) = self.read();
         let ledger = self.inbox.ledger();
-        let phase = PHASES.get(phase as usize).copied().unwrap_or_default();
+        let phase = phase.name();
         let mut story = format!(
             "rank {} has neither sent nor received anything for {} s (--stall-s): it is {phase}; {sent} messages sent, \
              {received} received; {}",
@@ -103,7 +98,8 @@ impl Pulse {
 /// Watches a pulse until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    pulse: Arc<Pulse>,
+    /// Dropped to tell the thread that it is over.
+    over: Option<Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -113,37 +109,36 @@ impl Watch {
     /// # Errors
     /// The operating system's, when it gives no thread.
     pub fn start(pulse: Arc<Pulse>, limit: Duration) -> std::io::Result<Self> {
-        let watched = Arc::clone(&pulse);
+        let (over, told) = channel();
         let thread = match limit.is_zero() {
             true => None,
-            false => Some(
-                thread::Builder::new()
-                    .name("stall".into())
-                    .spawn(move || watch(&watched, limit))?,
-            ),
+            false => {
+                let builder = thread::Builder::new().name("stall".into());
+                Some(builder.spawn(move || watch(&pulse, limit, &told))?)
+            }
         };
-        Ok(Self { pulse, thread })
+        Ok(Self {
+            over: Some(over),
+            thread,
+        })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Release: pairs with the acquire in `watch`.
-        self.pulse.over.store(true, Ordering::Release);
+        self.over = None;
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
             // A watch that panicked has said so; there is nothing left to watch.
             let _ = thread.join();
         }
     }
 }
 
-fn watch(pulse: &Pulse, limit: Duration) {
-    let (mut beat, mut since) = (pulse.beat(), Instant::now());
-    // Acquire: pairs with the release in `drop`.
-    while !pulse.over.load(Ordering::Acquire) {
-        thread::park_timeout(limit.min(Duration::from_secs(1)) / 4);
-        let now = pulse.beat();
+fn watch(pulse: &Pulse, limit: Duration, over: &Receiver<()>) {
+    let look = limit.min(Duration::from_secs(1)) / 4;
+    let (mut beat, mut since) = (pulse.read(), Instant::now());
+    while over.recv_timeout(look) == Err(RecvTimeoutError::Timeout) {
+        let now = pulse.read();
         if now != beat {
             (beat, since) = (now, Instant::now());
             continue;
@@ -154,8 +149,7 @@ fn watch(pulse: &Pulse, limit: Duration) {
         } else {
             limit
         };
-        // Acquire: as above.
-        if since.elapsed() >= patience && !pulse.over.load(Ordering::Acquire) {
+        if since.elapsed() >= patience {
             let _ = writeln!(
                 std::io::stderr(),
                 "trihop exchange: {}",
