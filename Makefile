@@ -35,7 +35,7 @@ deny: ## Checks licences and known faults of the dependencies
 	.ci/deny
 
 bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
-	@tools/install.sh build
+	@tools/install.sh bench
 	cargo build --locked --release --package trihop-cli
 	$(trihop) bench ring
 	$(trihop) bench p2p
