@@ -34,9 +34,11 @@ deny: ## Checks licences and known faults of the dependencies
 	@tools/install.sh deny
 	.ci/deny
 
-bench: ## Measures: histo and a2a between ranks, then the micro-benchmarks
-	@tools/install.sh build
+bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
+	@tools/install.sh bench
 	cargo build --locked --release --package trihop-cli
+	$(trihop) bench ring
+	$(trihop) bench p2p
 	$(trihop) bench histo --ranks 4 --nodes 2
 	$(trihop) bench histo --ranks 8 --nodes 2
 	$(trihop) bench histo --ranks 2

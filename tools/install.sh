@@ -4,6 +4,7 @@
 #   build   Rust, a C compiler, libfabric with its headers, libclang (it reads those headers)
 #   check   rustfmt and clippy
 #   test    the launchers that tests start ranks with, and `ip` for network namespaces
+#   bench   fi_pingpong, which benchmarks are compared with
 #   deny    cargo-deny
 #   verbs   what tools/verbs-vm.sh builds its guest with
 #
@@ -90,6 +91,11 @@ group_test() {
     has ip || needs ip iproute2
 }
 
+group_bench() {
+    group_build
+    has fi_pingpong || needs fi_pingpong libfabric-bin
+}
+
 group_deny() {
     rust_is_there
     has cargo-deny || cargo install --locked cargo-deny
@@ -116,11 +122,11 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
-[ $# -gt 0 ] || fail "which of build, check, test, deny, verbs?"
+[ $# -gt 0 ] || fail "which of build, check, test, bench, deny, verbs?"
 for group in "$@"; do
     case $group in
-    build | check | test | deny | verbs) "group_$group" ;;
-    *) fail "$group is none of build, check, test, deny, verbs" ;;
+    build | check | test | bench | deny | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, bench, deny, verbs" ;;
     esac
 done
 install_packages
