@@ -10,7 +10,7 @@ use super::{Error, Measured};
 pub(crate) const FIRST: u32 = 0;
 
 /// Empty polls after which a waiting rank lets others run: nothing where both have a core, much where they share one.
-const PATIENCE: u32 = 4096;
+const PATIENCE: u32 = 512;
 
 /// The other rank of a pair.
 ///

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Between two looks at processes that run: they have both cores.
-const PAUSE: Duration = Duration::from_millis(10);
+pub const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]

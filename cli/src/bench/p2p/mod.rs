@@ -10,6 +10,7 @@ mod wire;
 
 use serde::Serialize;
 use trihop::transport::link::{Limits, Mover};
+use trihop::transport::memory::pool::Pool;
 use trihop::{Job, Options};
 
 use self::protocol::{Check, Exchange, Protocol};
@@ -99,7 +100,7 @@ fn case(
     let mut theirs = Vec::new();
     for rep in 0..=args.reps {
         if rep > 0 && first {
-            theirs.push(yardstick.measure(size, rounds));
+            theirs.push(yardstick.measure(job, size, rounds)?);
         }
         // The other rank sleeps here meanwhile.
         job.barrier()?;
@@ -111,7 +112,7 @@ fn case(
         }
     }
     for protocol in Protocol::EVERY {
-        Exchange::new(wire, &pool, protocol, first, size).ping_pong(count.min(WHOLE), Check::Whole)?;
+        Exchange::new(job, wire, &pool, protocol, size).ping_pong(count.min(WHOLE), Check::Whole)?;
     }
     let chosen = chosen(wire.limits(), size);
     let mut rows = Vec::new();
@@ -148,14 +149,13 @@ fn case(
 fn repetition(
     job: &Job<'_>,
     wire: &mut Wire,
-    pool: &trihop::transport::memory::pool::Pool,
+    pool: &Pool,
     protocol: Protocol,
     (size, rounds, count): (usize, u64, u64),
 ) -> Result<Rep, Error> {
-    let first = job.rank().0 == FIRST;
-    let latency = Exchange::new(wire, pool, protocol, first, size).ping_pong(rounds, Check::Head)?;
+    let latency = Exchange::new(job, wire, pool, protocol, size).ping_pong(rounds, Check::Head)?;
     let before = wire.wire_bytes;
-    let figures = Exchange::new(wire, pool, protocol, first, size).stream(count)?;
+    let figures = Exchange::new(job, wire, pool, protocol, size).stream(count)?;
     let wire_bytes = wire.wire_bytes - before;
     Ok(Rep {
         latency_us: latency * 1e6,
@@ -186,16 +186,28 @@ struct Yardstick {
 }
 
 impl Yardstick {
-    fn measure(&mut self, size: usize, rounds: u64) -> Option<f64> {
+    /// Its figure, while the job goes on forwarding now and then.
+    fn measure(&mut self, job: &Job<'_>, size: usize, rounds: u64) -> Result<Option<f64>, Error> {
         if self.missing.is_some() {
-            return None;
+            return Ok(None);
         }
-        fi_pingpong::run(&self.provider, size, rounds)
-            .map_err(|missing| {
-                eprintln!("trihop bench p2p: without comparison: {missing}");
-                self.missing = Some(missing);
-            })
-            .ok()
+        let figure = std::thread::scope(|scope| {
+            let run = scope.spawn(|| fi_pingpong::run(&self.provider, size, rounds));
+            while !run.is_finished() {
+                job.progress()?;
+                std::thread::sleep(fi_pingpong::PAUSE);
+            }
+            let panicked = |_| {
+                Err(fi_pingpong::Missing::Failed(
+                    "the thread that ran it panicked".into(),
+                ))
+            };
+            Ok::<_, Error>(run.join().unwrap_or_else(panicked))
+        })?;
+        if let Err(missing) = &figure {
+            eprintln!("trihop bench p2p: without comparison: {missing}");
+        }
+        Ok(figure.map_err(|missing| self.missing = Some(missing)).ok())
     }
 }
 

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use trihop::Job;
 use trihop::transport::memory::pool::{Buffer, Pool};
 
 use super::wire::{Announced, Wire, wrong};
 use crate::bench::Error;
-use crate::bench::pair::{self, Clock, Patience};
+use crate::bench::pair::{self, Clock, FIRST, Patience};
 
 /// Grant of a receiver that has everything.
 const ALL: u64 = u64::MAX;
@@ -47,7 +48,8 @@ pub enum Check {
 }
 
 /// A case on one rank: its buffers, and which way it goes.
-pub struct Exchange<'a> {
+pub struct Exchange<'a, 'h> {
+    job: &'a Job<'h>,
     wire: &'a mut Wire,
     protocol: Protocol,
     first: bool,
@@ -59,14 +61,16 @@ pub struct Exchange<'a> {
     held: VecDeque<Buffer>,
 }
 
-impl<'a> Exchange<'a> {
+impl<'a, 'h> Exchange<'a, 'h> {
     /// Takes the buffers for messages of `size`.
-    pub fn new(wire: &'a mut Wire, pool: &Pool, protocol: Protocol, first: bool, size: usize) -> Self {
+    pub fn new(job: &'a Job<'h>, wire: &'a mut Wire, pool: &Pool, protocol: Protocol, size: usize) -> Self {
+        let first = job.rank().0 == FIRST;
         let window = wire.window(size);
         let take = || (0..window).map_while(|_| pool.take()).collect::<Vec<_>>();
         wire.sent = take();
         let spare = take();
         Self {
+            job,
             wire,
             protocol,
             first,
@@ -84,7 +88,7 @@ impl<'a> Exchange<'a> {
         if self.protocol == Protocol::Eager {
             self.offer()?;
         }
-        self.wire.synchronise()?;
+        self.wire.synchronise(self.job)?;
         self.wire.begin_phase();
         let mut start = Instant::now();
         for round in 0..=last {
@@ -106,7 +110,7 @@ impl<'a> Exchange<'a> {
 
     /// Waits until nothing is under way; whoever has announced something answers reads until they are over.
     fn end(&mut self) -> Result<(), Error> {
-        self.wire.synchronise()?;
+        self.wire.synchronise(self.job)?;
         self.wire.sent.extend(self.held.drain(..));
         let window = self.window;
         self.wire.wait(|wire| (wire.sent.len() == window).then_some(()))
@@ -221,7 +225,7 @@ impl<'a> Exchange<'a> {
         } else {
             0
         };
-        self.wire.synchronise()?;
+        self.wire.synchronise(self.job)?;
         self.wire.begin_phase();
         let clock = Clock::start();
         if self.first {
@@ -363,7 +367,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-impl Drop for Exchange<'_> {
+impl Drop for Exchange<'_, '_> {
     fn drop(&mut self) {
         self.wire.sent.clear();
     }

@@ -155,17 +155,21 @@ impl Wire {
         }
     }
 
-    /// Waits until the other rank is here too. The first rank speaks first, so that connections are made from one side.
-    pub fn synchronise(&mut self) -> Result<(), Error> {
+    /// Waits until the other rank is here too, and goes on forwarding meanwhile: a collective of the job may have ended
+    /// here and not there. The first rank speaks first, so that connections are made from one side.
+    pub fn synchronise(&mut self, job: &Job<'_>) -> Result<(), Error> {
         self.begin_phase();
         if self.first {
-            self.grant(1)?;
+            self.notify(GRANT, [self.phase, 1, 0], Some(job))?;
         }
         // The other may be a phase ahead already.
         let here = (self.phase, 1);
-        self.wait(|wire| (wire.grant >= here).then_some(()))?;
+        while self.grant < here {
+            self.poll()?;
+            job.progress()?;
+        }
         if !self.first {
-            self.grant(1)?;
+            self.notify(GRANT, [self.phase, 1, 0], Some(job))?;
         }
         for _ in 0..CLOSING_POLLS {
             self.poll()?;
@@ -177,14 +181,14 @@ impl Wire {
     pub fn send(&mut self, buffer: Buffer, bytes: usize) -> Result<(), Error> {
         self.wire_bytes += bytes as u64;
         let peer = self.peer;
-        self.post(buffer, |link, buffer| {
+        self.post(None, buffer, |link, buffer| {
             link.post_send(peer, MESSAGE, buffer, bytes, MESSAGE_MARK)
         })
     }
 
     /// Offers a buffer for a message.
     pub fn receive(&mut self, buffer: Buffer) -> Result<(), Error> {
-        self.post(buffer, |link, buffer| {
+        self.post(None, buffer, |link, buffer| {
             link.post_receive(MESSAGE, buffer, MESSAGE_MARK)
         })
     }
@@ -193,7 +197,7 @@ impl Wire {
     pub fn read(&mut self, from: Announced, buffer: Buffer, number: u64) -> Result<(), Error> {
         self.wire_bytes += from.bytes as u64;
         let peer = self.peer;
-        self.post(buffer, |link, buffer| {
+        self.post(None, buffer, |link, buffer| {
             link.post_read(peer, from.remote, buffer, from.bytes, Token(number))
         })
     }
@@ -201,15 +205,15 @@ impl Wire {
     /// Says that a message waits in `buffer`, which stays as it is until the other rank has it.
     pub fn announce(&mut self, buffer: &Buffer, bytes: usize) -> Result<(), Error> {
         let remote = buffer.remote();
-        self.notify(ANNOUNCEMENT, [remote.address, remote.key, bytes as u64])
+        self.notify(ANNOUNCEMENT, [remote.address, remote.key, bytes as u64], None)
     }
 
     /// Says how many messages of this phase may have been sent, or have been read.
     pub fn grant(&mut self, count: u64) -> Result<(), Error> {
-        self.notify(GRANT, [self.phase, count, 0])
+        self.notify(GRANT, [self.phase, count, 0], None)
     }
 
-    fn notify(&mut self, tag: Tag, words: [u64; 3]) -> Result<(), Error> {
+    fn notify(&mut self, tag: Tag, words: [u64; 3], job: Option<&Job<'_>>) -> Result<(), Error> {
         let bytes = size_of_val(&words);
         let mut buffer = self.notice()?;
         for (part, word) in buffer.chunks_exact_mut(8).zip(words) {
@@ -217,7 +221,7 @@ impl Wire {
         }
         self.wire_bytes += bytes as u64;
         let peer = self.peer;
-        self.post(buffer, |link, buffer| {
+        self.post(job, buffer, |link, buffer| {
             link.post_send(peer, tag, buffer, bytes, NOTICE_MARK)
         })
     }
@@ -226,9 +230,10 @@ impl Wire {
         self.wait(|wire| wire.notices.take())
     }
 
-    /// Posts; polls as long as the provider has no room.
+    /// Posts; polls as long as the provider has no room, and forwards for `job` where one is given.
     fn post(
         &mut self,
+        job: Option<&Job<'_>>,
         mut buffer: Buffer,
         mut post: impl FnMut(&mut dyn Link, Buffer) -> Result<(), PostError>,
     ) -> Result<(), Error> {
@@ -238,6 +243,9 @@ impl Wire {
                 Ok(()) => return Ok(()),
                 Err(PostError::WouldBlock(returned)) => buffer = returned,
                 Err(PostError::Failed(_, error)) => return Err(error.into()),
+            }
+            if let Some(job) = job {
+                job.progress()?;
             }
             if !self.poll()? {
                 patience.wait();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trihop::Job;
 use trihop::transport::Error as TransportError;
-use trihop::transport::memory::handover::Handover;
+use trihop::transport::memory::handover::{Handover, Parcel};
 use trihop::transport::memory::segment::Segment;
 use trihop::transport::ring::doorbell::Sleeper;
 use trihop::transport::ring::{Bell, Corrupt, Doorbell, Inbox, InboxLayout, Producer};
@@ -32,6 +32,9 @@ const HANDOVER: Duration = Duration::from_secs(30);
 
 /// Descriptors that a rank hands over: inbox, word and eventfd of its doorbell, word and eventfd of its line.
 const DESCRIPTORS: usize = 5;
+
+/// Number of the message by which the ranks meet.
+const MEET: u64 = u64::MAX - 1;
 
 /// What a receiver does with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +79,7 @@ impl Ends {
             line.descriptor(),
         ];
         Handover::send(&theirs, b"ring", &descriptors)?;
-        let (_, handed, process) = listener.accept(Instant::now() + HANDOVER)?;
+        let (_, handed, process) = accept(job, &listener)?;
         let handed = <[_; DESCRIPTORS]>::try_from(handed).map_err(|handed| {
             let why = format!("process {process} handed over {} descriptors", handed.len());
             TransportError::BadPeer { rank: other, why }
@@ -98,6 +101,24 @@ impl Ends {
             },
             private: vec![0; largest],
         })
+    }
+
+    /// Waits until the other rank is here too, and goes on forwarding meanwhile: a collective of the job may have ended
+    /// here and not there.
+    pub fn meet(&mut self, job: &Job<'_>) -> Result<(), Error> {
+        let first = job.rank().0 == FIRST;
+        for sends in [first, !first] {
+            if sends {
+                self.send(&MEET.to_le_bytes())?;
+                continue;
+            }
+            while self.inbox.lane(0).is_empty() {
+                self.inbox.lane(0).front().map_err(bad_peer)?;
+                job.progress()?;
+            }
+            self.receive(size_of_val(&MEET), MEET, Access::InPlace)?;
+        }
+        Ok(())
     }
 
     /// Writes one message into the ring and shows it to the receiver.
@@ -229,6 +250,26 @@ impl Ends {
                 word.store(pong, Ordering::Release);
             }
         }
+    }
+}
+
+/// The other's descriptors. We go on forwarding, because it may still wait for our part of a collective.
+fn accept(job: &Job<'_>, listener: &Handover) -> Result<Parcel, Error> {
+    let deadline = Instant::now() + HANDOVER;
+    loop {
+        if let Some(parcel) = listener.try_accept()? {
+            return Ok(parcel);
+        }
+        job.progress()?;
+        if Instant::now() >= deadline {
+            let why = format!("no memory was handed over within {} s", HANDOVER.as_secs());
+            return Err(TransportError::Bootstrap {
+                launcher: job.launcher().name(),
+                why,
+            }
+            .into());
+        }
+        std::thread::yield_now();
     }
 }
 

@@ -105,6 +105,7 @@ fn case(
     let mut message = vec![0; size];
     let mut reps = Vec::new();
     for rep in 0..=args.reps {
+        ends.meet(job)?;
         let cacheline_us = half_round_trip(count.min(BOUNCES), |bounces| {
             ends.bounce(first, bounces);
             Ok(())
@@ -123,6 +124,7 @@ fn case(
             });
         }
     }
+    ends.meet(job)?;
     verify(ends, first, &mut message, count.min(WHOLE))?;
     let case = Case {
         bench: "ring",
