@@ -59,10 +59,10 @@ in_job() {
 }
 
 step 'fabric tests' fabric_tests
-step 'conformance suite of the engine' conformance
 step 'exchange of small messages' in_job exchange --count 5000 --size 0-4K --exclude-self
 step 'exchange by rendezvous' in_job exchange --count 20 --size 1M
 step 'partition' in_job partition --by countrycode --out /tmp/parts cities.csv
+step 'conformance suite of the engine' conformance
 echo
 echo "verbs: all steps passed over $provider"
 STEPS

@@ -252,6 +252,23 @@ impl World {
         });
     }
 
+    /// Lets the last control messages arrive, as ranks of a real job do before they close their links.
+    fn settle(&self) {
+        let mut quiet = 0;
+        for _ in 0..TOO_LONG {
+            self.step();
+            let waits = self
+                .ranks
+                .iter()
+                .any(|r| !r.core.is_quiet() || r.core.waits_for_time());
+            quiet = if waits { 0 } else { quiet + 1 };
+            if quiet > 100 * self.ranks.len() {
+                return;
+            }
+        }
+        self.give_up("the job does not come to rest");
+    }
+
     /// Every rank sends `count` messages to random targets; returns per (source, target) how many.
     fn exchange(&self, count: u64, sizes: impl Fn(u64) -> usize) -> HashMap<(u32, u32), u64> {
         let total = self.ranks.len() as u64;
@@ -392,6 +409,7 @@ fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64) 
         let sent = world.exchange(messages, mixed);
         world.fence();
         world.check(&sent, replies);
+        world.settle();
         std::mem::forget(replay);
     }
 }
