@@ -443,8 +443,14 @@ impl Link for Endpoint {
 }
 
 impl Drop for Endpoint {
-    /// Where regions are bound to the endpoint it outlives this value, so the provider must give the buffers back first.
+    /// A provider that cannot be closed stays open. Where regions are bound to the endpoint it outlives this value, so the provider must give the buffers back first.
     fn drop(&mut self) {
+        if !self.opened.domain.quirk().closes {
+            // What is posted stays posted, so its memory stays too.
+            self.operations.leak();
+            std::mem::forget(Rc::clone(&self.opened));
+            return;
+        }
         if self.opened.domain.info().mr_mode() & sys::FI_MR_ENDPOINT == 0 {
             return;
         }

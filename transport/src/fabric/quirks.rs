@@ -27,6 +27,8 @@ pub struct Quirk {
     pub pinned_reserve_bytes: Option<usize>,
     /// Operations to ask for at once, where its default is small and may be raised.
     pub depth: Option<usize>,
+    /// Whether its objects can be closed before the process ends.
+    pub closes: bool,
     /// The reasons for the row.
     pub why: &'static str,
 }
@@ -46,6 +48,7 @@ const ADAPTER: Quirk = Quirk {
     over_ip: false,
     pinned_reserve_bytes: None,
     depth: None,
+    closes: true,
     why: "not in the table of providers, so it is used with cautious settings and after the known ones",
 };
 
@@ -80,8 +83,10 @@ pub const TABLE: &[Quirk] = &[
         score: 900,
         pinned_reserve_bytes: Some(64 * MIB),
         over_ip: false,
+        closes: false,
         why: "InfiniBand and RoCE: eager buffers of 16 KiB, its completion queue holds FI_UNIVERSE_SIZE times the \
-              depth, and a memlock limit that is nearly enough makes it hang without an error",
+              depth, a memlock limit that is nearly enough makes it hang without an error, and 1.17 crashes in \
+              fi_close once peers have left, so its objects stay open until the process ends",
         ..ADAPTER
     },
     Quirk {
