@@ -240,8 +240,16 @@ fn every_provider_and_both_movers_carry_it() {
         assert!(report["provider"].as_str() != Some("none (one node)"), "{report}");
         for mover in ["read", "segments"] {
             let forced = [("TRIHOP_MOVER", mover), ("TRIHOP_EAGER_BYTES", "4096"), chosen[0]];
-            run(with(exchange("2,2", "--count 300 --size 0-4K"), &forced)).report(1200);
-            run(with(exchange("2,1", "--count 4 --size 0-2M"), &forced)).report(12);
+            for (nodes, options, messages) in [
+                ("2,2", "--count 300 --size 0-4K", 1200),
+                ("2,1", "--count 4 --size 0-2M", 12),
+            ] {
+                let report = run(with(exchange(nodes, options), &forced)).report(messages);
+                assert!(
+                    report["announced"].as_u64() > Some(0),
+                    "no batch came by rendezvous: {report}"
+                );
+            }
         }
     }
 }

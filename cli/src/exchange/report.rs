@@ -83,6 +83,7 @@ pub struct Report {
     cpu_us_per_msg: f64,
     peak_rss_bytes_per_rank: u64,
     batches: u64,
+    announced: u64,
     wire_bytes: u64,
     wire_bytes_per_msg: f64,
     queue_waits: u64,
@@ -117,6 +118,7 @@ impl Report {
             faults,
             cpu_ns,
             stats.batches_sent,
+            stats.announced,
             stats.wire_bytes,
             stats.queue_waits,
         ];
@@ -130,6 +132,7 @@ impl Report {
             faults,
             cpu_ns,
             batches,
+            announced,
             wire_bytes,
             queue_waits,
         ] = sums;
@@ -151,6 +154,7 @@ impl Report {
             cpu_us_per_msg: each(cpu_ns as f64 / 1e3, messages),
             peak_rss_bytes_per_rank: most[1],
             batches,
+            announced,
             wire_bytes,
             wire_bytes_per_msg: each(wire_bytes as f64, crossing),
             queue_waits,
@@ -219,7 +223,10 @@ impl Report {
                 self.peak_rss_bytes_per_rank as f64 / 1e6
             ),
         );
-        row("batches", self.batches.to_string());
+        row(
+            "batches",
+            format!("{}, {} of them by rendezvous", self.batches, self.announced),
+        );
         row(
             "wire bytes",
             format!(
