@@ -65,7 +65,10 @@ fn bench(arguments: &str) -> (Option<i32>, String, String) {
         if let Some(status) = child.0.try_wait().unwrap() {
             break status;
         }
-        assert!(started.elapsed() < Duration::from_secs(240), "bench {arguments} hangs");
+        assert!(
+            started.elapsed() < Duration::from_secs(240),
+            "bench {arguments} hangs"
+        );
         thread::sleep(Duration::from_millis(5));
     };
     (status.code(), stdout.join().unwrap(), stderr.join().unwrap())
@@ -83,7 +86,10 @@ fn rows(arguments: &str) -> Vec<Value> {
     let name = arguments.split_whitespace().next();
     for row in &rows {
         for field in FIELDS {
-            assert!(row.get(field).is_some_and(|v| !v.is_null()), "no {field} in {row}");
+            assert!(
+                row.get(field).is_some_and(|v| !v.is_null()),
+                "no {field} in {row}"
+            );
         }
         assert_eq!(row["bench"].as_str(), name);
         assert_eq!(row["checked"], true, "{row}");
@@ -113,7 +119,13 @@ fn ring_beside_cache_line_and_memcpy() {
     for (row, access) in rows.iter().zip(["copy", "in_place"].iter().cycle()) {
         assert_eq!(row["access"], *access);
         assert_eq!((&row["ranks"], &row["nodes"]), (&2.into(), &1.into()));
-        for field in ["latency_us", "latency_best_us", "cacheline_us", "ratio_to_cacheline", "memcpy_bytes_per_s"] {
+        for field in [
+            "latency_us",
+            "latency_best_us",
+            "cacheline_us",
+            "ratio_to_cacheline",
+            "memcpy_bytes_per_s",
+        ] {
             assert!(positive(&row[field]), "{field} in {row}");
         }
     }
@@ -126,10 +138,16 @@ fn p2p_by_every_protocol() {
     assert_eq!(rows.len(), 9);
     for (row, protocol) in rows.iter().zip(["eager", "read", "segments"].iter().cycle()) {
         assert_eq!(row["protocol"], *protocol);
-        assert_eq!((&row["ranks"], &row["nodes"], &row["hops"]), (&2.into(), &2.into(), &1.into()));
+        assert_eq!(
+            (&row["ranks"], &row["nodes"], &row["hops"]),
+            (&2.into(), &2.into(), &1.into())
+        );
         assert!(positive(&row["latency_us"]), "{row}");
         let size = row["size"].as_f64().unwrap();
-        assert!(row["wire_bytes_per_msg"].as_f64().unwrap() > size, "notices are counted too: {row}");
+        assert!(
+            row["wire_bytes_per_msg"].as_f64().unwrap() > size,
+            "notices are counted too: {row}"
+        );
         for field in ["fi_pingpong_us", "ratio_to_fi_pingpong"] {
             let value = row.get(field).unwrap_or_else(|| panic!("no {field} in {row}"));
             assert!(value.is_null() || positive(value), "{field} in {row}");
@@ -153,7 +171,10 @@ fn p2p_without_fi_pingpong_says_so() {
     assert!(stderr.contains("fi_pingpong is not installed"), "{stderr}");
     for line in String::from_utf8_lossy(&done.stdout).lines() {
         let row: Value = serde_json::from_str(line).unwrap();
-        assert!(row["fi_pingpong_us"].is_null() && row["ratio_to_fi_pingpong"].is_null(), "{row}");
+        assert!(
+            row["fi_pingpong_us"].is_null() && row["ratio_to_fi_pingpong"].is_null(),
+            "{row}"
+        );
     }
 }
 
@@ -178,8 +199,14 @@ fn tables_have_a_head() {
     for arguments in ["ring --count 20 --size 8", "p2p --count 20 --size 8"] {
         let (status, stdout, stderr) = bench(arguments);
         assert_eq!(status, Some(0), "{stderr}");
-        assert!(stdout.starts_with("# ") && stdout.contains("Latency (us)"), "{stdout}");
-        assert!(stdout.lines().any(|line| line.trim_start().starts_with("8 ")), "{stdout}");
+        assert!(
+            stdout.starts_with("# ") && stdout.contains("Latency (us)"),
+            "{stdout}"
+        );
+        assert!(
+            stdout.lines().any(|line| line.trim_start().starts_with("8 ")),
+            "{stdout}"
+        );
     }
 }
 
