@@ -312,7 +312,8 @@ mod tests {
 
     #[test]
     fn doubled_swapped_changed_cut_and_foreign_messages_are_faults() {
-        let wrong: [(&str, &dyn Fn(&mut Ledger)); 7] = [
+        type Fault<'a> = (&'a str, &'a dyn Fn(&mut Ledger));
+        let wrong: [Fault<'_>; 7] = [
             ("doubled or late", &|l| send(l, 0, [3])),
             ("are missing", &|l| send(l, 0, [5, 4])),
             ("wrong checksum", &|l| {
