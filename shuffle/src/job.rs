@@ -493,7 +493,10 @@ impl<'h> Inner<'h> {
                     why: "the thread that spoke with the launcher panicked".into(),
                 })
             })?;
-            waited?;
+            // Once all ranks have arrived here, the first may be gone before we hear of it: then nobody needs us.
+            if !self.closing.get() {
+                waited?;
+            }
             outcome?;
             Ok(bootstrap)
         })
