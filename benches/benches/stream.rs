@@ -10,8 +10,10 @@ use trihop::{Job, Options, Rank};
 const MESSAGES: u64 = 10_000;
 
 fn job<'h>() -> Job<'h> {
-    let mut options = Options::default();
-    options.launcher = Some(Launcher::Single);
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
     Job::start(options).expect("a job of one rank")
 }
 
