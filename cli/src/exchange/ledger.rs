@@ -214,6 +214,9 @@ mod tests {
     use super::*;
     use trihop::Rank;
 
+    /// Something that a broken engine could do to a ledger.
+    type Act<'a> = &'a dyn Fn(&mut Ledger);
+
     const SIZES: Sizes = Sizes::Range(0, 40);
 
     fn ledger() -> Ledger {
@@ -312,8 +315,7 @@ mod tests {
 
     #[test]
     fn doubled_swapped_changed_cut_and_foreign_messages_are_faults() {
-        type Fault<'a> = (&'a str, &'a dyn Fn(&mut Ledger));
-        let wrong: [Fault<'_>; 7] = [
+        let wrong: [(&str, Act); 7] = [
             ("doubled or late", &|l| send(l, 0, [3])),
             ("are missing", &|l| send(l, 0, [5, 4])),
             ("wrong checksum", &|l| {
