@@ -3,5 +3,5 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let profile = std::env::var("PROFILE").unwrap_or_default();
-    println!("cargo::rustc-env=TRIHOP_BUILD_PROFILE={profile}");
+    println!("cargo::rustc-env=BUILD_PROFILE_OF_TRIHOP={profile}");
 }

@@ -18,4 +18,9 @@ pub use trihop_transport as transport;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Cargo profile that built this library.
-pub const BUILD_PROFILE: &str = env!("TRIHOP_BUILD_PROFILE");
+pub const BUILD_PROFILE: &str = env!("BUILD_PROFILE_OF_TRIHOP");
+
+/// The README's snippet compiles and runs as a job of one.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

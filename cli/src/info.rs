@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
-use trihop::transport;
 use trihop::transport::bootstrap::{self, Launcher};
-use trihop::transport::fabric::{self, Candidate, Choice, Survey, Verdict};
+use trihop::transport::fabric::{self, Candidate, Survey, Verdict};
 use trihop::transport::link::Mover;
 use trihop::transport::memory::hugepage::Plan;
+use trihop::{Options, transport};
 
 /// Size of the buffer pool that the report on pages is made for.
 const EXAMPLE_POOL_BYTES: usize = 16 << 20;
@@ -33,6 +33,9 @@ pub enum InfoError {
     /// libfabric could not be asked, or an option is impossible.
     #[error(transparent)]
     Transport(#[from] transport::Error),
+    /// An option of the environment.
+    #[error(transparent)]
+    Options(#[from] trihop::Error),
     /// The report was printed, and nothing in it is usable.
     #[error("no candidate is usable{0}; the report says why not")]
     NothingUsable(String),
@@ -46,11 +49,11 @@ pub enum InfoError {
 /// # Errors
 /// When libfabric cannot be asked, or, after the report, when no candidate is usable.
 pub fn run(args: InfoArgs) -> Result<(), InfoError> {
-    let mut choice = Choice::from_env()?;
+    let mut options = Options::from_env()?;
     if args.provider.is_some() {
-        choice.provider = args.provider;
+        options.provider = args.provider;
     }
-    let survey = fabric::survey(&choice)?;
+    let survey = fabric::survey(&options.choice())?;
     let machine = Machine::gather();
     let written = match args.json {
         true => write_json(&survey, &machine),
@@ -61,7 +64,7 @@ pub fn run(args: InfoArgs) -> Result<(), InfoError> {
         other => other?,
     }
     if survey.chosen.is_none() {
-        let asked = choice.provider.map(|p| format!(" (provider {p} was asked for)"));
+        let asked = options.provider.map(|p| format!(" (provider {p} was asked for)"));
         return Err(InfoError::NothingUsable(asked.unwrap_or_default()));
     }
     Ok(())
@@ -395,7 +398,7 @@ mod tests {
 
     #[test]
     fn rows_are_one_per_provider_with_the_chosen_one_in_front_of_its_twins() {
-        let survey = fabric::survey(&Choice::default()).expect("libfabric answers");
+        let survey = fabric::survey(&fabric::Choice::default()).expect("libfabric answers");
         let rows = one_per_provider(&survey.candidates);
         for (i, row) in rows.iter().enumerate() {
             let twin = rows[..i].iter().any(|other| {
@@ -411,7 +414,7 @@ mod tests {
 
     #[test]
     fn every_verdict_is_told_with_its_reason() {
-        let survey = fabric::survey(&Choice::default()).expect("libfabric answers");
+        let survey = fabric::survey(&fabric::Choice::default()).expect("libfabric answers");
         for candidate in &survey.candidates {
             let json = candidate_json(candidate);
             assert!(["chosen", "usable", "rejected"].contains(&json["verdict"].as_str().unwrap_or_default()));

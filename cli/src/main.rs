@@ -36,30 +36,35 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TRIHOP_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    trihop::transport::fabric::restore_signals();
+    let filter = match std::env::var("TRIHOP_LOG") {
+        Err(_) => tracing_subscriber::EnvFilter::new("warn"),
+        Ok(text) => match tracing_subscriber::EnvFilter::try_new(&text) {
+            Ok(filter) => filter,
+            Err(error) => return refuse(&format!("TRIHOP_LOG: `{text}` is no log filter: {error}")),
+        },
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
-    let outcome: Result<i32, Box<dyn std::error::Error>> = match Cli::parse().command {
-        Command::Info(args) => info::run(args).map(|()| 0).map_err(Into::into),
-        Command::Run(args) => run::run(args).or_else(|error| {
-            eprintln!("trihop: {error}");
-            Ok(error.exit_status())
-        }),
-        Command::Exchange(args) => exchange::run(args).or_else(|error| {
-            eprintln!("trihop: {error}");
-            Ok(error.exit_status())
-        }),
-        Command::Bench(args) => bench::run(args).map_err(Into::into),
-        Command::Partition(args) => partition::run(args).map_err(Into::into),
+    let outcome = match Cli::parse().command {
+        Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
+        Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Bench(args) => bench::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Partition(args) => partition::run(args).map_err(|e| (e.to_string(), e.exit_status())),
     };
     match outcome {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
-        Err(error) => {
-            eprintln!("trihop: {error}");
-            ExitCode::FAILURE
+        Err((text, status)) => {
+            eprintln!("trihop: {text}");
+            ExitCode::from(u8::try_from(status).unwrap_or(1))
         }
     }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("trihop: {why}");
+    ExitCode::from(2)
 }

@@ -220,7 +220,7 @@ fn impossible_sizes_and_shapes_are_refused() {
         ("p2p --nodes 1", "two ranks of two nodes"),
     ] {
         let (status, stdout, stderr) = bench(arguments);
-        assert_eq!(status, Some(1), "{arguments}: {stdout}\n{stderr}");
+        assert_eq!(status, Some(2), "{arguments}: {stdout}\n{stderr}");
         assert!(stderr.contains(said), "{arguments}: {stderr}");
     }
 }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use trihop_transport::bootstrap::Launcher;
+use trihop_transport::fabric::Choice;
 use trihop_transport::link::Mover;
 
 use crate::error::{Error, Result};
@@ -28,6 +29,8 @@ pub struct StreamOptions {
     pub remote_buftarget_bytes: usize,
     /// Records that may wait for an application without a handler. Default 4,096 (one run always may).
     pub deliverq_max: usize,
+    /// Bytes that may wait for an application without a handler. Default 16 MiB (one run or record always may).
+    pub deliverq_bytes: usize,
     /// Longest time in microseconds that a partial run or batch waits while its rank makes progress. Default 100.
     pub linger_us: u64,
     /// Size of a run, header included, in bytes. Default 1,024; at most a quarter of a lane.
@@ -63,6 +66,7 @@ impl Default for StreamOptions {
             remote_maxrpc: 4,
             remote_buftarget_bytes: 65536,
             deliverq_max: 4096,
+            deliverq_bytes: 16 << 20,
             linger_us: 100,
             run_bytes: 1024,
             run_table_bytes: 256 << 10,
@@ -119,12 +123,11 @@ impl Default for Options {
 }
 
 /// Variables that belong to the launcher, the command line or the logs, not to [`Options`].
-const NOT_OPTIONS: [&str; 9] = [
+const NOT_OPTIONS: [&str; 8] = [
     "BOOT_FD",
     "RANK",
     "SIZE",
     "NODE_SIZES",
-    "NODE",
     "IO",
     "SEED",
     "LOG",
@@ -133,7 +136,7 @@ const NOT_OPTIONS: [&str; 9] = [
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
-    pub const NAMES: [&'static str; 26] = [
+    pub const NAMES: [&'static str; 27] = [
         "origin_maxrpc",
         "origin_buftarget_bytes",
         "relay_maxrpc",
@@ -141,6 +144,7 @@ impl Options {
         "remote_maxrpc",
         "remote_buftarget_bytes",
         "deliverq_max",
+        "deliverq_bytes",
         "linger_us",
         "run_bytes",
         "run_table_bytes",
@@ -167,7 +171,21 @@ impl Options {
     /// # Errors
     /// An unknown `TRIHOP_*` variable (with the nearest name) or an impossible value.
     pub fn from_env() -> Result<Self> {
-        Self::from_variables(std::env::vars())
+        let mut variables = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            // Names of ours are plain text; a value that is not is refused, other people's are none of our business.
+            let Some(name) = name
+                .to_str()
+                .filter(|n| n.starts_with("TRIHOP_") || *n == "FI_PROVIDER")
+            else {
+                continue;
+            };
+            let text = value
+                .to_str()
+                .ok_or_else(|| Error::config(name, "the value is not UTF-8"))?;
+            variables.push((name.to_owned(), text.to_owned()));
+        }
+        Self::from_variables(variables)
     }
 
     /// As [`Options::from_env`], from any list of variables.
@@ -178,8 +196,12 @@ impl Options {
         let mut options = Self::default();
         let mut fi_provider = None;
         for (name, value) in variables {
-            if name == "FI_PROVIDER" && !value.is_empty() {
-                fi_provider = Some(value);
+            if value.is_empty() {
+                continue; // as if it were not set
+            }
+            if name == "FI_PROVIDER" {
+                // A list or an exclusion filters inside libfabric, and the scores decide among what is left.
+                fi_provider = (!value.starts_with('^') && !value.contains(',')).then_some(value);
                 continue;
             }
             let Some(key) = name.strip_prefix("TRIHOP_") else {
@@ -222,6 +244,7 @@ impl Options {
             "remote_maxrpc" => stream.remote_maxrpc = number(key, value)?,
             "remote_buftarget_bytes" => stream.remote_buftarget_bytes = number(key, value)?,
             "deliverq_max" => stream.deliverq_max = number(key, value)?,
+            "deliverq_bytes" => stream.deliverq_bytes = number(key, value)?,
             "linger_us" => stream.linger_us = number(key, value)?,
             "run_bytes" => stream.run_bytes = number(key, value)?,
             "run_table_bytes" => stream.run_table_bytes = number(key, value)?,
@@ -234,7 +257,11 @@ impl Options {
             "receive_pool_bytes" => stream.receive_pool_bytes = number(key, value)?,
             "small_slot_bytes" => stream.small_slot_bytes = number(key, value)?,
             "launcher" => {
-                self.launcher = Some(value.parse().map_err(|e| Error::config(key, format!("{e}")))?);
+                let parsed = value.parse::<Launcher>();
+                self.launcher = Some(parsed.map_err(|e| match e {
+                    trihop_transport::Error::Config { why, .. } => Error::config(key, why),
+                    other => Error::config(key, other.to_string()),
+                })?);
             }
             "provider" => self.provider = Some(value.to_owned()),
             "interface" => self.interface = Some(value.to_owned()),
@@ -261,14 +288,21 @@ impl Options {
             "bootstrap_timeout_ms" => self.bootstrap_timeout_ms = number(key, value)?,
             "peer_timeout_ms" => self.peer_timeout_ms = number(key, value)?,
             _ => {
+                let likeness = |name: &&str| (strsim::jaro_winkler(name, key) * 1000.0) as u32;
                 let nearest = Self::NAMES
-                    .iter()
-                    .max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
-                let nearest = nearest.expect("the list is not empty");
-                return Err(Error::config(
-                    key,
-                    format!("no such option; the nearest is `{nearest}`"),
-                ));
+                    .into_iter()
+                    .max_by_key(likeness)
+                    .filter(|n| likeness(n) > 800);
+                let why = match nearest {
+                    Some(name) => {
+                        format!(
+                            "no such option; the nearest is `{name}` (TRIHOP_{})",
+                            name.to_uppercase()
+                        )
+                    }
+                    None => "no such option; the README and `Options` list them all".to_owned(),
+                };
+                return Err(Error::config(key, why));
             }
         }
         Ok(())
@@ -280,6 +314,10 @@ impl Options {
     /// [`Error::Config`], with the option and the possible values.
     pub fn check(&self) -> Result<()> {
         self.stream.check()?;
+        if self.loopback && self.interface.is_some() {
+            let why = "simulated nodes use the loopback interface only; unset one of TRIHOP_INTERFACE and TRIHOP_LOOPBACK";
+            return Err(Error::config("interface", why));
+        }
         if let Some(bytes) = self.eager_bytes {
             range("eager_bytes", bytes, 192, 16 << 20)?;
         }
@@ -290,6 +328,18 @@ impl Options {
             86_400_000,
         )?;
         range("peer_timeout_ms", self.peer_timeout_ms as usize, 1, usize::MAX)
+    }
+
+    /// What these options ask of libfabric.
+    pub fn choice(&self) -> Choice {
+        Choice {
+            provider: self.provider.clone(),
+            interface: self.interface.clone(),
+            eager_bytes: self.eager_bytes,
+            mover: self.mover,
+            loopback_only: self.loopback,
+            ..Choice::default()
+        }
     }
 
     /// `bootstrap_timeout_ms` as a duration.
@@ -322,6 +372,7 @@ impl StreamOptions {
         range("relay_buftarget_bytes", self.relay_buftarget_bytes, 1, 1 << 20)?;
         range("remote_buftarget_bytes", self.remote_buftarget_bytes, 1, 16 << 20)?;
         range("deliverq_max", self.deliverq_max, 1, u32::MAX as usize)?;
+        range("deliverq_bytes", self.deliverq_bytes, 1, 1 << 40)?;
         range("linger_us", self.linger_us as usize, 0, 10_000_000)?;
         range("run_bytes", self.run_bytes, 24, 16384)?;
         range("run_table_bytes", self.run_table_bytes, self.run_bytes, 1 << 30)?;
@@ -371,8 +422,21 @@ mod tests {
             (options.stream.remote_maxrpc, options.mover),
             (9, Some(Mover::Read))
         );
-        let options = from(&[("FI_PROVIDER", "shm")]).unwrap();
+        let options = from(&[("FI_PROVIDER", "shm"), ("TRIHOP_PROVIDER", "")]).unwrap();
         assert_eq!(options.provider.as_deref(), Some("shm"));
+        assert_eq!(
+            from(&[("FI_PROVIDER", "^shm")]).unwrap().provider,
+            None,
+            "left to libfabric"
+        );
+        assert_eq!(
+            from(&[("FI_PROVIDER", "net,tcp")]).unwrap().provider,
+            None,
+            "left to libfabric"
+        );
+        assert!(from(&[("TRIHOP_LOOPBACK", "1"), ("TRIHOP_INTERFACE", "eth0")]).is_err());
+        let text = from(&[("TRIHOP_FOO", "1")]).unwrap_err().to_string();
+        assert!(!text.contains("nearest"), "{text}");
     }
 
     #[test]

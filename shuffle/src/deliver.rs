@@ -1,6 +1,6 @@
 //! Delivery: whole runs to a handler in place, or into a bounded queue from which the application takes them.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 
 use trihop_transport::protocol::wire::{
@@ -9,8 +9,9 @@ use trihop_transport::protocol::wire::{
 use trihop_transport::topology::Rank;
 use zerocopy::FromBytes;
 
+use crate::config::StreamOptions;
 use crate::engine::outbound::Outbound;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A record as its receiver sees it.
 #[derive(Debug, Clone, Copy)]
@@ -42,12 +43,19 @@ impl<'a> Outbox<'a> {
     /// # Errors
     /// [`crate::Error::WouldBlock`] when the spill is full too, and the errors of a bad rank or length.
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        self.outbound.borrow_mut().send_or_spill(target, kind, bytes)
+        borrow(self.outbound)?.send_or_spill(target, kind, bytes)
     }
 
     pub(crate) fn push_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        self.outbound.borrow_mut().push_or_spill(target, item)
+        borrow(self.outbound)?.push_or_spill(target, item)
     }
+}
+
+/// The sending side of a stream, unless a reservation holds it.
+pub(crate) fn borrow(outbound: &RefCell<Outbound>) -> Result<RefMut<'_, Outbound>> {
+    outbound
+        .try_borrow_mut()
+        .map_err(|_| Error::Nested("a call with an open reservation"))
 }
 
 /// What arrived for this rank.
@@ -69,13 +77,15 @@ pub(crate) enum Sink<'h> {
     Closed,
 }
 
-/// Deliveries that wait for the application, at most `deliverq_max` records (one run always may).
+/// Deliveries that wait for the application, at most `deliverq_max` records and `deliverq_bytes` (one run always may).
 #[derive(Debug)]
 pub(crate) struct DeliveryQueue {
     entries: VecDeque<Entry>,
     spare: Vec<Vec<u64>>,
     records: usize,
+    bytes: usize,
     limit_records: usize,
+    limit_bytes: usize,
     /// A run was turned away since something was last taken.
     refused: bool,
 }
@@ -93,14 +103,21 @@ struct Entry {
 const SPARE_BUFFERS: usize = 64;
 
 impl DeliveryQueue {
-    pub fn new(limit_records: usize) -> Self {
+    pub fn new(options: &StreamOptions) -> Self {
         Self {
             entries: VecDeque::new(),
             spare: Vec::new(),
             records: 0,
-            limit_records,
+            bytes: 0,
+            limit_records: options.deliverq_max,
+            limit_bytes: options.deliverq_bytes,
             refused: false,
         }
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Records that wait.
@@ -108,16 +125,18 @@ impl DeliveryQueue {
         self.records
     }
 
-    /// Whether a run of `count` records may come.
-    pub fn admit(&mut self, count: usize) -> bool {
-        let admitted = self.records == 0 || self.records + count <= self.limit_records;
+    /// Whether a delivery of `count` records of together `bytes` may come; into an empty queue always.
+    pub fn admit(&mut self, count: usize, bytes: usize) -> bool {
+        let fits = self.records + count <= self.limit_records && self.bytes + bytes <= self.limit_bytes;
+        let admitted = self.records == 0 || fits;
         self.refused |= !admitted;
         admitted
     }
 
     /// Whether something waits for room that only taking makes: the queue is full, or too full for the next run.
     pub fn is_blocked(&self) -> bool {
-        self.refused || self.records > 0 && self.records >= self.limit_records
+        self.refused
+            || (self.records > 0 && (self.records >= self.limit_records || self.bytes >= self.limit_bytes))
     }
 
     /// Copies a delivery.
@@ -137,6 +156,7 @@ impl DeliveryQueue {
             whole,
         });
         self.records += records;
+        self.bytes += bytes.len();
     }
 
     /// Gives the oldest delivery to `take`; false when there is none.
@@ -155,6 +175,7 @@ impl DeliveryQueue {
             None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
         };
         self.records -= entry.records;
+        self.bytes -= entry.bytes;
         if self.spare.len() < SPARE_BUFFERS && entry.bytes <= 65536 {
             self.spare.push(entry.words);
         }
@@ -204,6 +225,11 @@ impl Reassembly {
     /// Bytes that records in reassembly will take when they are whole.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved_bytes
+    }
+
+    /// Length of the record that this feeder's fragments make up, 0 when none is in reassembly.
+    pub fn record_bytes(&self, feeder: usize) -> usize {
+        self.partials[feeder].as_ref().map_or(0, |p| p.total)
     }
 
     /// Takes one fragment.
@@ -294,16 +320,20 @@ mod tests {
 
     #[test]
     fn a_queue_that_turned_a_run_away_is_blocked_until_something_is_taken() {
-        let mut queue = DeliveryQueue::new(3);
+        let options = StreamOptions {
+            deliverq_max: 3,
+            ..StreamOptions::default()
+        };
+        let mut queue = DeliveryQueue::new(&options);
         let record = Delivery::Record {
             source: 1,
             kind: 2,
             bytes: b"abc",
         };
-        assert!(queue.admit(9), "one run always may come");
+        assert!(queue.admit(9, 72), "one run always may come");
         queue.push(&record);
         assert!(!queue.is_blocked());
-        assert!(queue.admit(2) && !queue.admit(3));
+        assert!(queue.admit(2, 16) && !queue.admit(3, 24));
         assert!(
             queue.is_blocked(),
             "there is room for a record, but not for the run that waits"
@@ -311,7 +341,7 @@ mod tests {
         assert!(queue.pop(2, |_| Ok(())).unwrap());
         assert!(!queue.is_blocked() && !queue.pop(2, |_| Ok(())).unwrap());
         for _ in 0..3 {
-            assert!(queue.admit(1));
+            assert!(queue.admit(1, 8));
             queue.push(&record);
         }
         assert!(queue.is_blocked(), "full");

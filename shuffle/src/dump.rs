@@ -25,8 +25,7 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
         stats.sent, stats.delivered, stats.would_block, stats.blocked_deliveries
     )?;
     let mut bound = 0usize;
-    {
-        let out = core.out.borrow();
+    if let Ok(out) = core.out.try_borrow() {
         writeln!(
             writer,
             "  open runs: {} in a table of {} bytes",
@@ -79,6 +78,8 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             out.runs.bytes(),
             core.options.spill_bytes
         )?;
+    } else {
+        write!(writer, "  (the sending side is in use by an open reservation)")?;
     }
     match core.inbound.try_borrow() {
         Ok(inbound) => {
@@ -117,9 +118,11 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             Sink::Handler(_) => writeln!(writer, "  delivery: handler")?,
             Sink::Queue(queue) => writeln!(
                 writer,
-                "  delivery queue: {} of {} records",
+                "  delivery queue: {} of {} records, {} of {} bytes",
                 queue.records(),
-                core.options.deliverq_max
+                core.options.deliverq_max,
+                queue.bytes(),
+                core.options.deliverq_bytes
             )?,
             Sink::Closed => writeln!(writer, "  delivery: shut down")?,
         }

@@ -368,13 +368,8 @@ impl Drop for Job<'_> {
 
 fn open_link(options: &Options, nodes: u32) -> Result<Box<dyn Link>> {
     let choice = fabric::Choice {
-        provider: options.provider.clone(),
-        interface: options.interface.clone(),
-        eager_bytes: options.eager_bytes,
-        mover: options.mover,
-        loopback_only: options.loopback,
         universe: Some((nodes as usize).max(16)),
-        ..fabric::Choice::default()
+        ..options.choice()
     };
     Ok(fabric::open(&choice)?)
 }

@@ -9,7 +9,7 @@ use trihop_transport::topology::Rank;
 
 use crate::collective::{Operation, Reduce};
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, DeliveryQueue, Message, Outbox, Sink};
+use crate::deliver::{Delivery, DeliveryQueue, Message, Outbox, Sink, borrow};
 use crate::dump;
 use crate::engine::Core;
 use crate::engine::outbound::Outbound;
@@ -45,10 +45,7 @@ impl<'h> Handle<'h> {
 
     #[inline]
     pub fn outbound(&self) -> Result<RefMut<'_, Outbound>> {
-        self.core
-            .out
-            .try_borrow_mut()
-            .map_err(|_| Error::Nested("a call with an open reservation"))
+        borrow(&self.core.out)
     }
 
     /// Tries `send` until it is taken, with progress in between.
@@ -106,6 +103,7 @@ impl<'h> Handle<'h> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a flush"));
         }
+        drop(self.outbound()?);
         let mut flush = Flush::begin(queues, &self.core);
         let urgent = self.core.urgent.replace(true);
         let outcome = self.job.wait(|| {
@@ -124,6 +122,7 @@ impl<'h> Handle<'h> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a fence"));
         }
+        drop(self.outbound()?);
         let mut fence = self.core.fence.take().unwrap_or_default();
         let outcome = self.job.wait(|| {
             if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {
@@ -143,6 +142,7 @@ impl<'h> Handle<'h> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a barrier"));
         }
+        drop(self.outbound()?);
         let begin = || {
             let sum = Operation::Reduce(Reduce::Sum);
             self.job
@@ -207,7 +207,7 @@ pub struct ShuffleBuilder<'h> {
 impl<'h> ShuffleBuilder<'h> {
     pub(crate) fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
         let options = job.options.stream.clone();
-        let sink = Sink::Queue(DeliveryQueue::new(options.deliverq_max));
+        let sink = Sink::Queue(DeliveryQueue::new(&options));
         Self {
             job,
             name: name.to_owned(),
@@ -219,7 +219,7 @@ impl<'h> ShuffleBuilder<'h> {
     /// Options of this shuffle instead of the job's.
     pub fn options(mut self, options: StreamOptions) -> Self {
         if let Sink::Queue(queue) = &mut self.sink {
-            *queue = DeliveryQueue::new(options.deliverq_max);
+            *queue = DeliveryQueue::new(&options);
         }
         self.options = options;
         self
@@ -411,7 +411,7 @@ impl<'h> Shuffle<'h> {
         self.handle.barrier()
     }
 
-    /// Counters of this rank.
+    /// Counters of this rank. While a reservation of another handle is open, those of the sending side are 0.
     pub fn stats(&self) -> Stats {
         self.handle.core.snapshot()
     }
@@ -495,5 +495,60 @@ impl Drop for Reservation<'_, '_> {
         if let Some(Space::InPlace(mut out)) = self.space.take() {
             out.retract(self.target, self.bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Job, Options};
+    use trihop_transport::bootstrap::Launcher;
+
+    #[test]
+    fn reservations_become_records_in_place_and_are_safe_to_drop_or_forget() {
+        let heard = std::cell::RefCell::new(Vec::new());
+        let options = Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        };
+        let job = Job::start(options).unwrap();
+        let open = |name: &str| {
+            job.shuffle(name)
+                .handler(|m, _| heard.borrow_mut().push((m.kind, m.bytes.to_vec())))
+                .open()
+                .unwrap()
+        };
+        let mut shuffle = open("reserved");
+        for (kind, bytes) in [(1u32, 0usize), (2, 5), (3, 900), (4, 5000), (5, 100_000)] {
+            let mut space = shuffle.reserve(Rank(0), kind, bytes).unwrap();
+            assert_eq!(space.len(), bytes);
+            space.fill(kind as u8);
+            space.commit().unwrap();
+            let mut dropped = shuffle.reserve(Rank(0), 99, bytes).unwrap();
+            dropped.fill(99);
+        }
+        assert!(matches!(
+            shuffle.reserve(Rank(1), 0, 8),
+            Err(Error::Rank { rank: 1, size: 1 })
+        ));
+        shuffle.fence().unwrap();
+        let expected: Vec<_> = [(1u32, 0usize), (2, 5), (3, 900), (4, 5000), (5, 100_000)]
+            .map(|(kind, bytes)| (kind, vec![kind as u8; bytes]))
+            .into();
+        assert_eq!(*heard.borrow(), expected);
+
+        let mut held = open("forgotten");
+        let other = held.clone();
+        std::mem::forget(held.reserve(Rank(0), 0, 8).unwrap());
+        assert!(matches!(other.send(Rank(0), 0, b"x"), Err(Error::Nested(_))));
+        assert!(matches!(
+            other.outbox().send(Rank(0), 0, b"x"),
+            Err(Error::Nested(_))
+        ));
+        assert!(matches!(other.fence(), Err(Error::Nested(_))));
+        assert!(matches!(other.flush_origin(), Err(Error::Nested(_))));
+        assert!(matches!(other.poll(), Err(Error::Nested(_))));
+        assert_eq!(other.stats().sent, 0);
+        other.dump(&mut Vec::new()).unwrap();
     }
 }

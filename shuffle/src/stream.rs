@@ -68,7 +68,7 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
             assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");
         }
         let options = job.options.stream.clone();
-        let sink = Sink::Queue(DeliveryQueue::new(options.deliverq_max));
+        let sink = Sink::Queue(DeliveryQueue::new(&options));
         Self {
             job,
             name: name.to_owned(),
@@ -81,7 +81,7 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
     /// Options of this stream instead of the job's.
     pub fn options(mut self, options: StreamOptions) -> Self {
         if let Sink::Queue(queue) = &mut self.sink {
-            *queue = DeliveryQueue::new(options.deliverq_max);
+            *queue = DeliveryQueue::new(&options);
         }
         self.options = options;
         self

@@ -29,6 +29,16 @@ impl Seen {
     }
 }
 
+/// Refuses sizes that it cannot measure.
+pub fn check(args: &BenchArgs) -> Result<(), Error> {
+    if let Some(size) = args.size.iter().find(|&&s| s < 8) {
+        return Err(Error::Size(format!(
+            "a2a messages carry a checked word of 8 bytes; {size} is less"
+        )));
+    }
+    Ok(())
+}
+
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let sizes = if args.size.is_empty() {
@@ -36,11 +46,6 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     } else {
         args.size.clone()
     };
-    if let Some(size) = sizes.iter().find(|&&s| s < 8) {
-        return Err(Error::Size(format!(
-            "a2a messages carry a checked word of 8 bytes; {size} is less"
-        )));
-    }
     let seen = Seen::default();
     let job = Job::start(options)?;
     let mut first = true;

@@ -22,13 +22,18 @@ impl Random {
     }
 }
 
-/// Runs the benchmark on this rank.
-pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+/// Refuses sizes that it cannot measure.
+pub fn check(args: &BenchArgs) -> Result<(), Error> {
     if args.size.iter().any(|&s| s != 8) {
         return Err(Error::Size(
             "histo has items of 8 bytes; `a2a` takes other sizes".into(),
         ));
     }
+    Ok(())
+}
+
+/// Runs the benchmark on this rank.
+pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let counts = args.count.map_or(vec![1_000_000, 5_000_000], |c| vec![c]);
     let table = vec![Cell::new(0u64); TABLE as usize];
     let outside = Cell::new(0u64);

@@ -31,6 +31,20 @@ pub enum Name {
 }
 
 impl Name {
+    /// Refuses what cannot be measured before any rank is started.
+    fn check_shape(self, (ranks, nodes): (u32, u32)) -> Result<(), Error> {
+        let wanted = match self {
+            Self::Ring if nodes != 1 => "ring is between two ranks of one node",
+            Self::P2p if nodes != 2 => "p2p is between two ranks of two nodes",
+            Self::Ring | Self::P2p if ranks != 2 => {
+                let why = format!("{} is between two ranks, this job has {ranks}", self.text());
+                return Err(Error::Shape(why));
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Shape(wanted.to_owned()))
+    }
+
     fn text(self) -> &'static str {
         match self {
             Self::Ring => "ring",
@@ -70,6 +84,12 @@ pub struct BenchArgs {
     /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most)
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
+    /// Route of the messages
+    #[arg(long, value_enum, default_value = "three-hop")]
+    pub route: RouteName,
+    /// Who sits in the representative's seat
+    #[arg(long, value_enum, default_value = "inline")]
+    pub seat: Seat,
     /// Measured repetitions after the warm-up
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u32).range(3..))]
     pub reps: u32,
@@ -112,6 +132,31 @@ pub enum Error {
     Executable(#[source] std::io::Error),
 }
 
+impl Error {
+    /// Exit status of a process that ends by this error: 2 for options, 1 for everything else.
+    pub fn exit_status(&self) -> i32 {
+        match self {
+            Self::Size(_) | Self::Shape(_) | Self::Library(trihop::Error::Config { .. }) => 2,
+            Self::Run(error) => error.exit_status(),
+            _ => 1,
+        }
+    }
+}
+
+/// Route of the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RouteName {
+    /// Source, its representative, the target's representative, target
+    ThreeHop,
+}
+
+/// Who sits in the representative's seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Seat {
+    /// The ranks themselves
+    Inline,
+}
+
 /// Runs the benchmark, or starts the ranks that do.
 ///
 /// # Errors
@@ -121,10 +166,26 @@ pub fn run(args: BenchArgs) -> Result<i32, Error> {
         args.ranks.unwrap_or(args.name.shape().0),
         args.nodes.unwrap_or(args.name.shape().1),
     );
-    if bootstrap::detect(None)? == Launcher::Single && shape != (1, 1) {
-        return start_ranks(&args, shape);
+    let mut options = Options::from_env()?;
+    match args.name {
+        Name::Ring | Name::P2p => {
+            pair::sizes(&args.size, &[], args.name.text())?;
+        }
+        Name::Histo => histo::check(&args)?,
+        Name::A2a => a2a::check(&args)?,
     }
-    let options = Options::from_env()?;
+    if bootstrap::detect(options.launcher)? == Launcher::Single {
+        args.name.check_shape(shape)?;
+        if shape != (1, 1) {
+            return start_ranks(&args, shape);
+        }
+    } else if args.ranks.is_some() || args.nodes.is_some() || args.netns {
+        let why = "this is a rank of a job already; --ranks, --nodes and --netns are for starting one";
+        return Err(Error::Shape(why.to_owned()));
+    }
+    if args.provider.is_some() {
+        options.provider.clone_from(&args.provider);
+    }
     match args.name {
         Name::Ring => ring::run(&args, options)?,
         Name::P2p => p2p::run(&args, options)?,

@@ -201,7 +201,7 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 /// Field of `StreamOptions`, its long option, what it means.
-const QUEUES: [(&str, &str, &str); 18] = [
+const QUEUES: [(&str, &str, &str); 19] = [
     (
         "origin_maxrpc",
         "origin-maxrpc",
@@ -236,6 +236,11 @@ const QUEUES: [(&str, &str, &str); 18] = [
         "deliverq_max",
         "deliverq-max",
         "Records that may wait for an application without a handler",
+    ),
+    (
+        "deliverq_bytes",
+        "deliverq-bytes",
+        "Bytes that may wait for an application without a handler",
     ),
     (
         "linger_us",

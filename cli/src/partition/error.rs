@@ -59,4 +59,12 @@ impl Error {
             source: source.into(),
         }
     }
+
+    /// Exit status of a process that ends by this error: 2 for options, 1 for everything else.
+    pub fn exit_status(&self) -> i32 {
+        match self {
+            Self::Usage(_) | Self::Engine(trihop::Error::Config { .. }) => 2,
+            _ => 1,
+        }
+    }
 }

@@ -141,6 +141,12 @@ impl Job {
             Some(networks) => set(ENV_INTERFACE, networks.address(node).to_string()),
             None => set(ENV_LOOPBACK, "1".into()),
         }
+        // Debian's libfabric brings libraries that turn signals into exit status 1 unless they are told not to.
+        for name in ["IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE"] {
+            if std::env::var_os(name).is_none() {
+                set(name, "1".into());
+            }
+        }
         let prefix = (self.spec.output != OutputMode::Plain).then(|| format!("[{rank}] "));
         let start = Start {
             command: &self.spec.command,

@@ -351,7 +351,13 @@ impl<'h> Core<'h> {
         let records = usize::from(run.header.count).max(1);
         let admitted = match sink {
             Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
-            Sink::Queue(queue) => queue.admit(records),
+            Sink::Queue(queue) => {
+                let bytes = match run.is_fragment() {
+                    true => reassembly.record_bytes(feeder.0 as usize),
+                    false => run.frame.len(),
+                };
+                queue.admit(records, bytes)
+            }
             Sink::Closed => true,
         };
         if !admitted {
@@ -460,11 +466,14 @@ impl<'h> Core<'h> {
     /// Counters of this moment.
     pub fn snapshot(&self) -> Stats {
         let mut stats = self.stats.borrow().clone();
-        let out = self.out.borrow();
+        stats.delivered = self.delivered.get();
+        // An open reservation of another handle holds the sending side; its counters are 0 then.
+        let Ok(out) = self.out.try_borrow() else {
+            return stats;
+        };
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;
-        stats.delivered = self.delivered.get();
         stats.origin_frames = out.queues.origin.iter().map(|l| l.frames).sum();
         stats.relay_frames = out.queues.relay.iter().map(|l| l.frames).sum();
         stats.remote_frames = out.queues.remotes.iter().map(|r| r.frames).sum();

@@ -20,9 +20,11 @@ mod mr;
 mod opened;
 mod operations;
 pub mod quirks;
+mod signals;
 mod survey;
 
 pub use choice::Choice;
+pub use signals::restore_signals;
 pub use survey::{Candidate, CandidateLimits, Survey, Verdict};
 
 use crate::error::Result;
