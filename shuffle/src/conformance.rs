@@ -127,7 +127,7 @@ impl World {
                 return endpoint.system_sink();
             }
             if !handler {
-                return Sink::Queue(DeliveryQueue::new(&options));
+                return Sink::Queue(DeliveryQueue::new(options));
             }
             let seen = Rc::clone(seen);
             let own = endpoint.topology.rank().0;
