@@ -68,4 +68,4 @@ echo "verbs: all steps passed over $provider"
 STEPS
 chmod 755 "$stage/steps"
 
-tools/verbs-vm.sh --share "$stage" --mem 2048 --hugepages 64 --timeout 900 "$@" -- ./steps
+tools/verbs-vm.sh --share "$stage" --mem 6144 --hugepages 64 --timeout 900 "$@" -- ./steps

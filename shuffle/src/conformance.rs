@@ -562,7 +562,9 @@ fn the_same_schedules_hold_over_libfabric() {
                     ..fabric::Choice::default()
                 })
             };
-            run_schedules(8, true, 20, fabric);
+            // What verbs;ofi_rxm opens it keeps until the process ends (see its quirk), so it gets fewer jobs.
+            let jobs = if provider.starts_with("verbs") { 4 } else { 8 };
+            run_schedules(jobs, true, 20, fabric);
         }
     }
 }
