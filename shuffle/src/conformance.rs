@@ -131,7 +131,7 @@ impl World {
             }
             let seen = Rc::clone(seen);
             let own = endpoint.topology.rank().0;
-            Sink::Handler(Box::new(move |delivery, outbox| {
+            Sink::Handler(Box::new(move |delivery, _, outbox| {
                 let mut one = |source: u32, kind: u32, bytes: &[u8]| {
                     if kind >> 31 == 1 {
                         note(&seen, source | 1 << 31, kind & 0x7fff_ffff, bytes);
@@ -145,6 +145,11 @@ impl World {
                         }
                     }
                 };
+                let records = if let Delivery::Run(run) = &delivery {
+                    usize::from(run.header.count)
+                } else {
+                    1
+                };
                 match delivery {
                     Delivery::Run(run) => {
                         for record in run.records() {
@@ -154,13 +159,13 @@ impl World {
                     }
                     Delivery::Record { source, kind, bytes } => one(source, kind, bytes),
                 }
-                Ok(())
+                Ok(records)
             }))
         };
         let mut cores: Vec<Rc<Core<'static>>> = Vec::new();
         for system in [true, false] {
             let options = if system {
-                Endpoint::system_options(options)
+                Endpoint::system_options()
             } else {
                 options.clone()
             };

@@ -28,14 +28,33 @@ pub struct Message<'a> {
 ///
 /// What finds no room goes to a bounded spill, which leaves before the application's own sends. Delivery pauses while
 /// less than `handler_reserve_bytes` of the spill are free, so that a handler that sends no more than that per call
-/// never meets [`crate::Error::WouldBlock`].
+/// never meets [`crate::Error::WouldBlock`]. That holds for sends on the stream that is being delivered; another stream's
+/// [`crate::Shuffle::outbox`] may be full.
 pub struct Outbox<'a> {
     outbound: &'a RefCell<Outbound>,
+    reserve_bytes: usize,
 }
 
 impl<'a> Outbox<'a> {
     pub(crate) fn new(outbound: &'a RefCell<Outbound>) -> Self {
-        Self { outbound }
+        Self {
+            outbound,
+            reserve_bytes: 0,
+        }
+    }
+
+    pub(crate) fn with_reserve(outbound: &'a RefCell<Outbound>, reserve_bytes: usize) -> Self {
+        Self {
+            outbound,
+            reserve_bytes,
+        }
+    }
+
+    /// Whether the spill has room for what one more call of a handler may send.
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.outbound
+            .try_borrow()
+            .is_ok_and(|out| out.spill.free_bytes() >= self.reserve_bytes)
     }
 
     /// Sends a record, or spills it.
@@ -66,8 +85,10 @@ pub(crate) enum Delivery<'a> {
     Record { source: u32, kind: u32, bytes: &'a [u8] },
 }
 
-/// A handler as the engine calls it: once per run, never once per record.
-pub(crate) type Handler<'h> = Box<dyn FnMut(Delivery<'_>, &mut Outbox<'_>) -> Result<(), BadRun> + 'h>;
+/// A handler as the engine calls it: once per run, never once per record. Takes the number of records that are done
+/// already, returns the number that are done now: fewer than all where it paused for want of spill.
+pub(crate) type Handler<'h> =
+    Box<dyn FnMut(Delivery<'_>, usize, &mut Outbox<'_>) -> Result<usize, BadRun> + 'h>;
 
 /// Where deliveries go.
 pub(crate) enum Sink<'h> {
@@ -169,13 +190,13 @@ impl DeliveryQueue {
             return Ok(false);
         };
         self.refused = false;
+        self.records -= entry.records;
+        self.bytes -= entry.bytes;
         let bytes = &zerocopy::IntoBytes::as_bytes(&entry.words[..])[..entry.bytes];
         let taken = match entry.whole {
             Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
             None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
         };
-        self.records -= entry.records;
-        self.bytes -= entry.bytes;
         if self.spare.len() < SPARE_BUFFERS && entry.bytes <= 65536 {
             self.spare.push(entry.words);
         }

@@ -93,14 +93,15 @@ impl Prepared {
     /// What must be equal on all ranks, as one word.
     pub fn agreement(&self, eager_bytes: usize) -> u64 {
         let text = format!(
-            "{}/{}/{}/{:?}/{}/{}/{}",
+            "{}/{}/{}/{:?}/{}/{}/{}/{}",
             self.id,
             self.name,
             self.item_bytes,
             self.shape,
             self.options.remote_maxrpc,
             self.options.small_slot_bytes,
-            eager_bytes
+            self.options.max_message_bytes,
+            eager_bytes,
         );
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
             (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
@@ -121,6 +122,8 @@ pub(crate) struct Endpoint<'h> {
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
+    /// Receives that all streams have posted together.
+    posted: Cell<usize>,
     pub collectives: RefCell<Collectives>,
     heard: Heard,
     next_stream: Cell<u16>,
@@ -145,6 +148,7 @@ impl<'h> Endpoint<'h> {
             streams: RefCell::default(),
             completions: RefCell::new(Vec::with_capacity(64)),
             busy: Cell::new(false),
+            posted: Cell::new(0),
             collectives,
             heard: Rc::default(),
             next_stream: Cell::new(0),
@@ -153,6 +157,12 @@ impl<'h> Endpoint<'h> {
 
     /// First half of opening a stream: makes this rank's inbox. Streams get their ids in the order of these calls.
     pub fn prepare(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Prepared> {
+        // The number is taken first, so that a stream that fails here has the same number as on the other ranks.
+        let id = self.next_stream.get();
+        self.next_stream.set(
+            id.checked_add(1)
+                .ok_or_else(|| Error::config("stream", "65,536 streams are open"))?,
+        );
         options.check()?;
         let shape = Shape::new(&self.topology, options);
         let largest_item = shape.frame_bytes - 64;
@@ -165,11 +175,6 @@ impl<'h> Endpoint<'h> {
         let layout = InboxLayout::new(2 * self.topology.local_size(), shape.lane_bytes)?;
         let segment = Segment::create(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
-        let id = self.next_stream.get();
-        self.next_stream.set(
-            id.checked_add(1)
-                .ok_or_else(|| Error::config("stream", "65,536 streams are open"))?,
-        );
         let (name, options) = (name.to_owned(), options.clone());
         Ok(Prepared {
             id,
@@ -269,8 +274,11 @@ impl<'h> Endpoint<'h> {
                 maxrpc,
                 sizes,
                 receive_pool_bytes: options.receive_pool_bytes,
+                posted: self.posted.get(),
             };
-            links = Some(Links::open(link, identity, &plan)?);
+            let opened = Links::open(link, identity, &plan, &mut self.completions.borrow_mut())?;
+            self.posted.set(self.posted.get() + opened.posted);
+            links = Some(opened);
         }
         drop(link);
         let nodes = self.link_peers.iter().map(|p| p.node).collect();
@@ -292,6 +300,7 @@ impl<'h> Endpoint<'h> {
             topology: self.topology.clone(),
             options,
             identity,
+            frame_bytes: shape.frame_bytes,
             out: RefCell::new(out),
             inbound: RefCell::new(inbound),
             sink: RefCell::new(sink),
@@ -307,7 +316,7 @@ impl<'h> Endpoint<'h> {
     }
 
     /// Options of the system stream: small, and nothing waits.
-    pub fn system_options(options: &StreamOptions) -> StreamOptions {
+    pub fn system_options() -> StreamOptions {
         StreamOptions {
             origin_buftarget_bytes: 1,
             relay_buftarget_bytes: 1,
@@ -322,7 +331,6 @@ impl<'h> Endpoint<'h> {
             run_bytes: 512,
             run_table_bytes: 16 << 10,
             max_message_bytes: u32::MAX as usize,
-            small_slot_bytes: options.small_slot_bytes.min(4096),
             ..StreamOptions::default()
         }
     }
@@ -330,9 +338,11 @@ impl<'h> Endpoint<'h> {
     /// Sink of the system stream: hands collectives' messages to the endpoint.
     pub fn system_sink(&self) -> Sink<'h> {
         let heard = Rc::clone(&self.heard);
-        Sink::Handler(Box::new(move |delivery, _| {
+        Sink::Handler(Box::new(move |delivery, _, _| {
+            let mut records = 1;
             match delivery {
                 Delivery::Run(run) => {
+                    records = usize::from(run.header.count);
                     for record in run.records() {
                         let (kind, bytes) = record?;
                         heard.borrow_mut().push_back((kind, bytes.to_vec()));
@@ -340,7 +350,7 @@ impl<'h> Endpoint<'h> {
                 }
                 Delivery::Record { kind, bytes, .. } => heard.borrow_mut().push_back((kind, bytes.to_vec())),
             }
-            Ok::<(), BadRun>(())
+            Ok::<usize, BadRun>(records)
         }))
     }
 
@@ -363,6 +373,14 @@ impl<'h> Endpoint<'h> {
     /// The transport's, and [`Error::Nested`] inside a handler.
     pub fn progress(&self, now_ns: u64) -> Result<bool> {
         let _busy = self.enter("poll")?;
+        if self
+            .streams
+            .borrow()
+            .iter()
+            .any(|core| core.out.try_borrow_mut().is_err())
+        {
+            return Err(Error::Nested("poll with an open reservation"));
+        }
         let mut link = self.link.borrow_mut();
         let mut worked = false;
         if let Some(link) = link.as_deref_mut() {
@@ -378,9 +396,6 @@ impl<'h> Endpoint<'h> {
             let Some(core) = self.streams.borrow().get(index).map(Rc::clone) else {
                 break;
             };
-            if core.out.try_borrow_mut().is_err() {
-                return Err(Error::Nested("poll with an open reservation"));
-            }
             // `as_deref_mut` would fix the box's lifetime to this borrow's, hence the match.
             worked |= match &mut *link {
                 Some(link) => core.progress(Some(&mut **link), now_ns)?,

@@ -13,6 +13,7 @@ use trihop_transport::memory::handover::Handover;
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::park::{Backoff, Parker, Step, spin_budget};
 use trihop_transport::ring::Doorbell;
+use trihop_transport::sync;
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 use crate::collective::{Operation, Reduce, Ticket};
@@ -195,14 +196,14 @@ impl<'h> Job<'h> {
             closing: Cell::new(false),
             checked_ns: Cell::new(0),
         });
-        let system = Endpoint::system_options(&inner.options.stream);
+        let system = Endpoint::system_options();
         let prepared = inner.endpoint.prepare("(collectives)", &system, 0)?;
         debug_assert_eq!(prepared.id, SYSTEM_STREAM);
         let sink = inner.endpoint.system_sink();
         inner.connect(prepared, sink)?;
         // The receives of the system stream are posted: only now may anybody send to anybody.
         let waiting = inner.bootstrap.borrow_mut().take().expect("put there above");
-        let waiting = inner.fence_while_progressing(waiting, |b| b.fence())?;
+        let waiting = inner.fence_while_progressing(waiting)?;
         *inner.bootstrap.borrow_mut() = Some(waiting);
         Ok(Self { inner })
     }
@@ -345,7 +346,7 @@ impl<'h> Job<'h> {
         let bootstrap = self.inner.bootstrap.borrow_mut().take();
         if let Some(bootstrap) = bootstrap {
             // Everyone keeps forwarding until the launcher says that all have arrived here.
-            let mut bootstrap = self.inner.fence_while_progressing(bootstrap, |b| b.fence())?;
+            let mut bootstrap = self.inner.fence_while_progressing(bootstrap)?;
             bootstrap.finalize()?;
         }
         Ok(())
@@ -380,7 +381,12 @@ impl<'h> Inner<'h> {
     }
 
     pub fn progress(&self) -> Result<bool> {
-        self.endpoint.progress(self.now_ns())
+        let now_ns = self.now_ns();
+        let worked = self.endpoint.progress(now_ns)?;
+        if now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
+            self.look_after_peers(now_ns)?;
+        }
+        Ok(worked)
     }
 
     /// Makes progress until `done` gives a value; sleeps while nothing moves.
@@ -421,16 +427,28 @@ impl<'h> Inner<'h> {
         self.parker
             .borrow_mut()
             .park(&self.doorbell, timeout, stay_awake, &mut woken)?;
-        let checked = now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64;
-        if checked || woken.iter().any(|&mark| mark < LINK_MARK) {
-            self.checked_ns.set(now_ns);
-            self.look_after_peers(&streams, now_ns)?;
+        let (ended, arrived) = (
+            woken.iter().any(|&m| m < LINK_MARK),
+            woken.contains(&HANDOVER_MARK),
+        );
+        drop(woken);
+        drop(streams);
+        drop(link);
+        if ended {
+            self.look_after_peers(now_ns)?;
+        }
+        if arrived {
+            let mut node = self.node.borrow_mut();
+            while let Some(parcel) = node.handover.try_accept()? {
+                node.keep(&self.endpoint.topology, self.endpoint.cookie, parcel)?;
+            }
         }
         Ok(())
     }
 
     /// A local peer that ended, or a remote one that owes us an answer for too long, ends the job with its rank.
-    fn look_after_peers(&self, streams: &[Rc<Core<'h>>], now_ns: u64) -> Result<()> {
+    fn look_after_peers(&self, now_ns: u64) -> Result<()> {
+        self.checked_ns.set(now_ns);
         if self.closing.get() {
             return Ok(());
         }
@@ -445,7 +463,7 @@ impl<'h> Inner<'h> {
             return Err(TransportError::PeerDead { rank: *rank, why }.into());
         }
         let limit_ns = self.options.peer_timeout_ms.saturating_mul(1_000_000);
-        for core in streams {
+        for core in self.endpoint.streams.borrow().iter() {
             match core.silent_peer(now_ns) {
                 Some((rank, silent_ns)) if silent_ns >= limit_ns => {
                     let why = format!(
@@ -469,32 +487,28 @@ impl<'h> Inner<'h> {
     }
 
     /// Runs a launcher's call, which waits, on a thread of its own while this one keeps forwarding.
-    fn fence_while_progressing(
-        &self,
-        mut bootstrap: Box<dyn Bootstrap>,
-        call: impl FnOnce(&mut Box<dyn Bootstrap>) -> trihop_transport::Result<()> + Send,
-    ) -> Result<Box<dyn Bootstrap>> {
+    fn fence_while_progressing(&self, mut bootstrap: Box<dyn Bootstrap>) -> Result<Box<dyn Bootstrap>> {
         let bell = self.doorbell.bell();
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(move || {
-                let outcome = call(&mut bootstrap);
-                bell.ring();
-                (bootstrap, outcome)
-            });
-            let waited = self.wait(|| Ok(thread.is_finished().then_some(())));
-            let (bootstrap, outcome) = thread.join().map_err(|_| {
-                Error::from(TransportError::Bootstrap {
-                    launcher: self.launcher.name(),
-                    why: "the thread that spoke with the launcher panicked".into(),
-                })
-            })?;
-            // Once all ranks have arrived here, the first may be gone before we hear of it: then nobody needs us.
-            if !self.closing.get() {
-                waited?;
-            }
-            outcome?;
-            Ok(bootstrap)
-        })
+        let thread = sync::thread::spawn(move || {
+            let outcome = bootstrap.fence();
+            bell.ring();
+            (bootstrap, outcome)
+        });
+        let waited = self.wait(|| Ok(thread.is_finished().then_some(())));
+        // An error here must come out although the launcher may wait for a dead rank for ever: the thread stays behind.
+        // Once all ranks have arrived at the end, though, the first may be gone before we hear of it: nobody needs us.
+        if !self.closing.get() {
+            waited?;
+        }
+        let (bootstrap, outcome) = thread.join().map_err(|_| {
+            let why = "the thread that spoke with the launcher panicked".into();
+            Error::from(TransportError::Bootstrap {
+                launcher: self.launcher.name(),
+                why,
+            })
+        })?;
+        outcome?;
+        Ok(bootstrap)
     }
 
     /// Opens a stream on all ranks.
@@ -508,14 +522,17 @@ impl<'h> Inner<'h> {
         if self.endpoint.is_busy() {
             return Err(Error::Nested("opening a stream"));
         }
-        let prepared = self.endpoint.prepare(name, options, item_bytes)?;
-        // Whether all ranks mean the same stream is agreed before anything of it is shared.
+        let prepared = self.endpoint.prepare(name, options, item_bytes);
+        // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
+        // a pair that agrees with nobody's, rather than leave the others waiting.
         let eager = self.options.eager_bytes.unwrap_or(0);
-        let word = prepared.agreement(eager);
-        let mut bytes = word.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&(!word).to_le_bytes());
-        let least = self.collective(Operation::Reduce(Reduce::Min), &bytes)?;
-        if least != bytes {
+        let pair = prepared.as_ref().map_or([0, 0], |p| {
+            let word = p.agreement(eager) | 1;
+            [word, !word]
+        });
+        let least = self.agree(&pair)?;
+        let prepared = prepared?;
+        if least != pair {
             let why = format!(
                 "rank {} has {options:?} with items of {item_bytes} bytes",
                 self.endpoint.topology.rank()
@@ -526,10 +543,28 @@ impl<'h> Inner<'h> {
                 why,
             });
         }
-        let core = self.connect(prepared, sink)?;
+        let core = self.connect(prepared, sink);
         // Nobody sends on the stream before everybody has posted its receives.
-        self.collective(Operation::Reduce(Reduce::Sum), &[])?;
+        let all_open = self.agree(&[u64::from(core.is_ok())])? == [1];
+        let core = core?;
+        if !all_open {
+            let why = "another rank could not open it, and says why".to_owned();
+            return Err(Error::Mismatch {
+                name: name.to_owned(),
+                why,
+            });
+        }
         Ok(core)
+    }
+
+    /// Smallest of all ranks' values.
+    fn agree(&self, values: &[u64]) -> Result<Vec<u64>> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let least = self.collective(Operation::Reduce(Reduce::Min), &bytes)?;
+        Ok(least
+            .chunks_exact(8)
+            .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")))
+            .collect())
     }
 
     /// Exchanges inboxes with the node's ranks, with progress since others may need it to come this far.

@@ -54,20 +54,45 @@ impl<'h> Handle<'h> {
         // Outside of the `match`, whose scrutinee would keep the queues borrowed while progress needs them.
         let sent = send(&mut *self.outbound()?);
         match sent {
-            Ok(()) => {
-                let sends = self.sends.get() + 1;
-                self.sends.set(sends);
-                if sends >= SENDS_PER_ROUND {
-                    self.sends.set(0);
-                    if !self.job.endpoint.is_busy() {
-                        self.job.progress()?;
-                    }
-                }
-                Ok(())
-            }
+            Ok(()) => self.count_send(),
             Err(Error::WouldBlock) => self.send_waiting(&mut send),
             Err(error) => Err(error),
         }
+    }
+
+    /// Space in the open run of `target`. The borrow that finds it is the one that keeps it: any progress in between
+    /// could send the run on.
+    fn reserve(&self, target: Rank, kind: u32, bytes: usize) -> Result<RefMut<'_, Outbound>> {
+        self.count_send()?;
+        loop {
+            let mut out = self.outbound()?;
+            match out.reserve(target, kind, bytes) {
+                Ok(()) => return Ok(out),
+                Err(Error::WouldBlock) => {}
+                Err(error) => return Err(error),
+            }
+            drop(out);
+            // Waits until the same reservation would succeed, and gives that one up again.
+            self.send_waiting(&mut |out| {
+                out.reserve(target, kind, bytes)?;
+                out.retract(target, bytes);
+                Ok(())
+            })?;
+        }
+    }
+
+    /// Makes a round of progress every few hundred sends.
+    #[inline]
+    fn count_send(&self) -> Result<()> {
+        let sends = self.sends.get() + 1;
+        self.sends.set(sends);
+        if sends >= SENDS_PER_ROUND {
+            self.sends.set(0);
+            if !self.job.endpoint.is_busy() {
+                self.job.progress()?;
+            }
+        }
+        Ok(())
     }
 
     #[cold]
@@ -103,7 +128,7 @@ impl<'h> Handle<'h> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a flush"));
         }
-        drop(self.outbound()?);
+        self.check_open()?;
         let mut flush = Flush::begin(queues, &self.core);
         let urgent = self.core.urgent.replace(true);
         let outcome = self.job.wait(|| {
@@ -122,7 +147,7 @@ impl<'h> Handle<'h> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a fence"));
         }
-        drop(self.outbound()?);
+        self.check_open()?;
         let mut fence = self.core.fence.take().unwrap_or_default();
         let outcome = self.job.wait(|| {
             if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {
@@ -142,7 +167,7 @@ impl<'h> Handle<'h> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a barrier"));
         }
-        drop(self.outbound()?);
+        self.check_open()?;
         let begin = || {
             let sum = Operation::Reduce(Reduce::Sum);
             self.job
@@ -163,6 +188,14 @@ impl<'h> Handle<'h> {
             self.core.barrier.set(Some(ticket));
         }
         outcome
+    }
+
+    /// An error once nobody would make this stream complete any more.
+    fn check_open(&self) -> Result<()> {
+        if self.outbound()?.closed {
+            return Err(Error::Closed(self.core.name.clone()));
+        }
+        Ok(())
     }
 
     pub fn shutdown(self) -> Result<()> {
@@ -228,8 +261,15 @@ impl<'h> ShuffleBuilder<'h> {
     /// Calls `handler` for every record that arrives, during any call that makes progress. Without a handler,
     /// records wait for [`Shuffle::take`].
     pub fn handler(mut self, mut handler: impl FnMut(Message<'_>, &mut Outbox<'_>) + 'h) -> Self {
-        self.sink = Sink::Handler(Box::new(move |delivery, outbox| {
-            each_message(delivery, |message| handler(message, outbox))
+        self.sink = Sink::Handler(Box::new(move |delivery, done, outbox| {
+            each_message(delivery, done, |message, first| {
+                // Between the records of a run the spill may run short: the rest of the run waits.
+                if !first && !outbox.has_reserve() {
+                    return false;
+                }
+                handler(message, outbox);
+                true
+            })
         }));
         self
     }
@@ -246,25 +286,37 @@ impl<'h> ShuffleBuilder<'h> {
     }
 }
 
+/// Hands the records from number `done` on to `take`, until it returns false; returns how many are done then.
 fn each_message(
     delivery: Delivery<'_>,
-    mut take: impl FnMut(Message<'_>),
-) -> Result<(), crate::engine::BadRun> {
+    done: usize,
+    mut take: impl FnMut(Message<'_>, bool) -> bool,
+) -> Result<usize, crate::engine::BadRun> {
     match delivery {
         Delivery::Run(run) => {
             let source = Rank(run.header.source);
+            let mut now = 0;
             for record in run.records() {
                 let (kind, bytes) = record?;
-                take(Message { source, kind, bytes });
+                if now >= done && !take(Message { source, kind, bytes }, now == done) {
+                    break;
+                }
+                now += 1;
             }
+            Ok(now)
         }
-        Delivery::Record { source, kind, bytes } => take(Message {
-            source: Rank(source),
-            kind,
-            bytes,
-        }),
+        Delivery::Record { source, kind, bytes } => {
+            take(
+                Message {
+                    source: Rank(source),
+                    kind,
+                    bytes,
+                },
+                true,
+            );
+            Ok(1)
+        }
     }
-    Ok(())
 }
 
 /// A shuffle of byte records between all ranks of a job. Clones are handles of the same shuffle.
@@ -308,8 +360,7 @@ impl<'h> Shuffle<'h> {
     pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<Reservation<'_, 'h>> {
         let small = bytes <= self.handle.outbound()?.reservable_bytes();
         let space = if small {
-            self.handle.send_with(|out| out.reserve(target, kind, bytes))?;
-            Space::InPlace(self.handle.outbound()?)
+            Space::InPlace(self.handle.reserve(target, kind, bytes)?)
         } else {
             if target.0 >= self.handle.core.topology.size() {
                 return Err(Error::Rank {
@@ -350,7 +401,13 @@ impl<'h> Shuffle<'h> {
     /// # Errors
     /// As [`Shuffle::poll`]; a shuffle that has a handler.
     pub fn take(&self, mut take: impl FnMut(Message<'_>)) -> Result<u64> {
-        self.handle.take(|delivery| each_message(delivery, &mut take))
+        self.handle.take(|delivery| {
+            let all = |message: Message<'_>, _| {
+                take(message);
+                true
+            };
+            each_message(delivery, 0, all).map(|_| ())
+        })
     }
 
     /// Waits until the queues of one class have passed on what was in them.

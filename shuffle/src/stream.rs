@@ -89,7 +89,7 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
 
     /// Calls `handler` for every run that arrives: one source, at least one item, in place.
     pub fn handler(mut self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, '_, T>) + 'h) -> Self {
-        self.sink = Sink::Handler(Box::new(move |delivery, outbox| {
+        self.sink = Sink::Handler(Box::new(move |delivery, _, outbox| {
             let (source, items) = slice_of::<T>(&delivery)?;
             handler(
                 source,
@@ -99,7 +99,7 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
                     item: PhantomData,
                 },
             );
-            Ok(())
+            Ok(items.len())
         }));
         self
     }

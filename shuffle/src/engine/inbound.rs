@@ -38,6 +38,8 @@ pub(crate) enum Arrival {
 pub(crate) struct Incoming {
     pub window: Window<Arrival>,
     pub receiving: Receiving,
+    /// Fetch buffers that batches of this link hold, on their way or here.
+    held: usize,
     /// Bytes of the front batch that are done.
     pub cursor: usize,
     controls_seen: u32,
@@ -58,6 +60,7 @@ impl Incoming {
         Self {
             window: Window::new(maxrpc as usize),
             receiving,
+            held: 0,
             cursor: 0,
             controls_seen: 0,
             controls_seen_told: 0,
@@ -111,6 +114,8 @@ pub(crate) struct Links {
     strangers_told: bool,
     /// Bytes of all receive buffers.
     pub pool_bytes: usize,
+    /// Receives that this stream has posted at most.
+    pub posted: usize,
 }
 
 /// What to allocate for the links of a stream.
@@ -119,18 +124,27 @@ pub(crate) struct LinkPlan {
     pub maxrpc: u32,
     pub sizes: BatchSizes,
     pub receive_pool_bytes: usize,
+    /// Receives that the endpoint's other streams post.
+    pub posted: usize,
 }
 
 impl Links {
     /// Allocates and posts all receive slots.
-    pub fn open(link: &mut dyn Link, identity: Identity, plan: &LinkPlan) -> Result<Self> {
+    /// What other streams complete meanwhile is appended to `completions`.
+    pub fn open(
+        link: &mut dyn Link,
+        identity: Identity,
+        plan: &LinkPlan,
+        completions: &mut Vec<Completion>,
+    ) -> Result<Self> {
         let LinkPlan {
             links, maxrpc, sizes, ..
         } = *plan;
-        let controls_per_link = 2 * maxrpc + 8;
+        let controls_per_link = 4 * maxrpc + 8;
         let controls = links * controls_per_link as usize;
-        let posted_max = link.limits().posted_receives;
-        let fetch_slots = 2 * links.min(4) + 1;
+        let posted_max = link.limits().posted_receives.saturating_sub(plan.posted);
+        // One for the front batch of each link, whatever the others hold, and a few to read ahead.
+        let fetch_slots = links + 2 * links.min(4);
         let left = posted_max.saturating_sub(controls + links + fetch_slots);
         if left == 0 {
             return Err(Error::config(
@@ -166,6 +180,7 @@ impl Links {
             turn: 0,
             strangers_told: false,
             pool_bytes,
+            posted: controls + links + large + fetch_slots,
         };
         let first = [
             (TagClass::Control, &control_pool, controls),
@@ -188,7 +203,7 @@ impl Links {
             if this.unposted.is_empty() {
                 return Ok(this);
             }
-            link.poll(&mut Vec::new())?;
+            link.poll(completions)?;
         }
         Err(Error::config(
             "receive_pool_bytes",
@@ -491,7 +506,10 @@ impl Links {
         incoming.unacknowledged += 1;
         match slot {
             Some(slot) => self.repost(slot, Some(index), buffer),
-            None => drop(buffer),
+            None => {
+                incoming.held -= 1;
+                drop(buffer);
+            }
         }
     }
 
@@ -533,6 +551,9 @@ impl Links {
     }
 
     fn fetch(&mut self, index: usize, link: &mut dyn Link, peer: Peer) -> Result<()> {
+        // Each link that holds no fetch buffer can count on one for its front batch: others may be waiting for just that
+        // batch, because it continues a record that occupies their queues.
+        let due = self.incoming.iter().filter(|i| i.held == 0).count();
         let incoming = &mut self.incoming[index];
         let next = incoming.window.next();
         for (expected, (sequence, arrival)) in (next..).zip(incoming.window.iter_mut()) {
@@ -542,6 +563,9 @@ impl Links {
             let Arrival::Announced(memory, bytes, mover) = *arrival else {
                 continue;
             };
+            if incoming.held > 0 && self.fetch_pool.free_slots() <= due {
+                break;
+            }
             let Some(slot) = self.fetches.begin(Fetch {
                 link: index,
                 sequence,
@@ -574,6 +598,7 @@ impl Links {
             match posted {
                 Ok(()) => {
                     *arrival = Arrival::Fetching;
+                    incoming.held += 1;
                     if mover == Mover::Segments {
                         let (sequence, slot) = (sequence.into(), (slot as u32).into());
                         incoming.notices.push(ClearToSend {

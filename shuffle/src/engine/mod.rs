@@ -54,6 +54,8 @@ pub(crate) struct Inbound {
     active: Vec<u32>,
     pub links: Option<Links>,
     pub reassembly: Reassembly,
+    /// Records of each feeder's front run that its handler has taken, where it paused inside the run.
+    taken: Vec<usize>,
     /// Times that each lane was seen empty.
     drained: Vec<u64>,
 }
@@ -69,6 +71,7 @@ impl Inbound {
             active: Vec::with_capacity(lanes),
             links,
             reassembly: Reassembly::new(feeders, options.reassembly_bytes, options.max_message_bytes),
+            taken: vec![0; feeders],
             drained: vec![0; lanes],
         }
     }
@@ -103,6 +106,8 @@ pub(crate) struct Core<'h> {
     pub topology: Topology,
     pub options: StreamOptions,
     pub identity: Identity,
+    /// Longest frame of this stream.
+    pub frame_bytes: usize,
     pub out: RefCell<Outbound>,
     pub inbound: RefCell<Inbound>,
     pub sink: RefCell<Sink<'h>>,
@@ -244,7 +249,14 @@ impl<'h> Core<'h> {
                 break true;
             };
             let taken = Run::split(frame, self.topology.size()).and_then(|(run, _)| {
-                self.forward(at, &run, Feeder::lane(lane), sink, &mut inbound.reassembly)
+                self.forward(
+                    at,
+                    &run,
+                    Feeder::lane(lane),
+                    sink,
+                    &mut inbound.reassembly,
+                    &mut inbound.taken,
+                )
             });
             if !taken.map_err(|e| e.to_string())? {
                 break false;
@@ -264,6 +276,7 @@ impl<'h> Core<'h> {
         let Inbound {
             links: Some(links),
             reassembly,
+            taken,
             ..
         } = inbound
         else {
@@ -281,9 +294,16 @@ impl<'h> Core<'h> {
                 let mut blocked = false;
                 while cursor < runs.len() {
                     let taken = Run::split(&runs[cursor..], self.topology.size()).and_then(|(run, _)| {
+                        if run.frame.len() > self.frame_bytes {
+                            let length = run.frame.len() as u32;
+                            return Err(BadRun::Length {
+                                length,
+                                present: self.frame_bytes,
+                            });
+                        }
                         let feeder = Feeder::link(lanes, index);
-                        let taken = self.forward(Place::TargetRep, &run, feeder, sink, reassembly)?;
-                        Ok(taken.then_some(run.frame.len()))
+                        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, taken)?;
+                        Ok(moved.then_some(run.frame.len()))
                     });
                     match taken {
                         Ok(Some(length)) => cursor += length,
@@ -316,10 +336,11 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
+        taken: &mut [usize],
     ) -> std::result::Result<bool, BadRun> {
         let target = Rank(run.header.target);
         if target == self.topology.rank() {
-            return self.deliver(run, feeder, sink, reassembly);
+            return self.deliver(run, feeder, sink, reassembly, taken);
         }
         let pushed = self
             .out
@@ -347,6 +368,7 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
+        taken: &mut [usize],
     ) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
         let admitted = match sink {
@@ -365,7 +387,13 @@ impl<'h> Core<'h> {
             return Ok(false);
         }
         if run.header.flags & run_flags::ALL == 0 {
-            self.hand_over(Delivery::Run(*run), u64::from(run.header.count), sink)?;
+            let done = &mut taken[feeder.0 as usize];
+            let all = usize::from(run.header.count);
+            *done = self.hand_over(Delivery::Run(*run), *done, all, sink)?;
+            if *done < all {
+                return Ok(false);
+            }
+            *done = 0;
             return Ok(true);
         }
         match reassembly.add(feeder.0 as usize, run)? {
@@ -379,6 +407,7 @@ impl<'h> Core<'h> {
                         kind,
                         bytes: &record.bytes,
                     },
+                    0,
                     1,
                     sink,
                 )?;
@@ -387,20 +416,30 @@ impl<'h> Core<'h> {
         }
     }
 
+    /// Hands records over from number `done` on; returns how many of `all` are done then.
     fn hand_over(
         &self,
         delivery: Delivery<'_>,
-        records: u64,
+        done: usize,
+        all: usize,
         sink: &mut Sink<'h>,
-    ) -> std::result::Result<(), BadRun> {
-        match sink {
-            Sink::Handler(handler) => handler(delivery, &mut Outbox::new(&self.out))?,
-            Sink::Queue(queue) => queue.push(&delivery),
-            Sink::Closed => {}
+    ) -> std::result::Result<usize, BadRun> {
+        let now = match sink {
+            Sink::Handler(handler) => {
+                let mut outbox = Outbox::with_reserve(&self.out, self.options.handler_reserve_bytes);
+                handler(delivery, done, &mut outbox)?
+            }
+            Sink::Queue(queue) => {
+                queue.push(&delivery);
+                all
+            }
+            Sink::Closed => all,
+        };
+        self.delivered.set(self.delivered.get() + (now - done) as u64);
+        if now == all {
+            self.stats.borrow_mut().runs_delivered += 1;
         }
-        self.delivered.set(self.delivered.get() + records);
-        self.stats.borrow_mut().runs_delivered += 1;
-        Ok(())
+        Ok(now)
     }
 
     /// Closes a stream without a handler for deliveries; returns the records that were waiting to be taken.
@@ -453,7 +492,7 @@ impl<'h> Core<'h> {
         let mut worst = None;
         for remote in &mut out.queues.remotes {
             if !remote.owes() || remote.alive_ns == 0 {
-                remote.alive_ns = now_ns;
+                continue;
             }
             let silent = now_ns.saturating_sub(remote.alive_ns);
             if worst.is_none_or(|(_, most)| silent > most) {

@@ -75,10 +75,27 @@ impl Queues {
             Hop::Fabric(node) => {
                 let index = self.nodes.binary_search(&node.0).ok()?;
                 let pool = self.batches.as_ref()?;
+                let pool = may_open(&self.remotes, index, pool).then_some(pool);
                 Some(self.remotes[index].push_with(bytes, flags, feeder, pool, write))
             }
         }
     }
+}
+
+/// Send buffers that every link can count on, whatever the others hold.
+const BUFFERS_PER_LINK: usize = 2;
+
+/// Whether a link may take another send buffer: always up to its own two, beyond them only what nobody is due.
+fn may_open(remotes: &[RemoteQueue], index: usize, pool: &Pool) -> bool {
+    let free = pool.free_slots();
+    if remotes[index].held_buffers() < BUFFERS_PER_LINK || free > BUFFERS_PER_LINK * remotes.len() {
+        return true;
+    }
+    let due: usize = remotes
+        .iter()
+        .map(|r| BUFFERS_PER_LINK.saturating_sub(r.held_buffers()))
+        .sum();
+    free > due
 }
 
 impl Queues {
@@ -543,6 +560,9 @@ impl Outbound {
         self.pushed = false;
         self.publish();
         for remote in &mut self.queues.remotes {
+            if remote.is_idle() {
+                remote.alive_ns = now_ns; // it owes us nothing: silence begins with the next batch
+            }
             if remote.has_open() {
                 if remote.open_since_ns == 0 {
                     remote.open_since_ns = now_ns.max(1);

@@ -45,7 +45,12 @@ impl LaneQueue {
         feeder: Feeder,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
-        if !self.turn.admits(feeder) || !self.fits(bytes) {
+        if !self.turn.admits(feeder) {
+            self.waits += 1;
+            self.publish();
+            return false;
+        }
+        if !self.fits(bytes) {
             self.refuse(bytes);
             return false;
         }
@@ -131,6 +136,10 @@ impl LaneQueue {
     /// Whether what waits for space would find it now.
     pub fn space_came(&mut self) -> bool {
         let bytes = self.wanted_bytes;
-        bytes > 0 && self.fits(bytes) && self.producer.has_room(bytes)
+        let came = bytes > 0 && self.fits(bytes) && self.producer.has_room(bytes);
+        if came {
+            self.wanted_bytes = 0; // told once: whoever still wants to send finds out by trying
+        }
+        came
     }
 }

@@ -105,14 +105,14 @@ impl RemoteQueue {
         }
     }
 
-    /// Adds a frame with these run flags, which `write` fills in place; false when there is no room or another feeder's
+    /// Adds a frame with these run flags, which `write` fills in place; without a pool only into the open batch. False when there is no room or another feeder's
     /// record is being sent.
     pub fn push_with(
         &mut self,
         bytes: usize,
         flags: u16,
         feeder: Feeder,
-        pool: &Pool,
+        pool: Option<&Pool>,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         if !self.turn.admits(feeder) || !self.make_room(bytes, pool) {
@@ -137,7 +137,7 @@ impl RemoteQueue {
         true
     }
 
-    fn make_room(&mut self, bytes: usize, pool: &Pool) -> bool {
+    fn make_room(&mut self, bytes: usize, pool: Option<&Pool>) -> bool {
         if let Some((_, used)) = &self.open {
             if used + bytes <= self.sizes.buffer_bytes {
                 return true;
@@ -147,7 +147,7 @@ impl RemoteQueue {
         if self.ready.len() + self.credit.in_flight() as usize > self.max_in_flight {
             return false;
         }
-        match pool.take() {
+        match pool.and_then(Pool::take) {
             Some(buffer) => {
                 self.open = Some((buffer, BATCH_HEADER_BYTES));
                 true
@@ -163,6 +163,11 @@ impl RemoteQueue {
             self.batches += 1;
             self.open_since_ns = 0;
         }
+    }
+
+    /// Send buffers that this queue holds at most: open, ready, or in flight.
+    pub fn held_buffers(&self) -> usize {
+        usize::from(self.open.is_some()) + self.ready.len() + self.credit.in_flight() as usize
     }
 
     /// Whether records wait in an open batch.
