@@ -620,3 +620,195 @@ fn bytes_of_strangers_are_counted_and_harm_nobody() {
     world.fence();
     world.check(&traffic, false);
 }
+
+/// A simulated fabric with this eager limit, that refuses nothing.
+fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
+    let limits = Limits {
+        eager_bytes,
+        ..SimOptions::default().limits
+    };
+    Fabric::Sim(Net::new(SimOptions {
+        seed,
+        max_delay: 5,
+        refuse_one_in: 0,
+        limits,
+    }))
+}
+
+/// Long records of `bytes` from every source to one target, all at once.
+fn long_records(world: &World, target: u32, sources: &[usize], each: u32, bytes: usize) {
+    let mut sent = vec![0u32; world.ranks.len()];
+    let mut steps = 0;
+    while sources.iter().any(|&source| sent[source] < each) {
+        for &source in sources {
+            if sent[source] == each {
+                continue;
+            }
+            let data = payload(source as u32, u64::from(sent[source]), bytes);
+            match world.ranks[source]
+                .core
+                .out
+                .borrow_mut()
+                .try_send(Rank(target), sent[source], &data)
+            {
+                Ok(()) => sent[source] += 1,
+                Err(Error::WouldBlock) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        world.step();
+        steps += 1;
+        if steps > 200_000 {
+            world.give_up(&format!("long records are stuck: {sent:?}"));
+        }
+    }
+    world.fence();
+    let mut counts = HashMap::new();
+    for &source in sources {
+        counts.insert((source as u32, target), u64::from(each));
+    }
+    world.check(&counts, false);
+}
+
+#[test]
+fn announced_batches_of_others_never_keep_a_long_record_from_going_on() {
+    for seed in seeds(3) {
+        let replay = Replay(seed);
+        let world = World::new(
+            &[2; 7],
+            &StreamOptions::default(),
+            seed,
+            sim_with_eager(seed, 16 << 10),
+            false,
+            true,
+        );
+        long_records(&world, 1, &[4, 5, 8, 9, 12, 13], 10, 200_000);
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn announced_batches_wait_for_reassembly_without_a_deadlock() {
+    for seed in seeds(3) {
+        let replay = Replay(seed);
+        let options = StreamOptions {
+            reassembly_bytes: 1,
+            ..StreamOptions::default()
+        };
+        let world = World::new(
+            &[1; 6],
+            &options,
+            seed,
+            sim_with_eager(seed, 16 << 10),
+            false,
+            true,
+        );
+        long_records(&world, 0, &[1, 2, 3, 4, 5], 6, 400_000);
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn few_send_buffers_are_enough_for_long_records_in_all_directions() {
+    for seed in seeds(2) {
+        let replay = Replay(seed);
+        let options = StreamOptions {
+            send_pool_bytes: 1,
+            remote_maxrpc: 8,
+            ..StreamOptions::default()
+        };
+        let world = World::new(
+            &[2; 5],
+            &options,
+            seed,
+            sim_with_eager(seed, 16 << 10),
+            false,
+            true,
+        );
+        let sent = world.exchange(4, |_| 300_000);
+        world.fence();
+        world.check(&sent, false);
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn a_peer_that_owes_nothing_is_not_silent() {
+    let second = 1_000_000_000;
+    let world = World::new(
+        &[1, 1],
+        &StreamOptions::default(),
+        1,
+        sim_with_eager(1, 65536),
+        false,
+        true,
+    );
+    let (core, endpoint) = (&world.ranks[0].core, &world.ranks[0].endpoint);
+    for seconds in 1..=200 {
+        endpoint.progress(second * seconds).unwrap();
+    }
+    core.out
+        .borrow_mut()
+        .try_send(Rank(1), 0, &payload(0, 0, 8))
+        .unwrap();
+    core.urgent.set(true);
+    for _ in 0..5 {
+        endpoint.progress(second * 200 + 1).unwrap();
+    }
+    assert!(core.out.borrow().queues.remotes[0].owes());
+    let silent = core
+        .silent_peer(second * 200 + 2)
+        .map_or(0, |(_, silent_ns)| silent_ns);
+    assert!(
+        silent < second,
+        "silent for {silent} ns right after the first batch left"
+    );
+    let silent = core
+        .silent_peer(second * 300)
+        .map_or(0, |(_, silent_ns)| silent_ns);
+    assert!(silent > 99 * second, "a peer that owes an answer is: {silent} ns");
+}
+
+#[test]
+fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
+    let world = World::new(
+        &[1, 2],
+        &StreamOptions::default(),
+        1,
+        sim_with_eager(1, 65536),
+        false,
+        true,
+    );
+    {
+        let mut out = world.ranks[0].core.out.borrow_mut();
+        let queues = &mut out.queues;
+        let bytes = 20_000;
+        let header = trihop_transport::protocol::wire::RunHeader {
+            target: 2,
+            source: 0,
+            count: 1,
+            flags: 0,
+        };
+        let remote = &mut queues.remotes[0];
+        assert!(remote.push_with(
+            bytes,
+            0,
+            crate::queue::Feeder::APPLICATION,
+            queues.batches.as_ref(),
+            |space| {
+                space.fill(0);
+                header.write(bytes, space);
+            }
+        ));
+        remote.seal();
+    }
+    let refused = (1..20_000).find_map(|tick| {
+        if let Fabric::Sim(net) = &world.fabric {
+            net.tick();
+        }
+        world.ranks[0].endpoint.progress(tick * TICK_NS).unwrap();
+        world.ranks[1].endpoint.progress(tick * TICK_NS).err()
+    });
+    let text = refused.expect("the run is refused").to_string();
+    assert!(text.contains("rank 0") && text.contains("20000"), "{text}");
+}

@@ -608,4 +608,63 @@ mod tests {
         assert_eq!(other.stats().sent, 0);
         other.dump(&mut Vec::new()).unwrap();
     }
+
+    #[test]
+    fn a_reservation_is_not_sent_on_before_it_is_filled() {
+        let (got, wrong) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        let options = Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        };
+        let job = Job::start(options).unwrap();
+        let mut shuffle = job
+            .shuffle("reserved")
+            .handler(|message, _| {
+                got.set(got.get() + 1);
+                wrong.set(wrong.get() + u32::from(message.bytes != [7u8; 16]));
+            })
+            .open()
+            .unwrap();
+        for _ in 0..20_000 {
+            let mut space = shuffle.reserve(Rank(0), 1, 16).unwrap();
+            space.fill(7);
+            space.commit().unwrap();
+        }
+        shuffle.fence().unwrap();
+        assert_eq!((got.get(), wrong.get()), (20_000, 0));
+    }
+
+    #[test]
+    fn a_handler_that_stays_within_the_reserve_is_never_refused() {
+        let (refused, answers) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        let options = Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        };
+        let job = Job::start(options).unwrap();
+        let shuffle = job
+            .shuffle("answers")
+            .handler(|message, outbox| match message.kind {
+                0 => {
+                    let refusal = outbox.send(Rank(0), 1, &[1u8; 16 << 10]).is_err();
+                    refused.set(refused.get() + u32::from(refusal));
+                }
+                _ => answers.set(answers.get() + 1),
+            })
+            .open()
+            .unwrap();
+        for _ in 0..126 {
+            shuffle.try_send(Rank(0), 0, b"").unwrap();
+        }
+        // Two MiB of answers do not fit the spill of one: the handler pauses inside the run instead of being refused.
+        for _ in 0..200 {
+            shuffle.poll().unwrap();
+        }
+        assert_eq!(refused.get(), 0);
+        assert!(
+            (1..126).contains(&shuffle.stats().delivered),
+            "{} delivered",
+            shuffle.stats().delivered
+        );
+    }
 }
