@@ -60,6 +60,7 @@ impl Patience {
     /// After a poll that found nothing.
     #[inline]
     pub fn wait(&mut self) {
+        std::hint::spin_loop();
         self.0 += 1;
         if self.0 == PATIENCE {
             self.0 = 0;
