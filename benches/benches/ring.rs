@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::memory::segment::Segment;
@@ -91,5 +92,11 @@ fn create(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, frames, create);
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = frames, create
+}
 criterion_main!(benches);

@@ -1,6 +1,7 @@
 //! The engine in a job of one rank: items and records that a rank sends to itself, from push to handler.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::bootstrap::Launcher;
@@ -43,10 +44,10 @@ fn items(criterion: &mut Criterion) {
             stream.fence().expect("a job of one rank");
         });
     });
-    group.bench_function("fence of nothing", |bencher| {
+    group.finish();
+    criterion.bench_function("fence of nothing", |bencher| {
         bencher.iter(|| stream.fence().expect("a job of one rank"));
     });
-    group.finish();
 }
 
 fn records(criterion: &mut Criterion) {
@@ -73,5 +74,11 @@ fn records(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, items, records);
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = items, records
+}
 criterion_main!(benches);

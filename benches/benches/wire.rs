@@ -1,6 +1,7 @@
 //! Headers: write and parse a batch header, walk the runs of a batch.
 
 use std::hint::black_box;
+use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::protocol::wire::{
@@ -82,5 +83,11 @@ fn walk(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, batch_header, walk);
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = batch_header, walk
+}
 criterion_main!(benches);

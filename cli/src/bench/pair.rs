@@ -1,5 +1,6 @@
-//! What benchmarks between two ranks share: who begins, what a message holds, patience, medians.
+//! What benchmarks between two ranks share: who begins, on which core, what a message holds, patience, medians.
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use trihop::{Job, Reduce};
 
 use super::histo::Random;
@@ -24,6 +25,33 @@ pub(crate) fn other(job: &Job<'_>, bench: &'static str) -> Result<u32, Error> {
     Ok(1 - job.rank().0)
 }
 
+/// Two cores, one for each of a pair.
+///
+/// Left alone, the scheduler may put two processes that spin and yield on one core, or move them there half-way: a
+/// round trip is then two switches of context instead of two moves of a cache line.
+#[derive(Debug, Clone)]
+pub(crate) struct Cores([CpuSet; 2]);
+
+impl Cores {
+    /// The first two cores that this thread may use, if there are two.
+    pub fn find() -> Option<Self> {
+        let allowed = sched_getaffinity(None).ok()?;
+        let mut cores = (0..CpuSet::MAX_CPU)
+            .filter(|&core| allowed.is_set(core))
+            .map(|core| {
+                let mut set = CpuSet::new();
+                set.set(core);
+                set
+            });
+        Some(Self([cores.next()?, cores.next()?]))
+    }
+
+    /// Keeps this thread, and what it starts, on the core of one of the two; whether that is so now.
+    pub fn keep_to(&self, which: u32) -> bool {
+        sched_setaffinity(None, &self.0[which as usize % 2]).is_ok()
+    }
+}
+
 /// Waiting without sleeping.
 #[derive(Debug, Default)]
 pub(crate) struct Patience(u32);
@@ -32,6 +60,7 @@ impl Patience {
     /// After a poll that found nothing.
     #[inline]
     pub fn wait(&mut self) {
+        std::hint::spin_loop();
         self.0 += 1;
         if self.0 == PATIENCE {
             self.0 = 0;

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::bench::pair::Cores;
+
 /// Longest run of one size.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -45,15 +47,20 @@ impl Drop for Started {
 
 /// Microseconds per transfer (half a round trip) of tagged messages of `size` over `provider`.
 ///
+/// Moves the calling thread between the cores on which it starts the two.
+///
 /// # Errors
 /// [`Missing`].
-pub fn run(provider: &str, size: usize, iterations: u64) -> Result<f64, Missing> {
+pub fn run(provider: &str, cores: Option<&Cores>, size: usize, iterations: u64) -> Result<f64, Missing> {
     // Free a moment ago; a neighbour that takes it meanwhile makes this one run fail.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port()
         .to_string();
-    let command = || {
+    let command = |which| {
+        if let Some(cores) = cores {
+            cores.keep_to(which);
+        }
         let mut command = Command::new("fi_pingpong");
         command
             .args(["-p", provider, "-e", "rdm", "-m", "tagged"])
@@ -64,10 +71,10 @@ pub fn run(provider: &str, size: usize, iterations: u64) -> Result<f64, Missing>
         command
     };
     let deadline = Instant::now() + DEADLINE;
-    let mut server = Started(command().args(["-B", &port]).spawn()?);
+    let mut server = Started(command(0).args(["-B", &port]).spawn()?);
     // The client gives up at once where nobody listens yet.
     let printed = loop {
-        let mut client = Started(command().args(["-P", &port, "127.0.0.1"]).spawn()?);
+        let mut client = Started(command(1).args(["-P", &port, "127.0.0.1"]).spawn()?);
         match finished(&mut client, deadline)? {
             Ok(printed) => break printed,
             Err(_) if server.0.try_wait()?.is_none() && Instant::now() < deadline => sleep(PAUSE),

@@ -15,7 +15,7 @@ use trihop::{Job, Options};
 
 use self::protocol::{Check, Exchange, Protocol};
 use self::wire::Wire;
-use super::pair::{self, FIRST, best, median};
+use super::pair::{self, Cores, FIRST, best, median};
 use super::row::{self, Case, Row};
 use super::{BenchArgs, Error, Measured};
 
@@ -39,6 +39,8 @@ struct P2pRow {
     protocol: &'static str,
     /// Whether the engine would send this size so over this provider.
     chosen: bool,
+    /// Whether each rank, and each process of fi_pingpong, has a core of its own.
+    pinned: bool,
     /// Half a round trip in microseconds, median of the repetitions.
     latency_us: f64,
     /// The same, best repetition.
@@ -66,9 +68,11 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
             "p2p is between two ranks of two nodes; `ring` is within one".into(),
         ));
     }
+    let cores = Cores::find().filter(|cores| cores.keep_to(job.rank().0));
     let mut wire = Wire::connect(&job, other, &options)?;
     let mut yardstick = Yardstick {
         provider: wire.name().to_owned(),
+        cores,
         missing: None,
     };
     let mut head = !args.json;
@@ -137,6 +141,7 @@ fn case(
             row,
             protocol: protocol.text(),
             chosen: protocol == chosen,
+            pinned: yardstick.cores.is_some(),
             latency_us: median(latencies.iter().copied()),
             latency_best_us: best(latencies.iter().copied()),
             fi_pingpong_us: of_all(theirs.iter().copied()),
@@ -182,6 +187,7 @@ fn of_all(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 /// fi_pingpong, until it is found missing.
 struct Yardstick {
     provider: String,
+    cores: Option<Cores>,
     missing: Option<fi_pingpong::Missing>,
 }
 
@@ -192,7 +198,7 @@ impl Yardstick {
             return Ok(None);
         }
         let figure = std::thread::scope(|scope| {
-            let run = scope.spawn(|| fi_pingpong::run(&self.provider, size, rounds));
+            let run = scope.spawn(|| fi_pingpong::run(&self.provider, self.cores.as_ref(), size, rounds));
             while !run.is_finished() {
                 job.progress()?;
                 std::thread::sleep(fi_pingpong::PAUSE);

@@ -65,7 +65,7 @@ impl<'a, 'h> Exchange<'a, 'h> {
     /// Takes the buffers for messages of `size`.
     pub fn new(job: &'a Job<'h>, wire: &'a mut Wire, pool: &Pool, protocol: Protocol, size: usize) -> Self {
         let first = job.rank().0 == FIRST;
-        let window = wire.window(size);
+        let window = wire.window(size, protocol != Protocol::Eager);
         let take = || (0..window).map_while(|_| pool.take()).collect::<Vec<_>>();
         wire.sent = take();
         let spare = take();

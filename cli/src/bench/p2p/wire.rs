@@ -16,6 +16,13 @@ use crate::bench::pair::{FIRST, Patience};
 /// Most messages under way in one direction.
 const WINDOW_MAX: usize = 64;
 
+/// Most of them that were announced: each needs a receive for its notice, and a message is matched against all receives.
+const ANNOUNCED_MAX: usize = 16;
+
+/// Receives for either kind of notice. At most [`ANNOUNCED_MAX`] announcements or grants of a stream are under way, and
+/// those by which it begins and ends.
+const NOTICES: usize = ANNOUNCED_MAX + 4;
+
 /// Bytes of messages under way in one direction, as far as at least [`WINDOW_MIN`] messages are.
 const WINDOW_BYTES: usize = 4 << 20;
 
@@ -87,12 +94,9 @@ impl Wire {
         let addresses = job.allgather(link.address())?;
         let peer = link.connect(&addresses[other as usize])?;
         let limits = link.limits();
-        // Receives for messages and both kinds of notices; sends for messages and notices.
-        let window = WINDOW_MAX
-            .min(limits.posted_receives / 3)
-            .min(limits.posted_sends / 2)
-            .max(1);
-        let notices = link.create_pool(NOTICE_BYTES, 4 * window)?;
+        let receives = limits.posted_receives.saturating_sub(2 * NOTICES);
+        let window = WINDOW_MAX.min(receives).min(limits.posted_sends / 2).max(1);
+        let notices = link.create_pool(NOTICE_BYTES, 4 * NOTICES)?;
         let mut wire = Self {
             link,
             peer,
@@ -109,7 +113,7 @@ impl Wire {
             sent: Vec::new(),
             wire_bytes: 0,
         };
-        for _ in 0..window {
+        for _ in 0..NOTICES {
             for (tag, mark) in [(ANNOUNCEMENT, ANNOUNCEMENT_MARK), (GRANT, GRANT_MARK)] {
                 let buffer = wire.notice()?;
                 wire.offer(tag, mark, buffer)?;
@@ -130,14 +134,19 @@ impl Wire {
         self.link.limits()
     }
 
-    /// Messages of `size` under way at once.
-    pub fn window(&self, size: usize) -> usize {
-        self.window.min((WINDOW_BYTES / size).max(WINDOW_MIN))
+    /// Messages of `size` under way at once, announced or not.
+    pub fn window(&self, size: usize, announced: bool) -> usize {
+        let most = if announced {
+            self.window.min(ANNOUNCED_MAX)
+        } else {
+            self.window
+        };
+        most.min((WINDOW_BYTES / size).max(WINDOW_MIN))
     }
 
     /// Registered buffers for messages of `size`: a window to send and one to receive.
     pub fn create_pool(&mut self, size: usize) -> Result<Pool, Error> {
-        let slots = 2 * self.window(size);
+        let slots = 2 * self.window(size, false);
         Ok(self.link.create_pool(size.next_multiple_of(64), slots)?)
     }
 

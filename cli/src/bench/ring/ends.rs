@@ -24,8 +24,9 @@ const PIECE_BYTES: usize = 32 << 10;
 /// What a frame has in front of its payload: the ring's length word, and the payload's own length.
 const HEAD_BYTES: usize = 8;
 
-/// A stream shows its frames to the receiver in steps of this size.
-const PUBLISH_BYTES: usize = 4 << 10;
+/// A stream shows its frames to the receiver in steps of this size: with 4 KiB they come too close to each other, and small
+/// messages take 1.3 to 1.6 times as long.
+const PUBLISH_BYTES: usize = 16 << 10;
 
 /// Longest wait for the other rank's memory.
 const HANDOVER: Duration = Duration::from_secs(30);

@@ -42,6 +42,8 @@ struct RingRow {
     row: Row,
     /// `copy` or `in_place`.
     access: &'static str,
+    /// Whether each rank has a core of its own.
+    pinned: bool,
     /// Half a round trip in microseconds, median of the repetitions.
     latency_us: f64,
     /// The same, best repetition.
@@ -74,12 +76,13 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
             "ring is between two ranks of one node; `p2p` is between nodes".into(),
         ));
     }
+    let pinned = pair::Cores::find().is_some_and(|cores| cores.keep_to(job.rank().0));
     let largest = sizes.iter().copied().max().unwrap_or(8);
     let mut ends = Ends::exchange(&job, other, largest)?;
     let mut head = !args.json;
     for size in sizes {
         for access in [Access::Copy, Access::InPlace] {
-            let ring = case(args, &job, &mut ends, size, access)?;
+            let ring = case(args, &job, &mut ends, (size, access), pinned)?;
             if job.rank().0 == FIRST {
                 print(&ring, std::mem::take(&mut head), args.json);
             }
@@ -93,8 +96,8 @@ fn case(
     args: &BenchArgs,
     job: &Job<'_>,
     ends: &mut Ends,
-    size: usize,
-    access: Access,
+    (size, access): (usize, Access),
+    pinned: bool,
 ) -> Result<RingRow, Error> {
     let first = job.rank().0 == FIRST;
     let count = args
@@ -142,6 +145,7 @@ fn case(
             Access::Copy => "copy",
             Access::InPlace => "in_place",
         },
+        pinned,
         latency_us: median(reps.iter().map(|r| r.latency_us)),
         latency_best_us: best(reps.iter().map(|r| r.latency_us)),
         cacheline_us: median(reps.iter().map(|r| r.cacheline_us)),
