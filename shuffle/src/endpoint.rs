@@ -468,6 +468,16 @@ impl<'h> Endpoint<'h> {
             .begin(SYSTEM_STREAM, operation, contribution)
     }
 
+    /// Whether all results of collectives that others wait for have left this rank.
+    pub fn has_passed_on_results(&self) -> bool {
+        let streams = self.streams.borrow();
+        let sent = streams.first().is_none_or(|system| {
+            let out = system.out.borrow();
+            !out.has_partial() && out.queues.remotes.iter().all(|r| r.ready_batches() == 0)
+        });
+        sent && self.collectives.borrow().front().is_none()
+    }
+
     /// Result of a collective, once it is there.
     pub fn collective_result(&self, ticket: Ticket) -> Option<Vec<u8>> {
         self.collectives.borrow_mut().result(ticket)

@@ -158,8 +158,9 @@ impl<'h> Handle<'h> {
         });
         if outcome.is_err() {
             self.core.fence.set(Some(fence));
+            return outcome;
         }
-        outcome
+        self.job.pass_on_results()
     }
 
     /// A barrier that gives way as a fence does.
@@ -186,8 +187,9 @@ impl<'h> Handle<'h> {
         });
         if outcome.is_err() {
             self.core.barrier.set(Some(ticket));
+            return outcome;
         }
-        outcome
+        self.job.pass_on_results()
     }
 
     /// An error once nobody would make this stream complete any more.

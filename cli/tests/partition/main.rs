@@ -7,6 +7,7 @@ mod start;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -34,6 +35,35 @@ fn partitions_equal_a_single_process_reference() {
             check(&out, &files, CSV, 1, ranks);
             assert!(done.stdout.contains("nothing lost"), "{}", done.stdout);
         }
+    }
+}
+
+#[test]
+fn mpiexec_and_mpirun_start_it_too() {
+    let dir = TempDir::new().unwrap();
+    let files = tricky_tables(dir.path());
+    for (launcher, options) in [
+        (
+            "mpiexec.hydra",
+            "-launcher fork -hosts 127.0.0.1,127.0.0.2 -ppn 2 -n 4",
+        ),
+        ("mpirun.openmpi", "--allow-run-as-root --oversubscribe -n 4"),
+    ] {
+        if Command::new(launcher).arg("--version").output().is_err() {
+            println!("skipped: {launcher} is not installed");
+            continue;
+        }
+        let out = dir.path().join(launcher);
+        let mut command = Command::new(launcher);
+        command
+            .args(options.split_whitespace())
+            .arg(env!("CARGO_BIN_EXE_trihop"))
+            .args(["partition", "--by", "the key", "--out"])
+            .arg(&out)
+            .args(&files)
+            .env("TRIHOP_LOOPBACK", "1");
+        run(command).succeeded();
+        check(&out, &files, CSV, 1, 4);
     }
 }
 
