@@ -50,7 +50,7 @@ fn mpiexec_and_mpirun_start_it_too() {
         ("mpirun.openmpi", "--allow-run-as-root --oversubscribe -n 4"),
     ] {
         if Command::new(launcher).arg("--version").output().is_err() {
-            println!("skipped: {launcher} is not installed");
+            eprintln!("skipped: {launcher} is not installed");
             continue;
         }
         let out = dir.path().join(launcher);
