@@ -72,6 +72,16 @@ impl Incoming {
         }
     }
 
+    /// What this peer has been told, for [`Incoming::untell`].
+    pub fn told(&self) -> (bool, u32, u32) {
+        (self.news, self.unacknowledged, self.controls_seen_told)
+    }
+
+    /// The header that [`Incoming::counters`] was for has not been sent.
+    pub fn untell(&mut self, told: (bool, u32, u32)) {
+        (self.news, self.unacknowledged, self.controls_seen_told) = told;
+    }
+
     /// The counters for a header to this peer, which is about to be sent.
     pub fn counters(&mut self, large_returned: u32, wanted: u16) -> Counters {
         self.controls_seen_told = self.controls_seen;
@@ -646,11 +656,7 @@ impl Links {
             };
             let count = incoming.notices.len().min(NOTICES_PER_CONTROL);
             let payload = count * size_of::<ClearToSend>();
-            let before = (
-                incoming.news,
-                incoming.unacknowledged,
-                incoming.controls_seen_told,
-            );
+            let before = incoming.told();
             let header = BatchHeader {
                 kind: BatchKind::Control,
                 stream: self.identity.stream,
@@ -679,11 +685,7 @@ impl Links {
                     told = true;
                 }
                 Err(PostError::WouldBlock(_)) => {
-                    (
-                        incoming.news,
-                        incoming.unacknowledged,
-                        incoming.controls_seen_told,
-                    ) = before;
+                    incoming.untell(before);
                 }
                 Err(PostError::Failed(_, error)) => return Err(error.into()),
             }

@@ -191,12 +191,12 @@ impl<'h> Core<'h> {
                 incoming.news = true;
             }
             let returned = remote.credit.large_returned();
-            let (news, unacknowledged) = (incoming.news, incoming.unacknowledged);
+            let (told, sequence) = (incoming.told(), remote.credit.next_sequence());
             let posted = remote.transmit(link, &self.identity, notices, |wanted| {
                 incoming.counters(returned, wanted)
             })?;
-            if posted == 0 {
-                (incoming.news, incoming.unacknowledged) = (news, unacknowledged);
+            if remote.credit.next_sequence() == sequence {
+                incoming.untell(told); // headers were written, none was sent
             }
             worked |= posted > 0;
         }
