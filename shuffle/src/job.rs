@@ -541,7 +541,7 @@ impl<'h> Inner<'h> {
         let prepared = prepared?;
         if least != pair {
             let why = format!(
-                "rank {} has {options:?} with items of {item_bytes} bytes",
+                "rank {} has {options:?} with items of {item_bytes} bytes; another rank differs, or failed and says why",
                 self.endpoint.topology.rank()
             );
             let (id, name) = (prepared.id, prepared.name);
