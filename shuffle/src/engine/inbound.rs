@@ -534,28 +534,8 @@ impl Links {
         }
         self.turn = (self.turn + 1) % count.max(1);
         if self.shared.free_slots() > 0 && self.unposted.is_empty() {
-            let mut news = [usize::MAX; 64];
-            let mut granted = 0;
-            let mut receivings: Vec<&mut Receiving> = Vec::new();
-            if self
-                .incoming
-                .iter()
-                .any(|i| i.receiving.large_outstanding() < u32::from(i.receiving.wanted()))
-            {
-                receivings.extend(self.incoming.iter_mut().map(|i| &mut i.receiving));
-                self.shared.grant(&mut receivings, |index| {
-                    if granted < news.len() {
-                        news[granted] = index;
-                    }
-                    granted += 1;
-                });
-                for &index in news.iter().take(granted.min(news.len())) {
-                    self.incoming[index].news = true;
-                }
-                if granted > news.len() {
-                    self.incoming.iter_mut().for_each(|i| i.news = true);
-                }
-            }
+            self.shared
+                .grant(&mut self.incoming, |i| &mut i.receiving, |i| i.news = true);
         }
         Ok(())
     }

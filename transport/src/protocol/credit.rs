@@ -275,8 +275,14 @@ impl Shared {
         self.free
     }
 
-    /// Grants free slots to the peers that want them, one at a time in turn; calls `granted` with each peer's index.
-    pub fn grant(&mut self, peers: &mut [&mut Receiving], mut granted: impl FnMut(usize)) {
+    /// Grants free slots to the peers that want them, one at a time in turn. `receiving` finds the credit of a peer; what
+    /// got a slot is passed to `granted`.
+    pub fn grant<P>(
+        &mut self,
+        peers: &mut [P],
+        receiving: impl Fn(&mut P) -> &mut Receiving,
+        mut granted: impl FnMut(&mut P),
+    ) {
         if peers.is_empty() {
             return;
         }
@@ -284,13 +290,13 @@ impl Shared {
         while self.free > 0 && passed < peers.len() {
             let index = self.turn % peers.len();
             self.turn = index + 1;
-            let peer = &mut *peers[index];
+            let peer = receiving(&mut peers[index]);
             let held = peer.large_outstanding();
             if held < self.per_peer.min(u32::from(peer.wanted)) {
                 peer.large_granted = peer.large_granted.wrapping_add(1);
                 self.free -= 1;
                 passed = 0;
-                granted(index);
+                granted(&mut peers[index]);
             } else {
                 passed += 1;
             }
@@ -352,8 +358,7 @@ mod tests {
                         let counters = Counters { large_returned: sending[p].large_returned(), wanted: wanted[p], ..Counters::default() };
                         let back = receiving[p].update(&counters).unwrap();
                         shared.free(back);
-                        let mut peers: Vec<&mut Receiving> = receiving.iter_mut().collect();
-                        shared.grant(&mut peers, |_| ());
+                        shared.grant(&mut receiving, |r| r, |_| ());
                     }
                     Step::TellSender(p) => {
                         let r = &receiving[p];
