@@ -18,6 +18,7 @@ mod node;
 mod queue;
 pub mod route;
 mod shuffle;
+pub mod simulation;
 mod stats;
 mod stream;
 

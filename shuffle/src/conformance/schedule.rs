@@ -6,7 +6,9 @@ use trihop_transport::sim::{Net, SimOptions};
 
 use crate::config::StreamOptions;
 
-use super::world::{Fabric, World};
+use crate::simulation::Fabric;
+
+use super::world::World;
 
 /// Seeds of a test: the one of `TRIHOP_SEED`, or as many as asked for.
 pub fn seeds(count: u64) -> Vec<u64> {
@@ -48,7 +50,7 @@ pub fn sim(seed: u64) -> Fabric {
         mover,
         ..SimOptions::default().limits
     };
-    Fabric::Sim(Net::new(SimOptions {
+    Fabric::Simulated(Net::new(SimOptions {
         seed,
         max_delay: seed % 11,
         refuse_one_in: [0, 3, 7][(seed % 3) as usize],
@@ -80,10 +82,12 @@ pub fn mixed(random: u64) -> usize {
     }
 }
 
-pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64) -> Fabric) {
+pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64, u32) -> Fabric) {
     for seed in seeds(count) {
         let replay = Replay(seed);
-        let world = World::new(&shape(seed), &tiny(seed), seed, fabric(seed), replies, true);
+        let sizes = shape(seed);
+        let fabric = fabric(seed, sizes.iter().sum());
+        let mut world = World::new(&sizes, &tiny(seed), seed, fabric, replies, true);
         let sent = world.exchange(messages, mixed);
         world.fence();
         world.check(&sent, replies);
@@ -128,7 +132,7 @@ pub fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
         eager_bytes,
         ..SimOptions::default().limits
     };
-    Fabric::Sim(Net::new(SimOptions {
+    Fabric::Simulated(Net::new(SimOptions {
         seed,
         max_delay: 5,
         refuse_one_in: 0,

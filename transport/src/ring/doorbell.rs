@@ -163,6 +163,11 @@ impl Doorbell {
         awake(self.bell.word());
     }
 
+    /// Whether we said that we sleep, and nobody rang since.
+    pub fn is_asleep(&self) -> bool {
+        self.bell.word().load(Ordering::Relaxed) == SLEEPING
+    }
+
     /// Forgets the rings so far, so that the descriptor is readable only after the next one.
     pub fn drain(&self) {
         let mut count = [0; 8];

@@ -18,6 +18,8 @@ pub struct SimLink {
     limits: Rc<Limits>,
     address: [u8; 8],
     id: u32,
+    /// A post was refused since the last poll: it may be taken now, and nothing else will say so.
+    refused: bool,
 }
 
 impl SimLink {
@@ -27,6 +29,7 @@ impl SimLink {
             limits,
             address: u64::from(id).to_le_bytes(),
             id,
+            refused: false,
         }
     }
 
@@ -75,6 +78,7 @@ impl Link for SimLink {
     ) -> Result<(), PostError> {
         let mut state = self.net.state.borrow_mut();
         if state.refuses() {
+            self.refused = true;
             return Err(PostError::WouldBlock(buffer));
         }
         let message = Parcel::Message {
@@ -115,6 +119,7 @@ impl Link for SimLink {
     ) -> Result<(), PostError> {
         let mut state = self.net.state.borrow_mut();
         if state.refuses() {
+            self.refused = true;
             return Err(PostError::WouldBlock(buffer));
         }
         let Some(data) = state.read(peer.0, remote.key, remote.address, bytes) else {
@@ -137,6 +142,7 @@ impl Link for SimLink {
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<usize> {
         let mut state = self.net.state.borrow_mut();
         state.advance();
+        self.refused = false;
         for count in 0..PER_POLL {
             let Some(parcel) = state.next_news(self.id) else {
                 return Ok(count);
@@ -175,7 +181,7 @@ impl Link for SimLink {
     }
 
     fn try_wait(&mut self) -> bool {
-        !self.net.state.borrow().has_news(self.id)
+        !self.refused && !self.net.state.borrow().has_news(self.id)
     }
 }
 

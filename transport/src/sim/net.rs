@@ -301,6 +301,11 @@ impl Net {
         self.state.borrow_mut().random()
     }
 
+    /// The first breach of the rules that a real provider punishes, see [`Net::violations`].
+    pub fn violation(&self) -> Option<String> {
+        self.state.borrow().violations.first().cloned()
+    }
+
     /// Breaches of the rules that a real provider punishes: messages without a posted receive, or too long for it. The
     /// first hundred.
     pub fn violations(&self) -> Vec<String> {
