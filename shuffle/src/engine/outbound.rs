@@ -10,11 +10,13 @@ use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
 use crate::config::StreamOptions;
+use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::runs::RunTable;
+use crate::queue::spare::Spare;
 use crate::queue::spill::Spill;
 use crate::route::{Hop, Place, Route, ThreeHop};
 
@@ -134,6 +136,8 @@ pub(crate) struct Outbound {
     pub runs: RunTable,
     pub spill: Spill,
     large: Option<Large>,
+    /// For the rest of the next long record.
+    spare: Spare<u8>,
     scratch: Vec<u8>,
     rank: u32,
     size: u32,
@@ -176,6 +180,7 @@ impl Outbound {
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
             spill: Spill::new(options.spill_bytes),
             large: None,
+            spare: Spare::new(SPARE_BYTES),
             scratch: Vec::new(),
             rank,
             size,
@@ -360,10 +365,12 @@ impl Outbound {
             return refused(self);
         }
         if done < payload.len() {
+            let mut rest = self.spare.take(payload.len() - done);
+            rest.extend_from_slice(&payload[done..]);
             self.large = Some(Large {
                 target,
                 total: payload.len(),
-                rest: payload[done..].to_vec(),
+                rest,
                 moved: 0,
             });
         }
@@ -433,6 +440,7 @@ impl Outbound {
         };
         large.moved += self.push_fragments(large.target, 0, large.total, large.done(), large.left());
         if large.left().is_empty() {
+            self.spare.give_back(large.rest);
             return true;
         }
         self.large = Some(large);

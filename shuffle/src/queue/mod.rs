@@ -3,6 +3,7 @@
 pub(crate) mod lane;
 pub(crate) mod remote;
 pub(crate) mod runs;
+pub(crate) mod spare;
 pub(crate) mod spill;
 
 /// Who feeds records into a queue: the application, or one inbound lane or link. A record that is longer than a
