@@ -13,6 +13,7 @@ use crate::config::StreamOptions;
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
+use crate::queue::spare::{Spare, bytes_of};
 
 /// A record as its receiver sees it.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +104,7 @@ pub(crate) enum Sink<'h> {
 #[derive(Debug)]
 pub(crate) struct DeliveryQueue {
     entries: VecDeque<Entry>,
-    spare: Vec<Vec<u64>>,
+    spare: Spare<u64>,
     records: usize,
     bytes: usize,
     limit_records: usize,
@@ -121,14 +122,11 @@ struct Entry {
     whole: Option<(u32, u32)>,
 }
 
-/// Buffers kept for reuse, so that a steady flow allocates nothing.
-const SPARE_BUFFERS: usize = 64;
-
 impl DeliveryQueue {
     pub fn new(options: &StreamOptions) -> Self {
         Self {
             entries: VecDeque::new(),
-            spare: Vec::new(),
+            spare: Spare::new(options.deliverq_bytes / 8),
             records: 0,
             bytes: 0,
             limit_records: options.deliverq_max,
@@ -137,7 +135,7 @@ impl DeliveryQueue {
         }
     }
 
-    /// Bytes that wait.
+    /// Bytes of the buffers in which something waits.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -167,10 +165,10 @@ impl DeliveryQueue {
             Delivery::Run(run) => (run.frame, run.header.count as usize, None),
             Delivery::Record { source, kind, bytes } => (*bytes, 1, Some((*source, *kind))),
         };
-        let mut words = self.spare.pop().unwrap_or_default();
-        words.clear();
+        let mut words = self.spare.take(bytes.len().div_ceil(8));
         words.resize(bytes.len().div_ceil(8), 0);
         zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..bytes.len()].copy_from_slice(bytes);
+        self.bytes += bytes_of(&words);
         self.entries.push_back(Entry {
             words,
             bytes: bytes.len(),
@@ -178,7 +176,6 @@ impl DeliveryQueue {
             whole,
         });
         self.records += records;
-        self.bytes += bytes.len();
     }
 
     /// Gives the oldest delivery to `take`; false when there is none.
@@ -192,15 +189,13 @@ impl DeliveryQueue {
         };
         self.refused = false;
         self.records -= entry.records;
-        self.bytes -= entry.bytes;
+        self.bytes -= bytes_of(&entry.words);
         let bytes = &zerocopy::IntoBytes::as_bytes(&entry.words[..])[..entry.bytes];
         let taken = match entry.whole {
             Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
             None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
         };
-        if self.spare.len() < SPARE_BUFFERS && entry.bytes <= 65536 {
-            self.spare.push(entry.words);
-        }
+        self.spare.give_back(entry.words);
         taken.map(|()| true)
     }
 }
@@ -224,10 +219,15 @@ pub(crate) enum Assembled {
     Later,
 }
 
-/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one always may).
+/// Memory that may be kept for the next long record, in bytes. Longer records pay an allocation with their length.
+pub(crate) const SPARE_BYTES: usize = 1 << 20;
+
+/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one always may); of these,
+/// an eighth at most is for buffers that wait to be used again, or that are larger than their record.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     partials: HashMap<Feeder, Partial>,
+    spare: Spare<u8>,
     reserved_bytes: usize,
     limit_bytes: usize,
     max_record_bytes: usize,
@@ -235,15 +235,18 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     pub fn new(limit_bytes: usize, max_record_bytes: usize) -> Self {
+        // Kept once, and once more as what a kept buffer has too much.
+        let spare_bytes = (limit_bytes / 16).min(SPARE_BYTES);
         Self {
             partials: HashMap::new(),
+            spare: Spare::new(spare_bytes),
             reserved_bytes: 0,
-            limit_bytes,
+            limit_bytes: limit_bytes - 2 * spare_bytes,
             max_record_bytes,
         }
     }
 
-    /// Bytes that records in reassembly will take when they are whole.
+    /// Bytes of the buffers of records in reassembly.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved_bytes
     }
@@ -269,12 +272,13 @@ impl Reassembly {
             if self.reserved_bytes > 0 && self.reserved_bytes + total > self.limit_bytes {
                 return Ok(Assembled::Later);
             }
-            self.reserved_bytes += total;
+            let bytes = self.spare.take(total);
+            self.reserved_bytes += bytes_of(&bytes);
             let partial = Partial {
                 source: run.header.source,
                 kind: header.kind.get(),
                 total,
-                bytes: Vec::with_capacity(total),
+                bytes,
             };
             self.partials.insert(feeder, partial);
             payload = rest;
@@ -295,12 +299,19 @@ impl Reassembly {
         match (partial.bytes.len() == partial.total, last) {
             (true, true) => {
                 let whole = self.partials.remove(&feeder).expect("found above");
-                self.reserved_bytes -= whole.total;
+                self.reserved_bytes -= bytes_of(&whole.bytes);
                 Ok(Assembled::Whole(whole))
             }
             (false, false) => Ok(Assembled::Growing),
             _ => Err(BadRun::Fragment("fragments do not add up to the record")),
         }
+    }
+}
+
+impl Reassembly {
+    /// The bytes of a whole record that was handed over, for the next one.
+    pub fn give_back(&mut self, bytes: Vec<u8>) {
+        self.spare.give_back(bytes);
     }
 }
 

@@ -47,13 +47,12 @@ impl Shape {
         let affordable = options.lane_budget_bytes / (2 * topology.most_local() as usize);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, 65536) as u32;
         let links = route.most_links().max(1) as usize;
-        let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links));
+        let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
+            .max(options.small_slot_bytes);
         let target_bytes = options
             .remote_buftarget_bytes
-            .min(affordable.max(options.small_slot_bytes))
-            .max(BATCH_HEADER_BYTES + 1);
-        let room = target_bytes.max(options.small_slot_bytes) - BATCH_HEADER_BYTES;
-        let frame_bytes = (lane_bytes as usize / 4).min(room) & !7;
+            .clamp(BATCH_HEADER_BYTES + 1, affordable);
+        let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
         debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
         Self {
             lane_bytes,

@@ -423,6 +423,7 @@ impl<'h> Core<'h> {
                     1,
                     sink,
                 )?;
+                reassembly.give_back(record.bytes);
                 Ok(true)
             }
         }

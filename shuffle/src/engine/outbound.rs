@@ -8,6 +8,7 @@ use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
 use crate::config::StreamOptions;
+use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::lane::LaneQueue;
@@ -15,6 +16,7 @@ use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
 use crate::queue::runs::RunTable;
+use crate::queue::spare::Spare;
 use crate::queue::spill::Spill;
 use crate::route::{Chosen, Hop, Place, Route};
 
@@ -128,6 +130,8 @@ pub(crate) struct Outbound {
     pub runs: RunTable,
     pub spill: Spill,
     large: Option<Large>,
+    /// For the rest of the next long record.
+    spare: Spare<u8>,
     scratch: Vec<u8>,
     rank: u32,
     size: u32,
@@ -167,6 +171,7 @@ impl Outbound {
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
             spill: Spill::new(options.spill_bytes),
             large: None,
+            spare: Spare::new(SPARE_BYTES),
             scratch: Vec::new(),
             rank,
             size,
@@ -351,10 +356,12 @@ impl Outbound {
             return refused(self);
         }
         if done < payload.len() {
+            let mut rest = self.spare.take(payload.len() - done);
+            rest.extend_from_slice(&payload[done..]);
             self.large = Some(Large {
                 target,
                 total: payload.len(),
-                rest: payload[done..].to_vec(),
+                rest,
                 moved: 0,
             });
         }
@@ -424,6 +431,7 @@ impl Outbound {
         };
         large.moved += self.push_fragments(large.target, 0, large.total, large.done(), large.left());
         if large.left().is_empty() {
+            self.spare.give_back(large.rest);
             return true;
         }
         self.large = Some(large);

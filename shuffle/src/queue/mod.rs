@@ -6,6 +6,7 @@ pub(crate) mod on_demand;
 pub(crate) mod remote;
 pub(crate) mod remotes;
 pub(crate) mod runs;
+pub(crate) mod spare;
 pub(crate) mod spill;
 
 /// Who feeds records into a queue: the application, or one inbound lane or link. A record that is longer than a
