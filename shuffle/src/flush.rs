@@ -68,7 +68,7 @@ impl Flush {
                 Queues::Origin => Stage::Lanes(queues.origin.iter().map(|l| l.produced()).collect()),
                 Queues::Relay => Stage::Lanes(queues.relay.iter().map(|l| l.produced()).collect()),
                 _ => {
-                    queues.remotes.iter_mut().for_each(|r| r.seal());
+                    queues.remotes.seal();
                     Stage::Links(queues.remotes.iter().map(|r| r.sealed()).collect())
                 }
             };
@@ -81,9 +81,10 @@ impl Flush {
                 } else {
                     &mut out.queues.relay
                 };
-                for (local, (lane, &position)) in lanes.iter_mut().zip(positions).enumerate() {
+                // Lanes and links that were opened since have nothing that was sent before.
+                for (lane, &position) in lanes.iter_mut().zip(positions) {
                     let consumed = lane.consumed().map_err(|why| {
-                        let rank = core.topology.rank_at(core.topology.node(), local as u32);
+                        let rank = core.topology.rank_at(core.topology.node(), lane.local);
                         Error::bad_peer(rank.0, why)
                     })?;
                     if consumed < position {
@@ -116,28 +117,33 @@ impl Fence {
     /// Whether the fence is complete on all ranks; to be asked after each round of progress.
     pub fn poll(&mut self, core: &Core<'_>, collectives: &mut Collectives) -> bool {
         core.urgent.set(true);
-        if let Some(ticket) = self.round {
-            let Some(result) = collectives.result(ticket) else {
-                return false;
-            };
-            self.round = None;
-            let mut values = result
-                .chunks_exact(8)
-                .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
-            let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
-            let done = sums.0 == sums.1 && self.last == Some(sums);
-            self.last = Some(sums);
-            if done {
-                core.urgent.set(false);
-                return true;
+        loop {
+            if let Some(ticket) = self.round {
+                let Some(result) = collectives.result(ticket) else {
+                    return false;
+                };
+                self.round = None;
+                let mut values = result
+                    .chunks_exact(8)
+                    .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
+                let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
+                let same = self.last.replace(sums) == Some(sums);
+                if same && sums.0 == sums.1 {
+                    core.urgent.set(false);
+                    return true;
+                }
+                if same {
+                    return false;
+                }
             }
-        }
-        if core.is_quiet() {
+            if !core.is_quiet() {
+                return false;
+            }
+            // The next round begins in the same call: nothing else might wake a rank that has heard the last one's result.
             let mut counts = core.out.borrow().sent.to_le_bytes().to_vec();
             counts.extend_from_slice(&core.delivered.get().to_le_bytes());
             self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));
             self.rounds += 1;
         }
-        false
     }
 }

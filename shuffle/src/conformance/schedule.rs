@@ -5,6 +5,7 @@ use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::{Net, SimOptions};
 
 use crate::config::StreamOptions;
+use crate::route::RouteName;
 
 use crate::simulation::Fabric;
 
@@ -87,7 +88,8 @@ pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u
         let replay = Replay(seed);
         let sizes = shape(seed);
         let fabric = fabric(seed, sizes.iter().sum());
-        let mut world = World::new(&sizes, &tiny(seed), seed, fabric, replies, true);
+        let route = RouteName::ALL[usize::from(seed % 5 == 4)];
+        let mut world = World::routed(route, &sizes, &tiny(seed), seed, fabric, replies, true);
         let sent = world.exchange(messages, mixed);
         world.fence();
         world.check(&sent, replies);

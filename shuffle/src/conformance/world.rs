@@ -11,6 +11,7 @@ use crate::config::StreamOptions;
 use crate::deliver::{DeliveryQueue, Sink};
 use crate::engine::Core;
 use crate::error::Error;
+use crate::route::RouteName;
 use crate::shuffle::each_message;
 use crate::simulation::{Fabric, Schedule, Seat, Simulation, SimulationError, SimulationOptions};
 
@@ -64,6 +65,20 @@ impl World {
         replies: bool,
         handler: bool,
     ) -> Self {
+        let route = RouteName::ThreeHop;
+        Self::routed(route, sizes, options, seed, fabric, replies, handler)
+    }
+
+    /// As [`World::new`], with this route.
+    pub fn routed(
+        route: RouteName,
+        sizes: &[u32],
+        options: &StreamOptions,
+        seed: u64,
+        fabric: Fabric,
+        replies: bool,
+        handler: bool,
+    ) -> Self {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
         let seen: Seen = Rc::new(RefCell::new(vec![HashMap::new(); topology.size() as usize]));
         let options = SimulationOptions {
@@ -72,6 +87,7 @@ impl World {
                 ..SimOptions::default()
             },
             stream: options.clone(),
+            route,
             schedule: Schedule::Random,
             ..SimulationOptions::default()
         };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::ring::Doorbell;
+use trihop_transport::ring::{Bell, Doorbell};
 use trihop_transport::sim::{Net, SimOptions};
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
@@ -17,6 +17,7 @@ use crate::endpoint::{Endpoint, Prepared};
 use crate::engine::{BadRun, Core};
 use crate::error::Error;
 use crate::flush::Fence;
+use crate::route::{Chosen, RouteName};
 use crate::shuffle::each_message;
 use crate::stats::Stats;
 
@@ -27,6 +28,8 @@ pub struct SimulationOptions {
     pub network: SimOptions,
     /// Options of the stream.
     pub stream: StreamOptions,
+    /// Route of the messages. Default [`RouteName::ThreeHop`].
+    pub route: RouteName,
     /// Bytes of an item, at most a quarter of a lane; 0 (the default) for a stream of byte records.
     pub item_bytes: usize,
     /// Who takes the next turn. Default [`Schedule::InTurn`].
@@ -42,6 +45,7 @@ impl Default for SimulationOptions {
                 ..SimOptions::default()
             },
             stream: StreamOptions::default(),
+            route: RouteName::ThreeHop,
             item_bytes: 0,
             schedule: Schedule::InTurn,
         }
@@ -172,12 +176,14 @@ impl<'h> Simulation<'h> {
                 .map(|_| Doorbell::create())
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(Error::from)?;
+            let bells: Rc<[Arc<Bell>]> = doorbells.iter().map(Doorbell::bell).collect();
             let mut endpoints = Vec::with_capacity(doorbells.len());
             for rank in topology.ranks_of(node) {
                 let topology = topology.seen_from(rank).map_err(Error::from)?;
-                let (link, peers) = fabric.attach(&topology)?;
-                let bells = doorbells.iter().map(Doorbell::bell).collect();
-                endpoints.push(Endpoint::new(topology, COOKIE, Some(link), peers, bells));
+                let route = Chosen::new(options.route, &topology);
+                let (link, peers) = fabric.attach(&route)?;
+                let bells = Rc::clone(&bells);
+                endpoints.push(Endpoint::new(topology, route, COOKIE, Some(link), peers, bells));
             }
             open_stream(&endpoints, &system, 0, |endpoint| endpoint.system_sink())?;
             let cores = open_stream(&endpoints, &options.stream, options.item_bytes, |endpoint| {

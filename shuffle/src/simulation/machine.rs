@@ -1,5 +1,6 @@
 //! What carries a job: the fabric between its nodes, and its clock.
 
+use std::rc::Rc;
 #[cfg(test)]
 use std::time::Instant;
 
@@ -7,10 +8,9 @@ use std::time::Instant;
 use trihop_transport::fabric;
 use trihop_transport::link::{Link, Peer};
 use trihop_transport::sim::{Net, SimLink};
-use trihop_transport::topology::{NodeId, Topology};
 
-use crate::endpoint::{LinkPeer, represented_nodes};
 use crate::error::Result;
+use crate::route::{Chosen, Route};
 
 /// One tick of virtual time in nanoseconds.
 pub(crate) const TICK_NS: u64 = 1000;
@@ -23,7 +23,7 @@ pub(crate) enum Fabric {
     /// long.
     #[cfg(test)]
     Opened {
-        links: Vec<Option<Box<dyn Link>>>,
+        links: std::vec::IntoIter<Box<dyn Link>>,
         addresses: Vec<Vec<u8>>,
         start: Instant,
     },
@@ -38,31 +38,26 @@ impl Fabric {
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self::Opened {
             addresses: links.iter().map(|l| l.address().to_vec()).collect(),
-            links: links.into_iter().map(Some).collect(),
+            links: links.into_iter(),
             start: Instant::now(),
         })
     }
 
-    /// A rank's link and the peers that it has links to. Ranks ask in order, once each.
-    pub fn attach(&mut self, topology: &Topology) -> Result<(Box<dyn Link>, Vec<LinkPeer>)> {
-        let (mut link, addresses): (Box<dyn Link>, _) = match self {
-            Self::Simulated(net) => (Box::new(net.link()), None::<&Vec<Vec<u8>>>),
+    /// A rank's link, and the other ends of its route's links. Ranks ask in order, once each.
+    pub fn attach(&mut self, route: &Chosen) -> Result<(Box<dyn Link>, Rc<[Peer]>)> {
+        let ends = (0..route.links()).map(|number| route.peer(number).0);
+        match self {
+            // Endpoints are numbered as the ranks are.
+            Self::Simulated(net) => Ok((Box::new(net.link()), ends.map(SimLink::peer).collect())),
             #[cfg(test)]
             Self::Opened { links, addresses, .. } => {
-                let link = links[topology.rank().0 as usize].take();
-                (link.expect("a rank asks once"), Some(&*addresses))
+                let mut link = links.next().expect("a rank asks once");
+                let peers = ends
+                    .map(|end| link.connect(&addresses[end as usize]))
+                    .collect::<Result<_, _>>()?;
+                Ok((link, peers))
             }
-        };
-        let mut peers = Vec::new();
-        for node in represented_nodes(topology) {
-            let rank = topology.target_representative(NodeId(node)).0;
-            let peer: Peer = match addresses {
-                None => SimLink::peer(rank), // endpoints are numbered as the ranks are
-                Some(addresses) => link.connect(&addresses[rank as usize])?,
-            };
-            peers.push(LinkPeer { node, rank, peer });
         }
-        Ok((link, peers))
     }
 
     /// Time since the job began, in nanoseconds and never 0.
