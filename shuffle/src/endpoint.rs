@@ -17,7 +17,7 @@ use crate::deliver::{Delivery, MIN_FRAGMENT_FRAME, Sink};
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
 use crate::engine::outbound::{Outbound, Queues, batch_buffer_bytes};
 use crate::engine::tags;
-use crate::engine::{Core, Inbound, LaneClass, lane_of};
+use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
 use crate::error::{Error, Result};
 use crate::queue::lane::LaneQueue;
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
@@ -118,7 +118,7 @@ pub(crate) struct Endpoint<'h> {
     pub cookie: u64,
     pub link: RefCell<Option<Box<dyn Link>>>,
     link_peers: Vec<LinkPeer>,
-    bells: Vec<Arc<Bell>>,
+    bells: Arc<[Arc<Bell>]>,
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
@@ -144,7 +144,7 @@ impl<'h> Endpoint<'h> {
             cookie,
             link: RefCell::new(link),
             link_peers,
-            bells,
+            bells: bells.into(),
             streams: RefCell::default(),
             completions: RefCell::new(Vec::with_capacity(64)),
             busy: Cell::new(false),
@@ -172,7 +172,7 @@ impl<'h> Endpoint<'h> {
                 limit: largest_item,
             });
         }
-        let layout = InboxLayout::new(2 * self.topology.local_size(), shape.lane_bytes)?;
+        let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), shape.lane_bytes)?;
         let segment = Segment::create(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         let (name, options) = (name.to_owned(), options.clone());
@@ -206,17 +206,11 @@ impl<'h> Endpoint<'h> {
             ..
         } = prepared;
         let me = self.topology.local_rank();
-        for local in 0..self.topology.local_size() {
-            for class in [LaneClass::Origin, LaneClass::Relay] {
-                inbox
-                    .lane(lane_of(local, class))
-                    .set_bell(Arc::clone(&self.bells[local as usize]));
-            }
-        }
+        inbox.set_bells(Arc::clone(&self.bells), LANES_PER_RANK);
         let lanes = |class: LaneClass, publish: usize, maxrpc: u32| -> Result<Vec<LaneQueue>> {
             segments
                 .iter()
-                .zip(&self.bells)
+                .zip(&*self.bells)
                 .map(|(segment, bell)| {
                     let lane = lane_of(me, class);
                     let producer = Producer::new(Arc::clone(segment), layout, lane, Arc::clone(bell))?;
