@@ -176,13 +176,13 @@ impl<'h> Simulation<'h> {
                 .map(|_| Doorbell::create())
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(Error::from)?;
-            let bells: Rc<[Arc<Bell>]> = doorbells.iter().map(Doorbell::bell).collect();
+            let bells: Arc<[Arc<Bell>]> = doorbells.iter().map(Doorbell::bell).collect();
             let mut endpoints = Vec::with_capacity(doorbells.len());
             for rank in topology.ranks_of(node) {
                 let topology = topology.seen_from(rank).map_err(Error::from)?;
                 let route = Chosen::new(options.route, &topology);
                 let (link, peers) = fabric.attach(&route)?;
-                let bells = Rc::clone(&bells);
+                let bells = Arc::clone(&bells);
                 endpoints.push(Endpoint::new(topology, route, COOKIE, Some(link), peers, bells));
             }
             open_stream(&endpoints, &system, 0, |endpoint| endpoint.system_sink())?;
