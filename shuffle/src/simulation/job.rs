@@ -71,7 +71,7 @@ pub enum SimulationError {
     #[error("the fabric saw a breach of its rules: {0}")]
     Violation(String),
     /// All ranks sleep, nothing is under way, and something is not done: a deadlock, or a wake-up was lost.
-    #[error("{what}: {ranks} ranks are not done and everyone sleeps; the first of them:\n{dump}")]
+    #[error("{what}: {ranks} ranks are not done and everyone sleeps; one of them:\n{dump}")]
     Stuck {
         /// What was waited for.
         what: &'static str,
@@ -278,11 +278,11 @@ impl<'h> Simulation<'h> {
         (0..self.topology.size()).for_each(|rank| self.awake.wake(rank));
         while missing > 0 {
             let Some(rank) = self.next_rank() else {
-                let first = left.iter().position(|&l| l).unwrap_or(0);
+                let first = self.one_of(&left);
                 return Err(SimulationError::Stuck {
                     what,
                     ranks: missing,
-                    dump: self.dump(Rank(first as u32)),
+                    dump: self.dump(first),
                 });
             };
             let index = rank as usize;
@@ -299,14 +299,23 @@ impl<'h> Simulation<'h> {
         Ok(())
     }
 
-    /// State of a rank as text.
+    /// One of the ranks of `left`, or one whose streams wait for something: it says more about what keeps the others.
+    fn one_of(&self, left: &[bool]) -> Rank {
+        let waits = |seat: &Seat<'_>| seat.endpoint.streams.borrow().iter().any(|core| !core.is_quiet());
+        let first = self.seats.iter().position(waits);
+        let first = first.or_else(|| left.iter().position(|&l| l));
+        Rank(first.unwrap_or(0) as u32)
+    }
+
+    /// State of a rank as text, all its streams.
     ///
     /// # Panics
     /// When the rank does not exist.
     pub fn dump(&self, rank: Rank) -> String {
         let mut text = Vec::new();
-        let written = crate::dump::write(&self.seats[rank.0 as usize].core, &mut text);
-        written.expect("memory takes whatever is written");
+        for core in self.seats[rank.0 as usize].endpoint.streams.borrow().iter() {
+            crate::dump::write(core, &mut text).expect("memory takes whatever is written");
+        }
         String::from_utf8_lossy(&text).into_owned()
     }
 
@@ -406,16 +415,16 @@ impl<'h> Simulation<'h> {
             Schedule::Random => 1,
         };
         let now_ns = self.fabric.now_ns();
-        let mut worked = true;
+        let mut idle = true;
         for _ in 0..rounds {
             self.rounds += 1;
             let progress = seat.endpoint.progress(now_ns);
-            worked = progress.map_err(|why| SimulationError::Rank { rank, why })?;
-            if !worked {
+            if !progress.map_err(|why| SimulationError::Rank { rank, why })? {
                 break;
             }
+            idle = false;
         }
-        let tired = seat.idle.replace(!worked) && !worked;
+        let tired = seat.idle.replace(idle) && idle;
         let awake = !tired || !seat.sleep(&mut self.awake, rank, self.fabric.net().is_none());
         if awake {
             self.awake.wake(rank);
