@@ -1,7 +1,7 @@
 //! Delivery: whole runs to a handler in place, or into a bounded queue from which the application takes them.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use trihop_transport::protocol::wire::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, run_flags,
@@ -12,6 +12,7 @@ use zerocopy::FromBytes;
 use crate::config::StreamOptions;
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
+use crate::queue::Feeder;
 use crate::queue::spare::{Spare, bytes_of};
 
 /// A record as its receiver sees it.
@@ -225,7 +226,7 @@ pub(crate) const SPARE_BYTES: usize = 1 << 20;
 /// an eighth at most is for buffers that wait to be used again, or that are larger than their record.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
-    partials: Vec<Option<Partial>>,
+    partials: HashMap<Feeder, Partial>,
     spare: Spare<u8>,
     reserved_bytes: usize,
     limit_bytes: usize,
@@ -233,12 +234,11 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    pub fn new(feeders: usize, limit_bytes: usize, max_record_bytes: usize) -> Self {
-        let partials = (0..feeders).map(|_| None).collect();
+    pub fn new(limit_bytes: usize, max_record_bytes: usize) -> Self {
         // Kept once, and once more as what a kept buffer has too much.
         let spare_bytes = (limit_bytes / 16).min(SPARE_BYTES);
         Self {
-            partials,
+            partials: HashMap::new(),
             spare: Spare::new(spare_bytes),
             reserved_bytes: 0,
             limit_bytes: limit_bytes - 2 * spare_bytes,
@@ -252,15 +252,15 @@ impl Reassembly {
     }
 
     /// Length of the record that this feeder's fragments make up, 0 when none is in reassembly.
-    pub fn record_bytes(&self, feeder: usize) -> usize {
-        self.partials[feeder].as_ref().map_or(0, |p| p.total)
+    pub fn record_bytes(&self, feeder: Feeder) -> usize {
+        self.partials.get(&feeder).map_or(0, |p| p.total)
     }
 
     /// Takes one fragment.
-    pub fn add(&mut self, feeder: usize, run: &Run<'_>) -> Result<Assembled, BadRun> {
+    pub fn add(&mut self, feeder: Feeder, run: &Run<'_>) -> Result<Assembled, BadRun> {
         let mut payload = run.payload;
         if run.header.flags == run_flags::FIRST {
-            if self.partials[feeder].is_some() {
+            if self.partials.contains_key(&feeder) {
                 return Err(BadRun::Fragment("a record begins inside another"));
             }
             let (header, rest) = FragmentHeader::ref_from_prefix(payload)
@@ -280,13 +280,13 @@ impl Reassembly {
                 total,
                 bytes,
             };
-            self.partials[feeder] = Some(partial);
+            self.partials.insert(feeder, partial);
             payload = rest;
             debug_assert_eq!(run.payload.len() - rest.len(), FRAGMENT_HEADER_BYTES);
         }
-        let place = &mut self.partials[feeder];
-        let partial = place
-            .as_mut()
+        let partial = self
+            .partials
+            .get_mut(&feeder)
             .ok_or(BadRun::Fragment("a fragment without a beginning"))?;
         if partial.source != run.header.source {
             return Err(BadRun::Fragment("fragments of two sources"));
@@ -298,8 +298,9 @@ impl Reassembly {
         let last = run.header.flags == run_flags::LAST;
         match (partial.bytes.len() == partial.total, last) {
             (true, true) => {
-                self.reserved_bytes -= bytes_of(&partial.bytes);
-                Ok(Assembled::Whole(place.take().expect("checked above")))
+                let whole = self.partials.remove(&feeder).expect("found above");
+                self.reserved_bytes -= bytes_of(&whole.bytes);
+                Ok(Assembled::Whole(whole))
             }
             (false, false) => Ok(Assembled::Growing),
             _ => Err(BadRun::Fragment("fragments do not add up to the record")),
@@ -337,9 +338,9 @@ mod tests {
         frame
     }
 
-    fn add(reassembly: &mut Reassembly, feeder: usize, frame: &[u8]) -> Result<Assembled, BadRun> {
+    fn add(reassembly: &mut Reassembly, feeder: u32, frame: &[u8]) -> Result<Assembled, BadRun> {
         let (run, _) = Run::split(frame, 10).unwrap();
-        reassembly.add(feeder, &run)
+        reassembly.add(Feeder(feeder), &run)
     }
 
     fn first(total: u64, data: &[u8]) -> Vec<u8> {
@@ -381,7 +382,7 @@ mod tests {
 
     #[test]
     fn fragments_become_a_record() {
-        let mut reassembly = Reassembly::new(2, 100, 1000);
+        let mut reassembly = Reassembly::new(100, 1000);
         assert!(matches!(
             add(&mut reassembly, 0, &first(13, b"01234567")),
             Ok(Assembled::Growing)
@@ -401,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_limit_delays_a_beginning_and_never_a_continuation() {
-        let mut reassembly = Reassembly::new(3, 100, 1000);
+        let mut reassembly = Reassembly::new(100, 1000);
         assert!(matches!(
             add(&mut reassembly, 0, &first(900, b"01234567")),
             Ok(Assembled::Growing)
@@ -416,7 +417,7 @@ mod tests {
 
     #[test]
     fn hostile_fragments_are_errors() {
-        let mut reassembly = Reassembly::new(1, 100, 1000);
+        let mut reassembly = Reassembly::new(100, 1000);
         assert!(add(&mut reassembly, 0, &fragment(run_flags::MORE, 3, b"x")).is_err());
         assert!(add(&mut reassembly, 0, &first(u64::MAX, b"")).is_err());
         assert!(add(&mut reassembly, 0, &fragment(run_flags::FIRST, 3, b"")).is_err());

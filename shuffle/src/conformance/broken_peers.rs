@@ -75,17 +75,15 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
             count: 1,
             flags: 0,
         };
-        let remote = &mut queues.remotes[0];
-        assert!(remote.push_with(
-            bytes,
-            0,
-            crate::queue::Feeder::APPLICATION,
-            queues.batches.as_ref(),
-            |space| {
-                space.fill(0);
-                header.write(bytes, space);
-            }
-        ));
+        let index = queues.open_to(1).unwrap();
+        queues.remotes.wake(index);
+        let pool = queues.remotes.pool_for(index).cloned();
+        let remote = &mut queues.remotes[index];
+        let feeder = crate::queue::Feeder::APPLICATION;
+        assert!(remote.push_with(bytes, 0, feeder, pool.as_ref(), |space| {
+            space.fill(0);
+            header.write(bytes, space);
+        }));
         remote.seal();
     }
     let refused = (1..20_000).find_map(|tick| {

@@ -5,6 +5,7 @@ use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::{Net, SimOptions};
 
 use crate::config::StreamOptions;
+use crate::route::RouteName;
 
 use super::world::{Fabric, World};
 
@@ -83,7 +84,16 @@ pub fn mixed(random: u64) -> usize {
 pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64) -> Fabric) {
     for seed in seeds(count) {
         let replay = Replay(seed);
-        let world = World::new(&shape(seed), &tiny(seed), seed, fabric(seed), replies, true);
+        let route = RouteName::ALL[usize::from(seed % 5 == 4)];
+        let world = World::routed(
+            route,
+            &shape(seed),
+            &tiny(seed),
+            seed,
+            fabric(seed),
+            replies,
+            true,
+        );
         let sent = world.exchange(messages, mixed);
         world.fence();
         world.check(&sent, replies);

@@ -10,14 +10,15 @@ use trihop_transport::fabric;
 use trihop_transport::link::Link;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sim::Net;
-use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue, Sink};
-use crate::endpoint::{Endpoint, LinkPeer, represented_nodes};
+use crate::endpoint::Endpoint;
 use crate::engine::Core;
 use crate::error::Error;
 use crate::flush::Fence;
+use crate::route::{Chosen, Route, RouteName};
 
 /// One tick of virtual time in nanoseconds.
 pub const TICK_NS: u64 = 1000;
@@ -90,6 +91,27 @@ impl World {
         replies: bool,
         handler: bool,
     ) -> Self {
+        Self::routed(
+            RouteName::ThreeHop,
+            sizes,
+            options,
+            seed,
+            fabric,
+            replies,
+            handler,
+        )
+    }
+
+    /// As [`World::new`], with this route.
+    pub fn routed(
+        route: RouteName,
+        sizes: &[u32],
+        options: &StreamOptions,
+        seed: u64,
+        fabric: Fabric,
+        replies: bool,
+        handler: bool,
+    ) -> Self {
         let total: u32 = sizes.iter().sum();
         let topologies: Vec<Topology> = (0..total)
             .map(|r| Topology::from_node_sizes(sizes, Rank(r)).unwrap())
@@ -101,21 +123,14 @@ impl World {
             .iter()
             .map(|t| {
                 let mut link = links.remove(0);
-                let peers = represented_nodes(t)
-                    .into_iter()
-                    .map(|node| {
-                        let rank = t.target_representative(NodeId(node)).0;
-                        LinkPeer {
-                            node,
-                            rank,
-                            peer: link.connect(&addresses[rank as usize]).unwrap(),
-                        }
-                    })
+                let route = Chosen::new(route, t);
+                let peers = (0..route.links())
+                    .map(|number| link.connect(&addresses[route.peer(number).0 as usize]).unwrap())
                     .collect();
                 let local = (0..t.local_size())
                     .map(|l| bells[t.rank_at(t.node(), l).0 as usize].bell())
                     .collect();
-                Endpoint::new(t.clone(), 42, Some(link), peers, local)
+                Endpoint::new(t.clone(), route, 42, Some(link), peers, local)
             })
             .collect();
         let seens: Vec<Seen> = endpoints.iter().map(|_| Seen::default()).collect();
