@@ -1,36 +1,35 @@
 //! What a rank sends: open runs, lanes to local ranks, batches to remote representatives, and the spill of handlers.
 
-use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::wire::{
     BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
     RecordHeader, RunHeader, align8, run_flags,
 };
-use trihop_transport::ring::Corrupt;
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
 use crate::config::StreamOptions;
+use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::lane::LaneQueue;
+use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
+use crate::queue::remotes::Remotes;
 use crate::queue::runs::RunTable;
+use crate::queue::spare::Spare;
 use crate::queue::spill::Spill;
-use crate::route::{Hop, Place, Route, ThreeHop};
+use crate::route::{Chosen, Hop, Place, Route};
 
 /// The queues of all three classes.
 pub(crate) struct Queues {
-    pub route: ThreeHop,
-    /// Origin lanes, by local rank; the own one carries messages to oneself.
-    pub origin: Vec<LaneQueue>,
-    /// Relay lanes, by local rank; the own one is never used.
-    pub relay: Vec<LaneQueue>,
-    /// Remote queues of the nodes that this rank represents.
-    pub remotes: Vec<RemoteQueue>,
-    /// Their nodes, ascending.
-    pub nodes: Vec<u32>,
-    /// Batch buffers, where there are links.
-    pub batches: Option<Pool>,
+    pub route: Chosen,
+    /// Origin lanes; the own one carries messages to oneself.
+    pub origin: Lanes,
+    pub relay: Lanes,
+    /// Remote queues of this rank's links.
+    pub remotes: Remotes,
+    /// Ranks of the job.
+    pub size: u32,
 }
 
 impl Queues {
@@ -66,45 +65,42 @@ impl Queues {
                 } else {
                     &mut self.origin
                 };
-                Some(
-                    lanes
-                        .get_mut(local as usize)?
-                        .push_with(bytes, flags, feeder, write),
-                )
+                // A damaged inbox takes nothing; `failure` says so.
+                let lane = lanes.to(local);
+                Some(lane.is_some_and(|lane| lane.push_with(bytes, flags, feeder, write)))
             }
-            Hop::Fabric(node) => {
-                let index = self.nodes.binary_search(&node.0).ok()?;
-                let pool = self.batches.as_ref()?;
-                let pool = may_open(&self.remotes, index, pool).then_some(pool);
-                Some(self.remotes[index].push_with(bytes, flags, feeder, pool, write))
+            Hop::Fabric(link) => {
+                let route = &self.route;
+                let index = self.remotes.open(link, || route.peer(link));
+                self.remotes.wake(index);
+                let needs = self.remotes[index].needs_buffer(bytes);
+                let pool = if needs {
+                    self.remotes.pool_for(index).cloned()
+                } else {
+                    None
+                };
+                Some(self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write))
             }
         }
     }
-}
 
-/// Send buffers that every link can count on, whatever the others hold.
-const BUFFERS_PER_LINK: usize = 2;
-
-/// Whether a link may take another send buffer: always up to its own two, beyond them only what nobody is due.
-fn may_open(remotes: &[RemoteQueue], index: usize, pool: &Pool) -> bool {
-    let free = pool.free_slots();
-    if remotes[index].held_buffers() < BUFFERS_PER_LINK || free > BUFFERS_PER_LINK * remotes.len() {
-        return true;
+    /// Number of the remote queue to `rank`, opened if need be; `None` where no link leads there.
+    pub fn open_to(&mut self, rank: u32) -> Option<usize> {
+        if rank >= self.size {
+            return None;
+        }
+        let link = self.route.link_to(Rank(rank))?;
+        Some(self.remotes.open(link, || Rank(rank)))
     }
-    let due: usize = remotes
-        .iter()
-        .map(|r| BUFFERS_PER_LINK.saturating_sub(r.held_buffers()))
-        .sum();
-    free > due
-}
 
-impl Queues {
-    /// Local rank whose lane holds a position that cannot be true, and that position.
-    pub fn corrupt_lane(&self) -> Option<(u32, Corrupt)> {
-        [&self.origin, &self.relay]
-            .into_iter()
-            .flat_map(|lanes| lanes.iter().enumerate())
-            .find_map(|(local, lane)| lane.corrupt.map(|why| (local as u32, why)))
+    /// Local rank whose inbox is damaged, and how.
+    pub fn failure(&self) -> Option<(u32, String)> {
+        self.origin.failure().or_else(|| self.relay.failure())
+    }
+
+    /// All lanes that are open.
+    pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
+        self.origin.iter_mut().chain(self.relay.iter_mut())
     }
 }
 
@@ -132,8 +128,12 @@ impl Large {
 pub(crate) struct Outbound {
     pub queues: Queues,
     pub runs: RunTable,
+    /// Longest record that is gathered in runs: of which two at least fit one.
+    gathered_bytes: usize,
     pub spill: Spill,
     large: Option<Large>,
+    /// For the rest of the next long record.
+    spare: Spare<u8>,
     scratch: Vec<u8>,
     rank: u32,
     size: u32,
@@ -154,9 +154,6 @@ pub(crate) struct Outbound {
     pub closed: bool,
 }
 
-/// After this long without anything to send, large slots go back to their receiver.
-const IDLE_NS: u64 = 20_000_000;
-
 impl Outbound {
     pub fn new(
         queues: Queues,
@@ -166,16 +163,14 @@ impl Outbound {
         frame_bytes: usize,
         options: &StreamOptions,
     ) -> Self {
-        let run_bytes = options
-            .run_bytes
-            .max(RUN_HEADER_BYTES + align8(item_bytes))
-            .min(frame_bytes)
-            & !7;
+        let run_bytes = options.run_bytes.min(frame_bytes) & !7;
         Self {
             queues,
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
+            gathered_bytes: (run_bytes - RUN_HEADER_BYTES) / 2,
             spill: Spill::new(options.spill_bytes),
             large: None,
+            spare: Spare::new(SPARE_BYTES),
             scratch: Vec::new(),
             rank,
             size,
@@ -215,8 +210,7 @@ impl Outbound {
     pub fn try_send(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(target, payload.len())?;
         if !self.spill.is_empty() {
-            self.would_block += 1;
-            return Err(Error::WouldBlock);
+            return self.refused();
         }
         self.accept(target, kind, payload)
     }
@@ -239,6 +233,7 @@ impl Outbound {
         if self.spill.is_empty()
             && target.0 < self.size
             && !self.closed
+            && item.len() <= self.gathered_bytes
             && let Ok(space) = self.runs.push(target.0, item.len())
         {
             space.copy_from_slice(item);
@@ -253,8 +248,7 @@ impl Outbound {
     fn try_push_slow(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         self.check(target, item.len())?;
         if !self.spill.is_empty() {
-            self.would_block += 1;
-            return Err(Error::WouldBlock);
+            return self.refused();
         }
         self.accept_item(target, item)
     }
@@ -275,14 +269,18 @@ impl Outbound {
         if self.spill.push(target.0, kind, payload) {
             Ok(())
         } else {
-            self.would_block += 1;
-            Err(Error::WouldBlock)
+            self.refused()
         }
     }
 
     fn accept_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        let space = self.space_in_run(target, item.len())?;
-        space.copy_from_slice(item);
+        if item.len() <= self.gathered_bytes {
+            self.space_in_run(target, item.len())?.copy_from_slice(item);
+        } else {
+            self.make_way(target)?;
+            // Items fit a frame: `Endpoint::prepare` saw to that.
+            self.push_alone(target, item.len(), |space| space.copy_from_slice(item))?;
+        }
         self.sent += 1;
         self.sent_bytes += item.len() as u64;
         self.pushed = true;
@@ -291,11 +289,15 @@ impl Outbound {
 
     fn accept(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         let bytes = RECORD_HEADER_BYTES + align8(payload.len());
-        if bytes <= self.runs.capacity() {
-            let space = self.space_in_run(target, bytes)?;
-            write_record(space, kind, payload);
+        if bytes <= self.gathered_bytes {
+            write_record(self.space_in_run(target, bytes)?, kind, payload);
         } else {
-            self.accept_alone(target, kind, payload, bytes)?;
+            self.make_way(target)?;
+            if RUN_HEADER_BYTES + bytes <= self.frame_bytes {
+                self.push_alone(target, bytes, |space| write_record(space, kind, payload))?;
+            } else {
+                self.accept_in_fragments(target, kind, payload)?;
+            }
         }
         self.sent += 1;
         self.sent_bytes += payload.len() as u64;
@@ -306,64 +308,72 @@ impl Outbound {
     /// Space in the open run of `target`; a run that is in the way leaves first.
     fn space_in_run(&mut self, target: Rank, bytes: usize) -> Result<&mut [u8]> {
         if self.large.is_some() && !self.continue_large() {
-            self.would_block += 1;
-            return Err(Error::WouldBlock);
+            return self.refused();
         }
         // Asked twice, since the borrow checker does not see that the first answer ends in the error case.
         if let Err(slot) = self.runs.push(target.0, bytes).map(|_| ()) {
             if !self.emit(slot) {
-                self.would_block += 1;
-                return Err(Error::WouldBlock);
+                return self.refused();
             }
             return Ok(self.runs.push(target.0, bytes).expect("the slot is empty now"));
         }
         Ok(self.runs.last_pushed(target.0, bytes))
     }
 
-    /// A record that does not fit a run: a frame of its own, or fragments.
-    fn accept_alone(&mut self, target: Rank, kind: u32, payload: &[u8], bytes: usize) -> Result<()> {
-        let refused = |this: &mut Self| {
-            this.would_block += 1;
-            Err(Error::WouldBlock)
-        };
+    fn refused<T>(&mut self) -> Result<T> {
+        self.would_block += 1;
+        Err(Error::WouldBlock)
+    }
+
+    /// Lets leave what must leave before a record for `target` that is not gathered.
+    fn make_way(&mut self, target: Rank) -> Result<()> {
         if self.large.is_some() && !self.continue_large() {
-            return refused(self);
+            return self.refused();
         }
-        if let Some(slot) = self.runs.open_run_of(target.0)
-            && !self.emit(slot)
+        match self.runs.open_run_of(target.0) {
+            Some(slot) if !self.emit(slot) => self.refused(),
+            _ => Ok(()),
+        }
+    }
+
+    /// A run of one record of `bytes`, which `write` fills in place: gathering it would only copy it once more.
+    fn push_alone(&mut self, target: Rank, bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<()> {
+        let frame_bytes = RUN_HEADER_BYTES + align8(bytes);
+        let header = RunHeader {
+            target: target.0,
+            source: self.rank,
+            count: 1,
+            flags: 0,
+        };
+        let write = |space: &mut [u8]| {
+            header.write(frame_bytes, space);
+            let (record, padding) = space[RUN_HEADER_BYTES..].split_at_mut(bytes);
+            write(record);
+            padding.fill(0);
+        };
+        let feeder = Feeder::APPLICATION;
+        match self
+            .queues
+            .push_with(Place::Source, target, frame_bytes, 0, feeder, write)
         {
-            return refused(self);
+            Some(true) => Ok(()),
+            _ => self.refused(),
         }
-        let frame_bytes = RUN_HEADER_BYTES + bytes;
-        if frame_bytes <= self.frame_bytes {
-            let header = RunHeader {
-                target: target.0,
-                source: self.rank,
-                count: 1,
-                flags: 0,
-            };
-            let write = |space: &mut [u8]| {
-                header.write(frame_bytes, space);
-                write_record(&mut space[RUN_HEADER_BYTES..], kind, payload);
-            };
-            let pushed =
-                self.queues
-                    .push_with(Place::Source, target, frame_bytes, 0, Feeder::APPLICATION, write);
-            return if pushed == Some(true) {
-                Ok(())
-            } else {
-                refused(self)
-            };
-        }
+    }
+
+    /// A record that is longer than a frame.
+    fn accept_in_fragments(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         let done = self.push_fragments(target, kind, payload.len(), 0, payload);
         if done == 0 {
-            return refused(self);
+            return self.refused();
         }
         if done < payload.len() {
+            let mut rest = self.spare.take(payload.len() - done);
+            rest.extend_from_slice(&payload[done..]);
             self.large = Some(Large {
                 target,
                 total: payload.len(),
-                rest: payload[done..].to_vec(),
+                rest,
                 moved: 0,
             });
         }
@@ -433,6 +443,7 @@ impl Outbound {
         };
         large.moved += self.push_fragments(large.target, 0, large.total, large.done(), large.left());
         if large.left().is_empty() {
+            self.spare.give_back(large.rest);
             return true;
         }
         self.large = Some(large);
@@ -559,45 +570,17 @@ impl Outbound {
         }
         self.pushed = false;
         self.publish();
-        for remote in &mut self.queues.remotes {
-            if remote.is_idle() {
-                remote.alive_ns = now_ns; // it owes us nothing: silence begins with the next batch
-            }
-            if remote.has_open() {
-                if remote.open_since_ns == 0 {
-                    remote.open_since_ns = now_ns.max(1);
-                }
-                let aged = now_ns.saturating_sub(remote.open_since_ns) >= self.linger_ns;
-                if (idle && remote.is_idle()) || (aged && remote.ready_batches() == 0) {
-                    remote.seal();
-                }
-            }
-            if !remote.is_idle() || remote.has_open() || !remote.credit.has_large() {
-                remote.idle_since_ns = 0;
-            } else if remote.idle_since_ns == 0 {
-                remote.idle_since_ns = now_ns.max(1);
-            }
+        for at in 0..self.queues.remotes.busy_len() {
+            let Some(number) = self.queues.remotes.busy(at) else {
+                break;
+            };
+            self.queues.remotes[number].age(now_ns, idle, self.linger_ns);
         }
-    }
-
-    /// Whether a link has been idle long enough to give its large slots back.
-    pub fn may_give_back(&self, link: usize, now_ns: u64) -> bool {
-        let since = self.queues.remotes[link].idle_since_ns;
-        since > 0 && now_ns.saturating_sub(since) >= IDLE_NS
     }
 
     /// Shows the consumers of all lanes what was added.
     pub fn publish(&mut self) {
-        for lane in self.queues.origin.iter_mut().chain(&mut self.queues.relay) {
-            lane.publish();
-        }
-    }
-
-    /// Seals every open batch.
-    pub fn seal(&mut self) {
-        for remote in &mut self.queues.remotes {
-            remote.seal();
-        }
+        self.queues.lanes_mut().for_each(LaneQueue::publish);
     }
 
     /// Whether anything is still private: open runs, a long record, spilled records, open batches.
@@ -605,12 +588,12 @@ impl Outbound {
         self.runs.open_runs() > 0
             || self.large.is_some()
             || !self.spill.is_empty()
-            || self.queues.remotes.iter().any(RemoteQueue::has_open)
+            || self.queues.remotes.iter_busy().any(RemoteQueue::has_open)
     }
 
     /// Whether nothing waits before the lanes and the wire, and the wire owes nothing.
     pub fn is_quiet(&self) -> bool {
-        !self.has_partial() && self.queues.remotes.iter().all(RemoteQueue::is_idle)
+        !self.has_partial() && self.queues.remotes.iter_busy().all(RemoteQueue::is_idle)
     }
 
     /// Bytes of the long record that waits, if one does.
