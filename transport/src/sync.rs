@@ -20,7 +20,7 @@ pub use loom::{
     thread,
 };
 
-pub use std::sync::Once;
+pub use std::sync::{Mutex, Once, PoisonError};
 pub use std::thread::{available_parallelism, sleep};
 
 /// A word in mapped memory, shared with threads and processes.
