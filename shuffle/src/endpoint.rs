@@ -140,6 +140,8 @@ pub(crate) struct Endpoint<'h> {
     pub collectives: RefCell<Collectives>,
     heard: Heard,
     next_stream: Cell<u16>,
+    /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live in this one.
+    pub create_segment: fn(usize) -> Result<Arc<Segment>, trihop_transport::Error>,
 }
 
 impl<'h> Endpoint<'h> {
@@ -169,6 +171,7 @@ impl<'h> Endpoint<'h> {
             collectives,
             heard: Rc::default(),
             next_stream: Cell::new(0),
+            create_segment: Segment::create,
         }
     }
 
@@ -193,7 +196,7 @@ impl<'h> Endpoint<'h> {
             });
         }
         let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), shape.lane_bytes)?;
-        let segment = Segment::create(layout.segment_bytes())?;
+        let segment = (self.create_segment)(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         let (name, options) = (name.to_owned(), options.clone());
         Ok(Prepared {

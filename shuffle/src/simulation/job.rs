@@ -13,6 +13,7 @@ use super::awake::{Awake, Schedule};
 use super::machine::Fabric;
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message, Outbox, Sink};
+use crate::dump::Bound;
 use crate::endpoint::{Endpoint, Prepared};
 use crate::engine::{BadRun, Core};
 use crate::error::Error;
@@ -171,11 +172,7 @@ impl<'h> Simulation<'h> {
         let system = Endpoint::<'h>::system_options();
         for node in 0..topology.nodes() {
             let node = NodeId(node);
-            let doorbells = topology
-                .ranks_of(node)
-                .map(|_| Doorbell::create())
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(Error::from)?;
+            let doorbells: Vec<_> = topology.ranks_of(node).map(|_| Doorbell::private()).collect();
             let bells: Arc<[Arc<Bell>]> = doorbells.iter().map(Doorbell::bell).collect();
             let mut endpoints = Vec::with_capacity(doorbells.len());
             for rank in topology.ranks_of(node) {
@@ -183,7 +180,9 @@ impl<'h> Simulation<'h> {
                 let route = Chosen::new(options.route, &topology);
                 let (link, peers) = fabric.attach(&route)?;
                 let bells = Arc::clone(&bells);
-                endpoints.push(Endpoint::new(topology, route, COOKIE, Some(link), peers, bells));
+                let mut endpoint = Endpoint::new(topology, route, COOKIE, Some(link), peers, bells);
+                endpoint.create_segment = Segment::private;
+                endpoints.push(endpoint);
             }
             open_stream(&endpoints, &system, 0, |endpoint| endpoint.system_sink())?;
             let cores = open_stream(&endpoints, &options.stream, options.item_bytes, |endpoint| {
@@ -325,6 +324,16 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn stats(&self, rank: Rank) -> Stats {
         self.seats[rank.0 as usize].core.snapshot()
+    }
+
+    /// Memory that a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the job's own.
+    ///
+    /// # Panics
+    /// When the rank does not exist.
+    pub fn bound(&self, rank: Rank) -> (usize, usize) {
+        let streams = self.seats[rank.0 as usize].endpoint.streams.borrow();
+        let total = |core: &Rc<Core<'h>>| Bound::of(core).map_or(0, |bound| bound.total());
+        (total(&streams[1]), total(&streams[0]))
     }
 
     /// The placement.
