@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomSleeper, get, put};
+use trihop_loom_tests::{ModelLane, ModelSleeper, get, put};
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::ring::spsc::{Reader, Writer};
 use trihop_transport::ring::{Orderings, Shipped, bitmap};
@@ -12,7 +12,7 @@ use trihop_transport::sync::{AtomicU64, Ordering};
 
 /// What an inbox's owner has: two lanes and one word of bitmap.
 struct Inbox<O> {
-    readers: [Reader<LoomLane, O>; 2],
+    readers: [Reader<ModelLane, O>; 2],
     active: Arc<[AtomicU64; 1]>,
     received: [u32; 2],
 }
@@ -39,9 +39,9 @@ impl<O: Orderings> Inbox<O> {
 /// so that each side's own look at the bitmap would otherwise hide schedules.
 fn gathers<O: Orderings + Send + 'static>(main: Main) {
     loom::model(move || {
-        let lanes = [LoomLane::new(4, 0), LoomLane::new(4, 0)];
+        let lanes = [ModelLane::new(4, 0), ModelLane::new(4, 0)];
         let active = Arc::new([AtomicU64::new(0)]);
-        let sleeper = LoomSleeper::default();
+        let sleeper = ModelSleeper::default();
         let [first, second] = [0, 1].map(|lane: usize| {
             let (active, sleeper) = (active.clone(), sleeper.clone());
             let mut writer = Writer::<_, O>::resume(lanes[lane].clone()).unwrap();

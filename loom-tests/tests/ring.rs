@@ -2,7 +2,7 @@
 #![cfg(trihop_loom)]
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomSleeper, get, put};
+use trihop_loom_tests::{ModelLane, ModelSleeper, get, put};
 use trihop_transport::ring::spsc::{Reader, Writer};
 use trihop_transport::ring::{Orderings, Shipped, claim};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 /// and they are published in pairs.
 fn wraps<O: Orderings + 'static>() {
     loom::model(|| {
-        let lane = LoomLane::new(8, 48);
+        let lane = ModelLane::new(8, 48);
         let mut reader = Reader::<_, O>::resume(lane.clone()).unwrap();
         // Outside of the thread: loom remembers one last access per word, and its own load there would hide ours here.
         let mut writer = Writer::<_, O>::resume(lane).unwrap();
         let producer = thread::spawn(move || {
-            let (active, sleeper) = (AtomicU64::new(1), LoomSleeper::default());
+            let (active, sleeper) = (AtomicU64::new(1), ModelSleeper::default());
             let mut sent = 0;
             for (index, bytes) in [8, 16, 16, 16, 16].into_iter().enumerate() {
                 if !put(&mut writer, bytes, sent + 1) {
@@ -94,20 +94,20 @@ twin!(
 
 /// Two threads want to produce into one lane, one after the other or one of them not at all.
 fn succession<O: Orderings + 'static>() {
-    fn produce<O: Orderings>(lane: LoomLane, claimed: &AtomicU64, value: u32) -> Option<u32> {
+    fn produce<O: Orderings>(lane: ModelLane, claimed: &AtomicU64, value: u32) -> Option<u32> {
         if !claim::claim::<_, O>(claimed) {
             return None;
         }
         let mut writer = Writer::<_, O>::resume(lane).unwrap();
         assert!(put(&mut writer, 8, value));
-        writer.publish(&AtomicU64::new(1), 1, &LoomSleeper::default());
+        writer.publish(&AtomicU64::new(1), 1, &ModelSleeper::default());
         // Committed and never published: the next producer writes over it.
         assert!(put(&mut writer, 8, 9));
         claim::give_up::<_, O>(claimed);
         Some(value)
     }
     loom::model(|| {
-        let lane = LoomLane::new(4, 0);
+        let lane = ModelLane::new(4, 0);
         let claimed = Arc::new(AtomicU64::new(0));
         let other = {
             let (lane, claimed) = (lane.clone(), claimed.clone());

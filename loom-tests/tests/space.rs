@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomSleeper, get, put};
+use trihop_loom_tests::{ModelLane, ModelSleeper, get, put};
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::ring::spsc::{Reader, Writer};
 use trihop_transport::ring::{Orderings, Shipped, bitmap};
@@ -21,11 +21,11 @@ enum Ask {
 /// one frame at a time, so that the first release is not enough.
 fn waits<O: Orderings + 'static>(ask: Ask) {
     loom::model(move || {
-        let lane = LoomLane::new(8, 0);
+        let lane = ModelLane::new(8, 0);
         let (active, owner, producer) = (
             Arc::new([AtomicU64::new(0)]),
-            LoomSleeper::default(),
-            LoomSleeper::default(),
+            ModelSleeper::default(),
+            ModelSleeper::default(),
         );
         let mut writer = Writer::<_, O>::resume(lane.clone()).unwrap();
         for (index, bytes) in [8, 8, 16, 16, 16].into_iter().enumerate() {
@@ -84,9 +84,9 @@ fn asking_after_announcing_is_as_good() {
 /// sleeps if nothing is there.
 fn waits_both<O: Orderings + 'static>() {
     loom::model(|| {
-        let lanes = [LoomLane::new(4, 0), LoomLane::new(4, 0)];
+        let lanes = [ModelLane::new(4, 0), ModelLane::new(4, 0)];
         let active = Arc::new([AtomicU64::new(0)]);
-        let (owner, producer) = (LoomSleeper::default(), LoomSleeper::default());
+        let (owner, producer) = (ModelSleeper::default(), ModelSleeper::default());
         let mut full = Writer::<_, O>::resume(lanes[0].clone()).unwrap();
         for value in 1..=4 {
             assert!(put(&mut full, 8, value));
