@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use trihop_loom_tests::shuttled::{BlockingSleeper, TimeLimit, explore};
-use trihop_loom_tests::{ModelLane, get, put};
-use trihop_transport::ring::spsc::{Reader, Writer};
+use trihop_loom_tests::{ModelLane, ModelReader, put};
+use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Shipped, bitmap, doorbell};
 use trihop_transport::sync::{AtomicU64, thread};
 
@@ -41,23 +41,17 @@ type Bits = Arc<[AtomicU64; 2]>;
 struct Producer {
     lane: u32,
     writer: Writer<ModelLane, Shipped>,
-    active: Bits,
     owner: BlockingSleeper,
     sleeper: BlockingSleeper,
 }
 
 impl Producer {
-    fn publish(&mut self) {
-        let (word, bit) = (self.lane as usize / 64, 1 << (self.lane % 64));
-        self.writer.publish(&self.active[word], bit, &self.owner);
-    }
-
     fn run(mut self, flaw: Flaw, limit: TimeLimit) {
         for value in 1..=FRAMES {
             let bytes = if value % 2 == 0 { 16 } else { 8 };
             while !put(&mut self.writer, bytes, value) {
                 if flaw != Flaw::ProducerKeepsFrames {
-                    self.publish();
+                    self.writer.publish(&self.owner);
                 }
                 if flaw != Flaw::ProducerNeverAsks {
                     self.writer.want_space();
@@ -69,15 +63,15 @@ impl Producer {
             }
             // The others show what they wrote only when they have to.
             if value % 2 == 0 && self.lane.is_multiple_of(2) {
-                self.publish();
+                self.writer.publish(&self.owner);
             }
         }
-        self.publish();
+        self.writer.publish(&self.owner);
     }
 }
 
 struct Owner {
-    readers: Vec<Reader<ModelLane, Shipped>>,
+    readers: Vec<ModelReader<Shipped>>,
     producers: Vec<BlockingSleeper>,
     active: Bits,
     sleeper: BlockingSleeper,
@@ -89,7 +83,7 @@ impl Owner {
     fn drain(&mut self, index: usize, flaw: Flaw) -> bool {
         let mut empty = false;
         for _ in 0..FRAMES_PER_ROUND {
-            let Some(value) = get(&mut self.readers[index]) else {
+            let Some(value) = self.readers[index].get() else {
                 empty = true;
                 break;
             };
@@ -134,15 +128,20 @@ fn crowd(flaw: Flaw, limit: TimeLimit) {
         };
         let mut threads = Vec::new();
         for lane in LANES {
-            let storage = ModelLane::new(8, 0);
+            // The first two begin in their nursery, and grow as soon as that is full.
+            let fresh = if lane < 2 {
+                ModelLane::in_nursery
+            } else {
+                ModelLane::new
+            };
+            let storage = fresh(8, 0).in_inbox(active.clone(), lane);
             let producer = Producer {
                 lane,
                 writer: Writer::resume(storage.clone()).unwrap(),
-                active: Arc::clone(&active),
                 owner: sleeper.clone(),
                 sleeper: BlockingSleeper::default(),
             };
-            owner.readers.push(Reader::resume(storage).unwrap());
+            owner.readers.push(ModelReader::resume(storage));
             owner.producers.push(producer.sleeper.clone());
             threads.push(thread::spawn(move || producer.run(flaw, limit)));
         }

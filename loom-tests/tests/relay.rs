@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use trihop_loom_tests::shuttled::{BlockingSleeper, TimeLimit, explore};
-use trihop_loom_tests::{ModelLane, get, peek, put};
-use trihop_transport::ring::spsc::{Reader, Writer};
+use trihop_loom_tests::{ModelLane, ModelReader, put};
+use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Shipped, bitmap, doorbell};
 use trihop_transport::sync::{AtomicU64, thread};
 
@@ -35,9 +35,10 @@ struct Hop {
 
 impl Hop {
     fn new(producer: &BlockingSleeper, consumer: &BlockingSleeper) -> Self {
+        let active: Arc<[AtomicU64; 1]> = Arc::default();
         Self {
-            lane: ModelLane::new(8, 0),
-            active: Arc::default(),
+            lane: ModelLane::in_nursery(8, 0).in_inbox(active.clone(), 0),
+            active,
             producer: producer.clone(),
             consumer: consumer.clone(),
         }
@@ -47,15 +48,15 @@ impl Hop {
         Writer::resume(self.lane.clone()).unwrap()
     }
 
-    fn reader(&self) -> Reader<ModelLane, Shipped> {
-        Reader::resume(self.lane.clone()).unwrap()
+    fn reader(&self) -> ModelReader<Shipped> {
+        ModelReader::resume(self.lane.clone())
     }
 
     fn publish(&self, writer: &mut Writer<ModelLane, Shipped>) {
-        writer.publish(&self.active[0], 1, &self.consumer);
+        writer.publish(&self.consumer);
     }
 
-    fn release(&self, reader: &mut Reader<ModelLane, Shipped>) {
+    fn release(&self, reader: &mut ModelReader<Shipped>) {
         if reader.release() {
             doorbell::ring(&self.producer);
         }
@@ -87,7 +88,7 @@ fn relay(from: &Hop, to: &Hop, look: Look, limit: TimeLimit) {
         listed |= from.take();
         let mut wanted = None;
         while listed {
-            let Some((value, bytes)) = peek(&mut reader) else {
+            let Some((value, bytes)) = reader.peek() else {
                 listed = false;
                 break;
             };
@@ -121,7 +122,7 @@ fn target(hop: &Hop, limit: TimeLimit) {
         if !hop.take() {
             hop.consumer.park(limit, || bitmap::any(&hop.active[..]));
         }
-        while let Some(value) = get(&mut reader) {
+        while let Some(value) = reader.get() {
             received += 1;
             assert_eq!(value, received, "out of order");
             hop.release(&mut reader);

@@ -2,8 +2,8 @@
 #![cfg(trihop_shuttle)]
 
 use trihop_loom_tests::shuttled::explore;
-use trihop_loom_tests::{ModelLane, ModelSleeper, get, put};
-use trihop_transport::ring::spsc::{Reader, Writer};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
+use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Shipped, claim};
 use trihop_transport::sync::{Arc, AtomicU64, thread};
 
@@ -13,7 +13,7 @@ const TURNS: u32 = 3;
 /// Each producer takes its place three times and leaves a frame behind each time, and one that is never published.
 fn turns(claims: bool) {
     explore(move || {
-        let lane = ModelLane::new(32, 0);
+        let lane = ModelLane::in_nursery(32, 0);
         let claimed = Arc::new(AtomicU64::new(0));
         let produce = |producer: u32| {
             let (lane, claimed) = (lane.clone(), claimed.clone());
@@ -24,7 +24,7 @@ fn turns(claims: bool) {
                     }
                     let mut writer = Writer::<_, Shipped>::resume(lane.clone()).unwrap();
                     assert!(put(&mut writer, 8, producer * TURNS + turn));
-                    writer.publish(&AtomicU64::new(1), 1, &ModelSleeper::default());
+                    writer.publish(&ModelSleeper::default());
                     assert!(put(&mut writer, 8, u32::MAX));
                     claim::give_up::<_, Shipped>(&*claimed);
                 }
@@ -34,8 +34,8 @@ fn turns(claims: bool) {
         for thread in threads {
             thread.join().unwrap();
         }
-        let mut reader = Reader::<_, Shipped>::resume(lane.clone()).unwrap();
-        let mut received: Vec<_> = (0..PRODUCERS * TURNS).filter_map(|_| get(&mut reader)).collect();
+        let mut reader = ModelReader::<Shipped>::resume(lane.clone());
+        let mut received: Vec<_> = (0..PRODUCERS * TURNS).filter_map(|_| reader.get()).collect();
         let order = |producer: u32| received.iter().copied().filter(move |v| v / TURNS == producer);
         let in_order = (0..PRODUCERS).all(|p| order(p).is_sorted());
         assert!(in_order, "out of order: {received:?}");

@@ -1,62 +1,88 @@
 //! Open runs: records for one final rank, gathered privately at the source before they touch a shared line.
 //!
-//! The table is bounded. With more ranks than slots a run gives way to the next target that maps to its slot.
+//! The table is bounded. With more ranks than slots a run gives way to the next target that maps to its slot. A run
+//! begins in a short frame and moves into a long one when it outgrows that: where targets are so many that runs stay
+//! short, the table stays small too.
 
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
 
 const NOBODY: u32 = u32::MAX;
 
+/// Bytes of a short frame, header included.
+const SHORT_BYTES: usize = 64;
+
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     target: u32,
-    used: u32,
+    /// Where its frame begins.
+    start: u32,
+    used: u16,
+    /// Bytes of its frame, 0 where no run is open.
+    room: u16,
     count: u16,
+    /// Place in the list of open runs.
+    place: u16,
 }
 
-/// Table of open runs, one buffer per slot.
+const EMPTY: Slot = Slot {
+    target: NOBODY,
+    start: 0,
+    used: 0,
+    room: 0,
+    count: 0,
+    place: 0,
+};
+
+/// Frames of one length that are free.
+#[derive(Debug)]
+struct Free {
+    frame_bytes: usize,
+    starts: Vec<u32>,
+}
+
+/// Table of open runs.
 #[derive(Debug)]
 pub(crate) struct RunTable {
     slots: Vec<Slot>,
+    /// Memory of all frames, made as it is needed.
     frames: Vec<u8>,
-    run_bytes: usize,
+    short: Free,
+    long: Free,
     mask: u32,
-    open: Vec<u32>,
+    open: Vec<u16>,
 }
 
 impl RunTable {
-    /// Slots for `ranks` targets with runs of at most `run_bytes` (header included), in at most `table_bytes`.
+    /// Most slots of a table.
+    const MOST_SLOTS: usize = 1 << 16;
+
+    /// Slots for `ranks` targets with runs of at most `run_bytes` (header included, at most 65,528), whose long frames
+    /// take at most `table_bytes`.
     pub fn new(ranks: u32, run_bytes: usize, table_bytes: usize) -> Self {
-        let affordable = (table_bytes / run_bytes).max(1);
-        let affordable = if affordable.is_power_of_two() {
-            affordable
-        } else {
-            affordable.next_power_of_two() / 2
+        let affordable = (table_bytes / run_bytes).clamp(1, Self::MOST_SLOTS);
+        let slots = (ranks as usize).next_power_of_two().min(1 << affordable.ilog2());
+        let free = |frame_bytes| Free {
+            frame_bytes,
+            starts: Vec::new(),
         };
-        let slots = (ranks as usize).next_power_of_two().min(affordable);
         Self {
-            slots: vec![
-                Slot {
-                    target: NOBODY,
-                    used: 0,
-                    count: 0
-                };
-                slots
-            ],
-            frames: vec![0; slots * run_bytes],
-            run_bytes,
+            slots: vec![EMPTY; slots],
+            frames: Vec::new(),
+            short: free(SHORT_BYTES.min(run_bytes)),
+            long: free(run_bytes),
             mask: slots as u32 - 1,
-            open: Vec::with_capacity(slots),
+            open: Vec::new(),
         }
     }
 
     /// Payload bytes that a run can hold.
     pub fn capacity(&self) -> usize {
-        self.run_bytes - RUN_HEADER_BYTES
+        self.long.frame_bytes - RUN_HEADER_BYTES
     }
 
-    /// Memory of the table in bytes.
+    /// Memory that the frames of the table may take, in bytes.
     pub fn bytes(&self) -> usize {
-        self.frames.len()
+        self.slots.len() * (self.long.frame_bytes + self.short.frame_bytes)
     }
 
     /// Space for one more record of `bytes` in the open run of `target`.
@@ -67,49 +93,87 @@ impl RunTable {
     pub fn push(&mut self, target: u32, bytes: usize) -> Result<&mut [u8], usize> {
         let index = (target & self.mask) as usize;
         let slot = &mut self.slots[index];
-        let used = slot.used as usize;
-        if slot.target != target || used + bytes > self.run_bytes || slot.count == u16::MAX {
+        let used = usize::from(slot.used);
+        if slot.target != target || used + bytes > usize::from(slot.room) || slot.count == u16::MAX {
             return self.push_slow(index, target, bytes);
         }
-        slot.used = (used + bytes) as u32;
+        slot.used = (used + bytes) as u16;
         slot.count += 1;
-        let start = index * self.run_bytes + used;
+        let start = slot.start as usize + used;
         Ok(&mut self.frames[start..start + bytes])
     }
 
     #[cold]
     fn push_slow(&mut self, index: usize, target: u32, bytes: usize) -> Result<&mut [u8], usize> {
-        let slot = &mut self.slots[index];
-        if slot.used > 0 {
-            return Err(index);
-        }
-        let used = RUN_HEADER_BYTES + bytes;
-        assert!(
-            used <= self.run_bytes,
-            "record of {bytes} bytes for runs of {} bytes",
-            self.run_bytes
-        );
-        *slot = Slot {
-            target,
-            used: used as u32,
-            count: 1,
+        let slot = self.slots[index];
+        let (start, room, used) = if slot.room == 0 {
+            assert!(
+                bytes <= self.capacity(),
+                "record of {bytes} bytes for runs of {} bytes",
+                self.long.frame_bytes
+            );
+            self.slots[index].place = self.open.len() as u16;
+            self.open.push(index as u16);
+            let used = RUN_HEADER_BYTES + bytes;
+            let (start, room) = self.frame_for(used);
+            (start, room, used)
+        } else {
+            let used = usize::from(slot.used) + bytes;
+            let outgrown = usize::from(slot.room) < self.long.frame_bytes && used <= self.long.frame_bytes;
+            if slot.target != target || !outgrown || slot.count == u16::MAX {
+                return Err(index);
+            }
+            let (start, room) = self.frame_for(self.long.frame_bytes);
+            let old = slot.start as usize;
+            self.frames
+                .copy_within(old..old + usize::from(slot.used), start as usize);
+            self.short.starts.push(slot.start);
+            (start, room, used)
         };
-        self.open.push(index as u32);
-        let start = index * self.run_bytes + RUN_HEADER_BYTES;
-        Ok(&mut self.frames[start..start + bytes])
+        self.slots[index] = Slot {
+            target,
+            start,
+            used: used as u16,
+            room: room as u16,
+            count: slot.count + 1,
+            ..self.slots[index]
+        };
+        let end = start as usize + used;
+        Ok(&mut self.frames[end - bytes..end])
+    }
+
+    /// A free frame for `bytes`, and its length.
+    fn frame_for(&mut self, bytes: usize) -> (u32, usize) {
+        let bound = self.bytes();
+        let free = if bytes <= self.short.frame_bytes {
+            &mut self.short
+        } else {
+            &mut self.long
+        };
+        let start = free.starts.pop().unwrap_or_else(|| {
+            let start = self.frames.len();
+            if start + free.frame_bytes > self.frames.capacity() {
+                // Doubled, but never beyond the bound.
+                let more = start.clamp(free.frame_bytes, bound - start);
+                self.frames.reserve_exact(more);
+            }
+            self.frames.resize(start + free.frame_bytes, 0);
+            start as u32
+        });
+        (start, free.frame_bytes)
     }
 
     /// The space that the last successful `push` for `target` gave, of the same `bytes`.
     pub fn last_pushed(&mut self, target: u32, bytes: usize) -> &mut [u8] {
-        let index = (target & self.mask) as usize;
-        let end = index * self.run_bytes + self.slots[index].used as usize;
+        let slot = self.slots[(target & self.mask) as usize];
+        let end = slot.start as usize + usize::from(slot.used);
         &mut self.frames[end - bytes..end]
     }
 
     /// As [`RunTable::last_pushed`], to read.
     pub fn last_pushed_ref(&self, target: u32, bytes: usize) -> &[u8] {
-        let index = (target & self.mask) as usize;
-        let end = index * self.run_bytes + self.slots[index].used as usize;
+        let slot = self.slots[(target & self.mask) as usize];
+        let end = slot.start as usize + usize::from(slot.used);
         &self.frames[end - bytes..end]
     }
 
@@ -117,7 +181,7 @@ impl RunTable {
     pub fn retract(&mut self, target: u32, bytes: usize) {
         let index = (target & self.mask) as usize;
         let slot = &mut self.slots[index];
-        slot.used -= bytes as u32;
+        slot.used -= bytes as u16;
         slot.count -= 1;
         if slot.count == 0 {
             self.close(index);
@@ -134,9 +198,9 @@ impl RunTable {
     /// Target and finished frame of an open run.
     pub fn frame(&mut self, index: usize, source: u32) -> (u32, &[u8]) {
         let slot = self.slots[index];
-        let start = index * self.run_bytes;
-        let length = align8(slot.used as usize);
-        self.frames[start + slot.used as usize..start + length].fill(0);
+        let (start, used) = (slot.start as usize, usize::from(slot.used));
+        let length = align8(used);
+        self.frames[start + used..start + length].fill(0);
         let frame = &mut self.frames[start..start + length];
         RunHeader {
             target: slot.target,
@@ -150,13 +214,17 @@ impl RunTable {
 
     /// The run in this slot has left.
     pub fn close(&mut self, index: usize) {
-        self.slots[index] = Slot {
-            target: NOBODY,
-            used: 0,
-            count: 0,
+        let slot = std::mem::replace(&mut self.slots[index], EMPTY);
+        let free = if usize::from(slot.room) == self.short.frame_bytes {
+            &mut self.short
+        } else {
+            &mut self.long
         };
-        if let Some(at) = self.open.iter().position(|&i| i as usize == index) {
-            self.open.swap_remove(at);
+        free.starts.push(slot.start);
+        let place = usize::from(slot.place);
+        self.open.swap_remove(place);
+        if let Some(&moved) = self.open.get(place) {
+            self.slots[usize::from(moved)].place = slot.place;
         }
     }
 
@@ -167,7 +235,7 @@ impl RunTable {
 
     /// The `at`-th open run's slot.
     pub fn open_slot(&self, at: usize) -> Option<usize> {
-        self.open.get(at).map(|&i| i as usize)
+        self.open.get(at).map(|&i| usize::from(i))
     }
 }
 
@@ -187,7 +255,8 @@ mod tests {
             table_bytes in 64usize..4096,
         ) {
             let mut table = RunTable::new(40, run_bytes, table_bytes);
-            prop_assert!(table.bytes() <= table_bytes.max(run_bytes));
+            let bound = table.bytes();
+            prop_assert!(bound <= 2 * table_bytes.max(run_bytes));
             let (mut sent, mut got): (HashMap<u32, Vec<u64>>, HashMap<u32, Vec<u64>>) = Default::default();
             let mut leave = |table: &mut RunTable, index: usize| {
                 let (target, frame) = table.frame(index, 7);
@@ -210,6 +279,7 @@ mod tests {
             while let Some(index) = table.open_slot(0) {
                 leave(&mut table, index);
             }
+            prop_assert!(table.frames.len() <= bound, "{} bytes of frames", table.frames.len());
             prop_assert_eq!(sent, got);
         }
     }

@@ -14,9 +14,10 @@ use serde::Serialize;
 use trihop::{Job, Options};
 
 use self::ends::{Access, Ends};
-use super::pair::{self, Clock, FIRST, best, median};
-use super::row::{self, Case, Row};
-use super::{BenchArgs, Error, Measured};
+use super::pair::{self, FIRST, best, median};
+use super::round::{Meter, Reps, Round, Spent, Wall};
+use super::row::{self, Case, Row, or_dash, print_json};
+use super::{BenchArgs, Error};
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
 
@@ -63,12 +64,11 @@ struct Rep {
     latency_us: f64,
     cacheline_us: f64,
     memcpy_bytes_per_s: f64,
-    stream: Measured,
 }
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let sizes = pair::sizes(&args.size, &SIZES, "ring")?;
+    let sizes = args.sizes(&SIZES);
     let job = Job::start(options)?;
     let other = pair::other(&job, "ring")?;
     if job.topology().nodes() != 1 {
@@ -106,8 +106,9 @@ fn case(
         .max(1);
     let rounds = count.min(((LATENCY_BYTES / size) as u64).clamp(100, 20_000));
     let mut message = vec![0; size];
-    let mut reps = Vec::new();
-    for rep in 0..=args.reps {
+    let (mut reps, mut streams) = (Vec::new(), Reps::default());
+    for round in Round::all(args.reps) {
+        let meter = Meter::open(round);
         ends.meet(job)?;
         let cacheline_us = half_round_trip(count.min(BOUNCES), |bounces| {
             ends.bounce(first, bounces);
@@ -117,13 +118,13 @@ fn case(
             ping_pong(ends, first, &mut message, rounds, access)
         })?;
         let memcpy_bytes_per_s = if first { memcpy(&message, rounds) } else { 0.0 };
-        let stream = pair::combined(job, stream(ends, first, &mut message, count, access)?)?;
-        if rep > 0 {
+        let spent = stream(ends, first, &mut message, (count, access), &meter)?;
+        streams.add(round, spent.combined(job, Wall::Own)?);
+        if round == Round::Timed {
             reps.push(Rep {
                 latency_us,
                 cacheline_us,
                 memcpy_bytes_per_s,
-                stream,
             });
         }
     }
@@ -134,10 +135,11 @@ fn case(
         api: "bytes",
         size,
         count,
+        messages: count,
         crossing: 0,
+        wire_bytes: 0,
     };
-    let streams: Vec<_> = reps.iter().map(|r| Measured { ..r.stream }).collect();
-    let row = row::one_way(job, &case, "-", 0, &streams)?;
+    let row = row::with_provider(args, job, &case, "-", &streams)?;
     let stream_bytes = (count * size as u64) as f64;
     Ok(RingRow {
         row,
@@ -153,7 +155,8 @@ fn case(
         memcpy_bytes_per_s: median(reps.iter().map(|r| r.memcpy_bytes_per_s)),
         ratio_to_memcpy: median(
             reps.iter()
-                .map(|r| stream_bytes / r.stream.seconds / r.memcpy_bytes_per_s.max(1.0)),
+                .zip(&streams.timed)
+                .map(|(r, stream)| stream_bytes / stream.seconds / r.memcpy_bytes_per_s.max(1.0)),
         ),
     })
 }
@@ -191,13 +194,13 @@ fn stream(
     ends: &mut Ends,
     first: bool,
     message: &mut [u8],
-    count: u64,
-    access: Access,
-) -> Result<(f64, u64), Error> {
+    (count, access): (u64, Access),
+    meter: &Meter,
+) -> Result<Spent, Error> {
     let signal = SIGNAL.to_le_bytes();
     if !first {
         ends.send(&signal)?;
-        let clock = Clock::start();
+        let clock = meter.start();
         for number in 0..count {
             ends.receive(message.len(), number, access)?;
         }
@@ -205,7 +208,7 @@ fn stream(
         return Ok(clock.stop());
     }
     ends.receive(signal.len(), SIGNAL, Access::InPlace)?;
-    let clock = Clock::start();
+    let clock = meter.start();
     for number in 0..count {
         message[..8].copy_from_slice(&number.to_le_bytes());
         ends.append(message)?;
@@ -245,18 +248,14 @@ fn memcpy(from: &[u8], rounds: u64) -> f64 {
 fn print(ring: &RingRow, head: bool, json: bool) {
     let row = &ring.row;
     if json {
-        println!(
-            "{}",
-            serde_json::to_string(ring).expect("a row has nothing that JSON cannot say")
-        );
-        return;
+        return print_json(ring);
     }
     if head {
         println!(
             "# ring: two processes of one node; latency is half a round trip, the rest a stream one way"
         );
         println!(
-            "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10}",
+            "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10} {:>9}",
             "Size",
             "Access",
             "Latency (us)",
@@ -267,11 +266,12 @@ fn print(ring: &RingRow, head: bool, json: bool) {
             "BW (MB/s)",
             "memcpy (MB/s)",
             "x memcpy",
-            "CPU (us)"
+            "CPU (us)",
+            "Sys/1e6"
         );
     }
     println!(
-        "{:>10} {:>8} {:>12.3} {:>10.3} {:>10.3} {:>8.2} {:>10.3} {:>10.1} {:>12.1} {:>9.3} {:>10.4}",
+        "{:>10} {:>8} {:>12.3} {:>10.3} {:>10.3} {:>8.2} {:>10.3} {:>10.1} {:>12.1} {:>9.3} {:>10.4} {:>9}",
         row.size,
         ring.access,
         ring.latency_us,
@@ -282,6 +282,7 @@ fn print(ring: &RingRow, head: bool, json: bool) {
         row.bytes_per_s / 1e6,
         ring.memcpy_bytes_per_s / 1e6,
         ring.ratio_to_memcpy,
-        row.cpu_us_per_msg
+        row.cpu_us_per_msg,
+        or_dash(row.syscalls_per_1e6_msgs, 0)
     );
 }
