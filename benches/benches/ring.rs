@@ -49,7 +49,7 @@ impl Lane {
         self.active.clear();
         self.inbox.take_active(&mut self.active);
         for &lane in &self.active {
-            let lane = self.inbox.lane(lane);
+            let mut lane = self.inbox.lane(lane);
             while let Some(frame) = lane.front().expect("our own producer") {
                 sum += black_box(frame).len() as u64;
                 lane.pop();

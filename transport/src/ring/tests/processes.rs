@@ -78,7 +78,7 @@ fn start(test: &str, count: u64) -> (Child, Inbox, Doorbell, ProcessWatch) {
     let layout = InboxLayout::new(1, LANE_BYTES).unwrap();
     let segment = Segment::create(layout.segment_bytes()).unwrap();
     let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
-    inbox.lane(0).set_bell(child_bell);
+    inbox.set_bells(Arc::new([child_bell]), 1);
     let doorbell = Doorbell::create().unwrap();
     let bell_segment = doorbell.segment();
     Handover::send(
