@@ -123,6 +123,11 @@ impl Prepared {
 /// Messages of collectives that have arrived: kind and bytes.
 type Heard = Rc<RefCell<VecDeque<(u32, Vec<u8>)>>>;
 
+thread_local! {
+    /// Completions of the round of progress under way: one buffer for all endpoints of a thread, empty between rounds.
+    static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
+}
+
 /// One rank's part of a job. Stays on the thread that made it.
 pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
@@ -133,6 +138,7 @@ pub(crate) struct Endpoint<'h> {
     peers: Rc<[Peer]>,
     bells: Arc<[Arc<Bell>]>,
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
+    /// What came while a stream was opened, for the next round of progress.
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
     /// Receives that all streams have posted together.
@@ -165,7 +171,7 @@ impl<'h> Endpoint<'h> {
             peers,
             bells,
             streams: RefCell::default(),
-            completions: RefCell::new(Vec::with_capacity(64)),
+            completions: RefCell::default(),
             busy: Cell::new(false),
             posted: Cell::new(0),
             collectives,
@@ -385,11 +391,13 @@ impl<'h> Endpoint<'h> {
         let mut link = self.link.borrow_mut();
         let mut worked = false;
         if let Some(link) = link.as_deref_mut() {
-            let mut completions = self.completions.borrow_mut();
+            let mut completions = COMPLETIONS.take();
+            completions.append(&mut self.completions.take());
             worked |= link.poll(&mut completions)? > 0;
             for completion in completions.drain(..) {
                 self.dispatch(completion, now_ns)?;
             }
+            COMPLETIONS.set(completions);
         }
         let mut index = 0;
         // The list may grow while we walk it, never shrink.

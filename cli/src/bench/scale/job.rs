@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::time::Instant;
 
+use trihop::route::RouteName;
 use trihop::simulation::{Simulation, SimulationError, SimulationOptions};
 use trihop::transport::sim::SimOptions;
 use trihop::{Rank, Topology};
@@ -147,7 +148,7 @@ fn failed(error: SimulationError) -> Error {
 }
 
 /// Builds the job, sends, waits until all is delivered, fences, checks.
-pub fn run(topology: &Topology, work: Work, seed: u64) -> Result<Measured, Error> {
+pub fn run(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Result<Measured, Error> {
     let ranks = topology.size();
     let ledger = RefCell::new(Ledger::new(ranks, seed));
     let (before, faults_before) = (Memory::now(), faults());
@@ -160,6 +161,7 @@ pub fn run(topology: &Topology, work: Work, seed: u64) -> Result<Measured, Error
             limits: SimulationOptions::default().network.limits,
         },
         stream: stream_options(),
+        route,
         item_bytes: 8,
         ..SimulationOptions::default()
     };

@@ -7,6 +7,7 @@ mod report;
 mod traffic;
 
 use clap::{Args, ValueEnum};
+use trihop::route::RouteName;
 use trihop::{Rank, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
@@ -103,15 +104,16 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         Pattern::Random => Work::Each(messages),
         Pattern::AllToAll => Work::Pairs(messages),
     };
-    let large = job::run(&topology, work, seed)?;
-    let small = compared(per_node, &large, seed)?;
+    let route = args.route.unwrap_or_default();
+    let large = job::run(&topology, route, work, seed)?;
+    let small = compared(per_node, route, &large, seed)?;
     report::print(args, &large, small.as_ref());
     Ok(())
 }
 
 /// The same work for few ranks, at equal messages per link. There are fewer links, so there are fewer messages, and the
 /// job is repeated until they are enough to measure. Nothing on one node, which has no link, or for few ranks.
-fn compared(per_node: u32, large: &Measured, seed: u64) -> Result<Option<Measured>, Error> {
+fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Result<Option<Measured>, Error> {
     let topology = topology(FEW_RANKS, per_node)?;
     if large.topology.size() <= FEW_RANKS || large.topology.nodes() < 2 || topology.nodes() < 2 {
         return Ok(None);
@@ -122,9 +124,14 @@ fn compared(per_node: u32, large: &Measured, seed: u64) -> Result<Option<Measure
         .round()
         .max(1.0) as u64;
     let jobs = FEW_MESSAGES.div_ceil(total).min(MOST_SMALL_JOBS);
-    let mut small = job::run(&topology, Work::Together(total), seed)?;
+    let mut small = job::run(&topology, route, Work::Together(total), seed)?;
     for repetition in 1..jobs {
-        small.add(&job::run(&topology, Work::Together(total), seed + repetition)?);
+        small.add(&job::run(
+            &topology,
+            route,
+            Work::Together(total),
+            seed + repetition,
+        )?);
     }
     Ok(Some(small))
 }
