@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check deny bench verbs
+.PHONY: help run test simulate check deny bench verbs
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -22,6 +22,10 @@ run: ## Partitions the places of the world by country, on 8 ranks over 2 simulat
 test: ## Runs all tests
 	@tools/install.sh test
 	.ci/test
+
+simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues; TRIHOP_SEED=<seed> replays one
+	@tools/install.sh test
+	TRIHOP_SCHEDULES=$(or $(TRIHOP_SCHEDULES),10000) cargo test --locked --package trihop-shuffle --test simulate -- --nocapture
 
 check: ## Checks formatting, lints, documentation, and the lock-free structures with loom
 	@tools/install.sh check

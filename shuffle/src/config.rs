@@ -129,13 +129,14 @@ impl Default for Options {
 }
 
 /// Variables that belong to the launcher, the command line or the logs, not to [`Options`].
-const NOT_OPTIONS: [&str; 8] = [
+const NOT_OPTIONS: [&str; 9] = [
     "BOOT_FD",
     "RANK",
     "SIZE",
     "NODE_SIZES",
     "IO",
     "SEED",
+    "SCHEDULES",
     "LOG",
     "TEST_PROVIDERS",
 ];

@@ -169,11 +169,13 @@ pub fn run(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Resu
         ledger.borrow_mut().came(message.source, here, message.bytes);
     })
     .map_err(failed)?;
-    let build = clock.stop();
+    // All ranks are awake at first, and find nothing to do.
+    job.settle().map_err(failed)?;
+    let (build, rounds_before) = (clock.stop(), job.rounds());
     let clock = Clock::start();
     let (messages, crossing) = send(&mut job, &ledger, work)?;
     job.settle().map_err(failed)?;
-    let (traffic, rounds) = (clock.stop(), job.rounds());
+    let (traffic, rounds) = (clock.stop(), job.rounds() - rounds_before);
     let clock = Clock::start();
     let fence_rounds = job.fence().map_err(failed)?;
     let fence = clock.stop();

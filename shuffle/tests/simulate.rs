@@ -1,0 +1,291 @@
+//! Random jobs on random schedules with tiny queues: nothing is lost, doubled or reordered, and no job stands still.
+//!
+//! Everything about a job follows from its seed: shape, route, options, what the fabric does, who sends what to whom, who
+//! has the next turn. 400 seeds by default; `TRIHOP_SCHEDULES=<count>` runs as many (`make simulate`: 10,000), and
+//! `TRIHOP_SEED=<seed>` replays one.
+
+use std::cell::RefCell;
+use std::thread;
+
+use trihop_shuffle::route::RouteName;
+use trihop_shuffle::simulation::{Schedule, Simulation, SimulationError, SimulationOptions};
+use trihop_shuffle::{Error, Rank, StreamOptions, Topology};
+use trihop_transport::link::{Limits, Mover};
+use trihop_transport::sim::SimOptions;
+
+/// Seeds where nobody asks for more.
+const SCHEDULES: u64 = 400;
+/// Attempts after which a job that still has something to send counts as stuck: far above what any of these needs.
+const TOO_LONG: u64 = 4_000_000;
+
+/// A fast, seeded sequence (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.roll() % limit
+    }
+
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+/// What one seed stands for.
+struct Plan {
+    sizes: Vec<u32>,
+    options: SimulationOptions,
+    /// Messages that each rank's application sends, twice with a fence between.
+    messages: u64,
+    /// Times that a message is sent on by the handler that gets it, at most.
+    lives: u64,
+}
+
+impl Plan {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let nodes = 1 + dice.below(5);
+        let sizes: Vec<u32> = match dice.below(3) {
+            0 => vec![1 + dice.below(4) as u32; nodes as usize],
+            _ => (0..nodes).map(|_| 1 + dice.below(4) as u32).collect(),
+        };
+        let limits = Limits {
+            eager_bytes: dice.one_of(&[256, 1024, 4096, 65536]),
+            mover: dice.one_of(&[Mover::Read, Mover::Segments]),
+            ..SimOptions::default().limits
+        };
+        let network = SimOptions {
+            seed,
+            max_delay: dice.one_of(&[0, 1, 3, 12]),
+            refuse_one_in: dice.one_of(&[0, 2, 3, 7]),
+            limits,
+        };
+        Self {
+            sizes,
+            options: SimulationOptions {
+                network,
+                stream: tiny(&mut dice),
+                route: dice.one_of(&[RouteName::ThreeHop, RouteName::ThreeHop, RouteName::Direct]),
+                item_bytes: dice.one_of(&[0, 0, 8, 24, 56]),
+                schedule: dice.one_of(&[Schedule::Random, Schedule::Random, Schedule::InTurn]),
+            },
+            messages: 1 + dice.below(60),
+            lives: dice.one_of(&[0, 0, 1, 3]),
+        }
+    }
+}
+
+/// Queues that are full most of the time.
+fn tiny(dice: &mut Dice) -> StreamOptions {
+    StreamOptions {
+        origin_maxrpc: 1 + dice.below(3) as u32,
+        origin_buftarget_bytes: dice.one_of(&[1, 64, 300, 4096]),
+        relay_maxrpc: 1 + dice.below(2) as u32,
+        relay_buftarget_bytes: dice.one_of(&[1, 100, 4096]),
+        remote_maxrpc: 1 + dice.below(3) as u32,
+        remote_buftarget_bytes: dice.one_of(&[1, 300, 2000, 65536]),
+        linger_us: dice.one_of(&[0, 5, 100]),
+        run_bytes: dice.one_of(&[80, 128, 1024]),
+        run_table_bytes: dice.one_of(&[1024, 4096, 256 << 10]),
+        lane_budget_bytes: dice.one_of(&[8192, 64 << 10, 4 << 20]),
+        spill_bytes: 64 << 10,
+        handler_reserve_bytes: 256,
+        max_message_bytes: 64 << 10,
+        reassembly_bytes: dice.one_of(&[1, 64 << 10]),
+        // What the most ranks of these jobs need for the direct route, and more.
+        send_pool_bytes: dice.one_of(&[2 * 20 * 4096, 1 << 20]),
+        receive_pool_bytes: dice.one_of(&[1, 64 << 10]),
+        small_slot_bytes: dice.one_of(&[192, 256, 4096]),
+        ..StreamOptions::default()
+    }
+}
+
+/// Messages by pair of ranks.
+struct Books {
+    ranks: usize,
+    sent: Vec<u32>,
+    came: Vec<u32>,
+}
+
+impl Books {
+    fn new(ranks: usize) -> Self {
+        Self {
+            ranks,
+            sent: vec![0; ranks * ranks],
+            came: vec![0; ranks * ranks],
+        }
+    }
+
+    fn pair(&self, source: Rank, target: Rank) -> usize {
+        source.0 as usize * self.ranks + target.0 as usize
+    }
+
+    /// The message must be the next of its pair; returns the lives that it has left.
+    fn receive(&mut self, source: Rank, target: Rank, kind: u32, bytes: &[u8]) -> u64 {
+        let pair = self.pair(source, target);
+        let due = self.came[pair];
+        self.came[pair] += 1;
+        let lives = match bytes {
+            [] => 0,
+            _ => u64::from(bytes[0] & 3),
+        };
+        let expected = payload(source, target, due, bytes.len(), lives);
+        assert!(
+            bytes == expected && (kind == due || kind == 0),
+            "message {due} from {source} to {target} has kind {kind} and {} bytes, the first of them {:?}",
+            bytes.len(),
+            &bytes[..bytes.len().min(16)]
+        );
+        lives
+    }
+}
+
+/// The bytes of message `number` of a pair: all of them follow from that, but for two bits that say its lives.
+fn payload(source: Rank, target: Rank, number: u32, bytes: usize, lives: u64) -> Vec<u8> {
+    let place = u64::from(source.0) << 40 | u64::from(target.0) << 32 | u64::from(number);
+    let mut dice = Dice(place);
+    let mut data = Vec::with_capacity(bytes + 8);
+    while data.len() < bytes {
+        data.extend_from_slice(&dice.roll().to_le_bytes());
+    }
+    data.truncate(bytes);
+    if let Some(first) = data.first_mut() {
+        *first = *first & !3 | lives as u8;
+    }
+    data
+}
+
+/// Lengths of an application's messages: mostly short, now and then longer than a frame.
+fn length(dice: &mut Dice, options: &SimulationOptions, lives: u64) -> usize {
+    match (options.item_bytes, lives) {
+        (0, 0) => match dice.below(16) {
+            0..=9 => dice.below(48) as usize,
+            10..=13 => dice.below(700) as usize,
+            14 => dice.below(5000) as usize,
+            _ => dice.below(20_000) as usize,
+        },
+        // What is sent on has to fit the spill, all of it.
+        (0, _) => 1 + dice.below(40) as usize,
+        (item_bytes, _) => item_bytes,
+    }
+}
+
+fn run(seed: u64) -> Result<(), SimulationError> {
+    let plan = Plan::new(seed);
+    let topology = Topology::from_node_sizes(&plan.sizes, Rank(0)).expect("nodes have ranks");
+    let ranks = topology.size();
+    let books = RefCell::new(Books::new(ranks as usize));
+    let mut job = Simulation::new(&topology, plan.options.clone(), |here, message, outbox| {
+        let mut books = books.borrow_mut();
+        let lives = books.receive(message.source, here, message.kind, message.bytes);
+        if lives > 0 {
+            let target = Rank(u32::from(message.bytes[message.bytes.len() - 1]) % ranks);
+            let pair = books.pair(here, target);
+            let number = books.sent[pair];
+            let data = payload(here, target, number, message.bytes.len(), lives - 1);
+            let sent = outbox.send(target, number, &data);
+            sent.expect("what is under way fits the spill");
+            books.sent[pair] += 1;
+        }
+    })?;
+    let mut dice = Dice(seed ^ 0xabcd);
+    for _ in 0..2 {
+        exchange(&mut job, &plan, &books, &mut dice)?;
+        job.fence()?;
+        let books = books.borrow();
+        assert_eq!(books.sent, books.came, "messages by pair of ranks");
+    }
+    job.settle()
+}
+
+/// Every application sends its messages, between turns of others.
+fn exchange(
+    job: &mut Simulation<'_>,
+    plan: &Plan,
+    books: &RefCell<Books>,
+    dice: &mut Dice,
+) -> Result<(), SimulationError> {
+    let ranks = job.topology().size();
+    let mut left = vec![plan.messages; ranks as usize];
+    let mut waiting: Vec<Option<(Rank, usize, u64)>> = vec![None; ranks as usize];
+    let mut attempts = 0;
+    while left.iter().any(|&l| l > 0) {
+        let source = dice.below(u64::from(ranks)) as u32;
+        let index = source as usize;
+        for _ in 0..dice.below(4).min(left[index]) {
+            let (target, bytes, lives) = waiting[index].take().unwrap_or_else(|| {
+                let lives = dice.below(plan.lives + 1);
+                let target = Rank(dice.below(u64::from(ranks)) as u32);
+                (target, length(dice, &plan.options, lives), lives)
+            });
+            let pair = books.borrow().pair(Rank(source), target);
+            let number = books.borrow().sent[pair];
+            let data = payload(Rank(source), target, number, bytes, lives);
+            match job.try_send(Rank(source), target, number, &data) {
+                Ok(()) => {
+                    books.borrow_mut().sent[pair] += 1;
+                    left[index] -= 1;
+                }
+                Err(Error::WouldBlock) => {
+                    waiting[index] = Some((target, bytes, lives));
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for _ in 0..dice.below(6) {
+            job.step()?;
+        }
+        attempts += 1;
+        assert!(
+            attempts < TOO_LONG,
+            "{left:?} messages cannot be sent:\n{}",
+            job.dump(Rank(source))
+        );
+    }
+    Ok(())
+}
+
+/// Says how to replay when a job ends by a panic.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("replay with TRIHOP_SEED={}", self.0);
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} is `{text}`, not a number")))
+}
+
+#[test]
+fn random_jobs_on_random_schedules_lose_nothing_and_keep_order() {
+    let seeds = match number("TRIHOP_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..number("TRIHOP_SCHEDULES").unwrap_or(SCHEDULES) + 1,
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for first in 0..threads {
+            let seeds = seeds.clone().skip(first).step_by(threads);
+            scope.spawn(move || {
+                for seed in seeds {
+                    let _replay = Replay(seed);
+                    run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                }
+            });
+        }
+    });
+}
