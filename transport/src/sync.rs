@@ -31,7 +31,7 @@ pub use shuttle::{
 #[cfg(trihop_shuttle)]
 pub use std::cell::UnsafeCell;
 
-pub use std::sync::Once;
+pub use std::sync::{Mutex, Once, PoisonError};
 pub use std::thread::{available_parallelism, sleep};
 
 /// A word in mapped memory, shared with threads and processes.
