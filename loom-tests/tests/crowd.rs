@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use trihop_loom_tests::shuttled::{BlockingSleeper, TimeLimit, explore};
 use trihop_loom_tests::{ModelLane, ModelReader, put};
+use trihop_transport::ring::bitmap::Watch;
 use trihop_transport::ring::spsc::Writer;
-use trihop_transport::ring::{Shipped, bitmap, doorbell};
+use trihop_transport::ring::{Shipped, doorbell};
 use trihop_transport::sync::{AtomicU64, thread};
 
 /// Lanes of the inbox, in both words of its bitmap.
@@ -70,7 +71,13 @@ impl Producer {
     }
 }
 
+fn index_of(lane: u32) -> usize {
+    LANES.iter().position(|&l| l == lane).expect("a lane that exists")
+}
+
 struct Owner {
+    lanes: Vec<ModelLane>,
+    watch: Watch,
     readers: Vec<ModelReader<Shipped>>,
     producers: Vec<BlockingSleeper>,
     active: Bits,
@@ -99,16 +106,21 @@ impl Owner {
     fn run(mut self, flaw: Flaw, limit: TimeLimit) {
         let mut backlog: Vec<usize> = Vec::new();
         while self.received != [FRAMES; LANES.len()] {
-            bitmap::take::<_, Shipped>(&self.active[..], |lane| {
-                let index = LANES.iter().position(|&l| l == lane).expect("a lane that exists");
-                if !backlog.contains(&index) {
-                    backlog.push(index);
-                }
-            });
+            let lanes = &self.lanes;
+            let storage = |lane| lanes[index_of(lane)].clone();
+            let count = LANES[LANES.len() - 1] + 1;
+            self.watch
+                .take::<_, Shipped>(&self.active[..], count, storage, |lane| {
+                    let index = index_of(lane);
+                    if !backlog.contains(&index) {
+                        backlog.push(index);
+                    }
+                });
             if backlog.is_empty() {
-                let active = &self.active;
-                self.sleeper
-                    .park(limit, || flaw != Flaw::OwnerLooksOnce && bitmap::any(&active[..]));
+                let (watch, active) = (&self.watch, &self.active);
+                self.sleeper.park(limit, || {
+                    flaw != Flaw::OwnerLooksOnce && watch.any(&active[..], storage)
+                });
             }
             backlog.retain(|&index| !self.drain(index, flaw));
         }
@@ -120,6 +132,8 @@ fn crowd(flaw: Flaw, limit: TimeLimit) {
         let active: Bits = Arc::default();
         let sleeper = BlockingSleeper::default();
         let mut owner = Owner {
+            lanes: Vec::new(),
+            watch: Watch::default(),
             readers: Vec::new(),
             producers: Vec::new(),
             active: Arc::clone(&active),
@@ -141,6 +155,7 @@ fn crowd(flaw: Flaw, limit: TimeLimit) {
                 owner: sleeper.clone(),
                 sleeper: BlockingSleeper::default(),
             };
+            owner.lanes.push(storage.clone());
             owner.readers.push(ModelReader::resume(storage));
             owner.producers.push(producer.sleeper.clone());
             threads.push(thread::spawn(move || producer.run(flaw, limit)));

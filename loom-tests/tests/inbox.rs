@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use loom::thread;
 use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
+use trihop_transport::ring::bitmap::Watch;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::ring::spsc::Writer;
-use trihop_transport::ring::{Orderings, Shipped, bitmap};
+use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::{AtomicU64, Ordering};
 
 /// What an inbox's owner has: two lanes and one word of bitmap.
 struct Inbox<O> {
+    lanes: [ModelLane; 2],
+    watch: Watch,
     readers: [ModelReader<O>; 2],
     active: Arc<[AtomicU64; 1]>,
     received: [u32; 2],
@@ -20,9 +23,11 @@ struct Inbox<O> {
 impl<O: Orderings> Inbox<O> {
     /// Drains every lane whose bit is set.
     fn drain(&mut self) {
-        let mut lanes = Vec::new();
-        bitmap::take::<_, O>(&self.active[..], |lane| lanes.push(lane as usize));
-        for lane in lanes {
+        let mut found = Vec::new();
+        let storage = |lane| self.lanes[lane as usize].clone();
+        self.watch
+            .take::<_, O>(&self.active[..], 2, storage, |lane| found.push(lane as usize));
+        for lane in found {
             while let Some(value) = self.readers[lane].get() {
                 self.received[lane] += 1;
                 assert_eq!(value, self.received[lane], "out of order");
@@ -30,39 +35,58 @@ impl<O: Orderings> Inbox<O> {
             self.readers[lane].release();
         }
     }
+
+    /// Whether there is something to drain.
+    fn any(&self) -> bool {
+        self.watch
+            .any(&self.active[..], |lane| self.lanes[lane as usize].clone())
+    }
 }
 
 /// Lane 0 gets two frames, lane 1 one, each published alone. The owner looks around once and then sleeps if nothing new
-/// is there.
+/// is there. With `watched`, lane 0 got two frames before, so that the owner watches its tail and its bit stays set.
 ///
 /// `main` says who runs in loom's first thread, which it lets run first: loom remembers the last access to a word only,
 /// so that each side's own look at the bitmap would otherwise hide schedules.
-fn gathers<O: Orderings + Send + 'static>(main: Main) {
+fn gathers<O: Orderings + Send + 'static>(main: Main, watched: bool) {
     loom::model(move || {
         let active = Arc::new([AtomicU64::new(0)]);
         let lanes = [0, 1].map(|lane| ModelLane::new(4, 0).in_inbox(active.clone(), lane));
         let sleeper = ModelSleeper::default();
+        let mut inbox = Inbox {
+            readers: lanes.clone().map(ModelReader::<O>::resume),
+            lanes: lanes.clone(),
+            watch: Watch::default(),
+            active: active.clone(),
+            received: [0; 2],
+        };
         let [first, second] = [0, 1].map(|lane: usize| {
             let sleeper = sleeper.clone();
             let mut writer = Writer::<_, O>::resume(lanes[lane].clone()).unwrap();
+            let mut send = move |value| {
+                assert!(put(&mut writer, 8, value));
+                writer.publish(&sleeper);
+            };
+            if watched && lane == 0 {
+                for value in 1..=2 {
+                    send(value);
+                    inbox.drain();
+                }
+                assert_eq!(inbox.watch.hot(), Some(0));
+                assert!(active[0].load(Ordering::Relaxed) == 1 && !inbox.any());
+            }
+            let before = inbox.received[lane];
             move || {
                 for value in 1..=COUNTS[lane] {
-                    assert!(put(&mut writer, 8, value));
-                    writer.publish(&sleeper);
+                    send(before + value);
                 }
             }
         });
-        let readers = lanes.map(|lane| ModelReader::<O>::resume(lane));
-        let mut inbox = Inbox {
-            readers,
-            active,
-            received: [0; 2],
-        };
         let word = sleeper.clone();
         let owner = move || {
             inbox.drain();
             doorbell::announce::<_, O>(word.word());
-            let asleep = !bitmap::any(&inbox.active[..]);
+            let asleep = !inbox.any();
             if !asleep {
                 doorbell::awake(word.word());
                 inbox.drain();
@@ -87,7 +111,7 @@ fn gathers<O: Orderings + Send + 'static>(main: Main) {
         };
         second.join().unwrap();
         // A lost lane also leaves the owner asleep: its bit tells the two apart.
-        if asleep && bitmap::any(&inbox.active[..]) {
+        if asleep && inbox.any() {
             assert!(
                 sleeper.was_woken(),
                 "lost wake-up: the owner sleeps with {:?} received",
@@ -95,7 +119,8 @@ fn gathers<O: Orderings + Send + 'static>(main: Main) {
             );
         }
         inbox.drain();
-        assert_eq!(inbox.received, COUNTS, "lost lane");
+        let before = if watched { 2 } else { 0 };
+        assert_eq!(inbox.received, [COUNTS[0] + before, COUNTS[1]], "lost lane");
     });
 }
 
@@ -111,12 +136,18 @@ const COUNTS: [u32; 2] = [2, 1];
 
 #[test]
 fn no_lane_and_no_wake_up_is_lost() {
-    gathers::<Shipped>(Main::Owner);
-    gathers::<Shipped>(Main::Producer);
+    gathers::<Shipped>(Main::Owner, false);
+    gathers::<Shipped>(Main::Producer, false);
+}
+
+#[test]
+fn no_wake_up_is_lost_of_a_lane_that_is_watched() {
+    gathers::<Shipped>(Main::Owner, true);
+    gathers::<Shipped>(Main::Producer, true);
 }
 
 macro_rules! twin {
-    ($test:ident, $constant:ident, $cause:literal) => {
+    ($test:ident, $constant:ident, $watched:literal, $cause:literal) => {
         #[test]
         #[should_panic(expected = $cause)]
         fn $test() {
@@ -124,13 +155,25 @@ macro_rules! twin {
             impl Orderings for Weak {
                 const $constant: Ordering = Ordering::AcqRel;
             }
-            gathers::<Weak>(Main::Owner);
-            gathers::<Weak>(Main::Producer);
+            gathers::<Weak>(Main::Owner, $watched);
+            gathers::<Weak>(Main::Producer, $watched);
         }
     };
 }
 
-twin!(twin_weak_publish_fence, PUBLISH_FENCE, "lost lane");
-twin!(twin_weak_take_fence, TAKE_FENCE, "lost lane");
-twin!(twin_weak_mark_fence, MARK_FENCE, "lost wake-up");
-twin!(twin_weak_sleep_fence, SLEEP_FENCE, "lost wake-up");
+twin!(twin_weak_publish_fence, PUBLISH_FENCE, false, "lost lane");
+twin!(twin_weak_take_fence, TAKE_FENCE, false, "lost lane");
+twin!(twin_weak_mark_fence, MARK_FENCE, false, "lost wake-up");
+twin!(twin_weak_sleep_fence, SLEEP_FENCE, false, "lost wake-up");
+twin!(
+    twin_weak_publish_fence_of_a_watched_lane,
+    PUBLISH_FENCE,
+    true,
+    "lost wake-up"
+);
+twin!(
+    twin_weak_sleep_fence_before_a_watched_lane,
+    SLEEP_FENCE,
+    true,
+    "lost wake-up"
+);

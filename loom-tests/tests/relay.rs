@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use trihop_loom_tests::shuttled::{BlockingSleeper, TimeLimit, explore};
 use trihop_loom_tests::{ModelLane, ModelReader, put};
+use trihop_transport::ring::bitmap::Watch;
 use trihop_transport::ring::spsc::Writer;
-use trihop_transport::ring::{Shipped, bitmap, doorbell};
+use trihop_transport::ring::{Shipped, doorbell};
 use trihop_transport::sync::{AtomicU64, thread};
 
 /// Frames that pass, of 8 and 16 bytes in turn: more than both lanes hold.
@@ -62,10 +63,14 @@ impl Hop {
         }
     }
 
-    fn take(&self) -> bool {
+    fn take(&self, watch: &mut Watch) -> bool {
         let mut found = false;
-        bitmap::take::<_, Shipped>(&self.active[..], |_| found = true);
+        watch.take::<_, Shipped>(&self.active[..], 1, |_| self.lane.clone(), |_| found = true);
         found
+    }
+
+    fn any(&self, watch: &Watch) -> bool {
+        watch.any(&self.active[..], |_| self.lane.clone())
     }
 }
 
@@ -83,9 +88,9 @@ fn source(hop: &Hop, limit: TimeLimit) {
 /// Moves frames on while there are any and there is room; then sleeps.
 fn relay(from: &Hop, to: &Hop, look: Look, limit: TimeLimit) {
     let (mut reader, mut writer) = (from.reader(), to.writer());
-    let (mut moved, mut listed) = (0, false);
+    let (mut moved, mut listed, mut watch) = (0, false, Watch::default());
     while moved < FRAMES {
-        listed |= from.take();
+        listed |= from.take(&mut watch);
         let mut wanted = None;
         while listed {
             let Some((value, bytes)) = reader.peek() else {
@@ -108,7 +113,7 @@ fn relay(from: &Hop, to: &Hop, look: Look, limit: TimeLimit) {
             writer.want_space();
         }
         from.consumer.park(limit, || {
-            let work = bitmap::any(&from.active[..]);
+            let work = from.any(&watch);
             let room = wanted.is_some_and(|bytes| writer.has_room(bytes));
             work && look != Look::RoomOnly || room && look != Look::WorkOnly
         });
@@ -117,10 +122,10 @@ fn relay(from: &Hop, to: &Hop, look: Look, limit: TimeLimit) {
 
 fn target(hop: &Hop, limit: TimeLimit) {
     let mut reader = hop.reader();
-    let mut received = 0;
+    let (mut received, mut watch) = (0, Watch::default());
     while received < FRAMES {
-        if !hop.take() {
-            hop.consumer.park(limit, || bitmap::any(&hop.active[..]));
+        if !hop.take(&mut watch) {
+            hop.consumer.park(limit, || hop.any(&watch));
         }
         while let Some(value) = reader.get() {
             received += 1;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use loom::thread;
 use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
+use trihop_transport::ring::bitmap::Watch;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::ring::spsc::Writer;
-use trihop_transport::ring::{Orderings, Shipped, bitmap};
+use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::{AtomicU64, Ordering};
 
 /// When the producer asks to be woken for space.
@@ -111,11 +112,13 @@ fn waits_both<O: Orderings + 'static>() {
                 writer.publish(&owner);
             })
         };
+        let (mut watch, owned) = (Watch::default(), lanes.clone());
+        let storage = |lane: u32| owned[lane as usize].clone();
         let mut readers = lanes.map(|lane| ModelReader::<O>::resume(lane));
         let mut received = [0; 2];
-        let mut drain = |received: &mut [u32; 2]| {
+        let mut drain = |received: &mut [u32; 2], watch: &mut Watch| {
             let mut found = Vec::new();
-            bitmap::take::<_, O>(&active[..], |lane| found.push(lane as usize));
+            watch.take::<_, O>(&active[..], 2, storage, |lane| found.push(lane as usize));
             for lane in found {
                 while let Some(value) = readers[lane].get() {
                     received[lane] += 1;
@@ -126,9 +129,9 @@ fn waits_both<O: Orderings + 'static>() {
                 }
             }
         };
-        drain(&mut received);
+        drain(&mut received, &mut watch);
         doorbell::announce::<_, O>(owner.word());
-        let owner_asleep = !bitmap::any(&active[..]);
+        let owner_asleep = !watch.any(&active[..], storage);
 
         let (mut full, producer_asleep) = waiter.join().unwrap();
         other.join().unwrap();
@@ -142,7 +145,7 @@ fn waits_both<O: Orderings + 'static>() {
             !owner_asleep || received == expected || owner.was_woken(),
             "lost wake-up: the owner sleeps with {received:?} received"
         );
-        drain(&mut received);
+        drain(&mut received, &mut watch);
         assert_eq!(received, expected, "lost lane");
     });
 }

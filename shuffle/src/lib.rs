@@ -24,6 +24,9 @@ mod stream;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+#[path = "../../transport/src/seed.rs"]
+mod seed;
 
 pub use collective::Reduce;
 pub use config::{Options, StreamOptions};

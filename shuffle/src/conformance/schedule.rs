@@ -13,7 +13,7 @@ use super::world::World;
 
 /// Seeds of a test: the one of `TRIHOP_SEED`, or as many as asked for.
 pub fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("TRIHOP_SEED").ok().and_then(|s| s.parse().ok()) {
+    match crate::seed::asked_for() {
         Some(seed) => vec![seed],
         None => (1..=count).collect(),
     }

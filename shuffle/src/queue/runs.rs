@@ -319,6 +319,8 @@ mod tests {
     use trihop_transport::protocol::wire::Run;
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         /// Against a map of vectors: nothing is lost, mixed up or reordered, whatever evicts whatever.
         #[test]
         fn records_leave_in_the_order_in_which_they_came(

@@ -29,6 +29,9 @@ pub(crate) enum Fabric {
     },
 }
 
+/// A rank's link, and the other ends of its route's links, by link.
+pub type Attached = (Box<dyn Link>, Rc<[Peer]>);
+
 impl Fabric {
     #[cfg(test)]
     /// Opens a link per rank as `choice` says.
@@ -44,7 +47,7 @@ impl Fabric {
     }
 
     /// A rank's link, and the other ends of its route's links. Ranks ask in order, once each.
-    pub fn attach(&mut self, route: &Chosen) -> Result<(Box<dyn Link>, Rc<[Peer]>)> {
+    pub fn attach(&mut self, route: &Chosen) -> Result<Attached> {
         let ends = (0..route.links()).map(|number| route.peer(number).0);
         match self {
             // Endpoints are numbered as the ranks are.

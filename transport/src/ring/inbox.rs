@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::memory::segment::Segment;
-use crate::ring::bitmap;
+use crate::ring::bitmap::Watch;
 use crate::ring::claim;
 use crate::ring::doorbell::Bell;
 use crate::ring::lane::{Bells, Consumer};
@@ -19,6 +19,7 @@ pub struct Inbox {
     states: Box<[Option<ReaderState>]>,
     inbox: MappedInbox,
     bells: Bells,
+    watch: Watch,
 }
 
 impl fmt::Debug for Inbox {
@@ -39,6 +40,7 @@ impl Inbox {
             states: (0..layout.lanes()).map(|_| None).collect(),
             inbox,
             bells: Bells::new(Arc::new([]), 1),
+            watch: Watch::default(),
         })
     }
 
@@ -55,13 +57,13 @@ impl Inbox {
     /// one that is left non-empty does not come up by itself: remember it.
     #[inline]
     pub fn take_active(&mut self, out: &mut Vec<u32>) {
-        let lanes = self.layout().lanes();
-        bitmap::take::<_, Shipped>(self.inbox.bitmap(), |lane| {
-            // Bits beyond the last lane are somebody's invention.
-            if lane < lanes {
-                out.push(lane);
-            }
-        });
+        let inbox = &self.inbox;
+        self.watch.take::<_, Shipped>(
+            inbox.bitmap(),
+            inbox.layout().lanes(),
+            |lane| inbox.lane(lane),
+            |lane| out.push(lane),
+        );
     }
 
     /// Receiving end of lane `i`: a view, to be kept while several frames are read. A lane whose positions cannot be true
@@ -78,7 +80,7 @@ impl Inbox {
     /// Whether [`take_active`](Self::take_active) would find something; asked once more after announcing a sleep.
     #[inline]
     pub fn any_active(&self) -> bool {
-        bitmap::any(self.inbox.bitmap())
+        self.watch.any(self.inbox.bitmap(), |lane| self.inbox.lane(lane))
     }
 
     /// Shape of this inbox.

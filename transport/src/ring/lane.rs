@@ -225,7 +225,7 @@ impl<'a> Consumer<'a> {
     }
 
     /// Moves past the frame that [`front`](Self::front) returned; nothing where it returned none. Releases space by itself
-    /// every eighth of the area that the frame lay in.
+    /// every eighth of the ring, or half of the nursery.
     #[inline]
     pub fn pop(&mut self) {
         if self.reader.pop() {

@@ -97,12 +97,16 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
     }
 
     /// Moves past the frame that [`front`](Self::front) returned; does nothing where it returned none. Returns true when
-    /// an eighth of the area waits to be released.
+    /// an eighth of the ring (half of the nursery, whose eighth is the smallest frame) waits to be released.
     #[inline]
     pub fn pop(&mut self) -> bool {
         self.skip(self.state.front_bytes);
         self.state.front_bytes = 0;
-        self.state.unreleased_bytes as usize >= self.capacity() / 8
+        let step = match self.state.area {
+            Area::Nursery => self.capacity() / 2,
+            Area::Ring => self.capacity() / 8,
+        };
+        self.state.unreleased_bytes as usize >= step
     }
 
     /// Gives the space of all popped frames back. Returns whether the producer asked to be woken for it.

@@ -127,11 +127,11 @@ impl Model {
         self.popped.clear();
     }
 
-    /// Capacity of the area in which the consumer stands.
-    fn consumers_capacity(&self) -> u64 {
+    /// After how many bytes the consumer releases where it stands.
+    fn release_step(&self) -> u64 {
         match self.grown {
-            Some(at) if self.consumed > at => CAPACITY,
-            _ => NURSERY,
+            Some(at) if self.consumed > at => CAPACITY / 8,
+            _ => NURSERY / 2,
         }
     }
 }
@@ -195,7 +195,7 @@ fn check(operations: &[Operation]) -> Result<(), TestCaseError> {
                     model.consumed = frame.end();
                     model.popped.push_back(frame);
                 }
-                if model.consumed - model.released >= model.consumers_capacity() / 8 {
+                if model.consumed - model.released >= model.release_step() {
                     model.release();
                 }
             }
@@ -236,7 +236,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: if cfg!(miri) { 4 } else { 512 },
         failure_persistence: None,
-        ..ProptestConfig::default()
+        ..crate::seed::properties()
     })]
 
     #[test]
