@@ -3,7 +3,6 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
 
 use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::memory::segment::Segment;
@@ -136,9 +135,7 @@ fn create(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = trihop_benches::settings();
     targets = frames, create
 }
 criterion_main!(benches);

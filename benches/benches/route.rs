@@ -1,7 +1,6 @@
 //! Routes: the next hop of a run, for random targets, at each place that a run can be.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::route::{Chosen, Place, Route, RouteName};
@@ -52,9 +51,7 @@ fn next_hop(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = trihop_benches::settings();
     targets = next_hop
 }
 criterion_main!(benches);
