@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomReader, LoomSleeper, put};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Orderings, Shipped, bitmap};
@@ -12,7 +12,7 @@ use trihop_transport::sync::{AtomicU64, Ordering};
 
 /// What an inbox's owner has: two lanes and one word of bitmap.
 struct Inbox<O> {
-    readers: [LoomReader<O>; 2],
+    readers: [ModelReader<O>; 2],
     active: Arc<[AtomicU64; 1]>,
     received: [u32; 2],
 }
@@ -40,8 +40,8 @@ impl<O: Orderings> Inbox<O> {
 fn gathers<O: Orderings + Send + 'static>(main: Main) {
     loom::model(move || {
         let active = Arc::new([AtomicU64::new(0)]);
-        let lanes = [0, 1].map(|lane| LoomLane::new(4, 0).in_inbox(&active, lane));
-        let sleeper = LoomSleeper::default();
+        let lanes = [0, 1].map(|lane| ModelLane::new(4, 0).in_inbox(active.clone(), lane));
+        let sleeper = ModelSleeper::default();
         let [first, second] = [0, 1].map(|lane: usize| {
             let sleeper = sleeper.clone();
             let mut writer = Writer::<_, O>::resume(lanes[lane].clone()).unwrap();
@@ -52,7 +52,7 @@ fn gathers<O: Orderings + Send + 'static>(main: Main) {
                 }
             }
         });
-        let readers = lanes.map(|lane| LoomReader::<O>::resume(lane));
+        let readers = lanes.map(|lane| ModelReader::<O>::resume(lane));
         let mut inbox = Inbox {
             readers,
             active,

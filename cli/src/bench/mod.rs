@@ -14,6 +14,7 @@ mod random;
 mod ring;
 mod round;
 mod row;
+mod scale;
 mod session;
 mod skew;
 mod syscalls;
@@ -49,6 +50,8 @@ pub enum Name {
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
     Skew,
+    /// Up to hundreds of thousands of ranks in this process, over a simulated fabric: memory, hops, cost per message
+    Scale,
 }
 
 impl Name {
@@ -82,9 +85,14 @@ impl Name {
         if self != Self::Skew && !args.indices.is_empty() {
             return Err(Error::Shape(format!("{name} has no --indices; `skew` has")));
         }
+        if self != Self::Scale && args.scale.any() {
+            return Err(Error::Shape(format!(
+                "{name} has none of --per-node, --messages, --pattern and --seed; `scale` has"
+            )));
+        }
         let (smallest, largest) = match self {
             Self::Ring | Self::P2p => (8, 1 << 20),
-            Self::Histo | Self::Skew => (8, 8),
+            Self::Histo | Self::Skew | Self::Scale => (8, 8),
             Self::Ig | Self::Agups | Self::Around => (16, 16),
             Self::A2a => (8, usize::MAX),
             Self::Exchange => (0, usize::MAX),
@@ -119,6 +127,7 @@ impl Name {
             Self::Around => around::run(args, options),
             Self::Exchange => exchange::run(args, options),
             Self::Skew => skew::run(args, options),
+            Self::Scale => scale::run(args),
         }
     }
 }
@@ -152,6 +161,8 @@ pub struct BenchArgs {
     /// skew: how indices are drawn; repeat for several [default: all]
     #[arg(long, value_enum, value_name = "KIND")]
     pub indices: Vec<skew::Indices>,
+    #[command(flatten)]
+    pub scale: scale::ScaleArgs,
     /// Route of the messages [default: TRIHOP_ROUTE, or three-hop]
     #[arg(long, value_parser = PossibleValuesParser::new(RouteName::ALL.map(RouteName::name)).try_map(|name| name.parse::<RouteName>()))]
     pub route: Option<RouteName>,
@@ -248,6 +259,10 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     let shape = (args.ranks.unwrap_or(ranks), args.nodes.unwrap_or(nodes));
     let mut options = Options::from_env()?;
     args.name.check(&args)?;
+    if args.name == Name::Scale {
+        args.name.run(&args, options)?;
+        return Ok(0);
+    }
     if bootstrap::detect(options.launcher)? == Launcher::Single {
         args.name.check_shape(shape)?;
         if shape != (1, 1) {

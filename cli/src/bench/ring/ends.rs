@@ -71,13 +71,13 @@ impl Ends {
         let segment = Segment::create(layout.segment_bytes())?;
         let mut inbox = Inbox::new(Arc::clone(&segment), layout)?;
         let (doorbell, line) = (Doorbell::create()?, Doorbell::create()?);
-        let (bell_word, line_word) = (doorbell.segment(), line.segment());
+        let (bell_word, line_word) = (doorbell.segment()?, line.segment()?);
         let descriptors: [_; DESCRIPTORS] = [
-            segment.descriptor(),
-            bell_word.descriptor(),
-            doorbell.descriptor(),
-            line_word.descriptor(),
-            line.descriptor(),
+            segment.descriptor()?,
+            bell_word.descriptor()?,
+            doorbell.descriptor()?,
+            line_word.descriptor()?,
+            line.descriptor()?,
         ];
         Handover::send(&theirs, b"ring", &descriptors)?;
         let (_, handed, process) = accept(job, &listener)?;

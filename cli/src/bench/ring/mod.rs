@@ -2,8 +2,8 @@
 //!
 //! A message is copied into the ring by its sender; the receiver copies it out (`copy`) or looks at it where it lies
 //! (`in_place`). Latency is half a round trip, the look at the bitmap of active lanes included; rate and bandwidth are
-//! those of a stream in one direction. Cache-line ping-pong and memcpy run between the two in the same repetition, and
-//! ratios are formed within a repetition, because the speed of shared memory may change from one second to the next.
+//! those of a stream in one direction. Cache-line ping-pong takes turns with it within milliseconds, memcpy runs in the same
+//! repetition, and ratios are formed within a turn, because the speed of shared memory may change from one moment to the next.
 
 mod ends;
 
@@ -30,6 +30,10 @@ const LATENCY_BYTES: usize = 64 << 20;
 /// Bounces of the cache line in one repetition.
 const BOUNCES: u64 = 50_000;
 
+/// Parts of a repetition in which latency and bouncing take turns: so short that the two meet the same machine, so many
+/// that the median does not see those in which somebody else ran.
+const TURNS: u64 = 25;
+
 /// Messages whose every byte is checked, besides the first word and the length of every message.
 const WHOLE: u64 = 64;
 
@@ -45,13 +49,13 @@ struct RingRow {
     access: &'static str,
     /// Whether each rank has a core of its own.
     pinned: bool,
-    /// Half a round trip in microseconds, median of the repetitions.
+    /// Half a round trip in microseconds, median of the turns.
     latency_us: f64,
-    /// The same, best repetition.
+    /// The same, best turn.
     latency_best_us: f64,
     /// Half a round trip of one cache line.
     cacheline_us: f64,
-    /// Median of the ratios within a repetition.
+    /// Median of the ratios within a turn.
     ratio_to_cacheline: f64,
     /// Bytes that one core copies per second from buffer to buffer of this size.
     memcpy_bytes_per_s: f64,
@@ -59,11 +63,10 @@ struct RingRow {
     ratio_to_memcpy: f64,
 }
 
-/// One repetition.
-struct Rep {
+/// One turn of latency and bouncing.
+struct Turn {
     latency_us: f64,
     cacheline_us: f64,
-    memcpy_bytes_per_s: f64,
 }
 
 /// Runs the benchmark on this rank.
@@ -106,26 +109,30 @@ fn case(
         .max(1);
     let rounds = count.min(((LATENCY_BYTES / size) as u64).clamp(100, 20_000));
     let mut message = vec![0; size];
-    let (mut reps, mut streams) = (Vec::new(), Reps::default());
+    let (mut turns, mut copied, mut streams) = (Vec::new(), Vec::new(), Reps::default());
     for round in Round::all(args.reps) {
         let meter = Meter::open(round);
         ends.meet(job)?;
-        let cacheline_us = half_round_trip(count.min(BOUNCES), |bounces| {
-            ends.bounce(first, bounces);
-            Ok(())
-        })?;
-        let latency_us = half_round_trip(rounds, |rounds| {
-            ping_pong(ends, first, &mut message, rounds, access)
-        })?;
+        for _ in 0..TURNS {
+            let cacheline_us = half_round_trip(count.min(BOUNCES).div_ceil(TURNS), |bounces| {
+                ends.bounce(first, bounces);
+                Ok(())
+            })?;
+            let latency_us = half_round_trip(rounds.div_ceil(TURNS), |rounds| {
+                ping_pong(ends, first, &mut message, rounds, access)
+            })?;
+            if round == Round::Timed {
+                turns.push(Turn {
+                    latency_us,
+                    cacheline_us,
+                });
+            }
+        }
         let memcpy_bytes_per_s = if first { memcpy(&message, rounds) } else { 0.0 };
         let spent = stream(ends, first, &mut message, (count, access), &meter)?;
         streams.add(round, spent.combined(job, Wall::Own)?);
         if round == Round::Timed {
-            reps.push(Rep {
-                latency_us,
-                cacheline_us,
-                memcpy_bytes_per_s,
-            });
+            copied.push(memcpy_bytes_per_s);
         }
     }
     ends.meet(job)?;
@@ -148,15 +155,16 @@ fn case(
             Access::InPlace => "in_place",
         },
         pinned,
-        latency_us: median(reps.iter().map(|r| r.latency_us)),
-        latency_best_us: best(reps.iter().map(|r| r.latency_us)),
-        cacheline_us: median(reps.iter().map(|r| r.cacheline_us)),
-        ratio_to_cacheline: median(reps.iter().map(|r| r.latency_us / r.cacheline_us)),
-        memcpy_bytes_per_s: median(reps.iter().map(|r| r.memcpy_bytes_per_s)),
+        latency_us: median(turns.iter().map(|t| t.latency_us)),
+        latency_best_us: best(turns.iter().map(|t| t.latency_us)),
+        cacheline_us: median(turns.iter().map(|t| t.cacheline_us)),
+        ratio_to_cacheline: median(turns.iter().map(|t| t.latency_us / t.cacheline_us)),
+        memcpy_bytes_per_s: median(copied.iter().copied()),
         ratio_to_memcpy: median(
-            reps.iter()
+            copied
+                .iter()
                 .zip(&streams.timed)
-                .map(|(r, stream)| stream_bytes / stream.seconds / r.memcpy_bytes_per_s.max(1.0)),
+                .map(|(copied, stream)| stream_bytes / stream.seconds / copied.max(1.0)),
         ),
     })
 }

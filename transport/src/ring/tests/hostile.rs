@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Random, on_heap};
 use crate::ring::layout::NURSERY_BYTES;
-use crate::ring::{Bell, InboxLayout, Producer};
+use crate::ring::{Doorbell, InboxLayout, Producer};
 
 const LANE_BYTES: u32 = 4096;
 const LANES: u32 = 3;
@@ -19,7 +19,7 @@ fn words(lane: usize) -> usize {
 
 #[test]
 fn a_peer_that_writes_positions_and_lengths_can_do_no_harm() {
-    let mut random = Random::seeded("hostile");
+    let mut random = Random::seeded();
     let mutations = if cfg!(miri) { 300 } else { 100_000 };
     let (mut found, mut ends, mut growths) = (0, 0, 0);
     let mut done = 0;
@@ -100,7 +100,7 @@ fn a_peer_that_writes_positions_and_lengths_can_do_no_harm() {
         let layout = inbox.layout();
         drop(producers);
         for lane in 0..LANES {
-            let _ = Producer::new(Arc::clone(&segment), layout, lane, Bell::on_heap());
+            let _ = Producer::new(Arc::clone(&segment), layout, lane, Doorbell::private().bell());
         }
         drop(inbox);
         if let Ok(mut inbox) = crate::ring::Inbox::new(Arc::clone(&segment), layout) {
@@ -136,7 +136,15 @@ fn a_layout_that_differs_from_the_owners_is_refused() {
     drop(producers);
     for (lanes, lane_bytes) in [(3, 4096), (2, 8192), (64, 1 << 20)] {
         let other = InboxLayout::new(lanes, lane_bytes).unwrap();
-        assert!(Producer::new(Arc::clone(&segment), other, 0, Bell::on_heap()).is_err());
+        assert!(Producer::new(Arc::clone(&segment), other, 0, Doorbell::private().bell()).is_err());
     }
-    assert!(Producer::new(Arc::clone(&segment), inbox.layout(), 0, Bell::on_heap()).is_ok());
+    assert!(
+        Producer::new(
+            Arc::clone(&segment),
+            inbox.layout(),
+            0,
+            Doorbell::private().bell()
+        )
+        .is_ok()
+    );
 }

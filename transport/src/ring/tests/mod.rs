@@ -9,14 +9,14 @@ mod threads;
 use std::sync::Arc;
 
 use crate::memory::segment::Segment;
-use crate::ring::{Bell, Inbox, InboxLayout, Producer};
+use crate::ring::{Doorbell, Inbox, InboxLayout, Producer};
 
 /// One inbox with a producer per lane, all on the heap.
 fn on_heap(lanes: u32, lane_bytes: u32) -> (Arc<Segment>, Inbox, Vec<Producer>) {
     let layout = InboxLayout::new(lanes, lane_bytes).expect("a valid layout");
     let segment = Segment::on_heap(layout.segment_bytes());
     let inbox = Inbox::new(Arc::clone(&segment), layout).expect("a fresh segment");
-    let bell = Bell::on_heap();
+    let bell = Doorbell::private().bell();
     let producers = (0..lanes)
         .map(|lane| {
             Producer::new(Arc::clone(&segment), layout, lane, Arc::clone(&bell))
@@ -44,19 +44,8 @@ fn is_filled(frame: &[u8], number: u64) -> bool {
 struct Random(u64);
 
 impl Random {
-    /// Seed from `TRIHOP_SEED`, else from the clock; printed either way.
-    fn seeded(test: &str) -> Self {
-        let seed = std::env::var("TRIHOP_SEED")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or_else(|| {
-                let now = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .unwrap_or_default();
-                now.as_nanos() as u64
-            });
-        eprintln!("{test}: TRIHOP_SEED={seed}");
-        Self(seed | 1)
+    fn seeded() -> Self {
+        Self(crate::seed::seed() | 1)
     }
 
     fn next(&mut self) -> u64 {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{fill, is_filled, on_heap};
 use crate::ring::layout::NURSERY_BYTES;
-use crate::ring::{Bell, Inbox, Producer};
+use crate::ring::{Doorbell, Inbox, Producer};
 
 const CAPACITY: u64 = 4096;
 
@@ -205,7 +205,7 @@ fn check(operations: &[Operation]) -> Result<(), TestCaseError> {
             }
             Operation::SucceedProducer => {
                 drop(producer);
-                producer = Producer::new(segment.clone(), layout, 0, Bell::on_heap()).unwrap();
+                producer = Producer::new(segment.clone(), layout, 0, Doorbell::private().bell()).unwrap();
                 model.reserved = None;
                 model.committed = model.published;
                 model.grown = model.grown.map(|at| at.min(model.published));
@@ -236,7 +236,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: if cfg!(miri) { 4 } else { 512 },
         failure_persistence: None,
-        ..ProptestConfig::default()
+        ..crate::seed::properties()
     })]
 
     #[test]

@@ -35,11 +35,11 @@ fn producer_process() {
     let doorbell = Doorbell::create().unwrap();
     let ours = format!("{name}-child");
     let listener = Handover::listen(&ours, 4).unwrap();
-    let bell_segment = doorbell.segment();
+    let bell_segment = doorbell.segment().unwrap();
     Handover::send(
         name,
         ours.as_bytes(),
-        &[bell_segment.descriptor(), doorbell.descriptor()],
+        &[bell_segment.descriptor().unwrap(), doorbell.descriptor().unwrap()],
     )
     .unwrap();
     let (message, mut fds, _) = listener.accept(deadline()).unwrap();
@@ -50,12 +50,7 @@ fn producer_process() {
         Bell::attach(Segment::attach(segment, 8).unwrap(), eventfd).unwrap()
     });
     let producer = Producer::new(segment, layout, 0, bell).unwrap();
-    threads::send(
-        producer,
-        &doorbell,
-        count,
-        &mut Random::seeded("producer_process"),
-    );
+    threads::send(producer, &doorbell, count, &mut Random::seeded());
 }
 
 /// Starts the child and exchanges descriptors with it.
@@ -80,14 +75,14 @@ fn start(test: &str, count: u64) -> (Child, Inbox, Doorbell, ProcessWatch) {
     let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
     inbox.set_bells(Arc::new([child_bell]), 1);
     let doorbell = Doorbell::create().unwrap();
-    let bell_segment = doorbell.segment();
+    let bell_segment = doorbell.segment().unwrap();
     Handover::send(
         std::str::from_utf8(&theirs).unwrap(),
         b"inbox",
         &[
-            segment.descriptor(),
-            bell_segment.descriptor(),
-            doorbell.descriptor(),
+            segment.descriptor().unwrap(),
+            bell_segment.descriptor().unwrap(),
+            doorbell.descriptor().unwrap(),
         ],
     )
     .unwrap();
