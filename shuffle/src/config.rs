@@ -9,6 +9,7 @@ use trihop_transport::fabric::Choice;
 use trihop_transport::link::Mover;
 
 use crate::error::{Error, Result};
+use crate::route::RouteName;
 
 /// Options of one stream. The defaults are meant to be left alone.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -37,7 +38,7 @@ pub struct StreamOptions {
     pub run_bytes: usize,
     /// Memory of the table of open runs in bytes. Default 262,144.
     pub run_table_bytes: usize,
-    /// Memory that the lanes into a rank may take, in bytes. Default 4 MiB. A lane has 64 KiB where that affords it,
+    /// Memory that the lanes into a rank may take, in bytes. Default 2 MiB. A lane has 64 KiB where that affords it,
     /// less where many ranks share a node, never below 4 KiB.
     pub lane_budget_bytes: usize,
     /// Bound of what handlers' sends may spill, in bytes. Default 1 MiB.
@@ -48,7 +49,8 @@ pub struct StreamOptions {
     pub max_message_bytes: usize,
     /// Bytes of long records that a rank puts together at a time (one always may). Default 128 MiB.
     pub reassembly_bytes: usize,
-    /// Memory for send batches of a rank in bytes. Default 8 MiB (two batches per link always).
+    /// Memory for send batches of a rank in bytes. Default 4 MiB. Every link has two batches, which are shorter than
+    /// `remote_buftarget_bytes` where links are many, never below `small_slot_bytes`.
     pub send_pool_bytes: usize,
     /// Memory for shared large receive slots of a rank in bytes. Default 4 MiB (one slot at least).
     pub receive_pool_bytes: usize,
@@ -70,12 +72,12 @@ impl Default for StreamOptions {
             linger_us: 100,
             run_bytes: 1024,
             run_table_bytes: 256 << 10,
-            lane_budget_bytes: 4 << 20,
+            lane_budget_bytes: 2 << 20,
             spill_bytes: 1 << 20,
             handler_reserve_bytes: 64 << 10,
             max_message_bytes: 64 << 20,
             reassembly_bytes: 128 << 20,
-            send_pool_bytes: 8 << 20,
+            send_pool_bytes: 4 << 20,
             receive_pool_bytes: 4 << 20,
             small_slot_bytes: 4096,
         }
@@ -87,6 +89,9 @@ impl Default for StreamOptions {
 pub struct Options {
     /// Defaults for every stream of the job.
     pub stream: StreamOptions,
+    /// `TRIHOP_ROUTE` (`three-hop` or `direct`): how messages reach other nodes. `direct` has a link per rank of other
+    /// nodes and is refused where `send_pool_bytes` does not hold two batches for each.
+    pub route: RouteName,
     /// `TRIHOP_LAUNCHER`: who started the job; detected when absent.
     pub launcher: Option<Launcher>,
     /// `TRIHOP_PROVIDER` (or `FI_PROVIDER`): libfabric provider; the best-scoring one when absent.
@@ -110,6 +115,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             stream: StreamOptions::default(),
+            route: RouteName::default(),
             launcher: None,
             provider: None,
             interface: None,
@@ -136,7 +142,7 @@ const NOT_OPTIONS: [&str; 8] = [
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
-    pub const NAMES: [&'static str; 27] = [
+    pub const NAMES: [&'static str; 28] = [
         "origin_maxrpc",
         "origin_buftarget_bytes",
         "relay_maxrpc",
@@ -156,6 +162,7 @@ impl Options {
         "send_pool_bytes",
         "receive_pool_bytes",
         "small_slot_bytes",
+        "route",
         "launcher",
         "provider",
         "interface",
@@ -256,6 +263,7 @@ impl Options {
             "send_pool_bytes" => stream.send_pool_bytes = number(key, value)?,
             "receive_pool_bytes" => stream.receive_pool_bytes = number(key, value)?,
             "small_slot_bytes" => stream.small_slot_bytes = number(key, value)?,
+            "route" => self.route = value.parse().map_err(|why: String| Error::config(key, why))?,
             "launcher" => {
                 let parsed = value.parse::<Launcher>();
                 self.launcher = Some(parsed.map_err(|e| match e {

@@ -1,7 +1,7 @@
 //! Delivery: whole runs to a handler in place, or into a bounded queue from which the application takes them.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use trihop_transport::protocol::wire::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, run_flags,
@@ -12,6 +12,8 @@ use zerocopy::FromBytes;
 use crate::config::StreamOptions;
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
+use crate::queue::Feeder;
+use crate::queue::spare::{Spare, bytes_of};
 
 /// A record as its receiver sees it.
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +104,7 @@ pub(crate) enum Sink<'h> {
 #[derive(Debug)]
 pub(crate) struct DeliveryQueue {
     entries: VecDeque<Entry>,
-    spare: Vec<Vec<u64>>,
+    spare: Spare<u64>,
     records: usize,
     bytes: usize,
     limit_records: usize,
@@ -120,14 +122,11 @@ struct Entry {
     whole: Option<(u32, u32)>,
 }
 
-/// Buffers kept for reuse, so that a steady flow allocates nothing.
-const SPARE_BUFFERS: usize = 64;
-
 impl DeliveryQueue {
     pub fn new(options: &StreamOptions) -> Self {
         Self {
             entries: VecDeque::new(),
-            spare: Vec::new(),
+            spare: Spare::new(options.deliverq_bytes / 8),
             records: 0,
             bytes: 0,
             limit_records: options.deliverq_max,
@@ -136,7 +135,7 @@ impl DeliveryQueue {
         }
     }
 
-    /// Bytes that wait.
+    /// Bytes of the buffers in which something waits.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -166,10 +165,10 @@ impl DeliveryQueue {
             Delivery::Run(run) => (run.frame, run.header.count as usize, None),
             Delivery::Record { source, kind, bytes } => (*bytes, 1, Some((*source, *kind))),
         };
-        let mut words = self.spare.pop().unwrap_or_default();
-        words.clear();
+        let mut words = self.spare.take(bytes.len().div_ceil(8));
         words.resize(bytes.len().div_ceil(8), 0);
         zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..bytes.len()].copy_from_slice(bytes);
+        self.bytes += bytes_of(&words);
         self.entries.push_back(Entry {
             words,
             bytes: bytes.len(),
@@ -177,7 +176,6 @@ impl DeliveryQueue {
             whole,
         });
         self.records += records;
-        self.bytes += bytes.len();
     }
 
     /// Gives the oldest delivery to `take`; false when there is none.
@@ -191,15 +189,13 @@ impl DeliveryQueue {
         };
         self.refused = false;
         self.records -= entry.records;
-        self.bytes -= entry.bytes;
+        self.bytes -= bytes_of(&entry.words);
         let bytes = &zerocopy::IntoBytes::as_bytes(&entry.words[..])[..entry.bytes];
         let taken = match entry.whole {
             Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
             None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
         };
-        if self.spare.len() < SPARE_BUFFERS && entry.bytes <= 65536 {
-            self.spare.push(entry.words);
-        }
+        self.spare.give_back(entry.words);
         taken.map(|()| true)
     }
 }
@@ -223,41 +219,48 @@ pub(crate) enum Assembled {
     Later,
 }
 
-/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one always may).
+/// Memory that may be kept for the next long record, in bytes. Longer records pay an allocation with their length.
+pub(crate) const SPARE_BYTES: usize = 1 << 20;
+
+/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one always may); of these,
+/// an eighth at most is for buffers that wait to be used again, or that are larger than their record.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
-    partials: Vec<Option<Partial>>,
+    partials: HashMap<Feeder, Partial>,
+    spare: Spare<u8>,
     reserved_bytes: usize,
     limit_bytes: usize,
     max_record_bytes: usize,
 }
 
 impl Reassembly {
-    pub fn new(feeders: usize, limit_bytes: usize, max_record_bytes: usize) -> Self {
-        let partials = (0..feeders).map(|_| None).collect();
+    pub fn new(limit_bytes: usize, max_record_bytes: usize) -> Self {
+        // Kept once, and once more as what a kept buffer has too much.
+        let spare_bytes = (limit_bytes / 16).min(SPARE_BYTES);
         Self {
-            partials,
+            partials: HashMap::new(),
+            spare: Spare::new(spare_bytes),
             reserved_bytes: 0,
-            limit_bytes,
+            limit_bytes: limit_bytes - 2 * spare_bytes,
             max_record_bytes,
         }
     }
 
-    /// Bytes that records in reassembly will take when they are whole.
+    /// Bytes of the buffers of records in reassembly.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved_bytes
     }
 
     /// Length of the record that this feeder's fragments make up, 0 when none is in reassembly.
-    pub fn record_bytes(&self, feeder: usize) -> usize {
-        self.partials[feeder].as_ref().map_or(0, |p| p.total)
+    pub fn record_bytes(&self, feeder: Feeder) -> usize {
+        self.partials.get(&feeder).map_or(0, |p| p.total)
     }
 
     /// Takes one fragment.
-    pub fn add(&mut self, feeder: usize, run: &Run<'_>) -> Result<Assembled, BadRun> {
+    pub fn add(&mut self, feeder: Feeder, run: &Run<'_>) -> Result<Assembled, BadRun> {
         let mut payload = run.payload;
         if run.header.flags == run_flags::FIRST {
-            if self.partials[feeder].is_some() {
+            if self.partials.contains_key(&feeder) {
                 return Err(BadRun::Fragment("a record begins inside another"));
             }
             let (header, rest) = FragmentHeader::ref_from_prefix(payload)
@@ -269,20 +272,21 @@ impl Reassembly {
             if self.reserved_bytes > 0 && self.reserved_bytes + total > self.limit_bytes {
                 return Ok(Assembled::Later);
             }
-            self.reserved_bytes += total;
+            let bytes = self.spare.take(total);
+            self.reserved_bytes += bytes_of(&bytes);
             let partial = Partial {
                 source: run.header.source,
                 kind: header.kind.get(),
                 total,
-                bytes: Vec::with_capacity(total),
+                bytes,
             };
-            self.partials[feeder] = Some(partial);
+            self.partials.insert(feeder, partial);
             payload = rest;
             debug_assert_eq!(run.payload.len() - rest.len(), FRAGMENT_HEADER_BYTES);
         }
-        let place = &mut self.partials[feeder];
-        let partial = place
-            .as_mut()
+        let partial = self
+            .partials
+            .get_mut(&feeder)
             .ok_or(BadRun::Fragment("a fragment without a beginning"))?;
         if partial.source != run.header.source {
             return Err(BadRun::Fragment("fragments of two sources"));
@@ -294,12 +298,20 @@ impl Reassembly {
         let last = run.header.flags == run_flags::LAST;
         match (partial.bytes.len() == partial.total, last) {
             (true, true) => {
-                self.reserved_bytes -= partial.total;
-                Ok(Assembled::Whole(place.take().expect("checked above")))
+                let whole = self.partials.remove(&feeder).expect("found above");
+                self.reserved_bytes -= bytes_of(&whole.bytes);
+                Ok(Assembled::Whole(whole))
             }
             (false, false) => Ok(Assembled::Growing),
             _ => Err(BadRun::Fragment("fragments do not add up to the record")),
         }
+    }
+}
+
+impl Reassembly {
+    /// The bytes of a whole record that was handed over, for the next one.
+    pub fn give_back(&mut self, bytes: Vec<u8>) {
+        self.spare.give_back(bytes);
     }
 }
 
@@ -326,9 +338,9 @@ mod tests {
         frame
     }
 
-    fn add(reassembly: &mut Reassembly, feeder: usize, frame: &[u8]) -> Result<Assembled, BadRun> {
+    fn add(reassembly: &mut Reassembly, feeder: u32, frame: &[u8]) -> Result<Assembled, BadRun> {
         let (run, _) = Run::split(frame, 10).unwrap();
-        reassembly.add(feeder, &run)
+        reassembly.add(Feeder(feeder), &run)
     }
 
     fn first(total: u64, data: &[u8]) -> Vec<u8> {
@@ -370,7 +382,7 @@ mod tests {
 
     #[test]
     fn fragments_become_a_record() {
-        let mut reassembly = Reassembly::new(2, 100, 1000);
+        let mut reassembly = Reassembly::new(100, 1000);
         assert!(matches!(
             add(&mut reassembly, 0, &first(13, b"01234567")),
             Ok(Assembled::Growing)
@@ -390,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_limit_delays_a_beginning_and_never_a_continuation() {
-        let mut reassembly = Reassembly::new(3, 100, 1000);
+        let mut reassembly = Reassembly::new(100, 1000);
         assert!(matches!(
             add(&mut reassembly, 0, &first(900, b"01234567")),
             Ok(Assembled::Growing)
@@ -405,7 +417,7 @@ mod tests {
 
     #[test]
     fn hostile_fragments_are_errors() {
-        let mut reassembly = Reassembly::new(1, 100, 1000);
+        let mut reassembly = Reassembly::new(100, 1000);
         assert!(add(&mut reassembly, 0, &fragment(run_flags::MORE, 3, b"x")).is_err());
         assert!(add(&mut reassembly, 0, &first(u64::MAX, b"")).is_err());
         assert!(add(&mut reassembly, 0, &fragment(run_flags::FIRST, 3, b"")).is_err());

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use crate::deliver::Sink;
 use crate::engine::Core;
+use trihop_transport::topology::Rank;
 
 /// Writes the state of `core`. Never waits; a part that is in use by a caller up the stack is named as such.
 pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
@@ -42,8 +43,8 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
         )?;
         let queues = &out.queues;
         for (class, lanes) in [("origin", &queues.origin), ("relay", &queues.relay)] {
-            for (local, lane) in lanes.iter().enumerate().filter(|(_, l)| l.frames > 0) {
-                let rank = topology.rank_at(topology.node(), local as u32);
+            for lane in lanes.iter().filter(|l| l.frames > 0) {
+                let rank = topology.rank_at(topology.node(), lane.local);
                 writeln!(
                     writer,
                     "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits",
@@ -53,7 +54,8 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                 )?;
             }
         }
-        for (remote, node) in queues.remotes.iter().zip(&queues.nodes) {
+        for remote in queues.remotes.iter() {
+            let node = topology.node_of(Rank(remote.rank));
             writeln!(
                 writer,
                 "  remote queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
@@ -69,8 +71,7 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             )?;
         }
         bound += out.runs.bytes() + core.options.spill_bytes;
-        let send_pools =
-            queues.batches.as_ref().map_or(0, |p| p.bytes()) + core.notices.as_ref().map_or(0, |p| p.bytes());
+        let send_pools = queues.remotes.pool_bytes() + core.notices.as_ref().map_or(0, |p| p.bytes());
         bound += send_pools;
         write!(
             writer,

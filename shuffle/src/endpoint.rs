@@ -8,8 +8,8 @@ use std::sync::Arc;
 use trihop_transport::link::{Completion, Link, Peer};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BadRun};
-use trihop_transport::ring::{Bell, Inbox, InboxLayout, Producer};
-use trihop_transport::topology::{NodeId, Topology};
+use trihop_transport::ring::{Bell, Inbox, InboxLayout};
+use trihop_transport::topology::Topology;
 
 use crate::collective::{Collectives, Operation, Ticket};
 use crate::config::StreamOptions;
@@ -19,57 +19,68 @@ use crate::engine::outbound::{Outbound, Queues, batch_buffer_bytes};
 use crate::engine::tags;
 use crate::engine::{Core, Inbound, LaneClass, lane_of};
 use crate::error::{Error, Result};
-use crate::queue::lane::LaneQueue;
-use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
-use crate::route::ThreeHop;
+use crate::queue::lanes::{Lanes, Neighbours};
+use crate::queue::remote::{BatchSizes, Identity};
+use crate::queue::remotes::{BUFFERS_PER_LINK, Remotes};
+use crate::route::{Chosen, Route, RouteName};
+
+/// Small sends that may be on their way per link, up to 32 links: announcements and control messages.
+const NOTICES_PER_LINK: usize = 8;
 
 /// Stream that carries the collectives.
 pub(crate) const SYSTEM_STREAM: u16 = 0;
-
-/// A representative that this rank has a link to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LinkPeer {
-    pub node: u32,
-    pub rank: u32,
-    pub peer: Peer,
-}
-
-/// Nodes whose traffic from this node passes through this rank, ascending.
-pub(crate) fn represented_nodes(topology: &Topology) -> Vec<u32> {
-    let (mine, step) = (topology.local_rank(), topology.local_size());
-    (mine..topology.nodes())
-        .step_by(step as usize)
-        .filter(|&n| NodeId(n) != topology.node())
-        .collect()
-}
 
 /// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub lane_bytes: u32,
     pub frame_bytes: usize,
+    /// A batch is sealed when it holds this much.
+    pub target_bytes: usize,
     pub batch_bytes: usize,
 }
 
 impl Shape {
-    /// Lanes share `lane_budget_bytes` of the fullest node; a frame is at most a quarter of a lane.
-    pub fn new(topology: &Topology, options: &StreamOptions) -> Self {
-        let fullest = (0..topology.nodes())
-            .map(|n| topology.local_size_of(NodeId(n)))
-            .max()
-            .unwrap_or(1);
-        let affordable = options.lane_budget_bytes / (2 * fullest as usize);
-        let lane_bytes = (affordable.next_power_of_two() / if affordable.is_power_of_two() { 1 } else { 2 })
-            .clamp(4096, 65536) as u32;
-        let frame_bytes = lane_bytes as usize / 4;
+    /// Lanes share `lane_budget_bytes` on the fullest node, batches `send_pool_bytes` where links are most; a frame is at
+    /// most a quarter of a lane, and fits a batch.
+    pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
+        let affordable = options.lane_budget_bytes / (2 * topology.most_local() as usize);
+        let lane_bytes = floor_power_of_two(affordable).clamp(4096, 65536) as u32;
+        let links = route.most_links().max(1) as usize;
+        let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
+            .max(options.small_slot_bytes);
+        let target_bytes = options
+            .remote_buftarget_bytes
+            .clamp(BATCH_HEADER_BYTES + 1, affordable);
+        let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
         debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
-        let batch_bytes = batch_buffer_bytes(options.remote_buftarget_bytes, frame_bytes);
         Self {
             lane_bytes,
             frame_bytes,
-            batch_bytes,
+            target_bytes,
+            batch_bytes: batch_buffer_bytes(target_bytes, frame_bytes),
         }
     }
+}
+
+/// Refuses a direct route whose links need more memory for batches than they may have. (Representatives have as few
+/// links as there can be, and get what these need.)
+pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
+    let links = route.most_links() as usize;
+    let needed = BUFFERS_PER_LINK * links * options.small_slot_bytes;
+    if route.name() == RouteName::ThreeHop || needed <= options.send_pool_bytes {
+        return Ok(());
+    }
+    let why = format!(
+        "`direct` to {links} ranks needs {needed} bytes for batches, send_pool_bytes is {}; use `three-hop`, or raise it",
+        options.send_pool_bytes
+    );
+    Err(Error::config("route", why))
+}
+
+/// The largest power of two that is at most `value`, 0 for 0.
+fn floor_power_of_two(value: usize) -> usize {
+    value.checked_ilog2().map_or(0, |bits| 1 << bits)
 }
 
 /// A stream whose inbox exists and whose peers' inboxes are still to be attached.
@@ -117,8 +128,10 @@ pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
     pub cookie: u64,
     pub link: RefCell<Option<Box<dyn Link>>>,
-    link_peers: Vec<LinkPeer>,
-    bells: Vec<Arc<Bell>>,
+    pub route: Chosen,
+    /// The other ends of this rank's links, by link.
+    peers: Rc<[Peer]>,
+    bells: Rc<[Arc<Bell>]>,
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
@@ -130,20 +143,24 @@ pub(crate) struct Endpoint<'h> {
 }
 
 impl<'h> Endpoint<'h> {
-    /// An endpoint without streams. `bells` are those of the node's ranks, by local rank.
+    /// An endpoint without streams. `peers` are the other ends of the route's links, `bells` those of the node's ranks, by
+    /// local rank.
     pub fn new(
         topology: Topology,
+        route: Chosen,
         cookie: u64,
         link: Option<Box<dyn Link>>,
-        link_peers: Vec<LinkPeer>,
-        bells: Vec<Arc<Bell>>,
+        peers: Rc<[Peer]>,
+        bells: Rc<[Arc<Bell>]>,
     ) -> Self {
+        debug_assert_eq!(peers.len(), route.links() as usize);
         let collectives = RefCell::new(Collectives::new(&topology));
         Self {
             topology,
             cookie,
             link: RefCell::new(link),
-            link_peers,
+            route,
+            peers,
             bells,
             streams: RefCell::default(),
             completions: RefCell::new(Vec::with_capacity(64)),
@@ -164,7 +181,10 @@ impl<'h> Endpoint<'h> {
                 .ok_or_else(|| Error::config("stream", "65,536 streams are open"))?,
         );
         options.check()?;
-        let shape = Shape::new(&self.topology, options);
+        if id != SYSTEM_STREAM {
+            check_memory(&self.route, options)?;
+        }
+        let shape = Shape::new(&self.topology, &self.route, options);
         let largest_item = shape.frame_bytes - 64;
         if item_bytes > largest_item {
             return Err(Error::TooLarge {
@@ -213,31 +233,23 @@ impl<'h> Endpoint<'h> {
                     .set_bell(Arc::clone(&self.bells[local as usize]));
             }
         }
-        let lanes = |class: LaneClass, publish: usize, maxrpc: u32| -> Result<Vec<LaneQueue>> {
-            segments
-                .iter()
-                .zip(&self.bells)
-                .map(|(segment, bell)| {
-                    let lane = lane_of(me, class);
-                    let producer = Producer::new(Arc::clone(segment), layout, lane, Arc::clone(bell))?;
-                    Ok(LaneQueue::new(
-                        producer,
-                        publish,
-                        publish.saturating_mul(maxrpc as usize),
-                    ))
-                })
-                .collect()
-        };
+        let neighbours = Rc::new(Neighbours {
+            segments: segments.to_vec(),
+            bells: Rc::clone(&self.bells),
+            layout,
+        });
+        let lanes =
+            |class, publish, maxrpc| Lanes::new(Rc::clone(&neighbours), lane_of(me, class), publish, maxrpc);
         let origin = lanes(
             LaneClass::Origin,
             options.origin_buftarget_bytes,
             options.origin_maxrpc,
-        )?;
+        );
         let relay = lanes(
             LaneClass::Relay,
             options.relay_buftarget_bytes,
             options.relay_maxrpc,
-        )?;
+        );
         let mut link = self.link.borrow_mut();
         let mover = link
             .as_ref()
@@ -248,27 +260,22 @@ impl<'h> Endpoint<'h> {
             cookie: self.cookie,
             mover,
         };
-        let (mut remotes, mut batches, mut notices, mut links) = (Vec::new(), None, None, None);
-        if let Some(link) = link.as_deref_mut().filter(|_| !self.link_peers.is_empty()) {
-            let count = self.link_peers.len();
+        let count = self.peers.len();
+        let maxrpc = options.remote_maxrpc;
+        let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
+        if let Some(link) = link.as_deref_mut().filter(|_| count > 0) {
             let eager = link.limits().eager_bytes.max(options.small_slot_bytes);
-            let sizes = BatchSizes {
-                target_bytes: options.remote_buftarget_bytes.max(BATCH_HEADER_BYTES + 1),
+            sizes = BatchSizes {
+                target_bytes: shape.target_bytes,
                 buffer_bytes: shape.batch_bytes,
                 small_bytes: options.small_slot_bytes.next_multiple_of(64),
                 large_bytes: shape.batch_bytes.min(eager).next_multiple_of(64),
             };
-            let maxrpc = options.remote_maxrpc;
-            let wanted = count * (maxrpc as usize + 1);
-            let slots =
-                (options.send_pool_bytes / sizes.buffer_bytes).clamp(2 * count, wanted.max(2 * count));
+            let least = BUFFERS_PER_LINK * count;
+            let slots = (options.send_pool_bytes / sizes.buffer_bytes)
+                .clamp(least, (count * (maxrpc as usize + 1)).max(least));
             batches = Some(link.create_pool(sizes.buffer_bytes, slots)?);
-            notices = Some(link.create_pool(CONTROL_BYTES, count * maxrpc as usize + 1)?);
-            remotes = self
-                .link_peers
-                .iter()
-                .map(|p| RemoteQueue::new(p.rank, p.peer, sizes, maxrpc))
-                .collect();
+            notices = Some(link.create_pool(CONTROL_BYTES, NOTICES_PER_LINK * count.min(32))?);
             let plan = LinkPlan {
                 links: count,
                 maxrpc,
@@ -281,15 +288,12 @@ impl<'h> Endpoint<'h> {
             links = Some(opened);
         }
         drop(link);
-        let nodes = self.link_peers.iter().map(|p| p.node).collect();
-        let route = ThreeHop::new(self.topology.clone());
         let queues = Queues {
-            route,
+            route: self.route.clone(),
             origin,
             relay,
-            remotes,
-            nodes,
-            batches,
+            remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches),
+            size: self.topology.size(),
         };
         let (rank, size) = (self.topology.rank().0, self.topology.size());
         let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);
@@ -473,7 +477,7 @@ impl<'h> Endpoint<'h> {
         let streams = self.streams.borrow();
         let sent = streams.first().is_none_or(|system| {
             let out = system.out.borrow();
-            !out.has_partial() && out.queues.remotes.iter().all(|r| r.ready_batches() == 0)
+            !out.has_partial() && out.queues.remotes.iter_busy().all(|r| r.ready_batches() == 0)
         });
         sent && self.collectives.borrow().front().is_none()
     }

@@ -68,7 +68,7 @@ impl Flush {
                 Queues::Origin => Stage::Lanes(queues.origin.iter().map(|l| l.produced()).collect()),
                 Queues::Relay => Stage::Lanes(queues.relay.iter().map(|l| l.produced()).collect()),
                 _ => {
-                    queues.remotes.iter_mut().for_each(|r| r.seal());
+                    queues.remotes.seal();
                     Stage::Links(queues.remotes.iter().map(|r| r.sealed()).collect())
                 }
             };
@@ -81,9 +81,10 @@ impl Flush {
                 } else {
                     &mut out.queues.relay
                 };
-                for (local, (lane, &position)) in lanes.iter_mut().zip(positions).enumerate() {
+                // Lanes and links that were opened since have nothing that was sent before.
+                for (lane, &position) in lanes.iter_mut().zip(positions) {
                     let consumed = lane.consumed().map_err(|why| {
-                        let rank = core.topology.rank_at(core.topology.node(), local as u32);
+                        let rank = core.topology.rank_at(core.topology.node(), lane.local);
                         Error::bad_peer(rank.0, why)
                     })?;
                     if consumed < position {

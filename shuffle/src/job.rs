@@ -14,15 +14,16 @@ use trihop_transport::memory::segment::Segment;
 use trihop_transport::park::{Backoff, Parker, Step, spin_budget};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync;
-use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::topology::{Rank, Topology};
 
 use crate::collective::{Operation, Reduce, Ticket};
 use crate::config::{Options, StreamOptions};
 use crate::deliver::Sink;
-use crate::endpoint::{Endpoint, LinkPeer, Prepared, SYSTEM_STREAM, represented_nodes};
+use crate::endpoint::{Endpoint, Prepared, SYSTEM_STREAM, check_memory};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::node::{Label, NodeExchange, not_arrived};
+use crate::route::{Chosen, Route};
 use crate::shuffle::ShuffleBuilder;
 use crate::stream::{Item, StreamBuilder};
 
@@ -118,8 +119,9 @@ impl<'h> Job<'h> {
         let mut bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
-        let nodes = represented_nodes(&topology);
-        let mut link = if nodes.is_empty() {
+        let route = Chosen::new(options.route, &topology);
+        check_memory(&route, &options.stream)?;
+        let mut link = if route.links() == 0 {
             None
         } else {
             Some(open_link(&options, topology.nodes())?)
@@ -156,16 +158,11 @@ impl<'h> Job<'h> {
             let rank = topology.rank_at(topology.node(), local);
             names.push(name(card(rank)?.nonce, rank));
         }
-        let mut link_peers = Vec::new();
-        for node in nodes {
-            let rank = topology.target_representative(NodeId(node));
-            let address = card(rank)?.address;
-            let link = link.as_mut().expect("opened because there are nodes");
-            link_peers.push(LinkPeer {
-                node,
-                rank: rank.0,
-                peer: link.connect(&address)?,
-            });
+        let mut peers = Vec::new();
+        if let Some(link) = &mut link {
+            for number in 0..route.links() {
+                peers.push(link.connect(&card(route.peer(number))?.address)?);
+            }
         }
 
         let doorbell = Doorbell::create()?;
@@ -181,7 +178,7 @@ impl<'h> Job<'h> {
             parker.watch(watch.descriptor(), u64::from(*rank))?;
         }
         let spin = spin_budget(topology.local_size() as usize);
-        let endpoint = Endpoint::new(topology, cookie, link, link_peers, bells);
+        let endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
         let inner = Rc::new(Inner {
             endpoint,
             options,

@@ -144,6 +144,25 @@ pub trait Link {
     /// [`PostError`], with the buffer.
     fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> Result<(), PostError>;
 
+    /// Offers `count` free buffers of `pool` for the next messages with exactly this tag, under one mark; returns how many
+    /// were taken before the provider, or the pool, had no more room. Which of them takes which message is not said.
+    ///
+    /// # Errors
+    /// When the provider refuses for good.
+    fn post_receives(&mut self, tag: Tag, pool: &Pool, count: usize, token: Token) -> Result<usize> {
+        for posted in 0..count {
+            let Some(buffer) = pool.take() else {
+                return Ok(posted);
+            };
+            match self.post_receive(tag, buffer, token) {
+                Ok(()) => {}
+                Err(PostError::WouldBlock(_)) => return Ok(posted),
+                Err(PostError::Failed(_, error)) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
     /// Starts reading `bytes` of a peer's memory into `buffer`.
     ///
     /// # Errors

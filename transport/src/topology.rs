@@ -258,6 +258,16 @@ impl Topology {
         self.local_size
     }
 
+    /// Number of ranks on the node that has fewest.
+    pub fn fewest_local(&self) -> u32 {
+        self.placement.local_sizes.0
+    }
+
+    /// Number of ranks on the node that has most.
+    pub fn most_local(&self) -> u32 {
+        self.placement.local_sizes.1
+    }
+
     /// The rank with number `local` on a node.
     ///
     /// # Panics

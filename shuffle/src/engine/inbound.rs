@@ -1,107 +1,31 @@
-//! What a rank receives: lanes of its inbox, batches of its links; each run goes on to its next hop or is delivered.
+//! What a rank receives over the fabric: batches of its links, fetched where they were announced, and control messages.
 
 use trihop_transport::link::{Completion, Link, Mover, Peer, PostError, RemoteMemory};
 use trihop_transport::memory::pool::{Buffer, Pool};
-use trihop_transport::protocol::credit::{Receiving, Shared};
+use trihop_transport::protocol::control;
+use trihop_transport::protocol::credit::Shared;
 use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::{Fetch, Fetches};
-use trihop_transport::protocol::sequence::Window;
 use trihop_transport::protocol::wire::{
-    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters,
+    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::incoming::{Arrival, Incoming};
+use super::outbound::Queues;
 use super::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
+use crate::queue::remotes::Remotes;
 use crate::stats::Stats;
 
 /// Size of a control message's receive slot: a header and up to four clear-to-send notices.
 pub(crate) const CONTROL_BYTES: usize = 128;
 const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_of::<ClearToSend>();
 
-/// A batch that has arrived, or is about to.
-pub(crate) enum Arrival {
-    /// Runs in a buffer.
-    Here {
-        buffer: Buffer,
-        bytes: usize,
-        slot: Option<Slot>,
-    },
-    /// Known by its announcement only.
-    Announced(RemoteMemory, usize, Mover),
-    /// Being fetched.
-    Fetching,
-}
-
-/// Receiving side of one link.
-pub(crate) struct Incoming {
-    pub window: Window<Arrival>,
-    pub receiving: Receiving,
-    /// Fetch buffers that batches of this link hold, on their way or here.
-    held: usize,
-    /// Bytes of the front batch that are done.
-    pub cursor: usize,
-    controls_seen: u32,
-    controls_seen_told: u32,
-    controls_sent: u32,
-    controls_seen_by_peer: u32,
-    notices: Vec<ClearToSend>,
-    /// Counters changed since the peer last saw them.
-    pub news: bool,
-    /// Batches accepted since the peer last saw it.
-    pub unacknowledged: u32,
-}
-
-impl Incoming {
-    fn new(maxrpc: u32) -> Self {
-        let mut receiving = Receiving::default();
-        receiving.grant_small();
-        Self {
-            window: Window::new(maxrpc as usize),
-            receiving,
-            held: 0,
-            cursor: 0,
-            controls_seen: 0,
-            controls_seen_told: 0,
-            controls_sent: 0,
-            controls_seen_by_peer: 0,
-            notices: Vec::new(),
-            news: false,
-            unacknowledged: 0,
-        }
-    }
-
-    /// What this peer has been told, for [`Incoming::untell`].
-    pub fn told(&self) -> (bool, u32, u32) {
-        (self.news, self.unacknowledged, self.controls_seen_told)
-    }
-
-    /// The header that [`Incoming::counters`] was for has not been sent.
-    pub fn untell(&mut self, told: (bool, u32, u32)) {
-        (self.news, self.unacknowledged, self.controls_seen_told) = told;
-    }
-
-    /// The counters for a header to this peer, which is about to be sent.
-    pub fn counters(&mut self, large_returned: u32, wanted: u16) -> Counters {
-        self.controls_seen_told = self.controls_seen;
-        self.news = false;
-        self.unacknowledged = 0;
-        Counters {
-            accepted: self.receiving.accepted(),
-            small_granted: self.receiving.small_granted(),
-            large_granted: self.receiving.large_granted(),
-            large_returned,
-            controls_seen: self.controls_seen,
-            wanted,
-        }
-    }
-}
-
 /// A receive that the provider had no room for yet.
 struct Unposted {
     class: TagClass,
-    number: u32,
     buffer: Buffer,
     /// Small slot: the link that gets it.
     link: Option<usize>,
@@ -109,17 +33,21 @@ struct Unposted {
 
 /// All links of a stream, receiving side.
 pub(crate) struct Links {
+    /// The links that are in use, numbered as their remote queues.
     pub incoming: Vec<Incoming>,
+    /// Links whose front batch is here.
+    pub arrived: Vec<u32>,
+    links: usize,
+    maxrpc: u32,
     identity: Identity,
     sizes: BatchSizes,
     shared: Shared,
     fetches: Fetches,
-    fetch_pool: Pool,
-    control_pool: Pool,
-    _small_pool: Pool,
-    _large_pool: Pool,
+    fetch_pool: Option<Pool>,
+    /// Links that hold fetch buffers.
+    holding: usize,
+    _posted_pools: Vec<Pool>,
     unposted: Vec<Unposted>,
-    controls_per_link: u32,
     turn: usize,
     strangers_told: bool,
     /// Bytes of all receive buffers.
@@ -138,6 +66,23 @@ pub(crate) struct LinkPlan {
     pub posted: usize,
 }
 
+impl LinkPlan {
+    /// Whether a batch may be longer than the slot that every link always has.
+    fn has_long_batches(&self) -> bool {
+        self.sizes.buffer_bytes > self.sizes.small_bytes
+    }
+
+    /// Buffers for batches that are fetched: one for the front batch of each link, whatever the others hold, and a few to
+    /// read ahead.
+    fn fetch_slots(&self) -> usize {
+        if self.has_long_batches() {
+            self.links + 2 * self.links.min(4)
+        } else {
+            0
+        }
+    }
+}
+
 impl Links {
     /// Allocates and posts all receive slots.
     /// What other streams complete meanwhile is appended to `completions`.
@@ -150,97 +95,95 @@ impl Links {
         let LinkPlan {
             links, maxrpc, sizes, ..
         } = *plan;
-        let controls_per_link = 4 * maxrpc + 8;
-        let controls = links * controls_per_link as usize;
+        let controls = links * control::PER_LINK as usize;
         let posted_max = link.limits().posted_receives.saturating_sub(plan.posted);
-        // One for the front batch of each link, whatever the others hold, and a few to read ahead.
-        let fetch_slots = links + 2 * links.min(4);
-        let left = posted_max.saturating_sub(controls + links + fetch_slots);
+        let fetch_slots = plan.fetch_slots();
+        let needed = controls + links + fetch_slots;
+        let left = posted_max.saturating_sub(needed);
         if left == 0 {
             return Err(Error::config(
-                "remote_maxrpc",
+                "posted receives",
                 format!(
-                    "{links} links with remote_maxrpc {maxrpc} need {} posted receives, {} offers {posted_max}; lower it",
-                    controls + links + fetch_slots + 1,
+                    "{links} links need {} more, and {} offers {posted_max}; open fewer streams, start more ranks per node \
+                     (each then has fewer links), or choose another provider",
+                    needed + 1,
                     link.name()
                 ),
             ));
         }
-        let large = (plan.receive_pool_bytes / sizes.large_bytes)
-            .clamp(1, left)
-            .min(links * maxrpc as usize);
-        // Control slots are also what controls are sent from: as many again.
-        let control_pool = link.create_pool(CONTROL_BYTES, 2 * controls)?;
-        let small_pool = link.create_pool(sizes.small_bytes, links)?;
-        let large_pool = link.create_pool(sizes.large_bytes, large)?;
-        let fetch_pool = link.create_pool(sizes.buffer_bytes, fetch_slots)?;
-        let pool_bytes = control_pool.bytes() + small_pool.bytes() + large_pool.bytes() + fetch_pool.bytes();
-        let mut this = Self {
-            incoming: (0..links).map(|_| Incoming::new(maxrpc)).collect(),
+        let large = if plan.has_long_batches() {
+            (plan.receive_pool_bytes / sizes.large_bytes)
+                .clamp(1, left)
+                .min(links * maxrpc as usize)
+        } else {
+            0
+        };
+        let classes = [
+            (TagClass::Control, CONTROL_BYTES, controls),
+            (TagClass::Small, sizes.small_bytes, links),
+            (TagClass::Large, sizes.large_bytes, large),
+        ];
+        let mut posted_pools = Vec::new();
+        for (class, bytes, count) in classes.into_iter().filter(|&(_, _, count)| count > 0) {
+            let pool = link.create_pool(bytes, count)?;
+            post_pool(link, identity.stream, class, &pool, completions)?;
+            posted_pools.push(pool);
+        }
+        let fetch_pool = match fetch_slots {
+            0 => None,
+            slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
+        };
+        let pool_bytes = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
+        Ok(Self {
+            incoming: Vec::new(),
+            arrived: Vec::new(),
+            links,
+            maxrpc,
             identity,
             sizes,
             shared: Shared::new(large as u32, maxrpc),
             fetches: Fetches::new(fetch_slots, fetch_slots * sizes.buffer_bytes),
             fetch_pool,
-            control_pool: control_pool.clone(),
-            _small_pool: small_pool.clone(),
-            _large_pool: large_pool.clone(),
+            holding: 0,
+            _posted_pools: posted_pools,
             unposted: Vec::new(),
-            controls_per_link,
             turn: 0,
             strangers_told: false,
             pool_bytes,
             posted: controls + links + large + fetch_slots,
-        };
-        let first = [
-            (TagClass::Control, &control_pool, controls),
-            (TagClass::Small, &small_pool, links),
-        ];
-        for (class, pool, count) in first.into_iter().chain([(TagClass::Large, &large_pool, large)]) {
-            for _ in 0..count {
-                let buffer = pool.take().expect("the pool was made for this");
-                this.unposted.push(Unposted {
-                    class,
-                    number: 0,
-                    buffer,
-                    link: None,
-                });
-            }
-        }
-        // Nobody sends before the stream is open on all ranks, so these posts may need several rounds.
-        for _ in 0..1000 {
-            this.post_all(link)?;
-            if this.unposted.is_empty() {
-                return Ok(this);
-            }
-            link.poll(completions)?;
-        }
-        Err(Error::config(
-            "receive_pool_bytes",
-            format!("{} does not take {posted_max} receives", link.name()),
-        ))
+        })
     }
 
-    fn post_all(&mut self, link: &mut dyn Link) -> Result<()> {
+    /// Receiving sides for all links that are in use.
+    pub fn follow(&mut self, links: usize) {
+        if self.incoming.capacity() < links {
+            let more = (self.incoming.len() / 4).max(4).max(links - self.incoming.len());
+            self.incoming.reserve_exact(more);
+        }
+        while self.incoming.len() < links {
+            self.incoming.push(Incoming::new(self.maxrpc));
+        }
+    }
+
+    fn post_all(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
         while let Some(Unposted {
             class,
-            number,
             buffer,
             link: owner,
         }) = self.unposted.pop()
         {
             let stream = self.identity.stream;
-            match link.post_receive(tag(stream, class, number), buffer, token(stream, class, number)) {
+            match link.post_receive(tag(stream, class, 0), buffer, token(stream, class, 0)) {
                 Ok(()) => {
                     if let Some(owner) = owner {
                         self.incoming[owner].receiving.grant_small();
                         self.incoming[owner].news = true;
+                        remotes.wake(owner);
                     }
                 }
                 Err(PostError::WouldBlock(buffer)) => {
                     self.unposted.push(Unposted {
                         class,
-                        number,
                         buffer,
                         link: owner,
                     });
@@ -257,7 +200,6 @@ impl Links {
         let owner = if slot == Slot::Small { link } else { None };
         self.unposted.push(Unposted {
             class: TagClass::of(slot),
-            number: 0,
             buffer,
             link: owner,
         });
@@ -272,7 +214,7 @@ impl Links {
         class: TagClass,
         number: u32,
         completion: Completion,
-        remotes: &mut [RemoteQueue],
+        queues: &mut Queues,
         stats: &mut Stats,
         now_ns: u64,
     ) -> Result<()> {
@@ -280,18 +222,18 @@ impl Links {
             // The buffer's way home is its drop.
             Completion::Sent { .. } => Ok(()),
             Completion::Received { buffer, bytes, .. } => match class {
-                TagClass::Control => self.control(buffer, bytes, remotes, stats, now_ns),
-                TagClass::Small => self.batch(Slot::Small, buffer, bytes, remotes, stats, now_ns),
-                TagClass::Large => self.batch(Slot::Large, buffer, bytes, remotes, stats, now_ns),
-                _ => self.fetched(number, buffer, bytes, remotes, now_ns),
+                TagClass::Control => self.control(buffer, bytes, queues, stats, now_ns),
+                TagClass::Small => self.batch(Slot::Small, buffer, bytes, queues, stats, now_ns),
+                TagClass::Large => self.batch(Slot::Large, buffer, bytes, queues, stats, now_ns),
+                _ => self.fetched(number, buffer, bytes, &mut queues.remotes, now_ns),
             },
             Completion::Read { buffer, .. } => {
                 let bytes = buffer.len();
-                self.fetched(number, buffer, bytes, remotes, now_ns)
+                self.fetched(number, buffer, bytes, &mut queues.remotes, now_ns)
             }
             Completion::Failed { peer, error, .. } => {
                 let rank = peer
-                    .and_then(|p| remotes.iter().find(|r| r.peer == p))
+                    .and_then(|p| queues.remotes.iter().find(|r| r.peer == p))
                     .map(|r| r.rank);
                 match rank {
                     Some(rank) => Err(trihop_transport::Error::PeerDead {
@@ -309,17 +251,19 @@ impl Links {
     fn parse(
         &mut self,
         message: &[u8],
-        remotes: &[RemoteQueue],
+        queues: &mut Queues,
         stats: &mut Stats,
     ) -> Option<(usize, BatchHeader)> {
         let why = match BatchHeader::parse(message, self.identity.cookie) {
-            Ok((header, _)) => match remotes.iter().position(|r| r.rank == header.source) {
-                Some(index) if header.stream == self.identity.stream => return Some((index, header)),
-                _ => format!(
-                    "rank {} has no link to here on stream {}",
-                    header.source, header.stream
-                ),
-            },
+            Ok((header, _)) if header.stream == self.identity.stream => {
+                if let Some(index) = queues.open_to(header.source) {
+                    self.follow(queues.remotes.len());
+                    queues.remotes.wake(index);
+                    return Some((index, header));
+                }
+                format!("rank {} has no link to here", header.source)
+            }
+            Ok((header, _)) => format!("rank {} names stream {}", header.source, header.stream),
             Err(error) => error.to_string(),
         };
         stats.bad_headers += 1;
@@ -355,15 +299,7 @@ impl Links {
             .update(&header.counters)
             .map_err(|e| bad(e.to_string()))?;
         self.shared.free(returned);
-        let seen = header.counters.controls_seen;
-        if incoming.controls_sent.wrapping_sub(seen)
-            > incoming
-                .controls_sent
-                .wrapping_sub(incoming.controls_seen_by_peer)
-        {
-            return Ok(()); // an older header
-        }
-        incoming.controls_seen_by_peer = seen;
+        incoming.controls.heard(header.counters.controls_seen);
         Ok(())
     }
 
@@ -371,18 +307,19 @@ impl Links {
         &mut self,
         buffer: Buffer,
         bytes: usize,
-        remotes: &mut [RemoteQueue],
+        queues: &mut Queues,
         stats: &mut Stats,
         now_ns: u64,
     ) -> Result<()> {
-        if let Some((index, header)) = self.parse(&buffer[..bytes], remotes, stats) {
-            self.counters(index, &header, &mut remotes[index], now_ns)?;
-            self.incoming[index].controls_seen = self.incoming[index].controls_seen.wrapping_add(1);
+        if let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) {
+            let remote = &mut queues.remotes[index];
+            self.counters(index, &header, remote, now_ns)?;
+            self.incoming[index].controls.received();
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
             let notices = <[ClearToSend]>::ref_from_bytes(notices)
                 .map_err(|_| Error::bad_peer(header.source, "clear-to-send notices of a wrong length"))?;
             for notice in notices {
-                if !remotes[index].clear_to_send(notice) {
+                if !remote.clear_to_send(notice) {
                     let why = format!(
                         "clear-to-send for batch {} that is not announced",
                         notice.sequence
@@ -399,7 +336,6 @@ impl Links {
         }
         self.unposted.push(Unposted {
             class: TagClass::Control,
-            number: 0,
             buffer,
             link: None,
         });
@@ -411,21 +347,20 @@ impl Links {
         slot: Slot,
         buffer: Buffer,
         bytes: usize,
-        remotes: &mut [RemoteQueue],
+        queues: &mut Queues,
         stats: &mut Stats,
         now_ns: u64,
     ) -> Result<()> {
-        let Some((index, header)) = self.parse(&buffer[..bytes], remotes, stats) else {
+        let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) else {
             // A stranger used up a posted slot: post it again, granting nothing new.
             self.unposted.push(Unposted {
                 class: TagClass::of(slot),
-                number: 0,
                 buffer,
                 link: None,
             });
             return Ok(());
         };
-        self.counters(index, &header, &mut remotes[index], now_ns)?;
+        self.counters(index, &header, &mut queues.remotes[index], now_ns)?;
         let bad = |why: String| Error::bad_peer(header.source, why);
         self.incoming[index]
             .receiving
@@ -435,7 +370,7 @@ impl Links {
         let arrival = match header.kind {
             BatchKind::Eager => Arrival::Here {
                 buffer,
-                bytes: header.bytes as usize,
+                bytes: header.bytes,
                 slot: Some(slot),
             },
             BatchKind::Announce => {
@@ -460,14 +395,25 @@ impl Links {
                 };
                 self.repost(slot, Some(index), buffer);
                 stats.announced += 1;
-                Arrival::Announced(memory, length, mover)
+                Arrival::Announced(memory, length as u32, mover)
             }
             other => return Err(bad(format!("{other:?} with the tag of batches"))),
         };
         self.incoming[index]
             .window
             .insert(header.sequence, arrival)
-            .map_err(|e| bad(e.to_string()))
+            .map_err(|e| bad(e.to_string()))?;
+        self.list(index);
+        Ok(())
+    }
+
+    /// Puts a link whose front batch is here on the list of those.
+    fn list(&mut self, index: usize) {
+        let incoming = &mut self.incoming[index];
+        if !incoming.listed && incoming.front_is_here() {
+            incoming.listed = true;
+            self.arrived.push(index as u32);
+        }
     }
 
     /// An announced batch has come.
@@ -476,7 +422,7 @@ impl Links {
         number: u32,
         buffer: Buffer,
         bytes: usize,
-        remotes: &mut [RemoteQueue],
+        remotes: &mut Remotes,
         now_ns: u64,
     ) -> Result<()> {
         let Some(fetch) = self.fetches.end(number as usize) else {
@@ -497,9 +443,10 @@ impl Links {
         if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
             *arrival = Arrival::Here {
                 buffer,
-                bytes: header.bytes as usize,
+                bytes: header.bytes,
                 slot: None,
             };
+            self.list(fetch.link);
         }
         Ok(())
     }
@@ -518,52 +465,51 @@ impl Links {
             Some(slot) => self.repost(slot, Some(index), buffer),
             None => {
                 incoming.held -= 1;
+                self.holding -= usize::from(incoming.held == 0);
                 drop(buffer);
             }
         }
     }
 
-    /// Starts fetches, in link order so that a later batch never keeps an earlier one from its slot; shares out large
-    /// slots; posts what waits to be posted.
-    pub fn advance(&mut self, link: &mut dyn Link, peers: impl Fn(usize) -> Peer) -> Result<()> {
-        self.post_all(link)?;
-        let count = self.incoming.len();
+    /// Starts fetches; shares out large slots; posts what waits to be posted.
+    pub fn advance(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
+        self.follow(remotes.len());
+        self.post_all(link, remotes)?;
+        let count = remotes.busy_len();
         for step in 0..count {
-            let index = (self.turn + step) % count;
-            self.fetch(index, link, peers(index))?;
+            if let Some(index) = remotes.busy((self.turn + step) % count) {
+                self.fetch(index, link, remotes[index].peer)?;
+            }
         }
         self.turn = (self.turn + 1) % count.max(1);
-        if self.shared.free_slots() > 0 && self.unposted.is_empty() {
-            let mut news = [usize::MAX; 64];
-            let mut granted = 0;
-            let mut receivings: Vec<&mut Receiving> = Vec::new();
-            if self
-                .incoming
-                .iter()
-                .any(|i| i.receiving.large_outstanding() < u32::from(i.receiving.wanted()))
-            {
-                receivings.extend(self.incoming.iter_mut().map(|i| &mut i.receiving));
-                self.shared.grant(&mut receivings, |index| {
-                    if granted < news.len() {
-                        news[granted] = index;
-                    }
-                    granted += 1;
-                });
-                for &index in news.iter().take(granted.min(news.len())) {
-                    self.incoming[index].news = true;
-                }
-                if granted > news.len() {
-                    self.incoming.iter_mut().for_each(|i| i.news = true);
-                }
-            }
+        if self.unposted.is_empty() {
+            self.share_large(remotes);
         }
         Ok(())
     }
 
+    /// Grants large slots to the links that want them, one at a time in turn.
+    fn share_large(&mut self, remotes: &Remotes) {
+        let count = remotes.busy_len();
+        let mut passed = 0;
+        while self.shared.free_slots() > 0 && passed < count {
+            let at = (self.turn + passed) % count;
+            passed += 1;
+            if let Some(index) = remotes.busy(at)
+                && self.shared.grant(&mut self.incoming[index].receiving)
+            {
+                self.incoming[index].news = true;
+                self.turn = at + 1;
+                passed = 0;
+            }
+        }
+    }
+
+    /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one from its slot.
     fn fetch(&mut self, index: usize, link: &mut dyn Link, peer: Peer) -> Result<()> {
-        // Each link that holds no fetch buffer can count on one for its front batch: others may be waiting for just that
-        // batch, because it continues a record that occupies their queues.
-        let due = self.incoming.iter().filter(|i| i.held == 0).count();
+        let Some(pool) = &self.fetch_pool else {
+            return Ok(());
+        };
         let incoming = &mut self.incoming[index];
         let next = incoming.window.next();
         for (expected, (sequence, arrival)) in (next..).zip(incoming.window.iter_mut()) {
@@ -573,7 +519,10 @@ impl Links {
             let Arrival::Announced(memory, bytes, mover) = *arrival else {
                 continue;
             };
-            if incoming.held > 0 && self.fetch_pool.free_slots() <= due {
+            let bytes = bytes as usize;
+            // Each link that holds no fetch buffer can count on one for its front batch: others may be waiting for just
+            // that batch, because it continues a record that occupies their queues.
+            if incoming.held > 0 && pool.free_slots() <= self.links - self.holding {
                 break;
             }
             let Some(slot) = self.fetches.begin(Fetch {
@@ -583,37 +532,31 @@ impl Links {
             }) else {
                 break;
             };
-            let Some(buffer) = self.fetch_pool.take() else {
+            let Some(buffer) = pool.take() else {
                 self.fetches.end(slot);
                 break;
             };
             let stream = self.identity.stream;
+            let number = slot as u32;
             let posted = match mover {
-                Mover::Read => link.post_read(
-                    peer,
-                    memory,
-                    buffer,
-                    bytes,
-                    token(stream, TagClass::Read, slot as u32),
-                ),
+                Mover::Read => {
+                    let mark = token(stream, TagClass::Read, number);
+                    link.post_read(peer, memory, buffer, bytes, mark)
+                }
                 Mover::Segments => {
                     let class = TagClass::Segment;
-                    link.post_receive(
-                        tag(stream, class, slot as u32),
-                        buffer,
-                        token(stream, class, slot as u32),
-                    )
+                    link.post_receive(tag(stream, class, number), buffer, token(stream, class, number))
                 }
             };
             match posted {
                 Ok(()) => {
                     *arrival = Arrival::Fetching;
+                    self.holding += usize::from(incoming.held == 0);
                     incoming.held += 1;
                     if mover == Mover::Segments {
-                        let (sequence, slot) = (sequence.into(), (slot as u32).into());
                         incoming.notices.push(ClearToSend {
-                            sequence,
-                            slot,
+                            sequence: sequence.into(),
+                            slot: number.into(),
                             reserved: 0.into(),
                         });
                         incoming.news = true;
@@ -634,26 +577,22 @@ impl Links {
     pub fn tell(
         &mut self,
         link: &mut dyn Link,
-        remotes: &mut [RemoteQueue],
+        remotes: &mut Remotes,
+        pool: &Pool,
         idle: bool,
-        maxrpc: u32,
         stats: &mut Stats,
     ) -> Result<bool> {
         let mut told = false;
-        for (incoming, remote) in self.incoming.iter_mut().zip(remotes) {
-            let unseen = incoming.controls_seen.wrapping_sub(incoming.controls_seen_told);
+        for at in 0..remotes.busy_len() {
+            let Some(index) = remotes.busy(at) else { break };
+            let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
             let due = !incoming.notices.is_empty()
-                || incoming.news && (idle || incoming.unacknowledged * 2 >= maxrpc)
-                || unseen >= self.controls_per_link / 2;
-            let outstanding = incoming
-                .controls_sent
-                .wrapping_sub(incoming.controls_seen_by_peer);
-            if !due || outstanding >= self.controls_per_link {
+                || incoming.news && (idle || incoming.unacknowledged * 2 >= self.maxrpc)
+                || incoming.controls.must_send();
+            if !due || !incoming.controls.may_send() {
                 continue;
             }
-            let Some(mut buffer) = self.control_pool.take() else {
-                continue;
-            };
+            let Some(mut buffer) = pool.take() else { break };
             let count = incoming.notices.len().min(NOTICES_PER_CONTROL);
             let payload = count * size_of::<ClearToSend>();
             let before = incoming.told();
@@ -668,34 +607,41 @@ impl Links {
             header.write(self.identity.cookie, &mut buffer);
             let end = BATCH_HEADER_BYTES + payload;
             buffer[BATCH_HEADER_BYTES..end].copy_from_slice(incoming.notices[..count].as_bytes());
-            let class = TagClass::Control;
             let stream = self.identity.stream;
-            match link.post_send(
-                remote.peer,
-                tag(stream, class, 0),
-                buffer,
-                end,
-                token(stream, TagClass::Sent, 0),
-            ) {
+            let mark = token(stream, TagClass::Sent, 0);
+            match link.post_send(remote.peer, tag(stream, TagClass::Control, 0), buffer, end, mark) {
                 Ok(()) => {
                     incoming.notices.drain(..count);
-                    incoming.controls_sent = incoming.controls_sent.wrapping_add(1);
+                    incoming.controls.sent();
                     remote.wire_bytes += end as u64;
                     stats.controls_sent += 1;
                     told = true;
                 }
-                Err(PostError::WouldBlock(_)) => {
-                    incoming.untell(before);
-                }
+                Err(PostError::WouldBlock(_)) => incoming.untell(before),
                 Err(PostError::Failed(_, error)) => return Err(error.into()),
             }
         }
         Ok(told)
     }
 
+    /// Whether nothing of a link moves or waits on this side; one that waits for a large slot does.
+    pub fn may_rest(&self, index: usize) -> bool {
+        let incoming = &self.incoming[index];
+        incoming.is_idle() && (self.shared.is_empty() || incoming.is_satisfied())
+    }
+
+    /// Whether batches are here, or on their way in answer to an announcement, that have not moved on.
+    pub fn has_backlog(&self, remotes: &Remotes) -> bool {
+        (0..remotes.busy_len())
+            .filter_map(|at| self.incoming.get(remotes.busy(at)?))
+            .any(|incoming| !incoming.window.is_empty())
+    }
+
     /// Whether any peer waits for something that we have not told it.
-    pub fn owes_news(&self) -> bool {
-        self.incoming.iter().any(|i| i.news || !i.notices.is_empty())
+    pub fn owes_news(&self, remotes: &Remotes) -> bool {
+        (0..remotes.busy_len())
+            .filter_map(|at| self.incoming.get(remotes.busy(at)?))
+            .any(Incoming::owes_news)
     }
 
     /// Large slots that nobody holds.
@@ -707,4 +653,27 @@ impl Links {
     pub fn fetching_bytes(&self) -> usize {
         self.fetches.bytes()
     }
+}
+
+/// Posts every buffer of `pool` as a receive. Nobody sends before the stream is open on all ranks, so that waiting for
+/// the provider keeps nobody waiting.
+fn post_pool(
+    link: &mut dyn Link,
+    stream: u16,
+    class: TagClass,
+    pool: &Pool,
+    completions: &mut Vec<Completion>,
+) -> Result<()> {
+    let mut left = pool.slots();
+    for _ in 0..1000 {
+        left -= link.post_receives(tag(stream, class, 0), pool, left, token(stream, class, 0))?;
+        if left == 0 {
+            return Ok(());
+        }
+        link.poll(completions)?;
+    }
+    Err(Error::config(
+        "posted receives",
+        format!("{} takes {left} fewer than it offers", link.name()),
+    ))
 }

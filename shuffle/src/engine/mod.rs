@@ -1,10 +1,12 @@
 //! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never waits.
 
 pub(crate) mod inbound;
+pub(crate) mod incoming;
 pub(crate) mod outbound;
 pub(crate) mod tags;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 use trihop_transport::link::{Completion, Link};
 pub(crate) use trihop_transport::protocol::wire::BadRun;
@@ -21,7 +23,8 @@ use crate::queue::Feeder;
 use crate::queue::remote::Identity;
 use crate::route::Place;
 use crate::stats::Stats;
-use inbound::{Arrival, Links};
+use inbound::Links;
+use incoming::Arrival;
 use outbound::Outbound;
 use tags::TagClass;
 
@@ -54,8 +57,8 @@ pub(crate) struct Inbound {
     active: Vec<u32>,
     pub links: Option<Links>,
     pub reassembly: Reassembly,
-    /// Records of each feeder's front run that its handler has taken, where it paused inside the run.
-    taken: Vec<usize>,
+    /// Records of a feeder's front run that its handler has taken, where it paused inside the run.
+    taken: HashMap<Feeder, usize>,
     /// Times that each lane was seen empty.
     drained: Vec<u64>,
 }
@@ -63,27 +66,21 @@ pub(crate) struct Inbound {
 impl Inbound {
     pub fn new(inbox: Inbox, links: Option<Links>, options: &StreamOptions) -> Self {
         let lanes = inbox.layout().lanes() as usize;
-        let feeders = 1 + lanes + links.as_ref().map_or(0, |l| l.incoming.len());
         Self {
             inbox,
             backlog: Default::default(),
             listed: vec![false; lanes],
             active: Vec::with_capacity(lanes),
             links,
-            reassembly: Reassembly::new(feeders, options.reassembly_bytes, options.max_message_bytes),
-            taken: vec![0; feeders],
+            reassembly: Reassembly::new(options.reassembly_bytes, options.max_message_bytes),
+            taken: HashMap::new(),
             drained: vec![0; lanes],
         }
     }
 
     /// Whether any lane or link holds runs that have not moved on.
     pub fn has_backlog(&self) -> bool {
-        self.backlog.iter().any(|b| !b.lanes.is_empty())
-            || self.inbox.any_active()
-            || self
-                .links
-                .as_ref()
-                .is_some_and(|l| l.incoming.iter().any(|i| !i.window.is_empty()))
+        self.backlog.iter().any(|b| !b.lanes.is_empty()) || self.inbox.any_active()
     }
 
     fn take_active(&mut self) {
@@ -133,14 +130,7 @@ impl<'h> Core<'h> {
         };
         let mut out = self.out.borrow_mut();
         let mut stats = self.stats.borrow_mut();
-        links.complete(
-            class,
-            number,
-            completion,
-            &mut out.queues.remotes,
-            &mut stats,
-            now_ns,
-        )
+        links.complete(class, number, completion, &mut out.queues, &mut stats, now_ns)
     }
 
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
@@ -160,14 +150,14 @@ impl<'h> Core<'h> {
             out.close_runs();
         }
         out.age(now_ns, !worked);
-        if let Some((local, why)) = out.queues.corrupt_lane() {
+        if let Some((local, why)) = out.queues.failure() {
             return Err(Error::bad_peer(
                 self.topology.rank_at(self.topology.node(), local).0,
                 why,
             ));
         }
         if urgent && !worked {
-            out.seal();
+            out.queues.remotes.seal();
         }
         if let Some(link) = link {
             worked |= self.transmit(&mut out, link, !worked, now_ns)?;
@@ -182,12 +172,13 @@ impl<'h> Core<'h> {
             return Ok(false);
         };
         let mut worked = false;
-        links.advance(link, |index| out.queues.remotes[index].peer)?;
-        for index in 0..out.queues.remotes.len() {
-            let give_back = out.may_give_back(index, now_ns);
-            let remote = &mut out.queues.remotes[index];
+        let remotes = &mut out.queues.remotes;
+        links.advance(link, remotes)?;
+        for at in 0..remotes.busy_len() {
+            let Some(index) = remotes.busy(at) else { break };
+            let remote = &mut remotes[index];
             let incoming = &mut links.incoming[index];
-            if give_back && remote.credit.give_back_large() > 0 {
+            if remote.may_give_back(now_ns) && remote.credit.give_back_large() > 0 {
                 incoming.news = true;
             }
             let returned = remote.credit.large_returned();
@@ -200,9 +191,9 @@ impl<'h> Core<'h> {
             }
             worked |= posted > 0;
         }
-        let maxrpc = self.options.remote_maxrpc;
         let mut stats = self.stats.borrow_mut();
-        worked |= links.tell(link, &mut out.queues.remotes, idle, maxrpc, &mut stats)?;
+        worked |= links.tell(link, remotes, notices, idle, &mut stats)?;
+        remotes.rest(|index| links.may_rest(index));
         Ok(worked)
     }
 
@@ -283,29 +274,21 @@ impl<'h> Core<'h> {
             return Ok(false);
         };
         let mut worked = false;
-        for index in 0..links.incoming.len() {
-            loop {
+        let mut position = 0;
+        while let Some(&index) = links.arrived.get(position) {
+            let index = index as usize;
+            let mut blocked = false;
+            while !blocked {
                 let incoming = &mut links.incoming[index];
                 let Some(Arrival::Here { buffer, bytes, .. }) = incoming.window.front() else {
                     break;
                 };
-                let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes];
-                let mut cursor = incoming.cursor;
-                let mut blocked = false;
+                let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes as usize];
+                let before = incoming.cursor as usize;
+                let mut cursor = before;
                 while cursor < runs.len() {
-                    let taken = Run::split(&runs[cursor..], self.topology.size()).and_then(|(run, _)| {
-                        if run.frame.len() > self.frame_bytes {
-                            let length = run.frame.len() as u32;
-                            return Err(BadRun::Length {
-                                length,
-                                present: self.frame_bytes,
-                            });
-                        }
-                        let feeder = Feeder::link(lanes, index);
-                        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, taken)?;
-                        Ok(moved.then_some(run.frame.len()))
-                    });
-                    match taken {
+                    let feeder = Feeder::link(lanes, index);
+                    match self.forward_arrived(&runs[cursor..], feeder, sink, reassembly, taken) {
                         Ok(Some(length)) => cursor += length,
                         Ok(None) => {
                             blocked = true;
@@ -317,15 +300,40 @@ impl<'h> Core<'h> {
                         }
                     }
                 }
-                worked |= cursor > incoming.cursor || !blocked;
-                incoming.cursor = cursor;
-                if blocked {
-                    break;
+                worked |= cursor > before || !blocked;
+                incoming.cursor = cursor as u32;
+                if !blocked {
+                    links.accept(index);
                 }
-                links.accept(index);
+            }
+            if blocked {
+                position += 1;
+            } else {
+                links.incoming[index].listed = false;
+                links.arrived.swap_remove(position);
             }
         }
         Ok(worked)
+    }
+
+    /// Moves the first of `runs`, which came over a link; its length, or `None` when there is no room for it now.
+    fn forward_arrived(
+        &self,
+        runs: &[u8],
+        feeder: Feeder,
+        sink: &mut Sink<'h>,
+        reassembly: &mut Reassembly,
+        taken: &mut HashMap<Feeder, usize>,
+    ) -> std::result::Result<Option<usize>, BadRun> {
+        let (run, _) = Run::split(runs, self.topology.size())?;
+        if run.frame.len() > self.frame_bytes {
+            return Err(BadRun::Length {
+                length: run.frame.len() as u32,
+                present: self.frame_bytes,
+            });
+        }
+        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, taken)?;
+        Ok(moved.then_some(run.frame.len()))
     }
 
     /// Moves one run a hop further, or delivers it; false when there is no room for it now.
@@ -336,7 +344,7 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut [usize],
+        taken: &mut HashMap<Feeder, usize>,
     ) -> std::result::Result<bool, BadRun> {
         let target = Rank(run.header.target);
         if target == self.topology.rank() {
@@ -368,14 +376,14 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut [usize],
+        taken: &mut HashMap<Feeder, usize>,
     ) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
         let admitted = match sink {
             Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
-                    true => reassembly.record_bytes(feeder.0 as usize),
+                    true => reassembly.record_bytes(feeder),
                     false => run.frame.len(),
                 };
                 queue.admit(records, bytes)
@@ -387,16 +395,20 @@ impl<'h> Core<'h> {
             return Ok(false);
         }
         if run.header.flags & run_flags::ALL == 0 {
-            let done = &mut taken[feeder.0 as usize];
+            let before = if taken.is_empty() {
+                None
+            } else {
+                taken.remove(&feeder)
+            };
             let all = usize::from(run.header.count);
-            *done = self.hand_over(Delivery::Run(*run), *done, all, sink)?;
-            if *done < all {
+            let done = self.hand_over(Delivery::Run(*run), before.unwrap_or(0), all, sink)?;
+            if done < all {
+                taken.insert(feeder, done);
                 return Ok(false);
             }
-            *done = 0;
             return Ok(true);
         }
-        match reassembly.add(feeder.0 as usize, run)? {
+        match reassembly.add(feeder, run)? {
             Assembled::Growing => Ok(true),
             Assembled::Later => Ok(false),
             Assembled::Whole(record) => {
@@ -411,6 +423,7 @@ impl<'h> Core<'h> {
                     1,
                     sink,
                 )?;
+                reassembly.give_back(record.bytes);
                 Ok(true)
             }
         }
@@ -453,7 +466,11 @@ impl<'h> Core<'h> {
 
     /// Whether nothing of this stream moves or waits on this rank.
     pub fn is_quiet(&self) -> bool {
-        self.out.borrow().is_quiet() && !self.inbound.borrow().has_backlog()
+        let (out, inbound) = (self.out.borrow(), self.inbound.borrow());
+        let links = inbound.links.as_ref();
+        out.is_quiet()
+            && !inbound.has_backlog()
+            && !links.is_some_and(|links| links.has_backlog(&out.queues.remotes))
     }
 
     /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a release) came.
@@ -463,16 +480,15 @@ impl<'h> Core<'h> {
         }
         let flushing = self.urgent.get();
         let mut out = self.out.borrow_mut();
-        let queues = &mut out.queues;
-        let mut lanes = queues.origin.iter_mut().chain(&mut queues.relay);
-        lanes.any(|lane| lane.space_came() || (flushing && lane.release_came()))
+        out.queues
+            .lanes_mut()
+            .any(|lane| lane.space_came() || (flushing && lane.release_came()))
     }
 
     /// Before sleeping: asks the consumers of full lanes to ring.
     pub fn want_space(&self, releases_too: bool) {
         let mut out = self.out.borrow_mut();
-        let queues = &mut out.queues;
-        for lane in queues.origin.iter_mut().chain(&mut queues.relay) {
+        for lane in out.queues.lanes_mut() {
             if releases_too && lane.in_use_bytes() > 0 {
                 lane.want_release();
             } else {
@@ -483,14 +499,16 @@ impl<'h> Core<'h> {
 
     /// Whether something waits that only time moves: partial runs or batches, or news for a peer.
     pub fn waits_for_time(&self) -> bool {
-        self.out.borrow().has_partial() || self.inbound.borrow().links.as_ref().is_some_and(Links::owes_news)
+        let (out, inbound) = (self.out.borrow(), self.inbound.borrow());
+        let links = inbound.links.as_ref();
+        out.has_partial() || links.is_some_and(|links| links.owes_news(&out.queues.remotes))
     }
 
     /// The peer that has owed us something for longest without a sign of life, with that time.
     pub fn silent_peer(&self, now_ns: u64) -> Option<(u32, u64)> {
-        let mut out = self.out.borrow_mut();
+        let out = self.out.borrow();
         let mut worst = None;
-        for remote in &mut out.queues.remotes {
+        for remote in out.queues.remotes.iter_busy() {
             if !remote.owes() || remote.alive_ns == 0 {
                 continue;
             }
@@ -518,13 +536,8 @@ impl<'h> Core<'h> {
         stats.remote_frames = out.queues.remotes.iter().map(|r| r.frames).sum();
         stats.batches_sent = out.queues.remotes.iter().map(|r| r.batches).sum();
         stats.wire_bytes = out.queues.remotes.iter().map(|r| r.wire_bytes).sum();
-        let lanes = out
-            .queues
-            .origin
-            .iter()
-            .chain(&out.queues.relay)
-            .map(|l| l.waits)
-            .sum::<u64>();
+        let lanes = out.queues.origin.iter().chain(out.queues.relay.iter());
+        let lanes: u64 = lanes.map(|l| l.waits).sum();
         stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.waits).sum::<u64>();
         stats
     }

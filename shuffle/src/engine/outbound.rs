@@ -1,36 +1,35 @@
 //! What a rank sends: open runs, lanes to local ranks, batches to remote representatives, and the spill of handlers.
 
-use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::wire::{
     BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
     RecordHeader, RunHeader, align8, run_flags,
 };
-use trihop_transport::ring::Corrupt;
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
 use crate::config::StreamOptions;
+use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::lane::LaneQueue;
+use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
+use crate::queue::remotes::Remotes;
 use crate::queue::runs::RunTable;
+use crate::queue::spare::Spare;
 use crate::queue::spill::Spill;
-use crate::route::{Hop, Place, Route, ThreeHop};
+use crate::route::{Chosen, Hop, Place, Route};
 
 /// The queues of all three classes.
 pub(crate) struct Queues {
-    pub route: ThreeHop,
-    /// Origin lanes, by local rank; the own one carries messages to oneself.
-    pub origin: Vec<LaneQueue>,
-    /// Relay lanes, by local rank; the own one is never used.
-    pub relay: Vec<LaneQueue>,
-    /// Remote queues of the nodes that this rank represents.
-    pub remotes: Vec<RemoteQueue>,
-    /// Their nodes, ascending.
-    pub nodes: Vec<u32>,
-    /// Batch buffers, where there are links.
-    pub batches: Option<Pool>,
+    pub route: Chosen,
+    /// Origin lanes; the own one carries messages to oneself.
+    pub origin: Lanes,
+    pub relay: Lanes,
+    /// Remote queues of this rank's links.
+    pub remotes: Remotes,
+    /// Ranks of the job.
+    pub size: u32,
 }
 
 impl Queues {
@@ -66,45 +65,42 @@ impl Queues {
                 } else {
                     &mut self.origin
                 };
-                Some(
-                    lanes
-                        .get_mut(local as usize)?
-                        .push_with(bytes, flags, feeder, write),
-                )
+                // A damaged inbox takes nothing; `failure` says so.
+                let lane = lanes.to(local);
+                Some(lane.is_some_and(|lane| lane.push_with(bytes, flags, feeder, write)))
             }
-            Hop::Fabric(node) => {
-                let index = self.nodes.binary_search(&node.0).ok()?;
-                let pool = self.batches.as_ref()?;
-                let pool = may_open(&self.remotes, index, pool).then_some(pool);
-                Some(self.remotes[index].push_with(bytes, flags, feeder, pool, write))
+            Hop::Fabric(link) => {
+                let route = &self.route;
+                let index = self.remotes.open(link, || route.peer(link));
+                self.remotes.wake(index);
+                let needs = self.remotes[index].needs_buffer(bytes);
+                let pool = if needs {
+                    self.remotes.pool_for(index).cloned()
+                } else {
+                    None
+                };
+                Some(self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write))
             }
         }
     }
-}
 
-/// Send buffers that every link can count on, whatever the others hold.
-const BUFFERS_PER_LINK: usize = 2;
-
-/// Whether a link may take another send buffer: always up to its own two, beyond them only what nobody is due.
-fn may_open(remotes: &[RemoteQueue], index: usize, pool: &Pool) -> bool {
-    let free = pool.free_slots();
-    if remotes[index].held_buffers() < BUFFERS_PER_LINK || free > BUFFERS_PER_LINK * remotes.len() {
-        return true;
+    /// Number of the remote queue to `rank`, opened if need be; `None` where no link leads there.
+    pub fn open_to(&mut self, rank: u32) -> Option<usize> {
+        if rank >= self.size {
+            return None;
+        }
+        let link = self.route.link_to(Rank(rank))?;
+        Some(self.remotes.open(link, || Rank(rank)))
     }
-    let due: usize = remotes
-        .iter()
-        .map(|r| BUFFERS_PER_LINK.saturating_sub(r.held_buffers()))
-        .sum();
-    free > due
-}
 
-impl Queues {
-    /// Local rank whose lane holds a position that cannot be true, and that position.
-    pub fn corrupt_lane(&self) -> Option<(u32, Corrupt)> {
-        [&self.origin, &self.relay]
-            .into_iter()
-            .flat_map(|lanes| lanes.iter().enumerate())
-            .find_map(|(local, lane)| lane.corrupt.map(|why| (local as u32, why)))
+    /// Local rank whose inbox is damaged, and how.
+    pub fn failure(&self) -> Option<(u32, String)> {
+        self.origin.failure().or_else(|| self.relay.failure())
+    }
+
+    /// All lanes that are open.
+    pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
+        self.origin.iter_mut().chain(self.relay.iter_mut())
     }
 }
 
@@ -134,6 +130,8 @@ pub(crate) struct Outbound {
     pub runs: RunTable,
     pub spill: Spill,
     large: Option<Large>,
+    /// For the rest of the next long record.
+    spare: Spare<u8>,
     scratch: Vec<u8>,
     rank: u32,
     size: u32,
@@ -154,9 +152,6 @@ pub(crate) struct Outbound {
     pub closed: bool,
 }
 
-/// After this long without anything to send, large slots go back to their receiver.
-const IDLE_NS: u64 = 20_000_000;
-
 impl Outbound {
     pub fn new(
         queues: Queues,
@@ -176,6 +171,7 @@ impl Outbound {
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
             spill: Spill::new(options.spill_bytes),
             large: None,
+            spare: Spare::new(SPARE_BYTES),
             scratch: Vec::new(),
             rank,
             size,
@@ -360,10 +356,12 @@ impl Outbound {
             return refused(self);
         }
         if done < payload.len() {
+            let mut rest = self.spare.take(payload.len() - done);
+            rest.extend_from_slice(&payload[done..]);
             self.large = Some(Large {
                 target,
                 total: payload.len(),
-                rest: payload[done..].to_vec(),
+                rest,
                 moved: 0,
             });
         }
@@ -433,6 +431,7 @@ impl Outbound {
         };
         large.moved += self.push_fragments(large.target, 0, large.total, large.done(), large.left());
         if large.left().is_empty() {
+            self.spare.give_back(large.rest);
             return true;
         }
         self.large = Some(large);
@@ -559,45 +558,17 @@ impl Outbound {
         }
         self.pushed = false;
         self.publish();
-        for remote in &mut self.queues.remotes {
-            if remote.is_idle() {
-                remote.alive_ns = now_ns; // it owes us nothing: silence begins with the next batch
-            }
-            if remote.has_open() {
-                if remote.open_since_ns == 0 {
-                    remote.open_since_ns = now_ns.max(1);
-                }
-                let aged = now_ns.saturating_sub(remote.open_since_ns) >= self.linger_ns;
-                if (idle && remote.is_idle()) || (aged && remote.ready_batches() == 0) {
-                    remote.seal();
-                }
-            }
-            if !remote.is_idle() || remote.has_open() || !remote.credit.has_large() {
-                remote.idle_since_ns = 0;
-            } else if remote.idle_since_ns == 0 {
-                remote.idle_since_ns = now_ns.max(1);
-            }
+        for at in 0..self.queues.remotes.busy_len() {
+            let Some(number) = self.queues.remotes.busy(at) else {
+                break;
+            };
+            self.queues.remotes[number].age(now_ns, idle, self.linger_ns);
         }
-    }
-
-    /// Whether a link has been idle long enough to give its large slots back.
-    pub fn may_give_back(&self, link: usize, now_ns: u64) -> bool {
-        let since = self.queues.remotes[link].idle_since_ns;
-        since > 0 && now_ns.saturating_sub(since) >= IDLE_NS
     }
 
     /// Shows the consumers of all lanes what was added.
     pub fn publish(&mut self) {
-        for lane in self.queues.origin.iter_mut().chain(&mut self.queues.relay) {
-            lane.publish();
-        }
-    }
-
-    /// Seals every open batch.
-    pub fn seal(&mut self) {
-        for remote in &mut self.queues.remotes {
-            remote.seal();
-        }
+        self.queues.lanes_mut().for_each(LaneQueue::publish);
     }
 
     /// Whether anything is still private: open runs, a long record, spilled records, open batches.
@@ -605,12 +576,12 @@ impl Outbound {
         self.runs.open_runs() > 0
             || self.large.is_some()
             || !self.spill.is_empty()
-            || self.queues.remotes.iter().any(RemoteQueue::has_open)
+            || self.queues.remotes.iter_busy().any(RemoteQueue::has_open)
     }
 
     /// Whether nothing waits before the lanes and the wire, and the wire owes nothing.
     pub fn is_quiet(&self) -> bool {
-        !self.has_partial() && self.queues.remotes.iter().all(RemoteQueue::is_idle)
+        !self.has_partial() && self.queues.remotes.iter_busy().all(RemoteQueue::is_idle)
     }
 
     /// Bytes of the long record that waits, if one does.

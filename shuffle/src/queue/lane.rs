@@ -12,6 +12,8 @@ pub(crate) struct LaneQueue {
     publish_bytes: usize,
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
+    /// Local rank at the other end.
+    pub local: u32,
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Corrupt>,
     /// Frames added since the start.
@@ -21,9 +23,10 @@ pub(crate) struct LaneQueue {
 }
 
 impl LaneQueue {
-    /// A queue over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
-    pub fn new(producer: Producer, publish_bytes: usize, limit_bytes: usize) -> Self {
+    /// A queue to the local rank `local` over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
+    pub fn new(local: u32, producer: Producer, publish_bytes: usize, limit_bytes: usize) -> Self {
         Self {
+            local,
             producer,
             turn: Turn::default(),
             limit_bytes,

@@ -1,13 +1,17 @@
 //! Output queues of the three classes, and what gathers records before them.
 
 pub(crate) mod lane;
+pub(crate) mod lanes;
+pub(crate) mod on_demand;
 pub(crate) mod remote;
+pub(crate) mod remotes;
 pub(crate) mod runs;
+pub(crate) mod spare;
 pub(crate) mod spill;
 
 /// Who feeds records into a queue: the application, or one inbound lane or link. A record that is longer than a
 /// frame occupies its queues, for its feeder, from its first fragment to its last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Feeder(pub u32);
 
 impl Feeder {

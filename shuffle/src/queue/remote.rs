@@ -1,6 +1,7 @@
 //! Output over the fabric: one open batch per link, full batches waiting for credit, batches in flight.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use trihop_transport::link::{Link, Mover, Peer, PostError, Tag, Token};
 use trihop_transport::memory::pool::{Buffer, Pool};
@@ -24,8 +25,11 @@ struct Exposed {
     segment: Option<u32>,
 }
 
+/// After this long without anything to send, large slots go back to their receiver.
+const IDLE_NS: u64 = 20_000_000;
+
 /// Sizes that all links of a stream share.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BatchSizes {
     /// A batch is sealed when it holds this much (`buftarget`).
     pub target_bytes: usize,
@@ -52,18 +56,19 @@ pub(crate) struct RemoteQueue {
     pub rank: u32,
     pub peer: Peer,
     pub credit: Sending,
-    open: Option<(Buffer, usize)>,
-    ready: VecDeque<(Buffer, usize)>,
+    open: Option<(Buffer, u32)>,
+    ready: VecDeque<(Buffer, u32)>,
     exposed: VecDeque<Exposed>,
     turn: Turn,
-    sizes: BatchSizes,
-    max_in_flight: usize,
+    sizes: Rc<BatchSizes>,
+    /// In the list of queues that have something to do.
+    pub busy: bool,
     /// Virtual or monotonic time at which the open batch was first seen, 0 when none.
-    pub open_since_ns: u64,
+    open_since_ns: u64,
     /// Time of the last sign of life of this peer while something was owed to us.
     pub alive_ns: u64,
     /// Time since which nothing was sent, 0 while something is.
-    pub idle_since_ns: u64,
+    idle_since_ns: u64,
     /// Frames added since the start.
     pub frames: u64,
     /// Frames that found no room when they came.
@@ -77,7 +82,7 @@ pub(crate) struct RemoteQueue {
 
 impl RemoteQueue {
     /// An empty queue with one small slot granted, as both ends agree at the start.
-    pub fn new(rank: u32, peer: Peer, sizes: BatchSizes, maxrpc: u32) -> Self {
+    pub fn new(rank: u32, peer: Peer, sizes: Rc<BatchSizes>, maxrpc: u32) -> Self {
         let mut credit = Sending::new(maxrpc);
         let granted = Counters {
             small_granted: 1,
@@ -89,11 +94,11 @@ impl RemoteQueue {
             peer,
             credit,
             open: None,
-            ready: VecDeque::with_capacity(maxrpc as usize + 1),
+            ready: VecDeque::new(),
             exposed: VecDeque::new(),
             turn: Turn::default(),
             sizes,
-            max_in_flight: maxrpc as usize,
+            busy: false,
             open_since_ns: 0,
             alive_ns: 0,
             idle_since_ns: 0,
@@ -105,8 +110,17 @@ impl RemoteQueue {
         }
     }
 
-    /// Adds a frame with these run flags, which `write` fills in place; without a pool only into the open batch. False when there is no room or another feeder's
-    /// record is being sent.
+    /// Whether a frame needs a new batch buffer.
+    #[inline]
+    pub fn needs_buffer(&self, bytes: usize) -> bool {
+        match &self.open {
+            Some((_, used)) => *used as usize + bytes > self.sizes.buffer_bytes,
+            None => true,
+        }
+    }
+
+    /// Adds a frame with these run flags, which `write` fills in place; without a pool only into the open batch. False
+    /// when there is no room or another feeder's record is being sent.
     pub fn push_with(
         &mut self,
         bytes: usize,
@@ -123,11 +137,12 @@ impl RemoteQueue {
             return false;
         }
         let (buffer, used) = self.open.as_mut().expect("make_room opened a batch");
-        let space = &mut buffer[*used..*used + bytes];
+        let start = *used as usize;
+        let space = &mut buffer[start..start + bytes];
         write(space);
         space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
-        *used += bytes;
-        let full = *used >= self.sizes.target_bytes;
+        *used += bytes as u32;
+        let full = *used as usize >= self.sizes.target_bytes;
         self.turn.added(feeder, flags);
         self.frames += 1;
         self.waiting = false;
@@ -138,21 +153,41 @@ impl RemoteQueue {
     }
 
     fn make_room(&mut self, bytes: usize, pool: Option<&Pool>) -> bool {
-        if let Some((_, used)) = &self.open {
-            if used + bytes <= self.sizes.buffer_bytes {
-                return true;
-            }
-            self.seal();
+        if !self.needs_buffer(bytes) {
+            return true;
         }
-        if self.ready.len() + self.credit.in_flight() as usize > self.max_in_flight {
+        self.seal();
+        if self.ready.len() as u64 + self.credit.in_flight() > u64::from(self.credit.max_in_flight()) {
             return false;
         }
         match pool.and_then(Pool::take) {
             Some(buffer) => {
-                self.open = Some((buffer, BATCH_HEADER_BYTES));
+                self.open = Some((buffer, BATCH_HEADER_BYTES as u32));
                 true
             }
             None => false,
+        }
+    }
+
+    /// Seals a partial batch that has waited long enough: at once while nothing else moves and nothing is on its way, by age
+    /// while the link has nothing better to send. Keeps the times by which silence and idleness are judged.
+    pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64) {
+        if self.is_idle() || self.alive_ns == 0 {
+            self.alive_ns = now_ns; // it owes us nothing: silence begins with the next batch
+        }
+        if self.has_open() {
+            if self.open_since_ns == 0 {
+                self.open_since_ns = now_ns.max(1);
+            }
+            let aged = now_ns.saturating_sub(self.open_since_ns) >= linger_ns;
+            if (idle && self.is_idle()) || (aged && self.ready.is_empty()) {
+                self.seal();
+            }
+        }
+        if !self.is_idle() || self.has_open() || !self.credit.has_large() {
+            self.idle_since_ns = 0;
+        } else if self.idle_since_ns == 0 {
+            self.idle_since_ns = now_ns.max(1);
         }
     }
 
@@ -180,6 +215,16 @@ impl RemoteQueue {
         self.ready.is_empty() && self.credit.in_flight() == 0
     }
 
+    /// Whether the link has been idle long enough to give its large slots back.
+    pub fn may_give_back(&self, now_ns: u64) -> bool {
+        self.idle_since_ns > 0 && now_ns.saturating_sub(self.idle_since_ns) >= IDLE_NS
+    }
+
+    /// Whether nothing of this queue moves, waits or is held.
+    pub fn may_rest(&self) -> bool {
+        self.is_idle() && !self.has_open() && !self.credit.has_large() && self.exposed.is_empty()
+    }
+
     /// Whether anything waits for the peer or for credit.
     pub fn owes(&self) -> bool {
         !self.is_idle()
@@ -199,7 +244,7 @@ impl RemoteQueue {
     pub fn open_bytes(&self) -> usize {
         self.open
             .as_ref()
-            .map_or(0, |(_, used)| used - BATCH_HEADER_BYTES)
+            .map_or(0, |(_, used)| *used as usize - BATCH_HEADER_BYTES)
     }
 
     /// Slots that this queue could use, for the header.
@@ -243,11 +288,12 @@ impl RemoteQueue {
         let mut posted = self.post_segments(link, identity)?;
         while let Some((_, bytes)) = self.ready.front() {
             let (small, large) = (self.sizes.small_bytes, self.sizes.large_bytes);
-            let Some(passage) = choose(&self.credit, *bytes, small, large) else {
+            let Some(passage) = choose(&self.credit, *bytes as usize, small, large) else {
                 break;
             };
             let sequence = self.credit.next_sequence();
             let (mut buffer, bytes) = self.ready.pop_front().expect("front is there");
+            let bytes = bytes as usize;
             let mut header = BatchHeader {
                 kind: BatchKind::Eager,
                 stream: identity.stream,
@@ -265,7 +311,7 @@ impl RemoteQueue {
                 }
                 Passage::Announce(slot) => {
                     let Some(mut notice) = notices.take() else {
-                        self.ready.push_front((buffer, bytes));
+                        self.ready.push_front((buffer, bytes as u32));
                         break;
                     };
                     header.kind = BatchKind::Segment;
@@ -308,7 +354,7 @@ impl RemoteQueue {
                     posted += 1;
                 }
                 Err(PostError::WouldBlock(buffer)) => {
-                    self.ready.push_front((buffer, bytes));
+                    self.ready.push_front((buffer, bytes as u32));
                     break;
                 }
                 Err(PostError::Failed(_, error)) => return Err(Error::from(error)),

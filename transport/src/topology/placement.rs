@@ -10,6 +10,8 @@ pub(super) struct Placement {
     pub(super) blocks: Vec<Block>,
     pub(super) size: u32,
     pub(super) nodes: u32,
+    /// Ranks of the emptiest and of the fullest node.
+    pub(super) local_sizes: (u32, u32),
     /// Blocks by their first node, where no node is in two blocks.
     by_node: Option<Vec<u32>>,
 }
@@ -38,10 +40,12 @@ impl Placement {
         }
         let nodes =
             u32::try_from(covered).map_err(|_| invalid(format!("{covered} nodes are more than 2^32 - 1")))?;
+        let local_sizes = local_sizes(&blocks);
         Ok(Self {
             blocks,
             size,
             nodes,
+            local_sizes,
             by_node: disjoint.then_some(by_node),
         })
     }
@@ -111,6 +115,31 @@ impl Placement {
             self.local_size_of(node)
         );
     }
+}
+
+/// Ranks of the emptiest and of the fullest node that these blocks make up: a sweep over where blocks begin and end.
+fn local_sizes(blocks: &[Block]) -> (u32, u32) {
+    let mut edges: Vec<(u64, i64)> = blocks
+        .iter()
+        .flat_map(|b| {
+            let ranks = i64::from(b.ranks_per_node);
+            [(u64::from(b.first_node), ranks), (b.end_node(), -ranks)]
+        })
+        .collect();
+    edges.sort_unstable_by_key(|&(node, _)| node);
+    let (mut ranks, mut fewest, mut most) = (0, i64::MAX, 0);
+    for (index, &(node, change)) in edges.iter().enumerate() {
+        ranks += change;
+        // Behind the last edge there are no nodes; before the last change at a node its ranks are not complete.
+        match edges.get(index + 1) {
+            Some(&(next, _)) if next != node => {
+                fewest = fewest.min(ranks);
+                most = most.max(ranks);
+            }
+            _ => {}
+        }
+    }
+    (fewest as u32, most as u32)
 }
 
 /// Blocks being gathered in rank order; neighbours that one block can express are merged.

@@ -30,6 +30,9 @@ fn check_against_array(topology: &Topology, array: &[u32]) {
     assert_eq!(topology.size() as usize, array.len());
     let nodes = array.iter().max().unwrap() + 1;
     assert_eq!(topology.nodes(), nodes);
+    let local_sizes: Vec<u32> = (0..nodes).map(|n| topology.local_size_of(NodeId(n))).collect();
+    assert_eq!(Some(&topology.fewest_local()), local_sizes.iter().min());
+    assert_eq!(Some(&topology.most_local()), local_sizes.iter().max());
     for node in 0..nodes {
         let ranks: Vec<u32> = (0..array.len() as u32)
             .filter(|r| array[*r as usize] == node)

@@ -1,0 +1,98 @@
+//! Bytes that no working peer sends.
+
+use trihop_transport::link::{Link, Tag, Token};
+use trihop_transport::sim::{Net, SimOptions};
+
+use crate::config::StreamOptions;
+
+use super::schedule::{mixed, sim_with_eager};
+use super::world::{Fabric, TICK_NS, World};
+
+#[test]
+fn bytes_of_strangers_are_counted_and_harm_nobody() {
+    let net = Net::new(SimOptions::default());
+    let world = World::new(
+        &[1, 1],
+        &StreamOptions::default(),
+        3,
+        Fabric::Sim(net.clone()),
+        false,
+        true,
+    );
+    let mut stranger = net.link();
+    // Endpoint 1 is rank 1's; stream 1 is the user's.
+    let victim = stranger.connect(&1u64.to_le_bytes()).unwrap();
+    let pool = stranger.create_pool(4096, 64).unwrap();
+    let mut sent = 0;
+    for round in 0..200u64 {
+        // Tags of control and large slots; a stranger may use up a slot, never more than are posted.
+        for class in [1u64, 3] {
+            let Some(mut buffer) = pool.take() else { continue };
+            for word in buffer.chunks_exact_mut(8) {
+                word.copy_from_slice(&world.random().to_le_bytes());
+            }
+            if round.is_multiple_of(2) {
+                buffer[..4].copy_from_slice(b"3hop");
+                buffer[4] = 1;
+            }
+            let bytes = (world.random() % 120) as usize;
+            if stranger
+                .post_send(victim, Tag(1 << 32 | class << 28), buffer, bytes, Token(0))
+                .is_ok()
+            {
+                sent += 1;
+            }
+        }
+        for _ in 0..50 {
+            world.step();
+        }
+        stranger.poll(&mut Vec::new()).unwrap();
+    }
+    let counted = world.ranks[1].core.snapshot().bad_headers;
+    assert_eq!(counted, sent, "every message of the stranger is counted");
+    let traffic = world.exchange(200, mixed);
+    world.fence();
+    world.check(&traffic, false);
+}
+
+#[test]
+fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
+    let world = World::new(
+        &[1, 2],
+        &StreamOptions::default(),
+        1,
+        sim_with_eager(1, 65536),
+        false,
+        true,
+    );
+    {
+        let mut out = world.ranks[0].core.out.borrow_mut();
+        let queues = &mut out.queues;
+        let bytes = 20_000;
+        let header = trihop_transport::protocol::wire::RunHeader {
+            target: 2,
+            source: 0,
+            count: 1,
+            flags: 0,
+        };
+        let index = queues.open_to(1).unwrap();
+        queues.remotes.wake(index);
+        let pool = queues.remotes.pool_for(index).cloned();
+        let remote = &mut queues.remotes[index];
+        let feeder = crate::queue::Feeder::APPLICATION;
+        assert!(remote.push_with(bytes, 0, feeder, pool.as_ref(), |space| {
+            space.fill(0);
+            header.write(bytes, space);
+        }));
+        remote.seal();
+    }
+    let refused = (1..20_000).find_map(|tick| {
+        if let Fabric::Sim(net) = &world.fabric {
+            net.tick();
+        }
+        world.ranks[0].endpoint.progress(tick * TICK_NS).unwrap();
+        world.ranks[1].endpoint.progress(tick * TICK_NS).err()
+    });
+    let text = refused.expect("the run is refused").to_string();
+    assert!(text.contains("rank 0") && text.contains("20000"), "{text}");
+}

@@ -1,0 +1,108 @@
+//! Records of many fragments, from many sources at once.
+
+use std::collections::HashMap;
+
+use trihop_transport::topology::Rank;
+
+use crate::config::StreamOptions;
+use crate::error::Error;
+
+use super::schedule::{Replay, seeds, sim_with_eager};
+use super::world::{World, payload};
+
+/// Long records of `bytes` from every source to one target, all at once.
+fn long_records(world: &World, target: u32, sources: &[usize], each: u32, bytes: usize) {
+    let mut sent = vec![0u32; world.ranks.len()];
+    let mut steps = 0;
+    while sources.iter().any(|&source| sent[source] < each) {
+        for &source in sources {
+            if sent[source] == each {
+                continue;
+            }
+            let data = payload(source as u32, u64::from(sent[source]), bytes);
+            match world.ranks[source]
+                .core
+                .out
+                .borrow_mut()
+                .try_send(Rank(target), sent[source], &data)
+            {
+                Ok(()) => sent[source] += 1,
+                Err(Error::WouldBlock) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        world.step();
+        steps += 1;
+        if steps > 200_000 {
+            world.give_up(&format!("long records are stuck: {sent:?}"));
+        }
+    }
+    world.fence();
+    let mut counts = HashMap::new();
+    for &source in sources {
+        counts.insert((source as u32, target), u64::from(each));
+    }
+    world.check(&counts, false);
+}
+
+#[test]
+fn announced_batches_of_others_never_keep_a_long_record_from_going_on() {
+    for seed in seeds(3) {
+        let replay = Replay(seed);
+        let world = World::new(
+            &[2; 7],
+            &StreamOptions::default(),
+            seed,
+            sim_with_eager(seed, 16 << 10),
+            false,
+            true,
+        );
+        long_records(&world, 1, &[4, 5, 8, 9, 12, 13], 10, 200_000);
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn announced_batches_wait_for_reassembly_without_a_deadlock() {
+    for seed in seeds(3) {
+        let replay = Replay(seed);
+        let options = StreamOptions {
+            reassembly_bytes: 1,
+            ..StreamOptions::default()
+        };
+        let world = World::new(
+            &[1; 6],
+            &options,
+            seed,
+            sim_with_eager(seed, 16 << 10),
+            false,
+            true,
+        );
+        long_records(&world, 0, &[1, 2, 3, 4, 5], 6, 400_000);
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn few_send_buffers_are_enough_for_long_records_in_all_directions() {
+    for seed in seeds(2) {
+        let replay = Replay(seed);
+        let options = StreamOptions {
+            send_pool_bytes: 1,
+            remote_maxrpc: 8,
+            ..StreamOptions::default()
+        };
+        let world = World::new(
+            &[2; 5],
+            &options,
+            seed,
+            sim_with_eager(seed, 16 << 10),
+            false,
+            true,
+        );
+        let sent = world.exchange(4, |_| 300_000);
+        world.fence();
+        world.check(&sent, false);
+        std::mem::forget(replay);
+    }
+}

@@ -1,0 +1,182 @@
+//! One suite for every link: whole jobs in one thread, real engines, random schedules, small queues, handlers that send.
+//!
+//! Over the simulated fabric time is virtual and a seed replays a run exactly; over libfabric the same jobs run on what
+//! this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs only that one.
+
+mod broken_peers;
+mod long_records;
+mod schedule;
+mod world;
+
+use trihop_transport::fabric;
+use trihop_transport::link::Mover;
+use trihop_transport::sim::{Net, SimOptions};
+use trihop_transport::topology::Rank;
+
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, Sink};
+use crate::error::Error;
+use crate::flush::{Flush, Queues};
+
+use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, sim_with_eager, tiny};
+use world::{Fabric, World, payload};
+
+#[test]
+fn random_schedules_lose_nothing_and_keep_order() {
+    run_schedules(120, false, 60, sim);
+}
+
+#[test]
+fn handlers_that_send_are_answered_before_the_fence_ends() {
+    run_schedules(60, true, 30, sim);
+}
+
+#[test]
+fn the_four_flushes_and_three_barriers_deliver_everything() {
+    for seed in seeds(24) {
+        let replay = Replay(seed);
+        let world = World::new(&shape(seed), &tiny(seed), seed, sim(seed), false, true);
+        let sent = world.exchange(40, mixed);
+        for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
+            let mut flushes: Vec<Flush> = world
+                .ranks
+                .iter()
+                .map(|r| Flush::begin(queues, &r.core))
+                .collect();
+            // Between the stages everyone waits for everyone: the barrier.
+            world.until("flush", |i, r| flushes[i].poll(&r.core).unwrap());
+        }
+        world.check(&sent, false);
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
+    let options = StreamOptions {
+        deliverq_max: 10,
+        run_bytes: 64,
+        ..tiny(2)
+    };
+    let world = World::new(
+        &[2, 2],
+        &options,
+        1,
+        Fabric::Sim(Net::new(SimOptions::default())),
+        false,
+        false,
+    );
+    let mut accepted = 0u32;
+    for _ in 0..20_000 {
+        match world.ranks[0].core.out.borrow_mut().try_send(
+            Rank(3),
+            accepted,
+            &payload(0, u64::from(accepted), 8),
+        ) {
+            Ok(()) => accepted += 1,
+            Err(Error::WouldBlock) => {}
+            Err(error) => panic!("{error}"),
+        }
+        world.step();
+    }
+    let queued = |world: &World, rank: usize| match &*world.ranks[rank].core.sink.borrow() {
+        Sink::Queue(queue) => queue.records(),
+        _ => unreachable!("made without a handler"),
+    };
+    assert!(queued(&world, 3) <= 10, "{} records wait", queued(&world, 3));
+    assert!(
+        accepted < 2000,
+        "{accepted} records were accepted although nobody takes any"
+    );
+    // The queue of rank 3 is full; traffic that shares no queue with it flows, through the same representatives.
+    for number in 0..5 {
+        world.ranks[2]
+            .core
+            .out
+            .borrow_mut()
+            .try_send(Rank(0), number, &payload(2, u64::from(number), 8))
+            .unwrap();
+    }
+    for _ in 0..20_000 {
+        world.step();
+    }
+    assert_eq!(queued(&world, 0), 5);
+    // Taking makes room, and nothing was lost or reordered.
+    let mut got = Vec::new();
+    let mut idle = 0;
+    while idle < 50_000 {
+        world.step();
+        idle += 1;
+        if let Sink::Queue(queue) = &mut *world.ranks[3].core.sink.borrow_mut() {
+            while queue
+                .pop(4, |delivery| {
+                    if let Delivery::Run(run) = delivery {
+                        got.extend(run.records().map(|r| r.unwrap().0));
+                    }
+                    Ok(())
+                })
+                .unwrap()
+            {
+                idle = 0;
+            }
+        }
+    }
+    assert_eq!(got, (0..accepted).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_same_schedules_hold_over_libfabric() {
+    for provider in real_providers() {
+        for mover in [Mover::Read, Mover::Segments] {
+            let fabric = |seed: u64| {
+                Fabric::Real(fabric::Choice {
+                    provider: Some(provider.to_owned()),
+                    loopback_only: !provider.starts_with("verbs"),
+                    mover: Some(mover),
+                    eager_bytes: [None, Some(1024)][(seed % 2) as usize],
+                    ..fabric::Choice::default()
+                })
+            };
+            // What verbs;ofi_rxm opens it keeps until the process ends (see its quirk), so it gets fewer jobs.
+            let jobs = if provider.starts_with("verbs") { 4 } else { 8 };
+            run_schedules(jobs, true, 20, fabric);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_owes_nothing_is_not_silent() {
+    let second = 1_000_000_000;
+    let world = World::new(
+        &[1, 1],
+        &StreamOptions::default(),
+        1,
+        sim_with_eager(1, 65536),
+        false,
+        true,
+    );
+    let (core, endpoint) = (&world.ranks[0].core, &world.ranks[0].endpoint);
+    for seconds in 1..=200 {
+        endpoint.progress(second * seconds).unwrap();
+    }
+    core.out
+        .borrow_mut()
+        .try_send(Rank(1), 0, &payload(0, 0, 8))
+        .unwrap();
+    core.urgent.set(true);
+    for _ in 0..5 {
+        endpoint.progress(second * 200 + 1).unwrap();
+    }
+    assert!(core.out.borrow().queues.remotes[0].owes());
+    let silent = core
+        .silent_peer(second * 200 + 2)
+        .map_or(0, |(_, silent_ns)| silent_ns);
+    assert!(
+        silent < second,
+        "silent for {silent} ns right after the first batch left"
+    );
+    let silent = core
+        .silent_peer(second * 300)
+        .map_or(0, |(_, silent_ns)| silent_ns);
+    assert!(silent > 99 * second, "a peer that owes an answer is: {silent} ns");
+}

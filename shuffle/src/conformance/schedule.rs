@@ -1,0 +1,147 @@
+//! What a seed stands for: the shape of a job, its options, its fabric, its messages.
+
+use trihop_transport::fabric;
+use trihop_transport::link::{Limits, Mover};
+use trihop_transport::sim::{Net, SimOptions};
+
+use crate::config::StreamOptions;
+use crate::route::RouteName;
+
+use super::world::{Fabric, World};
+
+/// Seeds of a test: the one of `TRIHOP_SEED`, or as many as asked for.
+pub fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("TRIHOP_SEED").ok().and_then(|s| s.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=count).collect(),
+    }
+}
+
+pub fn tiny(seed: u64) -> StreamOptions {
+    let mut options = StreamOptions::default();
+    if seed.is_multiple_of(2) {
+        options.remote_buftarget_bytes = 300;
+        options.remote_maxrpc = 1 + (seed / 2 % 3) as u32;
+        options.origin_buftarget_bytes = 64;
+        options.origin_maxrpc = 1 + (seed / 4 % 4) as u32;
+        options.relay_buftarget_bytes = 100;
+        options.relay_maxrpc = 1;
+        options.run_bytes = 64;
+        options.lane_budget_bytes = 8192;
+        options.receive_pool_bytes = 1;
+        options.small_slot_bytes = 256;
+    }
+    if seed.is_multiple_of(3) {
+        options.run_table_bytes = options.run_bytes * 2;
+    }
+    options
+}
+
+pub fn sim(seed: u64) -> Fabric {
+    let mover = if seed % 5 < 2 {
+        Mover::Segments
+    } else {
+        Mover::Read
+    };
+    let eager_bytes = [256, 1024, 4096, 65536][(seed % 4) as usize];
+    let limits = Limits {
+        eager_bytes,
+        mover,
+        ..SimOptions::default().limits
+    };
+    Fabric::Sim(Net::new(SimOptions {
+        seed,
+        max_delay: seed % 11,
+        refuse_one_in: [0, 3, 7][(seed % 3) as usize],
+        limits,
+    }))
+}
+
+pub fn shape(seed: u64) -> Vec<u32> {
+    let shapes: [&[u32]; 8] = [
+        &[1],
+        &[3],
+        &[1, 1],
+        &[2, 2],
+        &[3, 1, 4],
+        &[1, 5],
+        &[2, 1, 1, 3],
+        &[4, 4, 4, 4],
+    ];
+    shapes[(seed % 8) as usize].to_vec()
+}
+
+pub fn mixed(random: u64) -> usize {
+    match random % 16 {
+        0 => 0,
+        1..=9 => (random >> 8) as usize % 64,
+        10..=13 => (random >> 8) as usize % 700,
+        14 => (random >> 8) as usize % 5000,
+        _ => (random >> 8) as usize % 40_000,
+    }
+}
+
+pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64) -> Fabric) {
+    for seed in seeds(count) {
+        let replay = Replay(seed);
+        let route = RouteName::ALL[usize::from(seed % 5 == 4)];
+        let world = World::routed(
+            route,
+            &shape(seed),
+            &tiny(seed),
+            seed,
+            fabric(seed),
+            replies,
+            true,
+        );
+        let sent = world.exchange(messages, mixed);
+        world.fence();
+        world.check(&sent, replies);
+        world.settle();
+        std::mem::forget(replay);
+    }
+}
+/// Says how to replay when a test ends by a panic.
+pub struct Replay(pub u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        eprintln!("replay with TRIHOP_SEED={}", self.0);
+    }
+}
+/// Providers of libfabric on this machine that these jobs can use in one process.
+pub fn real_providers() -> Vec<&'static str> {
+    let survey = fabric::survey(&fabric::Choice {
+        loopback_only: true,
+        ..fabric::Choice::default()
+    });
+    let offered: Vec<String> = survey
+        .map(|s| s.candidates.iter().map(|c| c.provider.clone()).collect())
+        .unwrap_or_default();
+    let asked = std::env::var("TRIHOP_TEST_PROVIDERS").unwrap_or_default();
+    ["net", "tcp", "tcp;ofi_rxm", "shm", "verbs;ofi_rxm"]
+        .into_iter()
+        .filter(|name| asked.is_empty() || asked.split(',').any(|a| name.starts_with(a)))
+        .filter(|name| {
+            let there = offered.iter().any(|o| o == name);
+            if !there {
+                eprintln!("skipped: provider {name} is not offered on this machine");
+            }
+            there
+        })
+        .collect()
+}
+
+/// A simulated fabric with this eager limit, that refuses nothing.
+pub fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
+    let limits = Limits {
+        eager_bytes,
+        ..SimOptions::default().limits
+    };
+    Fabric::Sim(Net::new(SimOptions {
+        seed,
+        max_delay: 5,
+        refuse_one_in: 0,
+        limits,
+    }))
+}

@@ -1,0 +1,118 @@
+//! Receiving side of one link.
+
+use trihop_transport::link::{Mover, RemoteMemory};
+use trihop_transport::memory::pool::Buffer;
+use trihop_transport::protocol::control::Controls;
+use trihop_transport::protocol::credit::Receiving;
+use trihop_transport::protocol::eager::Slot;
+use trihop_transport::protocol::sequence::Window;
+use trihop_transport::protocol::wire::{ClearToSend, Counters};
+
+/// A batch that has arrived, or is about to.
+pub(crate) enum Arrival {
+    /// Runs in a buffer.
+    Here {
+        buffer: Buffer,
+        bytes: u32,
+        slot: Option<Slot>,
+    },
+    /// Known by its announcement only.
+    Announced(RemoteMemory, u32, Mover),
+    /// Being fetched.
+    Fetching,
+}
+
+/// Receiving side of one link, made when the link is first used.
+pub(crate) struct Incoming {
+    pub window: Window<Arrival>,
+    pub receiving: Receiving,
+    pub controls: Controls,
+    /// Fetch buffers that batches of this link hold, on their way or here.
+    pub held: u32,
+    /// Bytes of the front batch that are done.
+    pub cursor: u32,
+    /// Batches accepted since the peer last saw it.
+    pub unacknowledged: u32,
+    /// Counters changed since the peer last saw them.
+    pub news: bool,
+    /// In the list of links whose front batch is here.
+    pub listed: bool,
+    pub notices: Vec<ClearToSend>,
+}
+
+/// What a peer has been told, for a header that is not sent after all.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    news: bool,
+    unacknowledged: u32,
+    controls: u32,
+}
+
+impl Incoming {
+    /// A link with one small slot granted, as both ends agree at the start.
+    pub fn new(maxrpc: u32) -> Self {
+        let mut receiving = Receiving::default();
+        receiving.grant_small();
+        Self {
+            window: Window::new(maxrpc as usize),
+            receiving,
+            controls: Controls::default(),
+            held: 0,
+            cursor: 0,
+            unacknowledged: 0,
+            news: false,
+            listed: false,
+            notices: Vec::new(),
+        }
+    }
+
+    /// What this peer has been told, for [`Incoming::untell`].
+    pub fn told(&self) -> Told {
+        Told {
+            news: self.news,
+            unacknowledged: self.unacknowledged,
+            controls: self.controls.told(),
+        }
+    }
+
+    /// The header that [`Incoming::counters`] was for has not been sent.
+    pub fn untell(&mut self, told: Told) {
+        self.news = told.news;
+        self.unacknowledged = told.unacknowledged;
+        self.controls.untell(told.controls);
+    }
+
+    /// The counters for a header to this peer, which is about to be sent.
+    pub fn counters(&mut self, large_returned: u32, wanted: u16) -> Counters {
+        self.news = false;
+        self.unacknowledged = 0;
+        Counters {
+            accepted: self.receiving.accepted(),
+            small_granted: self.receiving.small_granted(),
+            large_granted: self.receiving.large_granted(),
+            large_returned,
+            controls_seen: self.controls.tell(),
+            wanted,
+        }
+    }
+
+    /// Whether the peer waits for something that we have not told it.
+    pub fn owes_news(&self) -> bool {
+        self.news || !self.notices.is_empty()
+    }
+
+    /// Whether nothing has come that is not done, and nothing is to be told.
+    pub fn is_idle(&self) -> bool {
+        self.window.is_empty() && !self.owes_news() && !self.controls.must_send()
+    }
+
+    /// Whether the peer holds as many large slots as it has use for.
+    pub fn is_satisfied(&self) -> bool {
+        self.receiving.large_outstanding() >= u32::from(self.receiving.wanted())
+    }
+
+    /// Whether the front batch is here.
+    pub fn front_is_here(&mut self) -> bool {
+        matches!(self.window.front(), Some(Arrival::Here { .. }))
+    }
+}

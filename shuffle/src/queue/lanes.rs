@@ -1,0 +1,86 @@
+//! The lanes of one class from a rank to the ranks of its node, each opened when it is first used.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use trihop_transport::memory::segment::Segment;
+use trihop_transport::ring::{Bell, InboxLayout, Producer};
+
+use super::lane::LaneQueue;
+use super::on_demand::OnDemand;
+
+/// Where the inboxes of a node's ranks are, by local rank.
+pub(crate) struct Neighbours {
+    pub segments: Vec<Arc<Segment>>,
+    pub bells: Rc<[Arc<Bell>]>,
+    pub layout: InboxLayout,
+}
+
+/// Output lanes of one class.
+pub(crate) struct Lanes {
+    queues: OnDemand<LaneQueue>,
+    neighbours: Rc<Neighbours>,
+    /// Our lane in every inbox.
+    lane: u32,
+    publish_bytes: usize,
+    limit_bytes: usize,
+    /// Local rank whose inbox could not be written to, and why.
+    failed: Option<(u32, String)>,
+}
+
+impl Lanes {
+    /// No lane open yet; each publishes every `publish_bytes` and holds at most `maxrpc` times that.
+    pub fn new(neighbours: Rc<Neighbours>, lane: u32, publish_bytes: usize, maxrpc: u32) -> Self {
+        Self {
+            queues: OnDemand::new(neighbours.segments.len()),
+            neighbours,
+            lane,
+            publish_bytes,
+            limit_bytes: publish_bytes.saturating_mul(maxrpc as usize),
+            failed: None,
+        }
+    }
+
+    /// The queue to a local rank, opened if need be; `None` for no such rank, or where its inbox is damaged.
+    #[inline]
+    pub fn to(&mut self, local: u32) -> Option<&mut LaneQueue> {
+        if local as usize >= self.queues.keys() {
+            return None;
+        }
+        let (neighbours, lane) = (&self.neighbours, self.lane);
+        let (publish, limit) = (self.publish_bytes, self.limit_bytes);
+        let opened = self.queues.number(local, || {
+            let segment = Arc::clone(&neighbours.segments[local as usize]);
+            let bell = Arc::clone(&neighbours.bells[local as usize]);
+            let producer = Producer::new(segment, neighbours.layout, lane, bell)?;
+            Ok::<_, trihop_transport::Error>(LaneQueue::new(local, producer, publish, limit))
+        });
+        match opened {
+            Ok(number) => Some(&mut self.queues[number]),
+            Err(error) => {
+                self.failed = Some((local, error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// Local rank whose inbox is damaged, and how.
+    pub fn failure(&self) -> Option<(u32, String)> {
+        let corrupt = || {
+            self.queues
+                .iter()
+                .find_map(|lane| Some((lane.local, lane.corrupt?.to_string())))
+        };
+        self.failed.clone().or_else(corrupt)
+    }
+
+    /// The lanes that are open.
+    pub fn iter(&self) -> impl Iterator<Item = &LaneQueue> {
+        self.queues.iter()
+    }
+
+    /// As [`Lanes::iter`], to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
+        self.queues.iter_mut()
+    }
+}

@@ -1,0 +1,144 @@
+//! The remote queues of all links of a stream. A queue is made when its link is first used, and looked at only while
+//! it has something to do: a rank may have hundreds of links of which few are busy.
+
+use std::ops::{Index, IndexMut};
+use std::rc::Rc;
+
+use trihop_transport::link::Peer;
+use trihop_transport::memory::pool::Pool;
+use trihop_transport::topology::Rank;
+
+use super::on_demand::OnDemand;
+use super::remote::{BatchSizes, RemoteQueue};
+
+/// Send buffers that every link can count on, whatever the others hold.
+pub(crate) const BUFFERS_PER_LINK: usize = 2;
+
+/// Remote queues, numbered in the order in which they were opened.
+pub(crate) struct Remotes {
+    queues: OnDemand<RemoteQueue>,
+    busy: Vec<u32>,
+    peers: Rc<[Peer]>,
+    sizes: Rc<BatchSizes>,
+    maxrpc: u32,
+    batches: Option<Pool>,
+}
+
+impl Remotes {
+    /// No queue open yet; `peers` are the other ends, by link.
+    pub fn new(peers: Rc<[Peer]>, sizes: BatchSizes, maxrpc: u32, batches: Option<Pool>) -> Self {
+        Self {
+            queues: OnDemand::new(peers.len()),
+            busy: Vec::new(),
+            peers,
+            sizes: Rc::new(sizes),
+            maxrpc,
+            batches,
+        }
+    }
+
+    /// Links of the stream, open or not.
+    pub fn links(&self) -> usize {
+        self.queues.keys()
+    }
+
+    /// Queues that are open.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The queue of `link`, opened if need be. `rank` is at the other end.
+    #[inline]
+    pub fn open(&mut self, link: u32, rank: impl FnOnce() -> Rank) -> usize {
+        let (peers, sizes, maxrpc) = (&self.peers, &self.sizes, self.maxrpc);
+        let make = || {
+            let peer = peers[link as usize];
+            Ok::<_, std::convert::Infallible>(RemoteQueue::new(rank().0, peer, Rc::clone(sizes), maxrpc))
+        };
+        let Ok(number) = self.queues.number(link, make);
+        number
+    }
+
+    /// From now on the queue is looked at, until [`Remotes::rest`].
+    #[inline]
+    pub fn wake(&mut self, number: usize) {
+        let queue = &mut self.queues[number];
+        if !queue.busy {
+            queue.busy = true;
+            queue.alive_ns = 0; // silence begins when it is next looked at
+            self.busy.push(number as u32);
+        }
+    }
+
+    /// Number of the `at`-th queue that has something to do.
+    #[inline]
+    pub fn busy(&self, at: usize) -> Option<usize> {
+        self.busy.get(at).map(|&number| number as usize)
+    }
+
+    /// Queues that have something to do.
+    pub fn busy_len(&self) -> usize {
+        self.busy.len()
+    }
+
+    /// The queues that have something to do.
+    pub fn iter_busy(&self) -> impl Iterator<Item = &RemoteQueue> {
+        self.busy.iter().map(|&number| &self.queues[number as usize])
+    }
+
+    /// All open queues, in order of opening.
+    pub fn iter(&self) -> impl Iterator<Item = &RemoteQueue> {
+        self.queues.iter()
+    }
+
+    /// Looks no longer at queues that have nothing to do, if `also` says the same of their numbers.
+    pub fn rest(&mut self, mut also: impl FnMut(usize) -> bool) {
+        let queues = &mut self.queues;
+        self.busy.retain(|&number| {
+            let queue = &mut queues[number as usize];
+            queue.busy = !(queue.may_rest() && also(number as usize));
+            queue.busy
+        });
+    }
+
+    /// Seals every open batch.
+    pub fn seal(&mut self) {
+        for &number in &self.busy {
+            self.queues[number as usize].seal();
+        }
+    }
+
+    /// Memory of the send batches in bytes.
+    pub fn pool_bytes(&self) -> usize {
+        self.batches.as_ref().map_or(0, Pool::bytes)
+    }
+
+    /// The pool from which queue `number` may take a buffer now: always up to its own two, beyond them only what no other
+    /// link is due.
+    pub fn pool_for(&self, number: usize) -> Option<&Pool> {
+        let pool = self.batches.as_ref()?;
+        let free = pool.free_slots();
+        if self.queues[number].held_buffers() < BUFFERS_PER_LINK || free > BUFFERS_PER_LINK * self.links() {
+            return Some(pool);
+        }
+        // Queues that rest hold none.
+        let held = self.iter_busy().map(|q| q.held_buffers().min(BUFFERS_PER_LINK));
+        let due = BUFFERS_PER_LINK * self.links() - held.sum::<usize>();
+        (free > due).then_some(pool)
+    }
+}
+
+impl Index<usize> for Remotes {
+    type Output = RemoteQueue;
+    #[inline]
+    fn index(&self, number: usize) -> &RemoteQueue {
+        &self.queues[number]
+    }
+}
+
+impl IndexMut<usize> for Remotes {
+    #[inline]
+    fn index_mut(&mut self, number: usize) -> &mut RemoteQueue {
+        &mut self.queues[number]
+    }
+}
