@@ -1,18 +1,19 @@
 //! `trihop bench` as scripts call it: a few messages of everything, rows that parse, results that were checked.
 
-use std::io::Read;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+mod launched;
+
+use std::process::Command;
 
 use serde_json::Value;
 
+use launched::{Ended, run};
+
 /// Every row has these.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 17] = [
     "bench",
     "ranks",
     "nodes",
+    "route",
     "hops",
     "provider",
     "size",
@@ -23,67 +24,38 @@ const FIELDS: [&str; 14] = [
     "peak_rss_bytes_per_rank",
     "wire_bytes_per_msg",
     "seconds",
+    "minor_faults",
+    "ctx_switches",
     "checked",
 ];
 
-/// A started command, ended with its process group when the test is given up.
-struct Watched(Child);
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            if let Some(group) = rustix::process::Pid::from_raw(self.0.id() as i32) {
-                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            }
-            let _ = self.0.wait();
-        }
-    }
-}
-
-/// Exit status, standard output and standard error of `trihop bench ARGUMENTS`; a watchdog turns a hang into a failure.
-fn bench(arguments: &str) -> (Option<i32>, String, String) {
+/// `trihop bench ARGUMENTS`.
+fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trihop"));
+    command.arg("bench").args(arguments.split_whitespace());
     command
-        .arg("bench")
-        .args(arguments.split_whitespace())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    let mut child = Watched(command.spawn().unwrap());
-    fn collected(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
-        thread::spawn(move || {
-            let mut text = String::new();
-            pipe.read_to_string(&mut text).unwrap();
-            text
-        })
-    }
-    let stdout = collected(child.0.stdout.take().unwrap());
-    let stderr = collected(child.0.stderr.take().unwrap());
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.0.try_wait().unwrap() {
-            break status;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(240),
-            "bench {arguments} hangs"
-        );
-        thread::sleep(Duration::from_millis(5));
-    };
-    (status.code(), stdout.join().unwrap(), stderr.join().unwrap())
 }
 
 /// The rows of a benchmark that has to succeed.
 #[track_caller]
 fn rows(arguments: &str) -> Vec<Value> {
-    let (status, stdout, stderr) = bench(&format!("{arguments} --json"));
-    assert_eq!(status, Some(0), "bench {arguments}\n{stdout}\n{stderr}");
-    let rows: Vec<Value> = stdout
+    checked_rows(arguments, run(command(&format!("{arguments} --json"))))
+}
+
+#[track_caller]
+fn checked_rows(arguments: &str, ended: Ended) -> Vec<Value> {
+    assert_eq!(
+        ended.status, 0,
+        "bench {arguments}\n{}\n{}",
+        ended.stdout, ended.stderr
+    );
+    let parsed = ended
+        .stdout
         .lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in {line:?}")))
-        .collect();
-    let name = arguments.split_whitespace().next();
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in {line:?}")));
+    let rows: Vec<Value> = parsed.collect();
+    assert!(!rows.is_empty(), "bench {arguments} has no rows");
+    let uncounted = ended.stderr.contains("system calls are not counted: ");
     for row in &rows {
         for field in FIELDS {
             assert!(
@@ -91,11 +63,20 @@ fn rows(arguments: &str) -> Vec<Value> {
                 "no {field} in {row}"
             );
         }
-        assert_eq!(row["bench"].as_str(), name);
+        assert_eq!(row["bench"].as_str(), arguments.split_whitespace().next());
         assert_eq!(row["checked"], true, "{row}");
         for field in ["msgs_per_s", "bytes_per_s", "seconds", "peak_rss_bytes_per_rank"] {
             assert!(positive(&row[field]), "{field} in {row}");
         }
+        let syscalls = row.get("syscalls_per_1e6_msgs").expect("null at least");
+        assert!(
+            if uncounted {
+                syscalls.is_null()
+            } else {
+                positive(syscalls)
+            },
+            "{row}"
+        );
     }
     rows
 }
@@ -160,17 +141,15 @@ fn p2p_by_every_protocol() {
 
 #[test]
 fn p2p_without_fi_pingpong_says_so() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trihop"));
-    let done = command
-        .args(["bench", "p2p", "--count", "20", "--size", "64", "--json"])
-        .env("PATH", "/nonexistent")
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{stderr}");
-    assert!(stderr.contains("fi_pingpong is not installed"), "{stderr}");
-    for line in String::from_utf8_lossy(&done.stdout).lines() {
-        let row: Value = serde_json::from_str(line).unwrap();
+    let mut alone = command("p2p --count 20 --size 64 --json");
+    alone.env("PATH", "/nonexistent");
+    let ended = run(alone);
+    assert!(
+        ended.stderr.contains("fi_pingpong is not installed"),
+        "{}",
+        ended.stderr
+    );
+    for row in checked_rows("p2p", ended) {
         assert!(
             row["fi_pingpong_us"].is_null() && row["ratio_to_fi_pingpong"].is_null(),
             "{row}"
@@ -195,17 +174,108 @@ fn a2a_typed_and_bytes() {
 }
 
 #[test]
+fn the_direct_route_is_one_hop() {
+    let by = |arguments: &str| {
+        let row = &rows(&format!("histo --count 1000 --ranks 4 --nodes 2 {arguments}"))[0];
+        (
+            row["route"].as_str().unwrap().to_owned(),
+            row["hops"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(by("--route direct"), ("direct".to_owned(), 1));
+    assert_eq!(by(""), ("three-hop".to_owned(), 3));
+    let mut from_environment = command("ig --count 1000 --ranks 4 --nodes 2 --json");
+    from_environment.env("TRIHOP_ROUTE", "direct");
+    assert_eq!(checked_rows("ig", run(from_environment))[0]["route"], "direct");
+}
+
+#[test]
+fn ig_on_one_and_two_nodes() {
+    for shape in ["--ranks 3 --nodes 1", "--ranks 4 --nodes 2"] {
+        let rows = rows(&format!("ig --count 3000 {shape}"));
+        assert_eq!((rows.len(), sizes(&rows)), (1, vec![16]));
+    }
+}
+
+#[test]
+fn agups_counts_every_update_of_its_updaters() {
+    let rows = rows("agups --count 500 --ranks 4 --nodes 2");
+    assert_eq!((rows.len(), &rows[0]["count"]), (1, &5000.into()));
+    assert!(
+        rows[0]["wire_bytes_per_msg"].as_f64() >= Some(16.0),
+        "{}",
+        rows[0]
+    );
+}
+
+#[test]
+fn around_polls_and_parks_on_every_path_that_the_job_has() {
+    for (shape, paths) in [
+        ("--ranks 4 --nodes 2", &["around", "pair"][..]),
+        ("--ranks 2 --nodes 2", &["around"]),
+        ("--ranks 3 --nodes 1", &["around"]),
+    ] {
+        let rows = rows(&format!("around --count 30 {shape}"));
+        let cases: Vec<_> = rows
+            .iter()
+            .map(|r| (r["path"].as_str(), r["waiting"].as_str()))
+            .collect();
+        let waits = |path: &&'static str| [(Some(*path), Some("polling")), (Some(*path), Some("parked"))];
+        assert_eq!(cases, paths.iter().flat_map(waits).collect::<Vec<_>>());
+        for row in &rows {
+            let figures = ["latency_us", "latency_p50_us", "latency_p99_us"].map(|f| row[f].as_f64());
+            assert!(
+                figures[0] > Some(0.0) && figures[1] > Some(0.0) && figures[2] >= figures[1],
+                "{row}"
+            );
+            assert_eq!(row["laps"], 30);
+        }
+    }
+}
+
+#[test]
+fn exchange_of_every_size() {
+    let rows = rows("exchange --count 50 --ranks 4 --nodes 2");
+    assert_eq!(sizes(&rows), [24, 64, 256, 1024, 32768]);
+    assert_eq!(
+        sizes(&self::rows("exchange --count 9 --size 1 --size 7 --ranks 1")),
+        [1, 7]
+    );
+}
+
+#[test]
+fn skew_by_every_kind_of_indices() {
+    let kinds = |rows: &[Value]| -> Vec<String> {
+        rows.iter()
+            .map(|row| row["indices"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        kinds(&rows("skew --count 2000 --ranks 4 --nodes 2")),
+        ["rmat", "zipf", "all-to-one"]
+    );
+    assert_eq!(
+        kinds(&rows("skew --count 2000 --indices zipf --ranks 3")),
+        ["zipf"]
+    );
+}
+
+#[test]
 fn tables_have_a_head() {
-    for arguments in ["ring --count 20 --size 8", "p2p --count 20 --size 8"] {
-        let (status, stdout, stderr) = bench(arguments);
-        assert_eq!(status, Some(0), "{stderr}");
+    for (arguments, column, begins) in [
+        ("ring --count 20 --size 8", "Latency (us)", "8 "),
+        ("p2p --count 20 --size 8", "Latency (us)", "8 "),
+        ("around --count 5", "p99 (us)", "pair "),
+        ("histo --count 100 --ranks 2", "Rate (M/s)", "8 "),
+        ("skew --count 100 --ranks 2 --indices rmat", "Sys/1e6", "8 "),
+    ] {
+        let ended = run(command(arguments)).succeeded();
+        let table = &ended.stdout;
+        assert!(table.starts_with("# ") && table.contains(column), "{table}");
+        assert_eq!(table.matches(column).count(), 1, "{table}");
         assert!(
-            stdout.starts_with("# ") && stdout.contains("Latency (us)"),
-            "{stdout}"
-        );
-        assert!(
-            stdout.lines().any(|line| line.trim_start().starts_with("8 ")),
-            "{stdout}"
+            table.lines().any(|line| line.trim_start().starts_with(begins)),
+            "{table}"
         );
     }
 }
@@ -218,9 +288,14 @@ fn impossible_sizes_and_shapes_are_refused() {
         ("ring --ranks 3", "between two ranks, this job has 3"),
         ("ring --ranks 2 --nodes 2", "two ranks of one node"),
         ("p2p --nodes 1", "two ranks of two nodes"),
+        ("histo --size 16", "items of 8 bytes, not of 16"),
+        ("ig --size 8", "items of 16 bytes, not of 8"),
+        ("a2a --size 7", "a checked word of 8 bytes; 7 is less"),
+        ("histo --indices zipf", "no --indices"),
+        ("agups --count 4000000000 --ranks 2", "do not fit a spill"),
     ] {
-        let (status, stdout, stderr) = bench(arguments);
-        assert_eq!(status, Some(2), "{arguments}: {stdout}\n{stderr}");
-        assert!(stderr.contains(said), "{arguments}: {stderr}");
+        let ended = run(command(arguments));
+        assert_eq!(ended.status, 2, "{arguments}: {}\n{}", ended.stdout, ended.stderr);
+        assert!(ended.stderr.contains(said), "{arguments}: {}", ended.stderr);
     }
 }

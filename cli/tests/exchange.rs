@@ -1,13 +1,12 @@
 //! `trihop exchange` as a user starts it: real processes, real libfabric, every launcher; each message is checked by its receiver.
 
-use std::fs;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+mod launched;
+
+use std::process::Command;
 
 use serde_json::Value;
-use tempfile::TempDir;
+
+use launched::{Ended, run};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -15,24 +14,19 @@ const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 const TINY: &str = "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --origin-buftarget-bytes 64 \
                     --relay-buftarget-bytes 100 --run-bytes 64 --lane-budget-bytes 8192 --receive-pool-bytes 1 --small-slot-bytes 256";
 
-/// What a finished command left.
-struct Done {
-    status: ExitStatus,
-    stdout: String,
-    stderr: String,
+/// What is expected of an exchange.
+trait Exchanged {
+    /// The report of an exchange of `messages` messages in which nothing was lost.
+    fn report(&self, messages: u64) -> Value;
+
+    /// A refusal with this exit status that names all of `texts`.
+    fn refused(&self, status: i32, texts: &[&str]);
 }
 
-impl Done {
-    /// The report of an exchange of `messages` messages in which nothing was lost.
+impl Exchanged for Ended {
     #[track_caller]
     fn report(&self, messages: u64) -> Value {
-        assert!(
-            self.status.success(),
-            "{}\n{}\n{}",
-            self.status,
-            self.stdout,
-            self.stderr
-        );
+        assert_eq!(self.status, 0, "{}\n{}", self.stdout, self.stderr);
         let report: Value = serde_json::from_str(self.stdout.trim()).expect(&self.stdout);
         assert_eq!(report["messages"], messages, "{report}");
         assert_eq!(
@@ -43,67 +37,13 @@ impl Done {
         report
     }
 
-    /// A refusal with this exit status that names all of `texts`.
     #[track_caller]
     fn refused(&self, status: i32, texts: &[&str]) {
-        assert_eq!(
-            self.status.code(),
-            Some(status),
-            "{}\n{}",
-            self.stdout,
-            self.stderr
-        );
+        assert_eq!(self.status, status, "{}\n{}", self.stdout, self.stderr);
         for text in texts {
             assert!(self.stderr.contains(text), "no `{text}` in: {}", self.stderr);
         }
         assert_eq!(self.stdout, "", "a refused exchange reports nothing");
-    }
-}
-
-/// Ends the process that it started, and its group, when the test is given up.
-struct Watched(Child);
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            if let Some(group) = rustix::process::Pid::from_raw(self.0.id() as i32) {
-                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            }
-            let _ = self.0.wait();
-        }
-    }
-}
-
-/// Runs a command to its end; a watchdog turns a hang into a failure.
-#[track_caller]
-fn run(mut command: Command) -> Done {
-    let dir = TempDir::new().unwrap();
-    let (stdout, stderr) = (dir.path().join("stdout"), dir.path().join("stderr"));
-    command
-        .stdin(Stdio::null())
-        .stdout(fs::File::create(&stdout).unwrap())
-        .stderr(fs::File::create(&stderr).unwrap())
-        .process_group(0);
-    let mut child = Watched(command.spawn().unwrap());
-    let started = Instant::now();
-    let text = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
-    let status = loop {
-        if let Some(status) = child.0.try_wait().unwrap() {
-            break status;
-        }
-        let waited = started.elapsed();
-        assert!(
-            waited < Duration::from_secs(180),
-            "hangs: {command:?}\n{}\n{}",
-            text(&stdout),
-            text(&stderr)
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    Done {
-        status,
-        stdout: text(&stdout),
-        stderr: text(&stderr),
     }
 }
 
@@ -390,7 +330,7 @@ fn the_table_for_people_says_the_same() {
         .arg(TRIHOP);
     command.args("exchange --count 1000 --size 0-100".split_whitespace());
     let done = run(command);
-    assert!(done.status.success(), "{}", done.stderr);
+    assert_eq!(done.status, 0, "{}", done.stderr);
     for text in [
         "4 on 2 nodes",
         "4000 of 0-100 bytes, each checked once",
@@ -441,7 +381,7 @@ fn mpiexec_of_mpich_starts_it_too() {
     .report(2500);
     assert_eq!(report["nodes"], 3, "{report}");
     let refused = start("127.0.0.1", "2", "2", "--only-to 2");
-    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert_eq!(refused.status, 2, "{}", refused.stderr);
 }
 
 #[test]

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomSleeper, get, put};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
 use trihop_transport::ring::doorbell::{self, Sleeper};
-use trihop_transport::ring::spsc::{Reader, Writer};
+use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Orderings, Shipped, bitmap};
 use trihop_transport::sync::{AtomicU64, Ordering};
 
 /// What an inbox's owner has: two lanes and one word of bitmap.
 struct Inbox<O> {
-    readers: [Reader<LoomLane, O>; 2],
+    readers: [ModelReader<O>; 2],
     active: Arc<[AtomicU64; 1]>,
     received: [u32; 2],
 }
@@ -23,7 +23,7 @@ impl<O: Orderings> Inbox<O> {
         let mut lanes = Vec::new();
         bitmap::take::<_, O>(&self.active[..], |lane| lanes.push(lane as usize));
         for lane in lanes {
-            while let Some(value) = get(&mut self.readers[lane]) {
+            while let Some(value) = self.readers[lane].get() {
                 self.received[lane] += 1;
                 assert_eq!(value, self.received[lane], "out of order");
             }
@@ -39,20 +39,20 @@ impl<O: Orderings> Inbox<O> {
 /// so that each side's own look at the bitmap would otherwise hide schedules.
 fn gathers<O: Orderings + Send + 'static>(main: Main) {
     loom::model(move || {
-        let lanes = [LoomLane::new(4, 0), LoomLane::new(4, 0)];
         let active = Arc::new([AtomicU64::new(0)]);
-        let sleeper = LoomSleeper::default();
+        let lanes = [0, 1].map(|lane| ModelLane::new(4, 0).in_inbox(active.clone(), lane));
+        let sleeper = ModelSleeper::default();
         let [first, second] = [0, 1].map(|lane: usize| {
-            let (active, sleeper) = (active.clone(), sleeper.clone());
+            let sleeper = sleeper.clone();
             let mut writer = Writer::<_, O>::resume(lanes[lane].clone()).unwrap();
             move || {
                 for value in 1..=COUNTS[lane] {
                     assert!(put(&mut writer, 8, value));
-                    writer.publish(&active[0], 1 << lane, &sleeper);
+                    writer.publish(&sleeper);
                 }
             }
         });
-        let readers = lanes.map(|lane| Reader::<_, O>::resume(lane).unwrap());
+        let readers = lanes.map(|lane| ModelReader::<O>::resume(lane));
         let mut inbox = Inbox {
             readers,
             active,

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomSleeper, get, put};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
 use trihop_transport::ring::doorbell::{self, Sleeper};
-use trihop_transport::ring::spsc::{Reader, Writer};
+use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Orderings, Shipped, bitmap};
 use trihop_transport::sync::{AtomicU64, Ordering};
 
@@ -21,21 +21,17 @@ enum Ask {
 /// one frame at a time, so that the first release is not enough.
 fn waits<O: Orderings + 'static>(ask: Ask) {
     loom::model(move || {
-        let lane = LoomLane::new(8, 0);
-        let (active, owner, producer) = (
-            Arc::new([AtomicU64::new(0)]),
-            LoomSleeper::default(),
-            LoomSleeper::default(),
-        );
+        let lane = ModelLane::new(8, 0);
+        let (owner, producer) = (ModelSleeper::default(), ModelSleeper::default());
         let mut writer = Writer::<_, O>::resume(lane.clone()).unwrap();
         for (index, bytes) in [8, 8, 16, 16, 16].into_iter().enumerate() {
             assert!(put(&mut writer, bytes, index as u32 + 1));
         }
-        writer.publish(&active[0], 1, &owner);
-        let mut reader = Reader::<_, O>::resume(lane).unwrap();
+        writer.publish(&owner);
+        let mut reader = ModelReader::<O>::resume(lane);
 
         let waiter = {
-            let (active, owner, producer) = (active.clone(), owner.clone(), producer.clone());
+            let (owner, producer) = (owner.clone(), producer.clone());
             thread::spawn(move || {
                 if !put(&mut writer, 16, 6) {
                     if let Ask::BeforeAnnouncing = ask {
@@ -51,12 +47,12 @@ fn waits<O: Orderings + 'static>(ask: Ask) {
                     doorbell::awake(producer.word());
                     assert!(put(&mut writer, 16, 6));
                 }
-                writer.publish(&active[0], 1, &owner);
+                writer.publish(&owner);
                 (writer, false)
             })
         };
         for value in 1..=2 {
-            assert_eq!(get(&mut reader), Some(value));
+            assert_eq!(reader.get(), Some(value));
             if reader.release() {
                 doorbell::ring(&producer);
             }
@@ -84,17 +80,17 @@ fn asking_after_announcing_is_as_good() {
 /// sleeps if nothing is there.
 fn waits_both<O: Orderings + 'static>() {
     loom::model(|| {
-        let lanes = [LoomLane::new(4, 0), LoomLane::new(4, 0)];
         let active = Arc::new([AtomicU64::new(0)]);
-        let (owner, producer) = (LoomSleeper::default(), LoomSleeper::default());
+        let lanes = [0, 1].map(|lane| ModelLane::new(4, 0).in_inbox(active.clone(), lane));
+        let (owner, producer) = (ModelSleeper::default(), ModelSleeper::default());
         let mut full = Writer::<_, O>::resume(lanes[0].clone()).unwrap();
         for value in 1..=4 {
             assert!(put(&mut full, 8, value));
         }
-        full.publish(&active[0], 1, &owner);
+        full.publish(&owner);
 
         let waiter = {
-            let (active, owner, producer) = (active.clone(), owner.clone(), producer.clone());
+            let (owner, producer) = (owner.clone(), producer.clone());
             thread::spawn(move || {
                 full.want_space();
                 doorbell::announce::<_, O>(producer.word());
@@ -103,25 +99,25 @@ fn waits_both<O: Orderings + 'static>() {
                 }
                 doorbell::awake(producer.word());
                 assert!(put(&mut full, 8, 5));
-                full.publish(&active[0], 1, &owner);
+                full.publish(&owner);
                 (full, false)
             })
         };
         let other = {
-            let (lane, active, owner) = (lanes[1].clone(), active.clone(), owner.clone());
+            let (lane, owner) = (lanes[1].clone(), owner.clone());
             let mut writer = Writer::<_, O>::resume(lane).unwrap();
             thread::spawn(move || {
                 assert!(put(&mut writer, 8, 1));
-                writer.publish(&active[0], 2, &owner);
+                writer.publish(&owner);
             })
         };
-        let mut readers = lanes.map(|lane| Reader::<_, O>::resume(lane).unwrap());
+        let mut readers = lanes.map(|lane| ModelReader::<O>::resume(lane));
         let mut received = [0; 2];
         let mut drain = |received: &mut [u32; 2]| {
             let mut found = Vec::new();
             bitmap::take::<_, O>(&active[..], |lane| found.push(lane as usize));
             for lane in found {
-                while let Some(value) = get(&mut readers[lane]) {
+                while let Some(value) = readers[lane].get() {
                     received[lane] += 1;
                     assert_eq!(value, received[lane], "out of order");
                 }

@@ -17,7 +17,7 @@ use crate::deliver::{Delivery, MIN_FRAGMENT_FRAME, Sink};
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
 use crate::engine::outbound::{Outbound, Queues, batch_buffer_bytes};
 use crate::engine::tags;
-use crate::engine::{Core, Inbound, LaneClass, lane_of};
+use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
 use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::remote::{BatchSizes, Identity};
@@ -131,7 +131,7 @@ pub(crate) struct Endpoint<'h> {
     pub route: Chosen,
     /// The other ends of this rank's links, by link.
     peers: Rc<[Peer]>,
-    bells: Rc<[Arc<Bell>]>,
+    bells: Arc<[Arc<Bell>]>,
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
@@ -151,7 +151,7 @@ impl<'h> Endpoint<'h> {
         cookie: u64,
         link: Option<Box<dyn Link>>,
         peers: Rc<[Peer]>,
-        bells: Rc<[Arc<Bell>]>,
+        bells: Arc<[Arc<Bell>]>,
     ) -> Self {
         debug_assert_eq!(peers.len(), route.links() as usize);
         let collectives = RefCell::new(Collectives::new(&topology));
@@ -192,7 +192,7 @@ impl<'h> Endpoint<'h> {
                 limit: largest_item,
             });
         }
-        let layout = InboxLayout::new(2 * self.topology.local_size(), shape.lane_bytes)?;
+        let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), shape.lane_bytes)?;
         let segment = Segment::create(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         let (name, options) = (name.to_owned(), options.clone());
@@ -226,16 +226,10 @@ impl<'h> Endpoint<'h> {
             ..
         } = prepared;
         let me = self.topology.local_rank();
-        for local in 0..self.topology.local_size() {
-            for class in [LaneClass::Origin, LaneClass::Relay] {
-                inbox
-                    .lane(lane_of(local, class))
-                    .set_bell(Arc::clone(&self.bells[local as usize]));
-            }
-        }
+        inbox.set_bells(Arc::clone(&self.bells), LANES_PER_RANK);
         let neighbours = Rc::new(Neighbours {
             segments: segments.to_vec(),
-            bells: Rc::clone(&self.bells),
+            bells: Arc::clone(&self.bells),
             layout,
         });
         let lanes =

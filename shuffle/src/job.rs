@@ -582,7 +582,7 @@ impl<'h> Inner<'h> {
         };
         self.node
             .borrow()
-            .give(topology, &label, &[prepared.segment.descriptor()], deadline)?;
+            .give(topology, &label, &[prepared.segment.descriptor()?], deadline)?;
         self.wait(|| {
             let mut node = self.node.borrow_mut();
             while let Some(parcel) = node.handover.try_accept()? {

@@ -139,11 +139,11 @@ impl NodeExchange {
             stream: BELLS,
             rank: topology.rank().0,
         };
-        let segment = doorbell.segment();
+        let segment = doorbell.segment()?;
         self.give(
             topology,
             &label,
-            &[segment.descriptor(), doorbell.descriptor()],
+            &[segment.descriptor()?, doorbell.descriptor()?],
             deadline,
         )?;
         loop {

@@ -3,17 +3,28 @@
 //! Run inside a job (under `trihop run` or `mpiexec`), it measures that job instead of starting one.
 
 mod a2a;
+mod agups;
+mod around;
+mod exchange;
 mod histo;
+mod ig;
 mod p2p;
 mod pair;
+mod random;
 mod ring;
+mod round;
 mod row;
+mod session;
+mod skew;
+mod syscalls;
 
 use std::ffi::OsString;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Launcher};
-use trihop::{Job, Options};
+use trihop::{Options, Topology};
 
 use crate::run::{self, LaunchSpec, OutputMode};
 
@@ -26,8 +37,18 @@ pub enum Name {
     P2p,
     /// Random updates of a distributed table: one 8-byte item per update
     Histo,
+    /// Index gather: a request of 16 bytes and a reply of 16 bytes for a random entry of a distributed table
+    Ig,
     /// All-to-all of messages of one size to uniform destinations, typed and bytes
     A2a,
+    /// Updates whose handlers send the next update, ten times; ends by quiescence
+    Agups,
+    /// One message around all ranks, and three hops to and fro: latency with polling and with parked ranks
+    Around,
+    /// What nexus-runner does: byte records to random other ranks, each checked
+    Exchange,
+    /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
+    Skew,
 }
 
 impl Name {
@@ -37,7 +58,7 @@ impl Name {
             Self::Ring if nodes != 1 => "ring is between two ranks of one node",
             Self::P2p if nodes != 2 => "p2p is between two ranks of two nodes",
             Self::Ring | Self::P2p if ranks != 2 => {
-                let why = format!("{} is between two ranks, this job has {ranks}", self.text());
+                let why = format!("{} is between two ranks, this job has {ranks}", text(self));
                 return Err(Error::Shape(why));
             }
             _ => return Ok(()),
@@ -45,23 +66,67 @@ impl Name {
         Err(Error::Shape(wanted.to_owned()))
     }
 
-    fn text(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::P2p => "p2p",
-            Self::Histo => "histo",
-            Self::A2a => "a2a",
-        }
-    }
-
     /// Ranks and nodes where the user asks for none.
     fn shape(self) -> (u32, u32) {
         match self {
             Self::Ring => (2, 1),
             Self::P2p => (2, 2),
-            Self::Histo | Self::A2a => (4, 1),
+            Self::Around => (4, 2),
+            _ => (4, 1),
         }
     }
+
+    /// Refuses options that this benchmark cannot follow.
+    fn check(self, args: &BenchArgs) -> Result<(), Error> {
+        let name = text(self);
+        if self != Self::Skew && !args.indices.is_empty() {
+            return Err(Error::Shape(format!("{name} has no --indices; `skew` has")));
+        }
+        let (smallest, largest) = match self {
+            Self::Ring | Self::P2p => (8, 1 << 20),
+            Self::Histo | Self::Skew => (8, 8),
+            Self::Ig | Self::Agups | Self::Around => (16, 16),
+            Self::A2a => (8, usize::MAX),
+            Self::Exchange => (0, usize::MAX),
+        };
+        match args
+            .size
+            .iter()
+            .find(|size| !(smallest..=largest).contains(*size))
+        {
+            None => Ok(()),
+            Some(size) if smallest == largest => Err(Error::Size(format!(
+                "{name} has items of {smallest} bytes, not of {size}; `a2a` takes other sizes"
+            ))),
+            Some(size) if largest < usize::MAX => Err(Error::Size(format!(
+                "{name} takes messages of {smallest} bytes to {} MiB, not of {size}",
+                largest >> 20
+            ))),
+            Some(size) => Err(Error::Size(format!(
+                "{name} messages carry a checked word of {smallest} bytes; {size} is less"
+            ))),
+        }
+    }
+
+    fn run(self, args: &BenchArgs, options: Options) -> Result<(), Error> {
+        match self {
+            Self::Ring => ring::run(args, options),
+            Self::P2p => p2p::run(args, options),
+            Self::Histo => histo::run(args, options),
+            Self::Ig => ig::run(args, options),
+            Self::A2a => a2a::run(args, options),
+            Self::Agups => agups::run(args, options),
+            Self::Around => around::run(args, options),
+            Self::Exchange => exchange::run(args, options),
+            Self::Skew => skew::run(args, options),
+        }
+    }
+}
+
+/// A value as the command line spells it.
+fn text(value: impl ValueEnum) -> String {
+    let spelled = value.to_possible_value().expect("no value is hidden");
+    spelled.get_name().to_owned()
 }
 
 /// Options of `trihop bench`.
@@ -81,12 +146,15 @@ pub struct BenchArgs {
     /// Message size in bytes; repeat for several
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
-    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most)
+    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups: updaters; around: laps)
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// Route of the messages
-    #[arg(long, value_enum, default_value = "three-hop")]
-    pub route: RouteName,
+    /// skew: how indices are drawn; repeat for several [default: all]
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub indices: Vec<skew::Indices>,
+    /// Route of the messages [default: TRIHOP_ROUTE, or three-hop]
+    #[arg(long, value_parser = PossibleValuesParser::new(RouteName::ALL.map(RouteName::name)).try_map(|name| name.parse::<RouteName>()))]
+    pub route: Option<RouteName>,
     /// Who sits in the representative's seat
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
@@ -99,6 +167,27 @@ pub struct BenchArgs {
     /// One JSON object per row
     #[arg(long)]
     pub json: bool,
+}
+
+impl BenchArgs {
+    /// The sizes to measure.
+    fn sizes(&self, defaults: &[usize]) -> Vec<usize> {
+        match &self.size[..] {
+            [] => defaults.to_vec(),
+            some => some.to_vec(),
+        }
+    }
+}
+
+/// Most hops of a message.
+fn hops(route: RouteName, topology: &Topology) -> u32 {
+    match (route, topology.nodes(), topology.size()) {
+        (_, _, 1) => 0,
+        (_, 1, _) => 1,
+        (_, nodes, size) if nodes == size => 1,
+        (RouteName::Direct, _, _) => 1,
+        (RouteName::ThreeHop, _, _) => 3,
+    }
 }
 
 /// Why a benchmark gave no figures.
@@ -143,13 +232,6 @@ impl Error {
     }
 }
 
-/// Route of the messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RouteName {
-    /// Source, its representative, the target's representative, target
-    ThreeHop,
-}
-
 /// Who sits in the representative's seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Seat {
@@ -161,19 +243,11 @@ pub enum Seat {
 ///
 /// # Errors
 /// [`Error`]; a wrong or missing item is one.
-pub fn run(args: BenchArgs) -> Result<i32, Error> {
-    let shape = (
-        args.ranks.unwrap_or(args.name.shape().0),
-        args.nodes.unwrap_or(args.name.shape().1),
-    );
+pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
+    let (ranks, nodes) = args.name.shape();
+    let shape = (args.ranks.unwrap_or(ranks), args.nodes.unwrap_or(nodes));
     let mut options = Options::from_env()?;
-    match args.name {
-        Name::Ring | Name::P2p => {
-            pair::sizes(&args.size, &[], args.name.text())?;
-        }
-        Name::Histo => histo::check(&args)?,
-        Name::A2a => a2a::check(&args)?,
-    }
+    args.name.check(&args)?;
     if bootstrap::detect(options.launcher)? == Launcher::Single {
         args.name.check_shape(shape)?;
         if shape != (1, 1) {
@@ -186,62 +260,37 @@ pub fn run(args: BenchArgs) -> Result<i32, Error> {
     if args.provider.is_some() {
         options.provider.clone_from(&args.provider);
     }
-    match args.name {
-        Name::Ring => ring::run(&args, options)?,
-        Name::P2p => p2p::run(&args, options)?,
-        Name::Histo => histo::run(&args, options)?,
-        Name::A2a => a2a::run(&args, options)?,
-    }
+    options.route = *args.route.get_or_insert(options.route);
+    args.name.run(&args, options)?;
     Ok(0)
 }
 
 fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Error> {
     let executable = std::env::current_exe().map_err(Error::Executable)?;
-    let mut command: Vec<OsString> = vec![executable.into(), "bench".into(), args.name.text().into()];
+    let mut command: Vec<OsString> = vec![executable.into(), "bench".into(), text(args.name).into()];
+    let mut option = |name: &str, value: String| command.extend([name.into(), value.into()]);
     for size in &args.size {
-        command.extend(["--size".into(), size.to_string().into()]);
+        option("--size", size.to_string());
+    }
+    for &indices in &args.indices {
+        option("--indices", text(indices));
     }
     if let Some(count) = args.count {
-        command.extend(["--count".into(), count.to_string().into()]);
+        option("--count", count.to_string());
     }
-    command.extend(["--reps".into(), args.reps.to_string().into()]);
+    if let Some(provider) = &args.provider {
+        option("--provider", provider.clone());
+    }
+    if let Some(route) = args.route {
+        option("--route", route.to_string());
+    }
+    option("--seat", text(args.seat));
+    option("--reps", args.reps.to_string());
     if args.json {
         command.push("--json".into());
     }
     let mut spec = LaunchSpec::new(run::spread(ranks, nodes)?, command);
-    if let Some(provider) = &args.provider {
-        spec.env.push(("TRIHOP_PROVIDER".into(), provider.into()));
-    }
     spec.output = OutputMode::Plain;
     spec.netns = args.netns;
     Ok(run::launch(spec)?.status)
-}
-
-/// One repetition's figures, equal on all ranks.
-pub(crate) struct Measured {
-    /// Wall time of the slowest rank in seconds.
-    pub seconds: f64,
-    /// User and system time of all ranks in seconds.
-    pub cpu_seconds: f64,
-}
-
-/// Times `work` from barrier to barrier.
-pub(crate) fn measure(
-    job: &Job<'_>,
-    work: impl FnOnce() -> Result<(), trihop::Error>,
-) -> Result<Measured, Error> {
-    use trihop::Reduce;
-    job.barrier()?;
-    let cpu_before = row::cpu_ns();
-    let start = std::time::Instant::now();
-    work()?;
-    let elapsed_ns = start.elapsed().as_nanos() as u64;
-    let mut slowest = [elapsed_ns];
-    job.allreduce(&mut slowest, Reduce::Max)?;
-    let mut cpu = [row::cpu_ns() - cpu_before];
-    job.allreduce(&mut cpu, Reduce::Sum)?;
-    Ok(Measured {
-        seconds: slowest[0] as f64 / 1e9,
-        cpu_seconds: cpu[0] as f64 / 1e9,
-    })
 }

@@ -1,11 +1,10 @@
 //! What benchmarks between two ranks share: who begins, on which core, what a message holds, patience, medians.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use trihop::{Job, Reduce};
+use trihop::Job;
 
-use super::histo::Random;
-use super::row;
-use super::{Error, Measured};
+use super::Error;
+use super::random::Random;
 
 /// Rank that begins every exchange and holds the clock.
 pub(crate) const FIRST: u32 = 0;
@@ -96,22 +95,6 @@ pub(crate) fn number(message: &[u8]) -> Option<u64> {
     message.first_chunk::<8>().map(|b| u64::from_le_bytes(*b))
 }
 
-/// The sizes to measure.
-///
-/// # Errors
-/// When one is below the checked word or above 1 MiB.
-pub(crate) fn sizes(wanted: &[usize], defaults: &[usize], bench: &'static str) -> Result<Vec<usize>, Error> {
-    if let Some(size) = wanted.iter().find(|s| !(8..=1 << 20).contains(*s)) {
-        let why = format!("{bench} takes messages of 8 bytes to 1 MiB, not of {size}");
-        return Err(Error::Size(why));
-    }
-    Ok(if wanted.is_empty() {
-        defaults.to_vec()
-    } else {
-        wanted.to_vec()
-    })
-}
-
 /// Middle value; the upper one of two.
 ///
 /// # Panics
@@ -125,36 +108,6 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 /// Smallest value.
 pub(crate) fn best(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::INFINITY, f64::min)
-}
-
-/// Wall time of the first rank and processor time of both, from here on.
-pub(crate) struct Clock {
-    start: std::time::Instant,
-    cpu_ns: u64,
-}
-
-impl Clock {
-    pub fn start() -> Self {
-        Self {
-            cpu_ns: row::cpu_ns(),
-            start: std::time::Instant::now(),
-        }
-    }
-
-    /// Stops this rank's part; to be combined by [`combined`].
-    pub fn stop(&self) -> (f64, u64) {
-        (self.start.elapsed().as_secs_f64(), row::cpu_ns() - self.cpu_ns)
-    }
-}
-
-/// The figures of a repetition from what [`Clock::stop`] gave on both ranks: the wall time of the first counts.
-pub(crate) fn combined(job: &Job<'_>, (seconds, cpu_ns): (f64, u64)) -> Result<Measured, Error> {
-    let mut cpu = [cpu_ns];
-    job.allreduce(&mut cpu, Reduce::Sum)?;
-    Ok(Measured {
-        seconds,
-        cpu_seconds: cpu[0] as f64 / 1e9,
-    })
 }
 
 #[cfg(test)]

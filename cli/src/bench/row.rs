@@ -1,9 +1,10 @@
 //! Rows of figures: a table by default, JSON by request.
 
 use serde::Serialize;
-use trihop::{Job, Reduce, Stats};
+use trihop::{Job, Reduce};
 
-use super::{Error, Measured};
+use super::round::Reps;
+use super::{BenchArgs, Error};
 
 /// One row, as documented for scripts.
 #[derive(Debug, Serialize)]
@@ -16,6 +17,8 @@ pub struct Row {
     pub ranks: u32,
     /// Nodes of the job.
     pub nodes: u32,
+    /// Route of the messages.
+    pub route: &'static str,
     /// Most hops of a message.
     pub hops: u32,
     /// Provider between nodes, `-` on one node.
@@ -38,6 +41,12 @@ pub struct Row {
     pub seconds: f64,
     /// Fastest and slowest repetition in seconds.
     pub seconds_range: [f64; 2],
+    /// System calls of all ranks per 10^6 messages, in a round of its own; `None` where they cannot be counted.
+    pub syscalls_per_1e6_msgs: Option<f64>,
+    /// Page faults of all ranks in that round that needed no disk.
+    pub minor_faults: u64,
+    /// Switches of context of all ranks in that round.
+    pub ctx_switches: u64,
     /// Whether every result was checked (a wrong one is an error instead of a row).
     pub checked: bool,
 }
@@ -50,16 +59,14 @@ pub struct Case {
     pub api: &'static str,
     /// Message size in bytes.
     pub size: usize,
-    /// Messages per rank.
+    /// Messages per rank in a round.
     pub count: u64,
-    /// Messages of this rank that crossed the fabric, all repetitions and warm-up together.
+    /// Messages of all ranks in a round.
+    pub messages: u64,
+    /// Messages of this rank that crossed the fabric, in all rounds whose wire bytes are counted.
     pub crossing: u64,
-}
-
-/// User and system time of this process in nanoseconds.
-pub fn cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    /// Bytes that this rank handed to the fabric in these rounds.
+    pub wire_bytes: u64,
 }
 
 /// Peak resident memory of this process in bytes.
@@ -70,121 +77,120 @@ pub fn peak_rss_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Most hops of a message in this job.
-pub fn hops(job: &Job<'_>) -> u32 {
-    match (job.topology().nodes(), job.size()) {
-        (_, 1) => 0,
-        (1, _) => 1,
-        (nodes, size) if nodes == size => 1,
-        _ => 3,
-    }
+/// The row of a case from all ranks' figures; collective.
+pub fn combine(args: &BenchArgs, job: &Job<'_>, case: &Case, reps: &Reps) -> Result<Row, Error> {
+    let told = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
+    let provider = told.into_iter().find(|name| !name.is_empty());
+    let provider = provider.unwrap_or_else(|| b"-".to_vec());
+    with_provider(args, job, case, &String::from_utf8_lossy(&provider), reps)
 }
 
-/// Combines all ranks' figures into a row.
-pub fn combine(job: &Job<'_>, case: &Case, reps: &[Measured], stats: &Stats) -> Result<Row, Error> {
-    let mut sums = [stats.wire_bytes, case.crossing];
-    job.allreduce(&mut sums, Reduce::Sum)?;
-    let providers = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
-    let provider = providers
-        .into_iter()
-        .find(|p| !p.is_empty())
-        .unwrap_or_else(|| b"-".to_vec());
-    let provider = String::from_utf8_lossy(&provider).into_owned();
-    let messages = case.count * u64::from(job.size());
-    let wire = ratio(sums[0], sums[1]);
-    assemble(job, case, messages, provider, wire, reps)
-}
-
-/// The row of one stream from one rank to another; `wire_bytes` is what this rank handed to the fabric in all `reps`.
-pub fn one_way(
+/// As [`combine`], where this rank knows what carries messages between nodes.
+pub fn with_provider(
+    args: &BenchArgs,
     job: &Job<'_>,
     case: &Case,
     provider: &str,
-    wire_bytes: u64,
-    reps: &[Measured],
+    reps: &Reps,
 ) -> Result<Row, Error> {
-    let mut sum = [wire_bytes];
-    job.allreduce(&mut sum, Reduce::Sum)?;
-    let wire = ratio(sum[0], case.crossing);
-    assemble(job, case, case.count, provider.to_owned(), wire, reps)
-}
-
-fn ratio(bytes: u64, messages: u64) -> f64 {
-    if messages == 0 {
-        0.0
-    } else {
-        bytes as f64 / messages as f64
-    }
-}
-
-fn assemble(
-    job: &Job<'_>,
-    case: &Case,
-    messages: u64,
-    provider: String,
-    wire_bytes_per_msg: f64,
-    reps: &[Measured],
-) -> Result<Row, Error> {
+    let mut sums = [case.wire_bytes, case.crossing];
+    job.allreduce(&mut sums, Reduce::Sum)?;
+    let [wire_bytes, crossing] = sums;
+    let route = args.route.unwrap_or_default();
     let mut peak = [peak_rss_bytes()];
     job.allreduce(&mut peak, Reduce::Max)?;
-    let mut seconds: Vec<f64> = reps.iter().map(|r| r.seconds).collect();
+    let mut seconds: Vec<f64> = reps.timed.iter().map(|r| r.seconds).collect();
     seconds.sort_by(f64::total_cmp);
-    let mut cpu: Vec<f64> = reps.iter().map(|r| r.cpu_seconds).collect();
+    let mut cpu: Vec<f64> = reps.timed.iter().map(|r| r.cpu_seconds).collect();
     cpu.sort_by(f64::total_cmp);
-    let total = messages as f64;
+    let (mut syscalls, mut minor_faults, mut ctx_switches) = (None, 0, 0);
+    if let Some(kernel) = &reps.counted {
+        (minor_faults, ctx_switches) = (kernel.minor_faults, kernel.ctx_switches);
+        match &kernel.syscalls {
+            Ok(number) => syscalls = Some(*number),
+            Err(why) if job.rank().0 == 0 => tell_uncounted(why),
+            Err(_) => {}
+        }
+    }
+    let total = case.messages as f64;
     let median = seconds[seconds.len() / 2];
     Ok(Row {
         bench: case.bench,
         api: case.api,
         ranks: job.size(),
         nodes: job.topology().nodes(),
-        hops: hops(job),
-        provider,
+        route: route.name(),
+        hops: super::hops(route, job.topology()),
+        provider: provider.to_owned(),
         size: case.size,
         count: case.count,
         msgs_per_s: total / median,
         bytes_per_s: total * case.size as f64 / median,
         cpu_us_per_msg: cpu[cpu.len() / 2] * 1e6 / total,
         peak_rss_bytes_per_rank: peak[0],
-        wire_bytes_per_msg,
+        wire_bytes_per_msg: if crossing == 0 {
+            0.0
+        } else {
+            wire_bytes as f64 / crossing as f64
+        },
         seconds: median,
         seconds_range: [seconds[0], seconds[seconds.len() - 1]],
+        syscalls_per_1e6_msgs: syscalls.map(|number| number as f64 * 1e6 / total),
+        minor_faults,
+        ctx_switches,
         checked: true,
     })
 }
 
-/// Prints a row on rank 0; `first` also prints the table's head.
+/// Says once why a column is empty.
+fn tell_uncounted(why: &str) {
+    static TOLD: std::sync::Once = std::sync::Once::new();
+    TOLD.call_once(|| eprintln!("trihop bench: system calls are not counted: {why}"));
+}
+
+/// A figure that may be missing, in a table.
+pub fn or_dash(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "-".into(), |value| format!("{value:.decimals$}"))
+}
+
+/// Prints one JSON object on a line.
 #[allow(clippy::print_stdout, reason = "the report is this command's output")]
-pub fn print(job: &Job<'_>, row: &Row, json: bool, first: bool) {
-    if job.rank().0 != 0 {
-        return;
-    }
-    if json {
+pub fn print_json(row: &impl Serialize) {
+    println!(
+        "{}",
+        serde_json::to_string(row).expect("a row has nothing that JSON cannot say")
+    );
+}
+
+/// Prints what a table is about.
+#[allow(clippy::print_stdout, reason = "the report is this command's output")]
+pub fn print_head(row: &Row) {
+    println!(
+        "# {}: {} ranks on {} nodes, {}, {} hops at most, provider {}",
+        row.bench, row.ranks, row.nodes, row.route, row.hops, row.provider
+    );
+}
+
+/// Prints a line of the table; `head` also prints what stands above it.
+#[allow(clippy::print_stdout, reason = "the report is this command's output")]
+pub fn print_line(row: &Row, label: &str, head: bool) {
+    if head {
+        print_head(row);
         println!(
-            "{}",
-            serde_json::to_string(row).expect("a row has nothing that JSON cannot say")
-        );
-        return;
-    }
-    if first {
-        println!(
-            "# {}: {} ranks on {} nodes, {} hops at most, provider {}",
-            row.bench, row.ranks, row.nodes, row.hops, row.provider
-        );
-        println!(
-            "# {:>8} {:>6} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10}",
-            "Size", "API", "Count", "Rate (M/s)", "BW (MB/s)", "CPU (us)", "Wire (B)", "RSS (MB)"
+            "# {:>8} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10}",
+            "Size", "Case", "Count", "Rate (M/s)", "BW (MB/s)", "CPU (us)", "Wire (B)", "RSS (MB)", "Sys/1e6"
         );
     }
     println!(
-        "{:>10} {:>6} {:>10} {:>12.3} {:>12.1} {:>10.4} {:>10.1} {:>10.1}",
+        "{:>10} {:>10} {:>10} {:>12.3} {:>12.1} {:>10.4} {:>10.1} {:>10.1} {:>10}",
         row.size,
-        row.api,
+        label,
         row.count,
         row.msgs_per_s / 1e6,
         row.bytes_per_s / 1e6,
         row.cpu_us_per_msg,
         row.wire_bytes_per_msg,
-        row.peak_rss_bytes_per_rank as f64 / 1e6
+        row.peak_rss_bytes_per_rank as f64 / 1e6,
+        or_dash(row.syscalls_per_1e6_msgs, 0)
     );
 }

@@ -26,25 +26,9 @@ pub struct ExchangeArgs {
     #[arg(long, value_name = "BYTES", default_value = "64")]
     pub size: Sizes,
 
-    /// All messages go to this rank
-    #[arg(long, value_name = "RANK", conflicts_with = "round_robin")]
-    pub only_to: Option<u32>,
-
-    /// Lowest rank that sends
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
-    pub min_sender: u32,
-
-    /// Highest rank that sends; by default the last
-    #[arg(long, value_name = "RANK")]
-    pub max_sender: Option<u32>,
-
-    /// Targets in turn, each rank beginning behind itself, instead of uniformly random ones
-    #[arg(long)]
-    pub round_robin: bool,
-
-    /// No rank sends to itself
-    #[arg(long)]
-    pub exclude_self: bool,
+    /// Who sends to whom
+    #[command(flatten)]
+    pub pattern: Pattern,
 
     /// Seed of targets, sizes and contents; by default TRIHOP_SEED, else a random one, which is printed
     #[arg(long, value_name = "N")]
@@ -89,10 +73,10 @@ impl ExchangeArgs {
     /// # Errors
     /// [`Error::Usage`].
     pub fn check(&self) -> Result<()> {
-        match self.max_sender {
-            Some(max) if max < self.min_sender => Err(Error::Usage(format!(
-                "--max-sender {max} is below --min-sender {}; no rank would send",
-                self.min_sender
+        let min = self.pattern.min_sender;
+        match self.pattern.max_sender {
+            Some(max) if max < min => Err(Error::Usage(format!(
+                "--max-sender {max} is below --min-sender {min}; no rank would send"
             ))),
             _ => Ok(()),
         }
@@ -112,6 +96,30 @@ impl ExchangeArgs {
         };
         xxhash_rust::xxh3::xxh3_64(format!("{same:?}").as_bytes())
     }
+}
+
+/// Who sends to whom; by default every rank to uniformly random ones, itself included.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Pattern {
+    /// All messages go to this rank
+    #[arg(long, value_name = "RANK", conflicts_with = "round_robin")]
+    pub only_to: Option<u32>,
+
+    /// Lowest rank that sends
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    pub min_sender: u32,
+
+    /// Highest rank that sends; by default the last
+    #[arg(long, value_name = "RANK")]
+    pub max_sender: Option<u32>,
+
+    /// Targets in turn, each rank beginning behind itself, instead of uniformly random ones
+    #[arg(long)]
+    pub round_robin: bool,
+
+    /// No rank sends to itself
+    #[arg(long)]
+    pub exclude_self: bool,
 }
 
 /// How an exchange ends.

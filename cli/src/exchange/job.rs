@@ -5,16 +5,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use trihop::route::RouteName;
 use trihop::{Job, Options, Rank, Reduce, Shuffle};
 
 use super::args::{Ending, ExchangeArgs};
 use super::error::{Error, Result};
 use super::ledger::{Ledger, TALLY};
 use super::mailbox::{Inbox, Mailbox};
-use super::payload::{Contents, Identity, NUMBER_MASK, mixed};
+use super::payload::{Contents, mixed};
 use super::report::{Report, Share, Stopwatch};
 use super::stall::{Phase, Pulse, Watch};
-use super::traffic::Targets;
+use super::traffic::{Messages, Targets};
 
 /// Messages between two looks at the progress bar.
 const MESSAGES_PER_TICK: u64 = 4096;
@@ -43,11 +44,12 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         None => seed_of_environment()?,
     };
     let inbox: OnceLock<Arc<Inbox>> = OnceLock::new();
+    let route = options.route;
     let job = Job::start(options)?;
     let seed = agree_on_seed(&job, own_seed)?;
     let (rank, size) = (job.rank().0, job.size());
     let targets = match agree_on_options(&job, &args) {
-        Ok(()) => Targets::new(&args, seed, rank, size),
+        Ok(()) => Targets::new(&args.pattern, seed, rank, size),
         Err(error) => Err(error),
     };
     let targets = match targets {
@@ -79,6 +81,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         job: &job,
         inbox,
         pulse: &pulse,
+        route,
         seed,
     };
     let status = rank.exchange(&shuffle, targets)?;
@@ -134,6 +137,7 @@ struct ThisRank<'a, 'h> {
     job: &'a Job<'h>,
     inbox: &'a Inbox,
     pulse: &'a Pulse,
+    route: RouteName,
     seed: u64,
 }
 
@@ -159,7 +163,14 @@ impl ThisRank<'_, '_> {
         if self.args.dump {
             self.dump(shuffle)?;
         }
-        let report = Report::gather(self.job, self.args, self.seed, share, &shuffle.stats())?;
+        let report = Report::gather(
+            self.job,
+            self.args,
+            self.route,
+            self.seed,
+            share,
+            &shuffle.stats(),
+        )?;
         if report.faults() > 0 {
             self.tell_faults(&report, &texts)?;
             return Ok(1);
@@ -177,13 +188,11 @@ impl ThisRank<'_, '_> {
     }
 
     /// Sends all messages of this rank, and to every rank how many there were for it.
-    fn send(&self, mailbox: &mut Mailbox<'_, '_>, mut targets: Targets) -> Result<Share> {
-        let (args, source) = (self.args, self.job.rank().0);
-        let contents = Contents::new(self.seed);
-        let mut scratch = vec![0; args.size.largest()];
-        let mut numbers = vec![0u64; self.job.size() as usize];
+    fn send(&self, mailbox: &mut Mailbox<'_, '_>, targets: Targets) -> Result<Share> {
+        let (args, contents) = (self.args, Contents::new(self.seed));
+        let mut messages = Messages::new(&contents, &args.size, targets);
         let mut share = Share::default();
-        let bar = self.bar(targets.any());
+        let bar = self.bar(messages.any());
         self.pulse.enter(Phase::Sending);
         for index in 0..args.count {
             // The flush at the end is the last fence.
@@ -192,23 +201,14 @@ impl ThisRank<'_, '_> {
                 mailbox.fence()?;
                 self.pulse.enter(Phase::Sending);
             }
-            if !targets.any() {
+            if !messages.any() {
                 if args.fence_every == 0 {
                     break;
                 }
                 continue;
             }
-            let target = targets.next();
-            let number = &mut numbers[target as usize];
-            let message = Identity {
-                source,
-                target,
-                number: *number,
-            };
-            let bytes = &mut scratch[..args.size.pick(contents.key(message))];
-            contents.write(message, bytes);
-            mailbox.send(target, *number as u32 & NUMBER_MASK, bytes)?;
-            *number += 1;
+            let (target, kind, bytes) = messages.next();
+            mailbox.send(target, kind, bytes)?;
             share.messages += 1;
             share.bytes += bytes.len() as u64;
             share.crossing += u64::from(!self.job.topology().is_local(Rank(target)));
@@ -217,8 +217,8 @@ impl ThisRank<'_, '_> {
                 bar.set_position(index);
             }
         }
-        for (target, number) in numbers.iter().enumerate() {
-            mailbox.send(target as u32, TALLY, &number.to_le_bytes())?;
+        for (target, number) in messages.tallies() {
+            mailbox.send(target, TALLY, &number)?;
         }
         if let Some(bar) = bar {
             bar.finish_and_clear();

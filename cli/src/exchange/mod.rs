@@ -15,5 +15,8 @@ mod report;
 mod stall;
 mod traffic;
 
-pub use args::ExchangeArgs;
+pub use args::{ExchangeArgs, Pattern, Sizes};
 pub use job::run;
+pub use ledger::{Ledger, TALLY};
+pub use payload::Contents;
+pub use traffic::{Messages, Targets};

@@ -1,8 +1,8 @@
-//! Who sends how many messages to whom.
+//! Who sends which messages to whom.
 
-use super::args::{ExchangeArgs, below};
+use super::args::{Pattern, Sizes, below};
 use super::error::{Error, Result};
-use super::payload::mixed;
+use super::payload::{Contents, Identity, NUMBER_MASK, mixed};
 
 /// Targets of one rank's messages, one after the other.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Targets {
     ///
     /// # Errors
     /// [`Error::Usage`], on every rank alike, when the options do not fit the job.
-    pub fn new(args: &ExchangeArgs, seed: u64, rank: u32, size: u32) -> Result<Self> {
+    pub fn new(pattern: &Pattern, seed: u64, rank: u32, size: u32) -> Result<Self> {
         let known = |option: &str, given: u32| match given < size {
             true => Ok(()),
             false => Err(Error::Usage(format!(
@@ -35,20 +35,22 @@ impl Targets {
                 size - 1
             ))),
         };
-        known("--min-sender", args.min_sender)?;
-        args.max_sender.map_or(Ok(()), |max| known("--max-sender", max))?;
-        args.only_to.map_or(Ok(()), |only| known("--only-to", only))?;
-        if args.exclude_self && size == 1 {
+        known("--min-sender", pattern.min_sender)?;
+        pattern
+            .max_sender
+            .map_or(Ok(()), |max| known("--max-sender", max))?;
+        pattern.only_to.map_or(Ok(()), |only| known("--only-to", only))?;
+        if pattern.exclude_self && size == 1 {
             return Err(Error::Usage(
                 "--exclude-self leaves no target in a job of one rank".to_owned(),
             ));
         }
-        let sends = rank >= args.min_sender && args.max_sender.is_none_or(|max| rank <= max);
-        let choice = match args.only_to {
+        let sends = rank >= pattern.min_sender && pattern.max_sender.is_none_or(|max| rank <= max);
+        let choice = match pattern.only_to {
             _ if !sends => Choice::Nobody,
-            Some(only) if args.exclude_self && only == rank => Choice::Nobody,
+            Some(only) if pattern.exclude_self && only == rank => Choice::Nobody,
             Some(only) => Choice::One(only),
-            None if args.round_robin => Choice::Turns(rank),
+            None if pattern.round_robin => Choice::Turns(rank),
             None => Choice::Random,
         };
         let state = mixed(seed ^ mixed(u64::from(rank) + 1));
@@ -56,7 +58,7 @@ impl Targets {
             choice,
             rank,
             size,
-            exclude_self: args.exclude_self,
+            exclude_self: pattern.exclude_self,
             state,
         })
     }
@@ -88,6 +90,56 @@ impl Targets {
     }
 }
 
+/// The messages of one rank, one after the other.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    contents: &'a Contents,
+    sizes: &'a Sizes,
+    targets: Targets,
+    /// Messages so far, by target.
+    numbers: Vec<u64>,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Messages<'a> {
+    /// Messages for these targets.
+    pub fn new(contents: &'a Contents, sizes: &'a Sizes, targets: Targets) -> Self {
+        Self {
+            contents,
+            sizes,
+            numbers: vec![0; targets.size as usize],
+            scratch: vec![0; sizes.largest()],
+            targets,
+        }
+    }
+
+    /// Whether this rank sends at all.
+    pub fn any(&self) -> bool {
+        self.targets.any()
+    }
+
+    /// Target, kind and bytes of the next message.
+    pub fn next(&mut self) -> (u32, u32, &[u8]) {
+        let target = self.targets.next();
+        let number = &mut self.numbers[target as usize];
+        let message = Identity {
+            source: self.targets.rank,
+            target,
+            number: *number,
+        };
+        *number += 1;
+        let bytes = &mut self.scratch[..self.sizes.pick(self.contents.key(message))];
+        self.contents.write(message, bytes);
+        (target, message.number as u32 & NUMBER_MASK, bytes)
+    }
+
+    /// How many messages there were for each rank: what its last message, of the kind [`TALLY`](super::ledger::TALLY),
+    /// tells it.
+    pub fn tallies(&self) -> impl Iterator<Item = (u32, [u8; 8])> {
+        (0..).zip(self.numbers.iter().map(|number| number.to_le_bytes()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,12 +148,12 @@ mod tests {
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        args: ExchangeArgs,
+        pattern: Pattern,
     }
 
     fn targets(line: &str, rank: u32, size: u32) -> Result<Targets> {
         let words = std::iter::once("exchange").chain(line.split_whitespace());
-        Targets::new(&Cli::try_parse_from(words).unwrap().args, 5, rank, size)
+        Targets::new(&Cli::try_parse_from(words).unwrap().pattern, 5, rank, size)
     }
 
     fn first(line: &str, rank: u32, size: u32, count: usize) -> Vec<u32> {

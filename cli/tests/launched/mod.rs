@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -10,11 +11,25 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// After this time a test is taken for hanging.
-const WATCHDOG: Duration = Duration::from_secs(120);
+const WATCHDOG: Duration = Duration::from_secs(240);
+
+/// A process of a group of its own, which is ended with it when the test is given up.
+struct Watched(Child);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            if let Some(group) = rustix::process::Pid::from_raw(self.0.id() as i32) {
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            }
+            let _ = self.0.wait();
+        }
+    }
+}
 
 /// A started command.
 pub struct Launched {
-    child: Child,
+    child: Watched,
     stdin: Option<ChildStdin>,
     stdout: Option<BufReader<ChildStdout>>,
     lines: Vec<String>,
@@ -31,6 +46,13 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Itself, when the command did what it should.
+    #[track_caller]
+    pub fn succeeded(self) -> Self {
+        assert_eq!(self.status, 0, "{}\n{}", self.stdout, self.stderr);
+        self
+    }
+
     pub fn sorted_lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.stdout.lines().map(str::to_owned).collect();
         lines.sort();
@@ -56,7 +78,8 @@ impl Launched {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stderr(Stdio::piped())
+            .process_group(0);
         let mut child = command
             .spawn()
             .unwrap_or_else(|e| panic!("starting {command:?}: {e}"));
@@ -70,8 +93,13 @@ impl Launched {
                 let _ = stderr.read_to_end(&mut text);
                 String::from_utf8_lossy(&text).into_owned()
             }),
-            child,
+            child: Watched(child),
         }
+    }
+
+    /// Whether it has not ended yet.
+    pub fn runs(&mut self) -> bool {
+        self.child.0.try_wait().unwrap().is_none()
     }
 
     pub fn stdin(&mut self) -> &mut ChildStdin {
@@ -105,7 +133,7 @@ impl Launched {
 
     pub fn signal(&self, signal: i32) {
         // SAFETY: a system call on integers; the child is not reaped yet, so the id is its own.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+        assert_eq!(unsafe { libc::kill(self.child.0.id() as i32, signal) }, 0);
     }
 
     /// Waits for the end, and for the end of the output.
@@ -121,12 +149,11 @@ impl Launched {
         });
         let start = Instant::now();
         let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some(status) = self.child.0.try_wait().unwrap() {
                 break status;
             }
             if start.elapsed() > WATCHDOG {
-                self.child.kill().unwrap();
-                self.child.wait().unwrap();
+                drop(self.child);
                 panic!(
                     "still running after {WATCHDOG:?}; stderr: {}",
                     self.stderr.join().unwrap()
@@ -142,6 +169,11 @@ impl Launched {
             stderr: self.stderr.join().unwrap(),
         }
     }
+}
+
+/// Runs a command to its end, with nothing to read.
+pub fn run(command: Command) -> Ended {
+    Launched::start(command).wait()
 }
 
 /// Waits for a condition that must come true.

@@ -1,14 +1,14 @@
 //! What goes wrong is told by file and line, on every rank, and leaves nothing behind.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::start::{Watched, launched, leftovers, partition, run, write};
+use super::launched::{Launched, run};
+use super::start::{job, leftovers, partition, write};
 
 /// Bad input: name and content of the file that is at fault, further options, and what the message says.
 fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
@@ -107,7 +107,7 @@ fn bad_input_is_told_by_file_and_line_and_leaves_nothing() {
             let mut command = partition(ranks, nodes);
             command.args(&options).arg("--out").arg(&out).arg(&file);
             let done = run(command);
-            assert!(!done.status.success(), "{name}: {}", done.stdout);
+            assert!(done.status != 0, "{name}: {}", done.stdout);
             for text in &expected {
                 assert!(
                     done.stderr.contains(text.as_str()),
@@ -146,7 +146,7 @@ fn the_file_at_fault_is_named_among_many() {
             .arg(&good);
         let done = run(command);
         assert!(
-            !done.status.success() && done.stderr.contains(expected),
+            done.status != 0 && done.stderr.contains(expected),
             "{expected:?} is not in {}",
             done.stderr
         );
@@ -164,7 +164,7 @@ fn every_rank_ends_with_the_bad_status() {
         "bad.csv",
         format!("k\n{}", "1\n".repeat(4000) + "1,2\n"),
     );
-    let mut command = launched(4, 2, "sh");
+    let mut command = job(4, 2, "sh");
     let script = "\"$0\" partition --by k --out \"$1/out\" \"$1/bad.csv\"; echo $? > \"$1/statuses/$$\"";
     command
         .args(["-c", script, env!("CARGO_BIN_EXE_trihop")])
@@ -205,7 +205,7 @@ fn a_record_above_the_longest_message_is_told() {
         .arg(&out)
         .arg(&file);
     let done = run(command);
-    assert!(!done.status.success());
+    assert!(done.status != 0);
     assert!(
         done.stderr.contains("large.csv:3:") && done.stderr.contains("TRIHOP_MAX_MESSAGE_BYTES"),
         "{}",
@@ -245,7 +245,7 @@ fn a_full_disk_is_told_and_leaves_nothing() {
         let mut command = partition(ranks, nodes);
         command.args(["--by", "k", "--out"]).arg(&out).arg(&file);
         let done = run(command);
-        assert!(!done.status.success());
+        assert!(done.status != 0);
         assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
         let named = done.stderr.lines().any(|line| {
             line.split_once("part-")
@@ -277,7 +277,7 @@ fn bad_options_are_refused_before_anything_is_touched() {
             command.args(["--by", "k"]);
         }
         let done = run(command);
-        assert_eq!(done.status.code(), Some(2), "{}", done.stderr);
+        assert_eq!(done.status, 2, "{}", done.stderr);
         assert!(
             done.stderr.contains(expected),
             "{expected:?} is not in {}",
@@ -294,23 +294,12 @@ fn a_signal_removes_the_temporary_file() {
     let out = dir.path().join("out");
     let mut command = partition(1, 1);
     command.args(["--by", "1", "--out"]).arg(&out).arg(&file);
-    let mut child = Watched(
-        command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .unwrap(),
-    );
+    let mut job = Launched::start(command);
     while leftovers(&out).is_empty() {
-        assert!(
-            child.0.try_wait().unwrap().is_none(),
-            "it ended before it began to write"
-        );
+        assert!(job.runs(), "it ended before it began to write");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let pid = rustix::process::Pid::from_raw(child.0.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(!child.0.wait().unwrap().success());
+    job.signal(libc::SIGTERM);
+    assert_ne!(job.wait().status, 0);
     assert_eq!(leftovers(&out), Vec::<String>::new());
 }

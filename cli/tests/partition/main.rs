@@ -2,6 +2,8 @@
 
 mod bad;
 mod inputs;
+#[path = "../launched/mod.rs"]
+mod launched;
 mod reference;
 mod start;
 
@@ -12,8 +14,9 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use inputs::tricky_tables;
+use launched::run;
 use reference::{CSV, Kind, check};
-use start::{leftovers, partition, run, write};
+use start::{leftovers, partition, write};
 
 /// Ranks and nodes; a job of one rank runs without launcher.
 const SHAPES: [(u32, u32); 7] = [(1, 1), (2, 1), (3, 1), (4, 2), (3, 3), (4, 4), (8, 2)];
@@ -163,7 +166,7 @@ fn old_partitions_are_replaced_only_by_force() {
     };
     start(4, &[]).succeeded();
     let refused = start(2, &[]);
-    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert_eq!(refused.status, 2, "{}", refused.stderr);
     assert!(
         refused.stderr.contains("already holds") && refused.stderr.contains("--force"),
         "{}",
@@ -173,7 +176,7 @@ fn old_partitions_are_replaced_only_by_force() {
     start(2, &["--force"]).succeeded();
     check(&out, std::slice::from_ref(&file), CSV, 0, 2);
     fs::write(&file, "k,v\n1\n").unwrap();
-    assert_eq!(start(2, &["--force"]).status.code(), Some(1));
+    assert_eq!(start(2, &["--force"]).status, 1);
     assert_eq!(leftovers(&out).len(), 3, "a failed job leaves the old partitions");
 }
 

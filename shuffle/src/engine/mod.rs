@@ -35,9 +35,12 @@ pub(crate) enum LaneClass {
     Relay = 1,
 }
 
+/// Lanes that each local rank writes in an inbox: one per class.
+pub(crate) const LANES_PER_RANK: u32 = 2;
+
 /// Lane of an inbox that the local rank `producer` writes in this class.
 pub(crate) fn lane_of(producer: u32, class: LaneClass) -> u32 {
-    2 * producer + class as u32
+    LANES_PER_RANK * producer + class as u32
 }
 
 /// Frames that one lane may move per round, so that no lane starves the others.
@@ -230,7 +233,7 @@ impl<'h> Core<'h> {
         lane: u32,
         at: Place,
     ) -> std::result::Result<(bool, bool), String> {
-        let consumer = inbound.inbox.lane(lane);
+        let mut consumer = inbound.inbox.lane(lane);
         let mut moved = 0;
         let empty = loop {
             if moved == FRAMES_PER_ROUND {
@@ -546,10 +549,10 @@ impl<'h> Core<'h> {
     pub(crate) fn marks(&self) -> DeliveryMarks {
         let mut inbound = self.inbound.borrow_mut();
         let lanes = inbound.listed.len() as u32;
-        let capacity = u64::from(inbound.inbox.layout().lane_bytes());
+        let in_use = inbound.inbox.layout().max_in_use_bytes() as u64;
         let drained = inbound.drained.clone();
         let consumed = (0..lanes)
-            .map(|lane| inbound.inbox.lane(lane).consumed() + capacity)
+            .map(|lane| inbound.inbox.lane(lane).consumed() + in_use)
             .collect();
         let links = inbound.links.as_mut();
         let arrived = links.map_or(Vec::new(), |l| {

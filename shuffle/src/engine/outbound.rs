@@ -128,6 +128,8 @@ impl Large {
 pub(crate) struct Outbound {
     pub queues: Queues,
     pub runs: RunTable,
+    /// Longest record that is gathered in runs: of which two at least fit one.
+    gathered_bytes: usize,
     pub spill: Spill,
     large: Option<Large>,
     /// For the rest of the next long record.
@@ -161,14 +163,11 @@ impl Outbound {
         frame_bytes: usize,
         options: &StreamOptions,
     ) -> Self {
-        let run_bytes = options
-            .run_bytes
-            .max(RUN_HEADER_BYTES + align8(item_bytes))
-            .min(frame_bytes)
-            & !7;
+        let run_bytes = options.run_bytes.min(frame_bytes) & !7;
         Self {
             queues,
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
+            gathered_bytes: (run_bytes - RUN_HEADER_BYTES) / 2,
             spill: Spill::new(options.spill_bytes),
             large: None,
             spare: Spare::new(SPARE_BYTES),
@@ -211,8 +210,7 @@ impl Outbound {
     pub fn try_send(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(target, payload.len())?;
         if !self.spill.is_empty() {
-            self.would_block += 1;
-            return Err(Error::WouldBlock);
+            return self.refused();
         }
         self.accept(target, kind, payload)
     }
@@ -235,6 +233,7 @@ impl Outbound {
         if self.spill.is_empty()
             && target.0 < self.size
             && !self.closed
+            && item.len() <= self.gathered_bytes
             && let Ok(space) = self.runs.push(target.0, item.len())
         {
             space.copy_from_slice(item);
@@ -249,8 +248,7 @@ impl Outbound {
     fn try_push_slow(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         self.check(target, item.len())?;
         if !self.spill.is_empty() {
-            self.would_block += 1;
-            return Err(Error::WouldBlock);
+            return self.refused();
         }
         self.accept_item(target, item)
     }
@@ -271,14 +269,18 @@ impl Outbound {
         if self.spill.push(target.0, kind, payload) {
             Ok(())
         } else {
-            self.would_block += 1;
-            Err(Error::WouldBlock)
+            self.refused()
         }
     }
 
     fn accept_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        let space = self.space_in_run(target, item.len())?;
-        space.copy_from_slice(item);
+        if item.len() <= self.gathered_bytes {
+            self.space_in_run(target, item.len())?.copy_from_slice(item);
+        } else {
+            self.make_way(target)?;
+            // Items fit a frame: `Endpoint::prepare` saw to that.
+            self.push_alone(target, item.len(), |space| space.copy_from_slice(item))?;
+        }
         self.sent += 1;
         self.sent_bytes += item.len() as u64;
         self.pushed = true;
@@ -287,11 +289,15 @@ impl Outbound {
 
     fn accept(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         let bytes = RECORD_HEADER_BYTES + align8(payload.len());
-        if bytes <= self.runs.capacity() {
-            let space = self.space_in_run(target, bytes)?;
-            write_record(space, kind, payload);
+        if bytes <= self.gathered_bytes {
+            write_record(self.space_in_run(target, bytes)?, kind, payload);
         } else {
-            self.accept_alone(target, kind, payload, bytes)?;
+            self.make_way(target)?;
+            if RUN_HEADER_BYTES + bytes <= self.frame_bytes {
+                self.push_alone(target, bytes, |space| write_record(space, kind, payload))?;
+            } else {
+                self.accept_in_fragments(target, kind, payload)?;
+            }
         }
         self.sent += 1;
         self.sent_bytes += payload.len() as u64;
@@ -302,58 +308,63 @@ impl Outbound {
     /// Space in the open run of `target`; a run that is in the way leaves first.
     fn space_in_run(&mut self, target: Rank, bytes: usize) -> Result<&mut [u8]> {
         if self.large.is_some() && !self.continue_large() {
-            self.would_block += 1;
-            return Err(Error::WouldBlock);
+            return self.refused();
         }
-        // Asked twice, since the borrow checker does not see that the first answer ends in the error case.
-        if let Err(slot) = self.runs.push(target.0, bytes).map(|_| ()) {
+        // `last_pushed`, since the borrow checker does not see that a refused push holds nothing.
+        while let Err(slot) = self.runs.push(target.0, bytes).map(|_| ()) {
             if !self.emit(slot) {
-                self.would_block += 1;
-                return Err(Error::WouldBlock);
+                return self.refused();
             }
-            return Ok(self.runs.push(target.0, bytes).expect("the slot is empty now"));
         }
         Ok(self.runs.last_pushed(target.0, bytes))
     }
 
-    /// A record that does not fit a run: a frame of its own, or fragments.
-    fn accept_alone(&mut self, target: Rank, kind: u32, payload: &[u8], bytes: usize) -> Result<()> {
-        let refused = |this: &mut Self| {
-            this.would_block += 1;
-            Err(Error::WouldBlock)
-        };
+    fn refused<T>(&mut self) -> Result<T> {
+        self.would_block += 1;
+        Err(Error::WouldBlock)
+    }
+
+    /// Lets leave what must leave before a record for `target` that is not gathered.
+    fn make_way(&mut self, target: Rank) -> Result<()> {
         if self.large.is_some() && !self.continue_large() {
-            return refused(self);
+            return self.refused();
         }
-        if let Some(slot) = self.runs.open_run_of(target.0)
-            && !self.emit(slot)
+        match self.runs.open_run_of(target.0) {
+            Some(slot) if !self.emit(slot) => self.refused(),
+            _ => Ok(()),
+        }
+    }
+
+    /// A run of one record of `bytes`, which `write` fills in place: gathering it would only copy it once more.
+    fn push_alone(&mut self, target: Rank, bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<()> {
+        let frame_bytes = RUN_HEADER_BYTES + align8(bytes);
+        let header = RunHeader {
+            target: target.0,
+            source: self.rank,
+            count: 1,
+            flags: 0,
+        };
+        let write = |space: &mut [u8]| {
+            header.write(frame_bytes, space);
+            let (record, padding) = space[RUN_HEADER_BYTES..].split_at_mut(bytes);
+            write(record);
+            padding.fill(0);
+        };
+        let feeder = Feeder::APPLICATION;
+        match self
+            .queues
+            .push_with(Place::Source, target, frame_bytes, 0, feeder, write)
         {
-            return refused(self);
+            Some(true) => Ok(()),
+            _ => self.refused(),
         }
-        let frame_bytes = RUN_HEADER_BYTES + bytes;
-        if frame_bytes <= self.frame_bytes {
-            let header = RunHeader {
-                target: target.0,
-                source: self.rank,
-                count: 1,
-                flags: 0,
-            };
-            let write = |space: &mut [u8]| {
-                header.write(frame_bytes, space);
-                write_record(&mut space[RUN_HEADER_BYTES..], kind, payload);
-            };
-            let pushed =
-                self.queues
-                    .push_with(Place::Source, target, frame_bytes, 0, Feeder::APPLICATION, write);
-            return if pushed == Some(true) {
-                Ok(())
-            } else {
-                refused(self)
-            };
-        }
+    }
+
+    /// A record that is longer than a frame.
+    fn accept_in_fragments(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         let done = self.push_fragments(target, kind, payload.len(), 0, payload);
         if done == 0 {
-            return refused(self);
+            return self.refused();
         }
         if done < payload.len() {
             let mut rest = self.spare.take(payload.len() - done);

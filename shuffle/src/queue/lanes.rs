@@ -12,7 +12,7 @@ use super::on_demand::OnDemand;
 /// Where the inboxes of a node's ranks are, by local rank.
 pub(crate) struct Neighbours {
     pub segments: Vec<Arc<Segment>>,
-    pub bells: Rc<[Arc<Bell>]>,
+    pub bells: Arc<[Arc<Bell>]>,
     pub layout: InboxLayout,
 }
 

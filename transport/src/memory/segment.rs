@@ -1,8 +1,10 @@
-//! Shared, sealed, anonymous segments: memory that two processes map, and that vanishes with the last of them.
+//! Shared, sealed, anonymous segments: memory that two processes map, and that vanishes with the last of them. And private
+//! ones, for ranks that live in one process.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -14,26 +16,33 @@ use crate::memory::hugepage::{self, PageKind};
 /// Seals that every segment carries: its size is fixed for good, so that no peer can make our accesses fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A shared mapping of an anonymous file. Cheap to create and lazily touched, except on hugetlb pages.
+#[path = "segment_private.rs"]
+mod private;
+
+/// A shared mapping of an anonymous file, cheap to create and lazily touched, except on hugetlb pages; or a range of
+/// private memory.
 ///
 /// A forked child does not inherit the mapping; descriptors close on exec.
 pub struct Segment {
-    memory: ManuallyDrop<Memory>,
+    first: NonNull<u8>,
+    bytes: usize,
+    backing: ManuallyDrop<Backing>,
     pages: PageKind,
     owner_process: u32,
 }
 
-enum Memory {
+/// What keeps the memory.
+enum Backing {
     Shared {
-        map: MmapRaw,
+        _map: MmapRaw,
         file: OwnedFd,
+    },
+    Private {
+        _range: private::Range,
     },
     /// Ordinary heap memory, for Miri, which cannot map files.
     #[cfg(test)]
-    Heap {
-        units: *mut u64,
-        bytes: usize,
-    },
+    Heap,
 }
 
 // SAFETY: the mapping stays where it is until drop, whichever thread holds it; whoever reads or writes it through
@@ -154,29 +163,47 @@ impl Segment {
             // A hint: kernels without transparent hugepages in shared memory refuse it, and nothing is lost.
             let _ = map.advise(Advice::HugePage);
         }
-        Ok(Arc::new(Self {
-            memory: ManuallyDrop::new(Memory::Shared { map, file }),
+        let first = NonNull::new(map.as_mut_ptr()).expect("no mapping begins at address 0");
+        Ok(Self::over(
+            first,
+            bytes,
+            Backing::Shared { _map: map, file },
+            pages,
+        ))
+    }
+
+    fn over(first: NonNull<u8>, bytes: usize, backing: Backing, pages: PageKind) -> Arc<Self> {
+        Arc::new(Self {
+            first,
+            bytes,
+            backing: ManuallyDrop::new(backing),
             pages,
             owner_process: std::process::id(),
-        }))
+        })
+    }
+
+    /// Creates a zeroed segment for this process alone, rounded up to whole pages: ordinary ones, each touched on first
+    /// use. It takes no descriptor and no mapping of its own, so that a process may have hundreds of thousands; the pages
+    /// are given back when it is dropped, the address space is kept for the next one of its size.
+    ///
+    /// # Errors
+    /// When address space runs out.
+    pub fn private(bytes: usize) -> Result<Arc<Self>> {
+        let range = private::Range::new(bytes)?;
+        let (first, bytes) = (range.first(), range.bytes());
+        let backing = Backing::Private { _range: range };
+        Ok(Self::over(first, bytes, backing, PageKind::Ordinary))
     }
 
     /// First byte. The mapping is page aligned and stays until the segment is dropped.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
-        match &*self.memory {
-            Memory::Shared { map, .. } => map.as_mut_ptr(),
-            #[cfg(test)]
-            Memory::Heap { units, .. } => units.cast(),
-        }
+        self.first.as_ptr()
     }
 
     /// Length in bytes: what was asked for, rounded up to whole pages.
     pub fn len(&self) -> usize {
-        match &*self.memory {
-            Memory::Shared { map, .. } => map.len(),
-            #[cfg(test)]
-            Memory::Heap { bytes, .. } => *bytes,
-        }
+        self.bytes
     }
 
     /// Whether the segment is empty (it never is).
@@ -191,13 +218,15 @@ impl Segment {
 
     /// Descriptor to pass to another process.
     ///
-    /// # Panics
-    /// Never outside of this crate's own tests, where segments exist that have none.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        match &*self.memory {
-            Memory::Shared { file, .. } => file.as_fd(),
-            #[cfg(test)]
-            Memory::Heap { .. } => panic!("a heap segment has no descriptor"),
+    /// # Errors
+    /// When the segment is private.
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        match &*self.backing {
+            Backing::Shared { file, .. } => Ok(file.as_fd()),
+            _ => Err(Error::config(
+                "segment",
+                "a private segment has no descriptor; share one that `Segment::create` made",
+            )),
         }
     }
 
@@ -212,13 +241,8 @@ impl Segment {
         let bytes = bytes.next_multiple_of(4096);
         let layout = std::alloc::Layout::from_size_align(bytes, 4096).expect("a layout of whole pages");
         // SAFETY: `layout` has a size above zero.
-        let units = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<u64>();
-        assert!(!units.is_null(), "out of memory");
-        Arc::new(Self {
-            memory: ManuallyDrop::new(Memory::Heap { units, bytes }),
-            pages: PageKind::Ordinary,
-            owner_process: std::process::id(),
-        })
+        let first = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
+        Self::over(first, bytes, Backing::Heap, PageKind::Ordinary)
     }
 }
 
@@ -229,13 +253,14 @@ impl Drop for Segment {
             return;
         }
         #[cfg(test)]
-        if let Memory::Heap { units, bytes } = &*self.memory {
-            let layout = std::alloc::Layout::from_size_align(*bytes, 4096).expect("a layout of whole pages");
-            // SAFETY: `on_heap` allocated `units` with this very layout, and nobody else frees it.
-            unsafe { std::alloc::dealloc(units.cast(), layout) };
+        if let Backing::Heap = *self.backing {
+            let layout =
+                std::alloc::Layout::from_size_align(self.bytes, 4096).expect("a layout of whole pages");
+            // SAFETY: `on_heap` allocated these bytes with this very layout, and nobody else frees them.
+            unsafe { std::alloc::dealloc(self.as_ptr(), layout) };
         }
         // SAFETY: this is the only drop of the field, and nothing uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.memory) };
+        unsafe { ManuallyDrop::drop(&mut self.backing) };
     }
 }
 

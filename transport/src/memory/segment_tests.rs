@@ -2,7 +2,8 @@ use super::*;
 use std::io::Write;
 
 fn again(segment: &Segment) -> OwnedFd {
-    segment.descriptor().try_clone_to_owned().expect("a descriptor")
+    let descriptor = segment.descriptor().expect("a shared segment");
+    descriptor.try_clone_to_owned().expect("a descriptor")
 }
 
 /// One byte of a segment that only this test knows.
@@ -36,11 +37,11 @@ fn the_size_is_sealed() {
     let segment = Segment::create(8192).unwrap();
     for bytes in [4096, 16384] {
         assert_eq!(
-            rustix::fs::ftruncate(segment.descriptor(), bytes),
+            rustix::fs::ftruncate(segment.descriptor().unwrap(), bytes),
             Err(rustix::io::Errno::PERM)
         );
     }
-    let seal = rustix::fs::fcntl_add_seals(segment.descriptor(), SealFlags::WRITE);
+    let seal = rustix::fs::fcntl_add_seals(segment.descriptor().unwrap(), SealFlags::WRITE);
     assert_eq!(seal, Err(rustix::io::Errno::PERM));
 }
 
@@ -73,7 +74,7 @@ fn another_size_than_announced_is_refused() {
 #[test]
 fn neither_exec_nor_fork_inherits_a_segment() {
     let segment = Segment::create(4096).unwrap();
-    let flags = rustix::io::fcntl_getfd(segment.descriptor()).unwrap();
+    let flags = rustix::io::fcntl_getfd(segment.descriptor().unwrap()).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
     // The mapping's flags in /proc: `dc` is "do not copy on fork".
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -87,4 +88,52 @@ fn neither_exec_nor_fork_inherits_a_segment() {
         return;
     };
     assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
+}
+
+/// Mappings of this process.
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc/self/maps is readable");
+    maps.lines().count()
+}
+
+#[test]
+fn many_private_segments_need_no_mappings_of_their_own() {
+    const BYTES: usize = 72 << 10;
+    let before = mappings();
+    let segments: Vec<_> = (0..100_000).map(|_| Segment::private(BYTES).unwrap()).collect();
+    // 7 GB of address space; other tests map something meanwhile.
+    assert!(mappings() < before + 1000, "{} mappings", mappings());
+    let mut places: Vec<_> = segments.iter().map(|s| s.as_ptr() as usize).collect();
+    places.sort_unstable();
+    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= BYTES));
+    assert!(places.iter().all(|place| place.is_multiple_of(4096)));
+    assert!(
+        segments
+            .iter()
+            .all(|s| s.len() == BYTES && s.page_kind() == PageKind::Ordinary)
+    );
+    assert!(segments[0].descriptor().is_err());
+}
+
+#[test]
+fn a_private_segment_is_zeroed_whoever_had_the_memory_before() {
+    // A size that no other test uses, so that the second segment lies where the first one was.
+    let bytes = 23 * 4096;
+    let first = Segment::private(bytes).unwrap();
+    let place = first.as_ptr();
+    for page in 0..23 {
+        // SAFETY: the byte is inside the segment, and no other thread knows it.
+        unsafe { byte(&first, page * 4096 + page).write(1) };
+    }
+    drop(first);
+    let second = Segment::private(bytes).unwrap();
+    assert_eq!(second.as_ptr(), place, "the address space is used again");
+    for page in 0..23 {
+        // SAFETY: as above.
+        assert_eq!(unsafe { byte(&second, page * 4096 + page).read() }, 0);
+    }
+    // Longer than one reservation.
+    let large = Segment::private(3 << 30).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { byte(&large, (3 << 30) - 1).read() }, 0);
 }

@@ -33,7 +33,7 @@ impl Parker {
     /// A parker that is woken by `doorbell`.
     ///
     /// # Errors
-    /// When descriptors run out.
+    /// When descriptors run out, or the doorbell is private.
     pub fn new(doorbell: &Doorbell) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| {
             Error::system(
@@ -45,7 +45,7 @@ impl Parker {
             epoll,
             events: Vec::with_capacity(EVENTS),
         };
-        parker.add(doorbell.descriptor(), DOORBELL, epoll::EventFlags::IN)?;
+        parker.add(doorbell.descriptor()?, DOORBELL, epoll::EventFlags::IN)?;
         Ok(parker)
     }
 
@@ -89,7 +89,7 @@ impl Parker {
     /// `stay_awake` looks at everything that rings this doorbell: active lanes, room in lanes that space is wanted in.
     ///
     /// # Errors
-    /// When the operating system refuses to wait.
+    /// When the operating system refuses to wait, or the doorbell is private.
     pub fn park(
         &mut self,
         doorbell: &Doorbell,
@@ -97,6 +97,7 @@ impl Parker {
         stay_awake: impl FnOnce() -> bool,
         woken: &mut Vec<u64>,
     ) -> Result<()> {
+        doorbell.descriptor()?; // nothing would end a sleep on a private one
         doorbell.announce_sleep();
         if stay_awake() {
             doorbell.awake();

@@ -81,17 +81,17 @@ fn another_thread_wakes_a_sleeper() {
 fn watched_descriptors_report_their_marks() {
     let (doorbell, mut parker) = new();
     let (first, second) = (Doorbell::create().unwrap(), Doorbell::create().unwrap());
-    parker.watch(first.descriptor(), 1).unwrap();
-    parker.watch(second.descriptor(), 2).unwrap();
-    assert!(parker.watch(second.descriptor(), 3).is_err());
-    assert!(parker.watch(second.descriptor(), u64::MAX).is_err());
+    parker.watch(first.descriptor().unwrap(), 1).unwrap();
+    parker.watch(second.descriptor().unwrap(), 2).unwrap();
+    assert!(parker.watch(second.descriptor().unwrap(), 3).is_err());
+    assert!(parker.watch(second.descriptor().unwrap(), u64::MAX).is_err());
     second.announce_sleep();
     second.bell().ring();
     assert_eq!(park(&mut parker, &doorbell), [2]);
     assert_eq!(park(&mut parker, &doorbell), [2], "it is still readable");
     second.drain();
-    parker.unwatch(second.descriptor()).unwrap();
-    assert!(parker.unwatch(second.descriptor()).is_err());
+    parker.unwatch(second.descriptor().unwrap()).unwrap();
+    assert!(parker.unwatch(second.descriptor().unwrap()).is_err());
     first.announce_sleep();
     first.bell().ring();
     assert_eq!(park(&mut parker, &doorbell), [1]);
@@ -100,10 +100,15 @@ fn watched_descriptors_report_their_marks() {
 #[test]
 fn a_bell_from_descriptors_wakes_as_well() {
     let (doorbell, mut parker) = new();
-    let segment = doorbell.segment();
-    let again = segment.descriptor().try_clone_to_owned().unwrap();
+    let segment = doorbell.segment().unwrap();
+    let again = segment.descriptor().unwrap().try_clone_to_owned().unwrap();
     let attached = crate::memory::segment::Segment::attach(again, 8).unwrap();
-    let eventfd = doorbell.descriptor().as_fd().try_clone_to_owned().unwrap();
+    let eventfd = doorbell
+        .descriptor()
+        .unwrap()
+        .as_fd()
+        .try_clone_to_owned()
+        .unwrap();
     let bell = crate::ring::Bell::attach(attached, eventfd).unwrap();
     let ringer = Arc::clone(&bell);
     let ring = || {
@@ -114,8 +119,24 @@ fn a_bell_from_descriptors_wakes_as_well() {
     parker.park(&doorbell, WATCHDOG, ring, &mut Vec::new()).unwrap();
     let mut count = [0; 8];
     assert_eq!(
-        rustix::io::read(doorbell.descriptor(), &mut count),
+        rustix::io::read(doorbell.descriptor().unwrap(), &mut count),
         Err(Errno::AGAIN),
         "the eventfd was drained"
     );
+}
+
+#[test]
+fn nobody_sleeps_on_a_private_doorbell() {
+    let (_, mut parker) = new();
+    let private = Doorbell::private();
+    let text = Parker::new(&private).unwrap_err().to_string();
+    assert!(text.contains("Doorbell::create"), "{text}");
+    assert!(private.segment().is_err());
+    let asked = std::cell::Cell::new(false);
+    let refused = parker.park(&private, WATCHDOG, || !asked.replace(true), &mut Vec::new());
+    assert!(refused.is_err() && !asked.get());
+    // Whoever rings it finds nobody asleep, or wakes nobody.
+    private.announce_sleep();
+    private.bell().ring();
+    private.drain();
 }

@@ -55,14 +55,22 @@ pub fn awake<W: Word>(word: &W) {
 }
 
 /// What wakes a certain sleeper: its word and its eventfd, shared by all who may wake it.
-pub struct Bell {
-    segment: Arc<Segment>,
-    eventfd: OwnedFd,
+pub struct Bell(Place);
+
+/// Where a bell's word lives.
+enum Place {
+    /// In memory that processes share, beside what wakes a sleeper there.
+    Shared { segment: Arc<Segment>, eventfd: OwnedFd },
+    /// Here, for somebody who never sleeps.
+    Private { word: MappedU64 },
 }
 
 impl fmt::Debug for Bell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bell({:?})", self.eventfd)
+        match &self.0 {
+            Place::Shared { eventfd, .. } => write!(f, "Bell({eventfd:?})"),
+            Place::Private { .. } => f.write_str("Bell(private)"),
+        }
     }
 }
 
@@ -75,21 +83,7 @@ impl Bell {
         // A peer that fills the counter must not be able to block us.
         rustix::io::ioctl_fionbio(&eventfd, true)
             .map_err(|e| Error::system("making a peer's doorbell non-blocking", e))?;
-        Ok(Arc::new(Self { segment, eventfd }))
-    }
-
-    /// A bell of nobody, on the heap, for Miri.
-    #[cfg(test)]
-    pub(crate) fn on_heap() -> Arc<Self> {
-        // SAFETY: the call has no preconditions.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        assert!(fd >= 0, "out of descriptors");
-        // SAFETY: the descriptor was made just now and is owned by nobody else.
-        let eventfd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
-        Arc::new(Self {
-            segment: Segment::on_heap(8),
-            eventfd,
-        })
+        Ok(Arc::new(Self(Place::Shared { segment, eventfd })))
     }
 
     /// Wakes the sleeper if it sleeps; about 5 ns if it does not, a system call if it does.
@@ -105,16 +99,21 @@ impl Sleeper for Bell {
 
     #[inline]
     fn word(&self) -> &MappedU64 {
-        // SAFETY: a segment has at least one page, is page aligned and lives as long as `self`; its first eight bytes
-        // are used as this word only, by everybody.
-        unsafe { &*self.segment.as_ptr().cast::<MappedU64>() }
+        match &self.0 {
+            // SAFETY: a segment has at least one page, is page aligned and lives as long as `self`; its first eight bytes
+            // are used as this word only, by everybody.
+            Place::Shared { segment, .. } => unsafe { &*segment.as_ptr().cast::<MappedU64>() },
+            Place::Private { word } => word,
+        }
     }
 
     #[cold]
     fn signal(&self) {
         // EAGAIN: the counter is full, so the sleeper is woken anyway. Other errors would mean that the descriptor is no
         // eventfd; the sleeper then still wakes at its time limit.
-        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+        if let Place::Shared { eventfd, .. } = &self.0 {
+            let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+        }
     }
 }
 
@@ -134,18 +133,42 @@ impl Doorbell {
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::system("creating an eventfd (raise `ulimit -n` if it is EMFILE)", e))?;
         Ok(Self {
-            bell: Arc::new(Bell { segment, eventfd }),
+            bell: Arc::new(Bell(Place::Shared { segment, eventfd })),
         })
     }
 
+    /// A doorbell for somebody who never sleeps, among ranks of one process: it takes no descriptor and no page.
+    pub fn private() -> Self {
+        let word = MappedU64::new(AWAKE);
+        Self {
+            bell: Arc::new(Bell(Place::Private { word })),
+        }
+    }
+
+    fn shared(&self) -> Result<(&Arc<Segment>, &OwnedFd)> {
+        match &self.bell.0 {
+            Place::Shared { segment, eventfd } => Ok((segment, eventfd)),
+            Place::Private { .. } => Err(Error::config(
+                "doorbell",
+                "a private doorbell can neither be shared with a process nor slept on; use one that `Doorbell::create` made",
+            )),
+        }
+    }
+
     /// Holds the word; to be passed to peers in other processes.
-    pub fn segment(&self) -> Arc<Segment> {
-        Arc::clone(&self.bell.segment)
+    ///
+    /// # Errors
+    /// When the doorbell is private.
+    pub fn segment(&self) -> Result<Arc<Segment>> {
+        self.shared().map(|(segment, _)| Arc::clone(segment))
     }
 
     /// Becomes readable when somebody rings; to be passed to peers in other processes.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.eventfd.as_fd()
+    ///
+    /// # Errors
+    /// When the doorbell is private.
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.shared().map(|(_, eventfd)| eventfd.as_fd())
     }
 
     /// For peers in this process.
@@ -165,8 +188,10 @@ impl Doorbell {
 
     /// Forgets the rings so far, so that the descriptor is readable only after the next one.
     pub fn drain(&self) {
-        let mut count = [0; 8];
-        // EAGAIN: nobody rang.
-        let _ = rustix::io::read(&self.bell.eventfd, &mut count);
+        if let Place::Shared { eventfd, .. } = &self.bell.0 {
+            let mut count = [0; 8];
+            // EAGAIN: nobody rang.
+            let _ = rustix::io::read(eventfd, &mut count);
+        }
     }
 }

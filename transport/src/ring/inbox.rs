@@ -3,18 +3,22 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::segment::Segment;
 use crate::ring::bitmap;
 use crate::ring::claim;
-use crate::ring::lane::Consumer;
+use crate::ring::doorbell::Bell;
+use crate::ring::lane::{Bells, Consumer};
 use crate::ring::layout::{InboxLayout, MappedInbox};
+use crate::ring::spsc::ReaderState;
 use crate::ring::storage::Shipped;
 
-/// The receiving side of a segment full of lanes.
+/// The receiving side of a segment full of lanes. Costs 40 bytes per lane, and looks at no lane before it is asked for.
 pub struct Inbox {
-    consumers: Vec<Consumer>,
+    /// By lane; none where the lane was not looked at yet.
+    states: Box<[Option<ReaderState>]>,
     inbox: MappedInbox,
+    bells: Bells,
 }
 
 impl fmt::Debug for Inbox {
@@ -27,17 +31,24 @@ impl Inbox {
     /// Lays an inbox out in a fresh segment and owns it.
     ///
     /// # Errors
-    /// When the segment is too small, has an owner, or holds positions that cannot be true.
+    /// When the segment is too small, or has an owner.
     pub fn new(segment: Arc<Segment>, layout: InboxLayout) -> Result<Self> {
         let inbox = MappedInbox::new(segment, layout)?;
         inbox.header().claim::<Shipped>(layout)?;
-        let consumers = (0..layout.lanes())
-            .map(|lane| {
-                Consumer::new(inbox.lane(lane))
-                    .map_err(|corrupt| Error::config("inbox", format!("lane {lane}: {corrupt}")))
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self { consumers, inbox })
+        Ok(Self {
+            states: (0..layout.lanes()).map(|_| None).collect(),
+            inbox,
+            bells: Bells::new(Arc::new([]), 1),
+        })
+    }
+
+    /// Says whom to wake when a producer waits for space: `bells[n]` wakes the producer of lanes `n * lanes_per_producer`
+    /// up to the next multiple. A lane without a bell wakes nobody.
+    ///
+    /// # Panics
+    /// When `lanes_per_producer` is 0.
+    pub fn set_bells(&mut self, bells: Arc<[Arc<Bell>]>, lanes_per_producer: u32) {
+        self.bells = Bells::new(bells, lanes_per_producer);
     }
 
     /// Appends the lanes that were published since they were last taken. A lane may come up again with nothing in it;
@@ -53,13 +64,15 @@ impl Inbox {
         });
     }
 
-    /// Receiving end of lane `i`.
+    /// Receiving end of lane `i`: a view, to be kept while several frames are read. A lane whose positions cannot be true
+    /// says so at its first [`front`](Consumer::front).
     ///
     /// # Panics
     /// When there is no such lane.
     #[inline]
-    pub fn lane(&mut self, i: u32) -> &mut Consumer {
-        &mut self.consumers[i as usize]
+    pub fn lane(&mut self, i: u32) -> Consumer<'_> {
+        let storage = self.inbox.lane(i);
+        Consumer::new(&mut self.states[i as usize], storage, &self.bells)
     }
 
     /// Whether [`take_active`](Self::take_active) would find something; asked once more after announcing a sleep.

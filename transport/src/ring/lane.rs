@@ -8,17 +8,14 @@ use crate::memory::segment::Segment;
 use crate::ring::claim;
 use crate::ring::doorbell::{self, Bell};
 use crate::ring::layout::{InboxLayout, MappedInbox, MappedLane};
-use crate::ring::spsc::{Corrupt, Reader, Writer};
-use crate::ring::storage::Shipped;
+use crate::ring::spsc::{Corrupt, Reader, ReaderState, Span, Writer};
+use crate::ring::storage::{Area, LaneStorage, Shipped};
 
 /// The sending end: one per lane. Frames are reserved, written in place, committed, and published together.
 ///
 /// What is committed and not published when this is dropped is lost.
 pub struct Producer {
-    writer: Writer<MappedLane, Shipped>,
-    inbox: MappedInbox,
-    bitmap_word: usize,
-    bit: u64,
+    writer: Writer<MappedLane<Arc<Segment>>, Shipped>,
     bell: Arc<Bell>,
 }
 
@@ -47,7 +44,7 @@ impl Producer {
                 format!("lane {lane} of an inbox with {} lanes", layout.lanes()),
             ));
         }
-        let storage = inbox.lane(lane);
+        let storage = inbox.owned_lane(lane);
         // Two producers would write into each other's frames.
         if !claim::claim::<_, Shipped>(storage.claimed()) {
             return Err(Error::config(
@@ -59,28 +56,21 @@ impl Producer {
             claim::give_up::<_, Shipped>(inbox.lane(lane).claimed());
             Error::config("lane", format!("lane {lane}: {corrupt}"))
         })?;
-        Ok(Self {
-            writer,
-            inbox,
-            bitmap_word: lane as usize / 64,
-            bit: 1 << (lane % 64),
-            bell,
-        })
+        Ok(Self { writer, bell })
     }
 
     /// Space for a frame of `bytes`, in place; its first four bytes are overwritten at commit. `None` where there is no
     /// room now. Reserving again forgets the earlier reservation.
     ///
     /// # Panics
-    /// When `bytes` is not a multiple of 8 between 8 and a quarter of the lane.
+    /// When `bytes` is not a multiple of 8 between 8 and a quarter of the lane's ring.
     #[inline]
     pub fn reserve(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let span = self.writer.reserve(bytes)?;
-        // SAFETY: the span lies inside the lane; the writer found it free, so the consumer does not read it before a
+        let area = self.writer.storage().area(span.area);
+        // SAFETY: the span lies inside the area; the writer found it free, so the consumer does not read it before a
         // publish, and `&mut self` keeps us from publishing while the slice lives.
-        Some(unsafe {
-            std::slice::from_raw_parts_mut(self.writer.storage().data().add(span.offset), span.bytes)
-        })
+        Some(unsafe { std::slice::from_raw_parts_mut(area.add(span.offset), span.bytes) })
     }
 
     /// Makes the first `bytes` of the reservation a frame: pending, and not yet seen by the consumer.
@@ -101,8 +91,7 @@ impl Producer {
     /// Shows all pending frames to the consumer, and wakes it if it sleeps. Nothing where nothing is pending.
     #[inline]
     pub fn publish(&mut self) {
-        self.writer
-            .publish(&self.inbox.bitmap()[self.bitmap_word], self.bit, &*self.bell);
+        self.writer.publish(&*self.bell);
     }
 
     /// Position after the last committed frame, in bytes since the lane began, pads included.
@@ -126,10 +115,10 @@ impl Producer {
         self.writer.consumed()
     }
 
-    /// Size of the lane.
+    /// Size of the lane's ring.
     #[inline]
     pub fn capacity_bytes(&self) -> usize {
-        self.inbox.layout().lane_bytes() as usize
+        self.writer.storage().capacity_bytes(Area::Ring)
     }
 
     /// Bytes between the last release that we saw and the last committed frame.
@@ -155,56 +144,88 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        if self.inbox.segment().is_mapped_here() {
-            claim::give_up::<_, Shipped>(self.writer.storage().claimed());
+        let storage = self.writer.storage();
+        if storage.segment().is_mapped_here() {
+            claim::give_up::<_, Shipped>(storage.claimed());
         }
     }
 }
 
-/// The receiving end of a lane: frames in place.
-pub struct Consumer {
-    reader: Reader<MappedLane, Shipped>,
-    bell: Option<Arc<Bell>>,
+/// Whom to wake when lanes of an inbox have space again.
+#[derive(Debug)]
+pub(crate) struct Bells {
+    bells: Arc<[Arc<Bell>]>,
+    lanes_per_producer: u32,
 }
 
-impl fmt::Debug for Consumer {
+impl Bells {
+    /// Lanes `n * lanes_per_producer` and on are those of the producer that `bells[n]` wakes.
+    ///
+    /// # Panics
+    /// When `lanes_per_producer` is 0.
+    pub(crate) fn new(bells: Arc<[Arc<Bell>]>, lanes_per_producer: u32) -> Self {
+        assert!(lanes_per_producer > 0, "bells for 0 lanes each");
+        Self {
+            bells,
+            lanes_per_producer,
+        }
+    }
+
+    #[cold]
+    fn ring(&self, lane: u32) {
+        if let Some(bell) = self.bells.get((lane / self.lanes_per_producer) as usize) {
+            doorbell::ring(&**bell);
+        }
+    }
+}
+
+/// The receiving end of a lane, borrowed from its inbox: frames in place.
+pub struct Consumer<'a> {
+    reader: Reader<'a, MappedLane<&'a Segment>, Shipped>,
+    bells: &'a Bells,
+}
+
+impl fmt::Debug for Consumer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Consumer(consumed {})", self.consumed())
     }
 }
 
-impl Consumer {
-    pub(crate) fn new(storage: MappedLane) -> Result<Self, Corrupt> {
-        Ok(Self {
-            reader: Reader::resume(storage)?,
-            bell: None,
-        })
-    }
-
-    /// Sets whom to wake when it waits for space.
-    pub fn set_bell(&mut self, bell: Arc<Bell>) {
-        self.bell = Some(bell);
+impl<'a> Consumer<'a> {
+    /// The end of the lane in `storage`, at which its consumer stands as `state` says.
+    #[inline]
+    pub(crate) fn new(
+        state: &'a mut Option<ReaderState>,
+        storage: MappedLane<&'a Segment>,
+        bells: &'a Bells,
+    ) -> Self {
+        let state = state.get_or_insert_with(|| ReaderState::resume(&storage));
+        Self {
+            reader: Reader::new(state, storage),
+            bells,
+        }
     }
 
     /// The next published frame, in place; the same one until [`pop`](Self::pop). Its first four bytes are the length that
     /// was checked, but may since have been changed by a hostile producer: use the slice's own length.
     ///
     /// # Errors
-    /// When the producer wrote a position or length that cannot be true; the same error from then on.
+    /// When the lane holds a position or length that cannot be true; the same error from then on.
     #[inline]
     pub fn front(&mut self) -> Result<Option<&[u8]>, Corrupt> {
-        let Some(span) = self.reader.front()? else {
+        let Some(Span { area, offset, bytes }) = self.reader.front()? else {
             return Ok(None);
         };
-        // SAFETY: the reader checked that the span lies inside the lane; it is published, and not released while the slice
+        let area = self.reader.storage().area(area);
+        // SAFETY: the reader checked that the span lies inside the area; it is published, and not released while the slice
         // borrows `self`. That a producer leaves published bytes alone is trusted among processes of one user and job.
         Ok(Some(unsafe {
-            std::slice::from_raw_parts(self.reader.storage().data().add(span.offset), span.bytes)
+            std::slice::from_raw_parts(area.add(offset), bytes)
         }))
     }
 
     /// Moves past the frame that [`front`](Self::front) returned; nothing where it returned none. Releases space by itself
-    /// every eighth of the lane.
+    /// every eighth of the area that the frame lay in.
     #[inline]
     pub fn pop(&mut self) {
         if self.reader.pop() {
@@ -215,10 +236,8 @@ impl Consumer {
     /// Gives the space of all popped frames back to the producer, and wakes it if it waits for that.
     #[inline]
     pub fn release(&mut self) {
-        if self.reader.release()
-            && let Some(bell) = &self.bell
-        {
-            doorbell::ring(&**bell);
+        if self.reader.release() {
+            self.bells.ring(self.reader.storage().number());
         }
     }
 

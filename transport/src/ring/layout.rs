@@ -1,21 +1,33 @@
 //! Where everything lies in an inbox's segment.
 //!
-//! Header (128 bytes), bitmap of active lanes, 256 bytes of words per lane, then the lanes' bytes, page aligned. Words
-//! with different writers lie 128 bytes apart: adjacent cache lines are fetched in pairs.
+//! Header (128 bytes), bitmap of active lanes, 256 bytes per lane for its words and its nursery, then the lanes' rings,
+//! page aligned. Of the 256 bytes the first 64 are the producer's words (tail, whether it wants space, whether the lane has
+//! a producer, where it grew), then come the 128 of the nursery, then the consumer's head: words with different writers lie
+//! at least 128 bytes apart, because adjacent cache lines are fetched in pairs. So a lane that carries a small frame now and
+//! then touches no page of its ring.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::memory::segment::Segment;
 use crate::ring::claim;
-use crate::ring::storage::{LaneStorage, Orderings};
+use crate::ring::storage::{Area, LaneStorage, Orderings};
 use crate::sync::{MappedU64, Ordering, Word};
 
 /// First word of an inbox's segment: `trihop`, and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"trihop\x01\x00");
+const MAGIC: u64 = u64::from_le_bytes(*b"trihop\x02\x00");
 
 /// Distance of words with different writers.
 const LINE_BYTES: usize = 128;
+
+const CACHE_LINE_BYTES: usize = 64;
+
+/// What a lane has before its ring: the producer's words, the nursery, the consumer's word.
+const LANE_WORDS_BYTES: usize = 2 * LINE_BYTES;
+
+/// Capacity of a lane's nursery.
+pub const NURSERY_BYTES: usize = LINE_BYTES;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -28,8 +40,8 @@ pub const MIN_LANE_BYTES: u32 = 4 << 10;
 /// Largest lane.
 pub const MAX_LANE_BYTES: u32 = 1 << 20;
 
-/// Shape of an inbox: worst-case memory is [`segment_bytes`](Self::segment_bytes), of which an untouched lane costs
-/// nothing on ordinary pages.
+/// Shape of an inbox: worst-case memory is [`segment_bytes`](Self::segment_bytes), of which on ordinary pages
+/// only the part before the rings costs something until a lane grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboxLayout {
     lanes: u32,
@@ -64,7 +76,7 @@ impl InboxLayout {
         self.lanes
     }
 
-    /// Capacity of each lane.
+    /// Capacity of each lane's ring.
     pub fn lane_bytes(&self) -> u32 {
         self.lane_bytes
     }
@@ -72,6 +84,12 @@ impl InboxLayout {
     /// Largest frame that a lane takes.
     pub fn max_frame_bytes(&self) -> usize {
         self.lane_bytes as usize / 4
+    }
+
+    /// Most bytes between what a consumer has released and what its producer has published: the ring, and what the nursery
+    /// still holds from before the lane grew.
+    pub fn max_in_use_bytes(&self) -> usize {
+        self.lane_bytes as usize + NURSERY_BYTES
     }
 
     /// Bytes of a segment with this layout.
@@ -84,7 +102,7 @@ impl InboxLayout {
     }
 
     fn words_offset(&self, lane: u32) -> usize {
-        LINE_BYTES + (self.bitmap_words() * 8).next_multiple_of(LINE_BYTES) + lane as usize * 2 * LINE_BYTES
+        LINE_BYTES + (self.bitmap_words() * 8).next_multiple_of(LINE_BYTES) + lane as usize * LANE_WORDS_BYTES
     }
 
     fn data_offset(&self, lane: u32) -> usize {
@@ -200,63 +218,96 @@ impl MappedInbox {
 
     /// # Panics
     /// When there is no such lane.
-    pub(crate) fn lane(&self, lane: u32) -> MappedLane {
-        assert!(
-            lane < self.layout.lanes,
-            "lane {lane} of an inbox with {} lanes",
-            self.layout.lanes
-        );
-        // SAFETY: `new` checked that the lanes of our own layout lie inside the segment.
-        let (words, data) = unsafe {
-            let first = self.segment.as_ptr();
-            (
-                first.add(self.layout.words_offset(lane)),
-                first.add(self.layout.data_offset(lane)),
-            )
-        };
-        MappedLane {
-            words: words.cast(),
-            data,
-            bytes: self.layout.lane_bytes as usize,
-            _segment: Arc::clone(&self.segment),
-        }
+    #[inline]
+    pub(crate) fn lane(&self, lane: u32) -> MappedLane<&Segment> {
+        MappedLane::new(&*self.segment, self.layout, lane)
+    }
+
+    /// As [`lane`](Self::lane), and keeps the mapping.
+    pub(crate) fn owned_lane(&self, lane: u32) -> MappedLane<Arc<Segment>> {
+        MappedLane::new(Arc::clone(&self.segment), self.layout, lane)
     }
 }
 
-/// One lane in a segment.
+/// One lane in a segment that `K` keeps mapped.
 #[derive(Debug)]
-pub struct MappedLane {
-    words: *const MappedU64,
-    data: *mut u8,
-    bytes: usize,
-    /// Keeps the mapping.
-    _segment: Arc<Segment>,
+pub struct MappedLane<K> {
+    /// The lane's words and its nursery.
+    words: *mut u8,
+    ring: *mut u8,
+    ring_bytes: u32,
+    lane: u32,
+    segment: K,
 }
 
 // SAFETY: the pointers stay valid in every thread while the segment lives; what they point to is accessed by atomics,
 // or by the one producer and one consumer in turns that the positions decide.
-unsafe impl Send for MappedLane {}
+unsafe impl<K: Send> Send for MappedLane<K> {}
 
-impl MappedLane {
-    fn word(&self, index: usize) -> &MappedU64 {
-        debug_assert!(index < 2 * LINE_BYTES / 8);
-        // SAFETY: `words` points to two lines of words inside the segment that `self` keeps.
-        unsafe { &*self.words.add(index) }
+impl<K: Deref<Target = Segment>> MappedLane<K> {
+    /// # Panics
+    /// When there is no such lane.
+    #[inline]
+    fn new(segment: K, layout: InboxLayout, lane: u32) -> Self {
+        assert!(
+            lane < layout.lanes,
+            "lane {lane} of an inbox with {} lanes",
+            layout.lanes
+        );
+        let first = segment.as_ptr();
+        // SAFETY: `MappedInbox::new`, which alone makes us, checked that the lanes of this layout lie inside the segment.
+        let (words, ring) = unsafe {
+            (
+                first.add(layout.words_offset(lane)),
+                first.add(layout.data_offset(lane)),
+            )
+        };
+        Self {
+            words,
+            ring,
+            ring_bytes: layout.lane_bytes,
+            lane,
+            segment,
+        }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &MappedU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset < LANE_WORDS_BYTES);
+        // SAFETY: `words` points to the lane's bytes before its ring, inside the segment that `self` keeps; the offsets are
+        // constants outside of the nursery, which are accessed through atomics only.
+        unsafe { &*self.words.add(offset).cast::<MappedU64>() }
     }
 
     /// 1 while somebody produces into this lane.
     pub(crate) fn claimed(&self) -> &MappedU64 {
-        self.word(2)
+        self.word(16)
     }
 
-    /// First byte of the lane's data.
+    /// Number of this lane in its inbox.
     #[inline]
-    pub(crate) fn data(&self) -> *mut u8 {
-        self.data
+    pub(crate) fn number(&self) -> u32 {
+        self.lane
+    }
+
+    /// Where the lane lives.
+    #[inline]
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// First byte of one of the lane's areas.
+    #[inline]
+    pub(crate) fn area(&self, area: Area) -> *mut u8 {
+        match area {
+            // SAFETY: the nursery lies inside the lane's bytes before its ring.
+            Area::Nursery => unsafe { self.words.add(CACHE_LINE_BYTES) },
+            Area::Ring => self.ring,
+        }
     }
 }
 
-impl LaneStorage for MappedLane {
+impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
     type Word = MappedU64;
 
     #[inline]
@@ -266,29 +317,48 @@ impl LaneStorage for MappedLane {
 
     #[inline]
     fn space_wanted(&self) -> &MappedU64 {
-        self.word(1)
+        self.word(8)
+    }
+
+    #[inline]
+    fn grown_at(&self) -> &MappedU64 {
+        self.word(24)
     }
 
     #[inline]
     fn head(&self) -> &MappedU64 {
-        self.word(LINE_BYTES / 8)
+        self.word(CACHE_LINE_BYTES + NURSERY_BYTES)
     }
 
     #[inline]
-    fn capacity_bytes(&self) -> usize {
-        self.bytes
+    fn active_bit(&self) -> (&MappedU64, u64) {
+        // SAFETY: the bitmap lies before the lanes' words, one bit for each lane, inside the segment that `self` keeps; it
+        // is accessed through atomics only.
+        let word = unsafe {
+            let first = self.segment.as_ptr().add(LINE_BYTES).cast::<MappedU64>();
+            &*first.add(self.lane as usize / 64)
+        };
+        (word, 1 << (self.lane % 64))
     }
 
     #[inline]
-    unsafe fn write_length(&self, offset: usize, length: u32) {
-        // SAFETY: the caller keeps `offset` inside the lane, aligned, and free of other accesses.
-        unsafe { self.data.add(offset).cast::<u32>().write(length.to_le()) };
+    fn capacity_bytes(&self, area: Area) -> usize {
+        match area {
+            Area::Nursery => NURSERY_BYTES,
+            Area::Ring => self.ring_bytes as usize,
+        }
     }
 
     #[inline]
-    unsafe fn read_length(&self, offset: usize) -> u32 {
-        // SAFETY: the caller keeps `offset` inside the lane and aligned. Volatile: exactly one read, so that what we check
+    unsafe fn write_length(&self, area: Area, offset: usize, length: u32) {
+        // SAFETY: the caller keeps `offset` inside the area, aligned, and free of other accesses.
+        unsafe { self.area(area).add(offset).cast::<u32>().write(length.to_le()) };
+    }
+
+    #[inline]
+    unsafe fn read_length(&self, area: Area, offset: usize) -> u32 {
+        // SAFETY: the caller keeps `offset` inside the area and aligned. Volatile: exactly one read, so that what we check
         // is what we use, even if a hostile producer writes meanwhile.
-        unsafe { u32::from_le(self.data.add(offset).cast::<u32>().read_volatile()) }
+        unsafe { u32::from_le(self.area(area).add(offset).cast::<u32>().read_volatile()) }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! An *inbox* is a shared segment that holds one *lane* per producer. A producer reserves space in its lane, writes a
 //! frame in place, commits it, and publishes many frames at once; the consumer looks at frames in place and releases
-//! their space in steps. A bitmap says which lanes have news, a doorbell wakes a sleeping side. Nothing here waits,
-//! allocates after creation, takes a lock, or makes a system call unless the other side sleeps.
+//! their space in steps. A bitmap says which lanes have news, a doorbell wakes a sleeping side. A lane begins in a nursery
+//! of 128 bytes beside its words and takes its ring when it needs more, so that a lane that is hardly used costs hardly
+//! anything. Nothing here waits, allocates after creation, takes a lock, or makes a system call unless the other side sleeps.
 //!
 //! Whatever another process writes into the segment, this process reads no byte outside of it and does not panic:
 //! positions and lengths are checked against our own copies, and a violation is [`Corrupt`].
@@ -25,7 +26,7 @@ pub use inbox::Inbox;
 pub use lane::{Consumer, Producer};
 pub use layout::InboxLayout;
 pub use spsc::Corrupt;
-pub use storage::{LaneStorage, Orderings, Shipped};
+pub use storage::{Area, LaneStorage, Orderings, Shipped};
 
 #[cfg(test)]
 mod tests;

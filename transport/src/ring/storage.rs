@@ -2,7 +2,16 @@
 
 use crate::sync::{Ordering, Word};
 
-/// Shared state of one lane: three words and a power of two of bytes, used in units of 8.
+/// The two places where a lane's frames lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Area {
+    /// A few bytes beside the lane's words, where every lane begins.
+    Nursery,
+    /// The lane's full ring, once it has grown.
+    Ring,
+}
+
+/// Shared state of one lane: four words and two areas, each a power of two of bytes, used in units of 8.
 ///
 /// Positions count bytes since the lane began and never wrap in practice (2^64 bytes).
 pub trait LaneStorage {
@@ -15,30 +24,37 @@ pub trait LaneStorage {
     /// 1 while the producer waits for space. Written by the producer only.
     fn space_wanted(&self) -> &Self::Word;
 
+    /// 0 until the lane grows, then that position with bit 0 set. Written by the producer only.
+    fn grown_at(&self) -> &Self::Word;
+
     /// Position up to which space is free again. Written by the consumer only.
     fn head(&self) -> &Self::Word;
 
-    /// Capacity in bytes: a power of two, at least 32, that never changes.
-    fn capacity_bytes(&self) -> usize;
+    /// The lane's bit in its inbox's bitmap of active lanes: the word, and the bit in that.
+    fn active_bit(&self) -> (&Self::Word, u64);
 
-    /// Writes the first four bytes of the frame at `offset`.
+    /// Capacity of an area in bytes: a power of two, at least 32, that never changes.
+    fn capacity_bytes(&self, area: Area) -> usize;
+
+    /// Writes the first four bytes of the frame at `offset` of `area`.
     ///
     /// # Safety
-    /// `offset` is a multiple of 8 below the capacity, and nobody else accesses that unit meanwhile.
-    unsafe fn write_length(&self, offset: usize, length: u32);
+    /// `offset` is a multiple of 8 below the area's capacity, and nobody else accesses that unit meanwhile.
+    unsafe fn write_length(&self, area: Area, offset: usize, length: u32);
 
-    /// Reads the first four bytes of the frame at `offset`, once.
+    /// Reads the first four bytes of the frame at `offset` of `area`, once.
     ///
     /// # Safety
-    /// `offset` is a multiple of 8 below the capacity, and a well-behaved producer does not write that unit meanwhile.
-    unsafe fn read_length(&self, offset: usize) -> u32;
+    /// `offset` is a multiple of 8 below the area's capacity, and a well-behaved producer does not write that unit
+    /// meanwhile.
+    unsafe fn read_length(&self, area: Area, offset: usize) -> u32;
 }
 
 /// Ordering of every shared access, as constants, so that a model can weaken exactly one of them.
 ///
 /// The defaults are what ships ([`Shipped`]). Each constant names its partner.
 pub trait Orderings {
-    /// Producer's store of `tail`; makes the frames visible. Partner: [`TAIL_LOAD`](Self::TAIL_LOAD).
+    /// Producer's store of `tail`; makes the frames visible, and where the lane grew. Partner: [`TAIL_LOAD`](Self::TAIL_LOAD).
     const TAIL_STORE: Ordering = Ordering::Release;
     /// Consumer's load of `tail`. Partner: [`TAIL_STORE`](Self::TAIL_STORE).
     const TAIL_LOAD: Ordering = Ordering::Acquire;

@@ -16,8 +16,9 @@ use trihop::{Job, Options};
 use self::protocol::{Check, Exchange, Protocol};
 use self::wire::Wire;
 use super::pair::{self, Cores, FIRST, best, median};
-use super::row::{self, Case, Row};
-use super::{BenchArgs, Error, Measured};
+use super::round::{Measured, Meter, Reps, Round, Wall};
+use super::row::{self, Case, Row, or_dash, print_json};
+use super::{BenchArgs, Error};
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
 
@@ -54,13 +55,12 @@ struct P2pRow {
 /// One repetition of one protocol.
 struct Rep {
     latency_us: f64,
-    stream: Measured,
     wire_bytes: u64,
 }
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let sizes = pair::sizes(&args.size, &SIZES, "p2p")?;
+    let sizes = args.sizes(&SIZES);
     let job = Job::start(options.clone())?;
     let other = pair::other(&job, "p2p")?;
     if job.topology().nodes() != 2 {
@@ -100,18 +100,20 @@ fn case(
         .max(1);
     let rounds = count.min(((LATENCY_BYTES / size) as u64).clamp(100, 4_000));
     let pool = wire.create_pool(size)?;
-    let mut reps: [Vec<Rep>; Protocol::EVERY.len()] = [const { Vec::new() }; Protocol::EVERY.len()];
+    let mut reps: [(Vec<Rep>, Reps); Protocol::EVERY.len()] = Default::default();
     let mut theirs = Vec::new();
-    for rep in 0..=args.reps {
-        if rep > 0 && first {
+    for round in Round::all(args.reps) {
+        if round == Round::Timed && first {
             theirs.push(yardstick.measure(job, size, rounds)?);
         }
         // The other rank sleeps here meanwhile.
         job.barrier()?;
-        for (protocol, reps) in Protocol::EVERY.into_iter().zip(&mut reps) {
-            let measured = repetition(job, wire, &pool, protocol, (size, rounds, count))?;
-            if rep > 0 {
-                reps.push(measured);
+        for (protocol, (reps, streams)) in Protocol::EVERY.into_iter().zip(&mut reps) {
+            let meter = Meter::open(round);
+            let (rep, stream) = repetition(job, wire, &pool, protocol, (size, rounds, count), &meter)?;
+            streams.add(round, stream);
+            if round == Round::Timed {
+                reps.push(rep);
             }
         }
     }
@@ -120,19 +122,18 @@ fn case(
     }
     let chosen = chosen(wire.limits(), size);
     let mut rows = Vec::new();
-    for (protocol, reps) in Protocol::EVERY.into_iter().zip(reps) {
-        let crossing = count * u64::from(args.reps);
+    for (protocol, (reps, streams)) in Protocol::EVERY.into_iter().zip(reps) {
         let case = Case {
             bench: "p2p",
             api: "bytes",
             size,
             count,
-            crossing,
+            messages: count,
+            crossing: if first { count * reps.len() as u64 } else { 0 },
+            wire_bytes: reps.iter().map(|r| r.wire_bytes).sum(),
         };
-        let wire_bytes = reps.iter().map(|r| r.wire_bytes).sum();
         let latencies: Vec<f64> = reps.iter().map(|r| r.latency_us).collect();
-        let streams: Vec<Measured> = reps.into_iter().map(|r| r.stream).collect();
-        let row = row::one_way(job, &case, &yardstick.provider, wire_bytes, &streams)?;
+        let row = row::with_provider(args, job, &case, &yardstick.provider, &streams)?;
         let ratios = latencies
             .iter()
             .zip(&theirs)
@@ -157,16 +158,16 @@ fn repetition(
     pool: &Pool,
     protocol: Protocol,
     (size, rounds, count): (usize, u64, u64),
-) -> Result<Rep, Error> {
+    meter: &Meter,
+) -> Result<(Rep, Measured), Error> {
     let latency = Exchange::new(job, wire, pool, protocol, size).ping_pong(rounds, Check::Head)?;
     let before = wire.wire_bytes;
-    let figures = Exchange::new(job, wire, pool, protocol, size).stream(count)?;
-    let wire_bytes = wire.wire_bytes - before;
-    Ok(Rep {
+    let spent = Exchange::new(job, wire, pool, protocol, size).stream(count, meter)?;
+    let rep = Rep {
         latency_us: latency * 1e6,
-        stream: pair::combined(job, figures)?,
-        wire_bytes,
-    })
+        wire_bytes: wire.wire_bytes - before,
+    };
+    Ok((rep, spent.combined(job, Wall::Own)?))
 }
 
 /// What the engine takes for a batch of this size.
@@ -221,10 +222,7 @@ impl Yardstick {
 fn print(rows: &[P2pRow], head: bool, json: bool) {
     if json {
         for row in rows {
-            println!(
-                "{}",
-                serde_json::to_string(row).expect("a row has nothing that JSON cannot say")
-            );
+            print_json(row);
         }
         return;
     }
@@ -233,7 +231,7 @@ fn print(rows: &[P2pRow], head: bool, json: bool) {
         println!("# p2p: two nodes over {provider}; latency is half a round trip, the rest a stream one way");
         println!("# * what the engine takes for a batch of this size");
         println!(
-            "# {:>8} {:>10} {:>12} {:>10} {:>12} {:>8} {:>10} {:>10} {:>10} {:>10}",
+            "# {:>8} {:>10} {:>12} {:>10} {:>12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9}",
             "Size",
             "Protocol",
             "Latency (us)",
@@ -243,25 +241,26 @@ fn print(rows: &[P2pRow], head: bool, json: bool) {
             "Rate (M/s)",
             "BW (MB/s)",
             "CPU (us)",
-            "Wire (B)"
+            "Wire (B)",
+            "Sys/1e6"
         );
     }
-    let or_dash = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.2}"));
     for p2p in rows {
         let row = &p2p.row;
         println!(
-            "{:>10} {:>9}{} {:>12.2} {:>10.2} {:>12} {:>8} {:>10.4} {:>10.1} {:>10.3} {:>10.1}",
+            "{:>10} {:>9}{} {:>12.2} {:>10.2} {:>12} {:>8} {:>10.4} {:>10.1} {:>10.3} {:>10.1} {:>9}",
             row.size,
             p2p.protocol,
             if p2p.chosen { '*' } else { ' ' },
             p2p.latency_us,
             p2p.latency_best_us,
-            or_dash(p2p.fi_pingpong_us),
-            or_dash(p2p.ratio_to_fi_pingpong),
+            or_dash(p2p.fi_pingpong_us, 2),
+            or_dash(p2p.ratio_to_fi_pingpong, 2),
             row.msgs_per_s / 1e6,
             row.bytes_per_s / 1e6,
             row.cpu_us_per_msg,
-            row.wire_bytes_per_msg
+            row.wire_bytes_per_msg,
+            or_dash(row.syscalls_per_1e6_msgs, 0)
         );
     }
 }

@@ -8,7 +8,8 @@ use trihop::transport::memory::pool::{Buffer, Pool};
 
 use super::wire::{Announced, Wire, wrong};
 use crate::bench::Error;
-use crate::bench::pair::{self, Clock, FIRST, Patience};
+use crate::bench::pair::{self, FIRST, Patience};
+use crate::bench::round::{Meter, Spent};
 
 /// Grant of a receiver that has everything.
 const ALL: u64 = u64::MAX;
@@ -213,9 +214,9 @@ impl<'a, 'h> Exchange<'a, 'h> {
         Ok(())
     }
 
-    /// Sends `count` messages from the first rank to the other: wall time until the first knows that the other has all,
-    /// and processor time of this rank.
-    pub fn stream(&mut self, count: u64) -> Result<(f64, u64), Error> {
+    /// Sends `count` messages from the first rank to the other: what this rank spends until the first knows that the
+    /// other has all.
+    pub fn stream(&mut self, count: u64, meter: &Meter) -> Result<Spent, Error> {
         let posted = if self.protocol == Protocol::Eager && !self.first {
             let posted = count.min(self.window as u64);
             for _ in 0..posted {
@@ -227,7 +228,7 @@ impl<'a, 'h> Exchange<'a, 'h> {
         };
         self.wire.synchronise(self.job)?;
         self.wire.begin_phase();
-        let clock = Clock::start();
+        let clock = meter.start();
         if self.first {
             self.send_all(count)?;
         } else {
@@ -238,9 +239,9 @@ impl<'a, 'h> Exchange<'a, 'h> {
             }
             self.wire.grant(ALL)?;
         }
-        let figures = clock.stop();
+        let spent = clock.stop();
         self.end()?;
-        Ok(figures)
+        Ok(spent)
     }
 
     fn send_all(&mut self, count: u64) -> Result<(), Error> {

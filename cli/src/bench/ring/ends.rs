@@ -71,13 +71,13 @@ impl Ends {
         let segment = Segment::create(layout.segment_bytes())?;
         let mut inbox = Inbox::new(Arc::clone(&segment), layout)?;
         let (doorbell, line) = (Doorbell::create()?, Doorbell::create()?);
-        let (bell_word, line_word) = (doorbell.segment(), line.segment());
+        let (bell_word, line_word) = (doorbell.segment()?, line.segment()?);
         let descriptors: [_; DESCRIPTORS] = [
-            segment.descriptor(),
-            bell_word.descriptor(),
-            doorbell.descriptor(),
-            line_word.descriptor(),
-            line.descriptor(),
+            segment.descriptor()?,
+            bell_word.descriptor()?,
+            doorbell.descriptor()?,
+            line_word.descriptor()?,
+            line.descriptor()?,
         ];
         Handover::send(&theirs, b"ring", &descriptors)?;
         let (_, handed, process) = accept(job, &listener)?;
@@ -88,7 +88,7 @@ impl Ends {
         let [their_inbox, their_bell, bell_event, their_line, line_event] = handed;
         let bell = Bell::attach(Segment::attach(their_bell, size_of::<u64>())?, bell_event)?;
         let their_line = Bell::attach(Segment::attach(their_line, size_of::<u64>())?, line_event)?;
-        inbox.lane(0).set_bell(Arc::clone(&bell));
+        inbox.set_bells(Arc::new([Arc::clone(&bell)]), 1);
         let their_segment = Segment::attach(their_inbox, layout.segment_bytes())?;
         Ok(Self {
             inbox,
@@ -174,7 +174,8 @@ impl Ends {
         let (mut first, mut at) = (None, 0);
         while at < size {
             self.wait_for_frame()?;
-            let Some(frame) = self.inbox.lane(0).front().map_err(bad_peer)? else {
+            let mut lane = self.inbox.lane(0);
+            let Some(frame) = lane.front().map_err(bad_peer)? else {
                 continue;
             };
             let piece = payload(frame).filter(|p| p.len() == PIECE_BYTES.min(size - at));
@@ -188,7 +189,7 @@ impl Ends {
                 self.private[at..at + piece.len()].copy_from_slice(piece);
             }
             at += piece.len();
-            self.inbox.lane(0).pop();
+            lane.pop();
         }
         if first != Some(number) {
             return Err(wrong(format!(
@@ -215,10 +216,11 @@ impl Ends {
         let mut patience = Patience::default();
         loop {
             if self.listed {
-                if self.inbox.lane(0).front().map_err(bad_peer)?.is_some() {
+                let mut lane = self.inbox.lane(0);
+                if lane.front().map_err(bad_peer)?.is_some() {
                     return Ok(());
                 }
-                self.inbox.lane(0).release();
+                lane.release();
                 self.listed = false;
             }
             self.inbox.take_active(&mut self.active);

@@ -2,8 +2,8 @@
 //!
 //! A message is copied into the ring by its sender; the receiver copies it out (`copy`) or looks at it where it lies
 //! (`in_place`). Latency is half a round trip, the look at the bitmap of active lanes included; rate and bandwidth are
-//! those of a stream in one direction. Cache-line ping-pong and memcpy run between the two in the same repetition, and
-//! ratios are formed within a repetition, because the speed of shared memory may change from one second to the next.
+//! those of a stream in one direction. Cache-line ping-pong takes turns with it within milliseconds, memcpy runs in the same
+//! repetition, and ratios are formed within a turn, because the speed of shared memory may change from one moment to the next.
 
 mod ends;
 
@@ -14,9 +14,10 @@ use serde::Serialize;
 use trihop::{Job, Options};
 
 use self::ends::{Access, Ends};
-use super::pair::{self, Clock, FIRST, best, median};
-use super::row::{self, Case, Row};
-use super::{BenchArgs, Error, Measured};
+use super::pair::{self, FIRST, best, median};
+use super::round::{Meter, Reps, Round, Spent, Wall};
+use super::row::{self, Case, Row, or_dash, print_json};
+use super::{BenchArgs, Error};
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
 
@@ -28,6 +29,10 @@ const LATENCY_BYTES: usize = 64 << 20;
 
 /// Bounces of the cache line in one repetition.
 const BOUNCES: u64 = 50_000;
+
+/// Parts of a repetition in which latency and bouncing take turns: so short that the two meet the same machine, so many
+/// that the median does not see those in which somebody else ran.
+const TURNS: u64 = 25;
 
 /// Messages whose every byte is checked, besides the first word and the length of every message.
 const WHOLE: u64 = 64;
@@ -44,13 +49,13 @@ struct RingRow {
     access: &'static str,
     /// Whether each rank has a core of its own.
     pinned: bool,
-    /// Half a round trip in microseconds, median of the repetitions.
+    /// Half a round trip in microseconds, median of the turns.
     latency_us: f64,
-    /// The same, best repetition.
+    /// The same, best turn.
     latency_best_us: f64,
     /// Half a round trip of one cache line.
     cacheline_us: f64,
-    /// Median of the ratios within a repetition.
+    /// Median of the ratios within a turn.
     ratio_to_cacheline: f64,
     /// Bytes that one core copies per second from buffer to buffer of this size.
     memcpy_bytes_per_s: f64,
@@ -58,17 +63,15 @@ struct RingRow {
     ratio_to_memcpy: f64,
 }
 
-/// One repetition.
-struct Rep {
+/// One turn of latency and bouncing.
+struct Turn {
     latency_us: f64,
     cacheline_us: f64,
-    memcpy_bytes_per_s: f64,
-    stream: Measured,
 }
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let sizes = pair::sizes(&args.size, &SIZES, "ring")?;
+    let sizes = args.sizes(&SIZES);
     let job = Job::start(options)?;
     let other = pair::other(&job, "ring")?;
     if job.topology().nodes() != 1 {
@@ -106,25 +109,30 @@ fn case(
         .max(1);
     let rounds = count.min(((LATENCY_BYTES / size) as u64).clamp(100, 20_000));
     let mut message = vec![0; size];
-    let mut reps = Vec::new();
-    for rep in 0..=args.reps {
+    let (mut turns, mut copied, mut streams) = (Vec::new(), Vec::new(), Reps::default());
+    for round in Round::all(args.reps) {
+        let meter = Meter::open(round);
         ends.meet(job)?;
-        let cacheline_us = half_round_trip(count.min(BOUNCES), |bounces| {
-            ends.bounce(first, bounces);
-            Ok(())
-        })?;
-        let latency_us = half_round_trip(rounds, |rounds| {
-            ping_pong(ends, first, &mut message, rounds, access)
-        })?;
+        for _ in 0..TURNS {
+            let cacheline_us = half_round_trip(count.min(BOUNCES).div_ceil(TURNS), |bounces| {
+                ends.bounce(first, bounces);
+                Ok(())
+            })?;
+            let latency_us = half_round_trip(rounds.div_ceil(TURNS), |rounds| {
+                ping_pong(ends, first, &mut message, rounds, access)
+            })?;
+            if round == Round::Timed {
+                turns.push(Turn {
+                    latency_us,
+                    cacheline_us,
+                });
+            }
+        }
         let memcpy_bytes_per_s = if first { memcpy(&message, rounds) } else { 0.0 };
-        let stream = pair::combined(job, stream(ends, first, &mut message, count, access)?)?;
-        if rep > 0 {
-            reps.push(Rep {
-                latency_us,
-                cacheline_us,
-                memcpy_bytes_per_s,
-                stream,
-            });
+        let spent = stream(ends, first, &mut message, (count, access), &meter)?;
+        streams.add(round, spent.combined(job, Wall::Own)?);
+        if round == Round::Timed {
+            copied.push(memcpy_bytes_per_s);
         }
     }
     ends.meet(job)?;
@@ -134,10 +142,11 @@ fn case(
         api: "bytes",
         size,
         count,
+        messages: count,
         crossing: 0,
+        wire_bytes: 0,
     };
-    let streams: Vec<_> = reps.iter().map(|r| Measured { ..r.stream }).collect();
-    let row = row::one_way(job, &case, "-", 0, &streams)?;
+    let row = row::with_provider(args, job, &case, "-", &streams)?;
     let stream_bytes = (count * size as u64) as f64;
     Ok(RingRow {
         row,
@@ -146,14 +155,16 @@ fn case(
             Access::InPlace => "in_place",
         },
         pinned,
-        latency_us: median(reps.iter().map(|r| r.latency_us)),
-        latency_best_us: best(reps.iter().map(|r| r.latency_us)),
-        cacheline_us: median(reps.iter().map(|r| r.cacheline_us)),
-        ratio_to_cacheline: median(reps.iter().map(|r| r.latency_us / r.cacheline_us)),
-        memcpy_bytes_per_s: median(reps.iter().map(|r| r.memcpy_bytes_per_s)),
+        latency_us: median(turns.iter().map(|t| t.latency_us)),
+        latency_best_us: best(turns.iter().map(|t| t.latency_us)),
+        cacheline_us: median(turns.iter().map(|t| t.cacheline_us)),
+        ratio_to_cacheline: median(turns.iter().map(|t| t.latency_us / t.cacheline_us)),
+        memcpy_bytes_per_s: median(copied.iter().copied()),
         ratio_to_memcpy: median(
-            reps.iter()
-                .map(|r| stream_bytes / r.stream.seconds / r.memcpy_bytes_per_s.max(1.0)),
+            copied
+                .iter()
+                .zip(&streams.timed)
+                .map(|(copied, stream)| stream_bytes / stream.seconds / copied.max(1.0)),
         ),
     })
 }
@@ -191,13 +202,13 @@ fn stream(
     ends: &mut Ends,
     first: bool,
     message: &mut [u8],
-    count: u64,
-    access: Access,
-) -> Result<(f64, u64), Error> {
+    (count, access): (u64, Access),
+    meter: &Meter,
+) -> Result<Spent, Error> {
     let signal = SIGNAL.to_le_bytes();
     if !first {
         ends.send(&signal)?;
-        let clock = Clock::start();
+        let clock = meter.start();
         for number in 0..count {
             ends.receive(message.len(), number, access)?;
         }
@@ -205,7 +216,7 @@ fn stream(
         return Ok(clock.stop());
     }
     ends.receive(signal.len(), SIGNAL, Access::InPlace)?;
-    let clock = Clock::start();
+    let clock = meter.start();
     for number in 0..count {
         message[..8].copy_from_slice(&number.to_le_bytes());
         ends.append(message)?;
@@ -245,18 +256,14 @@ fn memcpy(from: &[u8], rounds: u64) -> f64 {
 fn print(ring: &RingRow, head: bool, json: bool) {
     let row = &ring.row;
     if json {
-        println!(
-            "{}",
-            serde_json::to_string(ring).expect("a row has nothing that JSON cannot say")
-        );
-        return;
+        return print_json(ring);
     }
     if head {
         println!(
             "# ring: two processes of one node; latency is half a round trip, the rest a stream one way"
         );
         println!(
-            "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10}",
+            "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10} {:>9}",
             "Size",
             "Access",
             "Latency (us)",
@@ -267,11 +274,12 @@ fn print(ring: &RingRow, head: bool, json: bool) {
             "BW (MB/s)",
             "memcpy (MB/s)",
             "x memcpy",
-            "CPU (us)"
+            "CPU (us)",
+            "Sys/1e6"
         );
     }
     println!(
-        "{:>10} {:>8} {:>12.3} {:>10.3} {:>10.3} {:>8.2} {:>10.3} {:>10.1} {:>12.1} {:>9.3} {:>10.4}",
+        "{:>10} {:>8} {:>12.3} {:>10.3} {:>10.3} {:>8.2} {:>10.3} {:>10.1} {:>12.1} {:>9.3} {:>10.4} {:>9}",
         row.size,
         ring.access,
         ring.latency_us,
@@ -282,6 +290,7 @@ fn print(ring: &RingRow, head: bool, json: bool) {
         row.bytes_per_s / 1e6,
         ring.memcpy_bytes_per_s / 1e6,
         ring.ratio_to_memcpy,
-        row.cpu_us_per_msg
+        row.cpu_us_per_msg,
+        or_dash(row.syscalls_per_1e6_msgs, 0)
     );
 }

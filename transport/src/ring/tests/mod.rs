@@ -9,14 +9,14 @@ mod threads;
 use std::sync::Arc;
 
 use crate::memory::segment::Segment;
-use crate::ring::{Bell, Inbox, InboxLayout, Producer};
+use crate::ring::{Doorbell, Inbox, InboxLayout, Producer};
 
 /// One inbox with a producer per lane, all on the heap.
 fn on_heap(lanes: u32, lane_bytes: u32) -> (Arc<Segment>, Inbox, Vec<Producer>) {
     let layout = InboxLayout::new(lanes, lane_bytes).expect("a valid layout");
     let segment = Segment::on_heap(layout.segment_bytes());
     let inbox = Inbox::new(Arc::clone(&segment), layout).expect("a fresh segment");
-    let bell = Bell::on_heap();
+    let bell = Doorbell::private().bell();
     let producers = (0..lanes)
         .map(|lane| {
             Producer::new(Arc::clone(&segment), layout, lane, Arc::clone(&bell))

@@ -35,11 +35,11 @@ fn producer_process() {
     let doorbell = Doorbell::create().unwrap();
     let ours = format!("{name}-child");
     let listener = Handover::listen(&ours, 4).unwrap();
-    let bell_segment = doorbell.segment();
+    let bell_segment = doorbell.segment().unwrap();
     Handover::send(
         name,
         ours.as_bytes(),
-        &[bell_segment.descriptor(), doorbell.descriptor()],
+        &[bell_segment.descriptor().unwrap(), doorbell.descriptor().unwrap()],
     )
     .unwrap();
     let (message, mut fds, _) = listener.accept(deadline()).unwrap();
@@ -78,16 +78,16 @@ fn start(test: &str, count: u64) -> (Child, Inbox, Doorbell, ProcessWatch) {
     let layout = InboxLayout::new(1, LANE_BYTES).unwrap();
     let segment = Segment::create(layout.segment_bytes()).unwrap();
     let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
-    inbox.lane(0).set_bell(child_bell);
+    inbox.set_bells(Arc::new([child_bell]), 1);
     let doorbell = Doorbell::create().unwrap();
-    let bell_segment = doorbell.segment();
+    let bell_segment = doorbell.segment().unwrap();
     Handover::send(
         std::str::from_utf8(&theirs).unwrap(),
         b"inbox",
         &[
-            segment.descriptor(),
-            bell_segment.descriptor(),
-            doorbell.descriptor(),
+            segment.descriptor().unwrap(),
+            bell_segment.descriptor().unwrap(),
+            doorbell.descriptor().unwrap(),
         ],
     )
     .unwrap();

@@ -80,11 +80,12 @@ fn stress(lanes: u32, count: u64) {
     let doorbell = Doorbell::create().unwrap();
     let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
     let seed = Random::seeded("stress").0;
+    let bells: Vec<_> = (0..lanes).map(|_| Doorbell::create().unwrap()).collect();
+    inbox.set_bells(bells.iter().map(Doorbell::bell).collect(), 1);
     let senders: Vec<_> = (0..lanes)
-        .map(|lane| {
+        .zip(bells)
+        .map(|(lane, bell)| {
             let producer = Producer::new(Arc::clone(&segment), layout, lane, doorbell.bell()).unwrap();
-            let bell = Doorbell::create().unwrap();
-            inbox.lane(lane).set_bell(bell.bell());
             let mut random = Random(seed ^ u64::from(lane + 1) << 32);
             thread::spawn(move || send(producer, &bell, count, &mut random))
         })

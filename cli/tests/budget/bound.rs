@@ -1,0 +1,279 @@
+//! The bound that `dump` prints is never passed, by what `dump` says is in use or by what the process really holds.
+
+use std::cell::Cell;
+
+use trihop::{Error, Job, Rank, Reduce, Shuffle, StreamOptions};
+
+use crate::memory::{kib, warmed_up};
+use crate::ranks::on_ranks;
+
+/// What a process holds beside its queues, in bytes: tables, the provider's lists, the text of `dump`. Does not depend on
+/// traffic.
+const BESIDE_BYTES: u64 = 64 << 10;
+
+/// Answers that a rank may wait for. What handlers send has to fit the spill, else nothing promises that it can leave.
+const UNANSWERED: u64 = 64;
+
+/// Records that each rank sends in each phase.
+const RECORDS: u64 = 1000;
+
+/// Longest record: some fragments.
+const LONGEST: usize = 30_000;
+
+/// What records carry. Not allocated: the test itself shall not hold memory that it measures.
+static PAYLOAD: [u8; LONGEST] = [7; LONGEST];
+
+/// What `dump` says of a stream.
+struct Dump(String);
+
+impl Dump {
+    fn of(shuffle: &Shuffle<'_>) -> Self {
+        let mut text = Vec::new();
+        shuffle.dump(&mut text).unwrap();
+        Self(String::from_utf8(text).unwrap())
+    }
+
+    /// Lines that hold this text.
+    fn lines(&self, text: &str) -> impl Iterator<Item = &str> {
+        self.0.lines().filter(move |line| line.contains(text))
+    }
+
+    /// The number before these words in the only line that has them.
+    fn number(&self, words: &str) -> u64 {
+        let mut lines = self.lines(words);
+        let line = lines.next().unwrap_or_else(|| panic!("`{words}` in {}", self.0));
+        assert!(lines.next().is_none(), "`{words}` is ambiguous in {}", self.0);
+        number_before(line, words)
+    }
+
+    /// The memory bound in bytes.
+    fn bound_bytes(&self) -> u64 {
+        let line = self.lines("memory bound:").next().unwrap();
+        let (_, bound) = line.rsplit_once("= ").unwrap();
+        bound.trim_end_matches(" bytes").parse().unwrap()
+    }
+
+    /// Every queue is within its own bound.
+    fn check(&self, options: &StreamOptions) {
+        let spilled = self.number(&format!(" of {} bytes; long record", options.spill_bytes));
+        assert!(spilled <= options.spill_bytes as u64, "{}", self.0);
+        let (_, lanes) = self.0.split_once(" lanes x ").unwrap();
+        let lane_bytes: u64 = lanes.split(')').next().unwrap().parse().unwrap();
+        for line in self.lines(" bytes in use") {
+            assert!(number_before(line, " bytes in use") <= lane_bytes, "{}", self.0);
+        }
+        for line in self.lines(" in flight") {
+            assert!(
+                number_before(line, " in flight") <= options.remote_maxrpc.into(),
+                "{}",
+                self.0
+            );
+        }
+        let (_, reassembly) = self.0.split_once("in reassembly: ").unwrap();
+        let reassembly: usize = reassembly.split(' ').next().unwrap().parse().unwrap();
+        assert!(
+            reassembly <= options.reassembly_bytes.max(options.max_message_bytes),
+            "{}",
+            self.0
+        );
+        if let Some(line) = self.lines("delivery queue:").next() {
+            let (records, bytes) = line.split_once(" records, ").unwrap();
+            let records = number_before(records, &format!(" of {}", options.deliverq_max));
+            let bytes = number_before(bytes, &format!(" of {} bytes", options.deliverq_bytes));
+            // Into an empty queue one run or record always may come.
+            assert!(
+                records <= options.deliverq_max as u64 || bytes <= LONGEST as u64 + 1024,
+                "{}",
+                self.0
+            );
+            let most = options.deliverq_bytes.max(2 * LONGEST) as u64;
+            assert!(bytes <= most, "{}", self.0);
+        }
+    }
+}
+
+fn number_before(line: &str, words: &str) -> u64 {
+    let (before, _) = line
+        .split_once(words)
+        .unwrap_or_else(|| panic!("`{words}` in {line}"));
+    let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap();
+    digits
+        .parse()
+        .unwrap_or_else(|_| panic!("a number before `{words}` in {line}"))
+}
+
+/// Memory of this process that no file on disk backs, each shared page divided by the number of those who map it: over
+/// all ranks of a node this adds up to what the node holds.
+fn held_bytes() -> u64 {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    1024 * (kib(&rollup, "Pss_Anon:") + kib(&rollup, "Pss_Shmem:"))
+}
+
+/// Options with queues as small as they may be, or the defaults; long records are bounded in both cases, since the bound
+/// would hold two of 64 MiB else.
+fn options(tiny: bool) -> StreamOptions {
+    let mut options = StreamOptions {
+        max_message_bytes: LONGEST,
+        reassembly_bytes: 2 * LONGEST,
+        ..StreamOptions::default()
+    };
+    if tiny {
+        options.origin_maxrpc = 1;
+        options.origin_buftarget_bytes = 64;
+        options.relay_maxrpc = 1;
+        options.relay_buftarget_bytes = 64;
+        options.remote_maxrpc = 1;
+        options.remote_buftarget_bytes = 300;
+        options.run_bytes = 64;
+        options.run_table_bytes = 256;
+        options.lane_budget_bytes = 8192;
+        options.receive_pool_bytes = 1;
+        options.send_pool_bytes = 1;
+        options.small_slot_bytes = 256;
+        options.spill_bytes = 16 << 10;
+        options.handler_reserve_bytes = 2048;
+        options.deliverq_max = 64;
+        options.deliverq_bytes = 16 << 10;
+    }
+    options
+}
+
+/// Length of record `number`: mostly short, some of a frame, few of several fragments.
+fn length(number: u64) -> usize {
+    match number % 64 {
+        0 => LONGEST,
+        1..=4 => 3000,
+        other => (other * 7 % 300) as usize,
+    }
+}
+
+/// Sends as fast as the queues take it and `may_send` (asked with the number of records sent) allows, to all ranks in
+/// turn, and looks at `dump` all the while. `make_room` takes deliveries where nobody else does. Returns what this
+/// process held at most.
+fn hammer(
+    shuffle: &Shuffle<'_>,
+    job: &Job<'_>,
+    options: &StreamOptions,
+    may_send: impl Fn(u64) -> bool,
+    make_room: impl Fn(),
+) -> u64 {
+    let (mut number, mut rounds, mut most) = (0, 0u64, 0);
+    while number < RECORDS {
+        let target = Rank((number % u64::from(job.size())) as u32);
+        let sent = match may_send(number) {
+            true => shuffle.try_send(target, 0, &PAYLOAD[..length(number)]),
+            false => Err(Error::WouldBlock),
+        };
+        match sent {
+            Ok(()) => number += 1,
+            Err(Error::WouldBlock) => {
+                if !job.progress().unwrap() {
+                    std::thread::yield_now();
+                }
+                rounds += 1;
+                if rounds.is_multiple_of(16) {
+                    make_room();
+                }
+                if rounds.is_multiple_of(64) {
+                    Dump::of(shuffle).check(options);
+                    most = held_bytes().max(most);
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    while let Err(error) = shuffle.fence() {
+        assert!(matches!(error, Error::WouldBlock), "{error}");
+        make_room();
+    }
+    make_room();
+    most
+}
+
+/// Compares what the ranks hold more than before with what they may.
+fn check_growth(job: &Job<'_>, what: &str, before: u64, most: u64, bound: u64) {
+    let now = held_bytes();
+    // Nobody unmaps or touches anything before everybody has looked.
+    job.barrier().unwrap();
+    let most = most.max(now).saturating_sub(before);
+    eprintln!("{what}: {most} bytes more than before opening, bound {bound}");
+    assert!(
+        most <= bound + BESIDE_BYTES,
+        "{what}: {most} bytes are held, the bound is {bound}"
+    );
+    let mut sums = [now.saturating_sub(before), bound];
+    job.allreduce(&mut sums, Reduce::Sum).unwrap();
+    assert!(
+        sums[0] <= sums[1] + BESIDE_BYTES * u64::from(job.size()),
+        "{what}: all ranks hold {}, the bounds are {}",
+        sums[0],
+        sums[1]
+    );
+}
+
+#[test]
+fn handlers_that_answer_stay_below_the_printed_bound() {
+    let test = "bound::handlers_that_answer_stay_below_the_printed_bound";
+    for nodes in ["3", "2,2", "1,1,1"] {
+        on_ranks(test, nodes, |job| {
+            warmed_up(&job).shutdown().unwrap();
+            for tiny in [true, false] {
+                let options = options(tiny);
+                let answers: &Cell<u64> = Box::leak(Box::default());
+                job.barrier().unwrap();
+                let before = held_bytes();
+                job.barrier().unwrap();
+                let shuffle = job
+                    .shuffle("answered")
+                    .options(options.clone())
+                    .handler(|message, outbox| match message.kind {
+                        0 => outbox.send(message.source, 1, b"answer").unwrap(),
+                        _ => answers.set(answers.get() + 1),
+                    })
+                    .open()
+                    .unwrap();
+                let most = hammer(
+                    &shuffle,
+                    &job,
+                    &options,
+                    |sent| sent < answers.get() + UNANSWERED,
+                    || (),
+                );
+                assert_eq!(answers.get(), RECORDS);
+                let what = if tiny { "tiny queues" } else { "default queues" };
+                check_growth(&job, what, before, most, Dump::of(&shuffle).bound_bytes());
+                shuffle.shutdown().unwrap();
+            }
+            job.shutdown().unwrap();
+        });
+    }
+}
+
+#[test]
+fn records_that_wait_to_be_taken_stay_below_the_printed_bound() {
+    let test = "bound::records_that_wait_to_be_taken_stay_below_the_printed_bound";
+    on_ranks(test, "2,2", |job| {
+        warmed_up(&job).shutdown().unwrap();
+        for tiny in [true, false] {
+            let options = options(tiny);
+            let taken: &Cell<u64> = Box::leak(Box::default());
+            job.barrier().unwrap();
+            let before = held_bytes();
+            job.barrier().unwrap();
+            let shuffle = job.shuffle("untaken").options(options.clone()).open().unwrap();
+            let take = || {
+                shuffle.take(|_| taken.set(taken.get() + 1)).unwrap();
+            };
+            let most = hammer(&shuffle, &job, &options, |_| true, take);
+            let mut all = [taken.get()];
+            job.allreduce(&mut all, Reduce::Sum).unwrap();
+            assert_eq!(all[0], RECORDS * u64::from(job.size()));
+            let what = if tiny { "tiny queues" } else { "default queues" };
+            // The delivery queue has a bound of its own, which `dump` prints beside its use.
+            let bound = Dump::of(&shuffle).bound_bytes() + options.deliverq_bytes as u64;
+            check_growth(&job, what, before, most, bound);
+            shuffle.shutdown().unwrap();
+        }
+        job.shutdown().unwrap();
+    });
+}
