@@ -25,8 +25,8 @@ pub enum Form {
     OddEven,
 }
 
-/// How ranks reach each other, in words of reports.
 impl Form {
+    /// In words of reports.
     pub fn text(self) -> &'static str {
         match self {
             Self::Shared => "one node, shared memory",
@@ -165,6 +165,8 @@ impl Mpi {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -188,5 +190,42 @@ mod tests {
             tcp.starts_with("OMPI_ALLOW_RUN_AS_ROOT=1") && tcp.contains("--mca btl tcp,self"),
             "{tcp}"
         );
+    }
+
+    /// Every engine and every work, small; the programs verify what they did.
+    #[test]
+    fn the_programs_do_every_work_under_each_mpi_that_is_there() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi");
+        let folder = tempfile::tempdir().expect("a folder");
+        let within = Duration::from_secs(60);
+        for mpi in Mpi::EVERY {
+            if let Err(why) = mpi.build(&sources, folder.path()) {
+                assert!(why.contains("not installed"), "{why}");
+                eprintln!("{}: skipped, {why}", mpi.name());
+                continue;
+            }
+            let run = |program: &str, ranks, form, arguments: &str| {
+                let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+                let program = mpi.program(folder.path(), program, ranks, form, &arguments);
+                let lines = program.start().and_then(|running| running.lines(Some(1), within));
+                let lines = lines.unwrap_or_else(|why| panic!("{}: {why}", program.text()));
+                let row = crate::rows::json(&lines[0])
+                    .expect("a row")
+                    .expect("one that counts");
+                assert!(row.figures.values().all(|figure| *figure > 0.0), "{row:?}");
+            };
+            for work in [
+                "isend histo 8",
+                "isend ig 16",
+                "aggregate histo 8",
+                "aggregate ig 16",
+                "aggregate a2a 40",
+                "alltoallv ig 16",
+                "alltoallv a2a 40000",
+            ] {
+                run("many", 2, Form::Shared, &format!("{work} 1 500"));
+            }
+            run("pair", 2, Form::Tcp, "1 65536");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! iceoryx2: publish-subscribe over shared memory, as between processes; here both ends are threads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
@@ -21,10 +21,13 @@ type Ends<const N: usize> = (
 );
 
 fn open<const N: usize>() -> Result<Ends<N>, Box<dyn std::error::Error>> {
-    // Only makes names different; nothing is passed on.
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    static OPENED: Mutex<u64> = Mutex::new(0);
     set_log_level(LogLevel::Error);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let number = {
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        *opened += 1;
+        *opened
+    };
     let name = format!("trihop-compare/{}/{number}", std::process::id());
     let node = NodeBuilder::new().create::<ipc_threadsafe::Service>()?;
     let service = node

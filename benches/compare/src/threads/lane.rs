@@ -86,7 +86,7 @@ impl<const N: usize> Queue<N> for Lane {
             receiver.active.clear();
             receiver.listed = true;
         }
-        let lane = receiver.inbox.lane(0);
+        let mut lane = receiver.inbox.lane(0);
         let frame = match lane.front() {
             Ok(frame) => frame,
             Err(corrupt) => return Err(Error::Wrong(corrupt.to_string())),
