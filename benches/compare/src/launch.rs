@@ -1,13 +1,12 @@
 //! Runs a program to its end, or to a deadline, and gives back what it printed.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Time that a program has to end after it has printed everything: MPICH over tcp sometimes never returns from
 /// MPI_Finalize.
@@ -43,7 +42,7 @@ impl Program {
             .join(" ")
     }
 
-    /// Starts it in a process group of its own, so that all that it starts can be ended with it.
+    /// Starts it. It stays in our process group, so that whoever interrupts us interrupts it and all that it started.
     ///
     /// # Errors
     /// Why it could not be started: most often, it is not installed.
@@ -54,7 +53,6 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
             .spawn();
         match child {
             Ok(child) => Ok(Running(child)),
@@ -130,17 +128,17 @@ impl Running {
         }
     }
 
-    /// Asks first: launchers end ranks that are in groups of their own.
+    /// Asks first: launchers end their ranks, which are no children of ours, when they are asked.
     fn end(&mut self) {
-        let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) else {
+        let Some(process) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) else {
             return;
         };
         for signal in [Signal::TERM, Signal::KILL] {
             if matches!(self.0.try_wait(), Ok(Some(_))) {
                 return;
             }
-            // Fails where all of it has ended meanwhile.
-            let _ = kill_process_group(group, signal);
+            // Fails where it has ended meanwhile.
+            let _ = kill_process(process, signal);
             self.wait_until(Instant::now() + GRACE);
         }
     }
@@ -199,15 +197,13 @@ mod tests {
 
     #[test]
     fn a_program_that_has_printed_everything_and_hangs_is_ended() {
-        let hangs = shell("echo row; sleep 1000").start().expect("a shell");
+        let hangs = shell("echo row; exec sleep 1000").start().expect("a shell");
         assert_eq!(hangs.lines(Some(1), LONG), Ok(vec!["row".to_owned()]));
     }
 
     #[test]
     fn a_program_that_prints_too_little_is_ended_at_its_deadline() {
-        let hangs = shell("echo row; sleep 1000 & sleep 1000")
-            .start()
-            .expect("a shell");
+        let hangs = shell("echo row; exec sleep 1000").start().expect("a shell");
         let result = hangs.lines(Some(2), Duration::from_millis(300));
         assert_eq!(result, Err("it did not end within 0 s".to_owned()));
     }

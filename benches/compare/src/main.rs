@@ -59,13 +59,6 @@ enum Special {
     Threads { queue: threads::Queue, size: usize },
 }
 
-/// How much a queue between threads is measured.
-const THREADS: threads::Effort = threads::Effort {
-    reps: 3,
-    rounds: 10_000,
-    messages: 2_000_000,
-};
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match arguments.command {
@@ -83,7 +76,7 @@ fn main() -> ExitCode {
 
 #[allow(clippy::print_stdout, reason = "the row is what this command is for")]
 fn threads_row(queue: threads::Queue, size: usize) -> Result<(), String> {
-    let row = threads::run(queue, size, THREADS).map_err(|error| error.to_string())?;
+    let row = threads::run(queue, size, queue.effort()).map_err(|error| error.to_string())?;
     let line = serde_json::to_string(&row).map_err(|error| error.to_string())?;
     println!("{line}");
     Ok(())

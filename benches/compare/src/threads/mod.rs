@@ -30,6 +30,22 @@ pub enum Queue {
     Iceoryx2,
 }
 
+impl Queue {
+    /// How much of it is measured: iceoryx2 takes some twenty times as long per message as the others.
+    pub fn effort(self) -> Effort {
+        let messages = if self == Self::Iceoryx2 {
+            100_000
+        } else {
+            2_000_000
+        };
+        Effort {
+            reps: 3,
+            rounds: 10_000,
+            messages,
+        }
+    }
+}
+
 /// Why there is no row.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
