@@ -179,7 +179,13 @@ impl<'h> Job<'h> {
         for (rank, watch) in &node.watches {
             parker.watch(watch.descriptor(), u64::from(*rank))?;
         }
-        let spin = spin_budget(topology.local_size() as usize);
+        // Simulated nodes share this machine's cores.
+        let neighbours = if options.loopback {
+            topology.size()
+        } else {
+            topology.local_size()
+        };
+        let spin = spin_budget(neighbours as usize);
         let endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
         let inner = Rc::new(Inner {
             endpoint,
