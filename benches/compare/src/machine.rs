@@ -28,7 +28,7 @@ impl Facts {
         ];
         for mpi in Mpi::EVERY {
             let version = said(mpi.launcher(), &["--version"], |line| {
-                line.contains("ersion") || line.contains("Open MPI")
+                line.contains("ersion") || line.contains("OpenRTE")
             });
             facts.push((mpi.name(), version));
         }

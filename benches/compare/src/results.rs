@@ -88,7 +88,11 @@ impl Results {
         };
         case.put(entry, name, round, row.count, row.figures);
         for (name, figures) in row.yardsticks {
-            // A yardstick that ran beside two variants counts once.
+            // A yardstick that ran beside two variants counts once: beside the first, which is what it is compared with.
+            let here = case.systems.iter().find(|s| s.name == name);
+            if here.is_some_and(|s| s.rounds.len() >= round) {
+                continue;
+            }
             let rival = Entry {
                 ours: false,
                 ..entry.clone()
