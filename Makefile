@@ -39,9 +39,15 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	cargo build --locked --release --package trihop-cli
 	$(trihop) bench ring
 	$(trihop) bench p2p
-	$(trihop) bench histo --ranks 4 --nodes 2
-	$(trihop) bench histo --ranks 8 --nodes 2
 	$(trihop) bench histo --ranks 2
+	for ranks in 4 8; do \
+	    for route in three-hop direct; do \
+	        $(trihop) bench histo --ranks $$ranks --nodes 2 --route $$route || exit 1; \
+	    done; \
+	    for name in ig agups around exchange skew; do \
+	        $(trihop) bench $$name --ranks $$ranks --nodes 2 || exit 1; \
+	    done; \
+	done
 	$(trihop) bench a2a --ranks 4 --nodes 2 --size 8 --size 128 --size 1024
 	cargo bench --locked --package trihop-benches
 

@@ -1,5 +1,9 @@
-//! What the models in `tests/` share: a lane and a sleeper that live on loom's heap.
-#![cfg(trihop_loom)]
+//! What the models in `tests/` share: a lane and a sleeper that live on the heap of loom or shuttle.
+#![cfg(any(trihop_loom, trihop_shuttle))]
+
+#[cfg(trihop_shuttle)]
+pub mod shuttled;
+mod unit;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -7,17 +11,18 @@ use std::sync::Arc;
 use trihop_transport::ring::doorbell::{AWAKE, Sleeper};
 use trihop_transport::ring::spsc::{Reader, ReaderState, Writer};
 use trihop_transport::ring::{Area, LaneStorage, Orderings};
-use trihop_transport::sync::{AtomicU64, MappedU64, Ordering, UnsafeCell};
+use trihop_transport::sync::{AtomicU64, MappedU64, Ordering};
+use unit::Unit;
 
 /// Units of a nursery: the fewest that take a frame.
 const NURSERY_UNITS: usize = 4;
 
 /// A lane of a few units. Each unit's low half is the frame length where one begins; its high half is the model's.
 #[derive(Debug, Clone)]
-pub struct LoomLane {
+pub struct ModelLane {
     words: Arc<Words>,
     /// The bitmap that has this lane's bit, and the lane's number.
-    active: (Arc<[AtomicU64; 1]>, u32),
+    active: (Arc<[AtomicU64]>, u32),
     /// Stands in for the word that says where the lane grew, in a producer that shows it too late.
     late_growth: Option<Arc<AtomicU64>>,
 }
@@ -28,16 +33,11 @@ struct Words {
     space_wanted: AtomicU64,
     grown_at: AtomicU64,
     head: AtomicU64,
-    nursery: Vec<UnsafeCell<u64>>,
-    ring: Vec<UnsafeCell<u64>>,
+    nursery: Vec<Unit>,
+    ring: Vec<Unit>,
 }
 
-// SAFETY: loom checks every access to the units for races, which is what the models are for.
-unsafe impl Send for Words {}
-// SAFETY: as above.
-unsafe impl Sync for Words {}
-
-impl LoomLane {
+impl ModelLane {
     /// A lane that grew at once to `units` times 8 bytes, empty, whose positions begin at `start` (to be near the end of
     /// the ring). It has a bitmap of its own, in which its bit is set.
     pub fn new(units: usize, start: u64) -> Self {
@@ -51,8 +51,8 @@ impl LoomLane {
 
     /// This lane, as number `lane` of an inbox with the bitmap `active`.
     #[must_use]
-    pub fn in_inbox(mut self, active: &Arc<[AtomicU64; 1]>, lane: u32) -> Self {
-        self.active = (Arc::clone(active), lane);
+    pub fn in_inbox(mut self, active: Arc<[AtomicU64]>, lane: u32) -> Self {
+        self.active = (active, lane);
         self
     }
 
@@ -75,7 +75,7 @@ impl LoomLane {
     }
 
     fn with_words(units: usize, start: u64, grown_at: u64) -> Self {
-        let cells = |units| (0..units).map(|_| UnsafeCell::new(0)).collect();
+        let cells = |units| (0..units).map(|_| Unit::default()).collect();
         let words = Words {
             tail: AtomicU64::new(start),
             space_wanted: AtomicU64::new(0),
@@ -96,7 +96,7 @@ impl LoomLane {
         self.words.tail.load(Ordering::Relaxed)
     }
 
-    fn unit(&self, area: Area, offset: usize) -> &UnsafeCell<u64> {
+    fn unit(&self, area: Area, offset: usize) -> &Unit {
         match area {
             Area::Nursery => &self.words.nursery[offset / 8],
             Area::Ring => &self.words.ring[offset / 8],
@@ -104,20 +104,16 @@ impl LoomLane {
     }
 
     fn write_payload(&self, area: Area, offset: usize, value: u32) {
-        self.unit(area, offset).with_mut(|unit| {
-            // SAFETY: loom checks that nobody else accesses the unit meanwhile.
-            unsafe { *unit = *unit & 0xffff_ffff | u64::from(value) << 32 }
-        });
+        self.unit(area, offset)
+            .update(|unit| unit & 0xffff_ffff | u64::from(value) << 32);
     }
 
     fn read_payload(&self, area: Area, offset: usize) -> u32 {
-        // SAFETY: loom checks that nobody writes the unit meanwhile.
-        self.unit(area, offset)
-            .with(|unit| unsafe { (*unit >> 32) as u32 })
+        (self.unit(area, offset).get() >> 32) as u32
     }
 }
 
-impl LaneStorage for LoomLane {
+impl LaneStorage for ModelLane {
     type Word = AtomicU64;
 
     fn tail(&self) -> &AtomicU64 {
@@ -137,7 +133,10 @@ impl LaneStorage for LoomLane {
     }
 
     fn active_bit(&self) -> (&AtomicU64, u64) {
-        (&self.active.0[0], 1 << self.active.1)
+        (
+            &self.active.0[self.active.1 as usize / 64],
+            1 << (self.active.1 % 64),
+        )
     }
 
     fn capacity_bytes(&self, area: Area) -> usize {
@@ -148,29 +147,26 @@ impl LaneStorage for LoomLane {
     }
 
     unsafe fn write_length(&self, area: Area, offset: usize, length: u32) {
-        self.unit(area, offset).with_mut(|unit| {
-            // SAFETY: loom checks that nobody else accesses the unit meanwhile.
-            unsafe { *unit = *unit & !0xffff_ffff | u64::from(length) }
-        });
+        self.unit(area, offset)
+            .update(|unit| unit & !0xffff_ffff | u64::from(length));
     }
 
     unsafe fn read_length(&self, area: Area, offset: usize) -> u32 {
-        // SAFETY: loom checks that nobody writes the unit meanwhile.
-        self.unit(area, offset).with(|unit| unsafe { *unit as u32 })
+        self.unit(area, offset).get() as u32
     }
 }
 
 /// A lane's reader and what it stands on.
 #[derive(Debug)]
-pub struct LoomReader<O> {
+pub struct ModelReader<O> {
     state: ReaderState,
-    lane: LoomLane,
+    lane: ModelLane,
     orderings: PhantomData<O>,
 }
 
-impl<O: Orderings> LoomReader<O> {
+impl<O: Orderings> ModelReader<O> {
     /// Goes on where the last reader released.
-    pub fn resume(lane: LoomLane) -> Self {
+    pub fn resume(lane: ModelLane) -> Self {
         Self {
             state: ReaderState::resume(&lane),
             lane,
@@ -178,7 +174,7 @@ impl<O: Orderings> LoomReader<O> {
         }
     }
 
-    fn reader(&mut self) -> Reader<'_, LoomLane, O> {
+    fn reader(&mut self) -> Reader<'_, ModelLane, O> {
         Reader::new(&mut self.state, self.lane.clone())
     }
 
@@ -187,8 +183,8 @@ impl<O: Orderings> LoomReader<O> {
         self.reader().release()
     }
 
-    /// Pops the next frame, if there is one, and returns its value.
-    pub fn get(&mut self) -> Option<u32> {
+    /// Value and length of the next frame, if there is one.
+    pub fn peek(&mut self) -> Option<(u32, usize)> {
         let mut reader = self.reader();
         let span = reader.front().expect("no side writes what cannot be true")?;
         let payload = |unit| reader.storage().read_payload(span.area, span.offset + unit * 8);
@@ -196,13 +192,24 @@ impl<O: Orderings> LoomReader<O> {
         for unit in 1..span.bytes / 8 {
             assert_eq!(payload(unit), value, "torn frame");
         }
-        reader.pop();
+        Some((value, span.bytes))
+    }
+
+    /// Pops the frame that was looked at.
+    pub fn pop(&mut self) {
+        self.reader().pop();
+    }
+
+    /// Pops the next frame, if there is one, and returns its value.
+    pub fn get(&mut self) -> Option<u32> {
+        let (value, _) = self.peek()?;
+        self.pop();
         Some(value)
     }
 }
 
 /// Commits a frame of `bytes`, each unit of which carries `value`. False where there is no room.
-pub fn put<O: Orderings>(writer: &mut Writer<LoomLane, O>, bytes: usize, value: u32) -> bool {
+pub fn put<O: Orderings>(writer: &mut Writer<ModelLane, O>, bytes: usize, value: u32) -> bool {
     let Some(span) = writer.reserve(bytes) else {
         return false;
     };
@@ -217,22 +224,22 @@ pub fn put<O: Orderings>(writer: &mut Writer<LoomLane, O>, bytes: usize, value: 
 
 /// Whoever may sleep, and whether it was woken. The wake itself (an eventfd) keeps until it is looked at.
 #[derive(Debug, Clone)]
-pub struct LoomSleeper(Arc<(AtomicU64, MappedU64)>);
+pub struct ModelSleeper(Arc<(AtomicU64, MappedU64)>);
 
-impl Default for LoomSleeper {
+impl Default for ModelSleeper {
     fn default() -> Self {
         Self(Arc::new((AtomicU64::new(AWAKE), MappedU64::new(0))))
     }
 }
 
-impl LoomSleeper {
+impl ModelSleeper {
     /// Whether anybody wrote to the eventfd. Asked when all threads have ended.
     pub fn was_woken(&self) -> bool {
         self.0.1.load(Ordering::Relaxed) != 0
     }
 }
 
-impl Sleeper for LoomSleeper {
+impl Sleeper for ModelSleeper {
     type Word = AtomicU64;
 
     fn word(&self) -> &AtomicU64 {

@@ -1,10 +1,11 @@
-//! A lane with both ends in one thread: what its instructions cost, without the way between two cores.
+//! A lane with both ends in one thread: what its instructions cost, without the way between two cores. Beside it the same
+//! frames through rtrb, a ring of bytes of the same size, and by memcpy alone.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::memory::segment::Segment;
 use trihop::transport::ring::{Doorbell, Inbox, InboxLayout, Producer};
 
@@ -66,7 +67,7 @@ fn frames(criterion: &mut Criterion) {
         for bytes in [8usize, 16, 64, 256, 1024, 4096] {
             let (mut lane, frame) = (lane(), vec![0u8; bytes]);
             group.throughput(Throughput::Elements(FRAMES as u64));
-            group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+            group.bench_function(BenchmarkId::new("lane", bytes), |bencher| {
                 bencher.iter(|| {
                     let mut sum = 0;
                     for _ in 0..FRAMES {
@@ -80,9 +81,55 @@ fn frames(criterion: &mut Criterion) {
                     sum + lane.read()
                 });
             });
+            if each {
+                group.bench_function(BenchmarkId::new("rtrb", bytes), |bencher| rtrb(bencher, &frame));
+            } else {
+                group.bench_function(BenchmarkId::new("memcpy", bytes), |bencher| {
+                    memcpy(bencher, &frame)
+                });
+            }
         }
         group.finish();
     }
+}
+
+/// Frames through a ring of bytes: its ends know no frames, so both are told the length, and each write is shown at once.
+fn rtrb(bencher: &mut Bencher<'_>, frame: &[u8]) {
+    let (mut producer, mut consumer) = rtrb::RingBuffer::<u8>::new(LANE_BYTES as usize);
+    bencher.iter(|| {
+        let mut sum = 0;
+        for _ in 0..FRAMES {
+            let frame = black_box(frame);
+            let mut room = producer.write_chunk(frame.len()).expect("room for a frame");
+            let (first, second) = room.as_mut_slices();
+            let (head, tail) = frame.split_at(first.len());
+            first.copy_from_slice(head);
+            second.copy_from_slice(tail);
+            room.commit_all();
+            let there = consumer.read_chunk(frame.len()).expect("written above");
+            let (first, second) = black_box(there.as_slices());
+            sum += first.len() + second.len();
+            there.commit_all();
+        }
+        sum
+    });
+}
+
+/// The same frames, one behind the other, into memory of the size of a lane.
+fn memcpy(bencher: &mut Bencher<'_>, frame: &[u8]) {
+    let mut memory = vec![0u8; LANE_BYTES as usize];
+    let round = FRAMES * frame.len();
+    let mut at = 0;
+    bencher.iter(|| {
+        at = if at + 2 * round > memory.len() {
+            0
+        } else {
+            at + round
+        };
+        for place in memory[at..at + round].chunks_exact_mut(frame.len()) {
+            black_box(place).copy_from_slice(black_box(frame));
+        }
+    });
 }
 
 /// An inbox in a fresh segment, with one producer attached.

@@ -174,6 +174,22 @@ fn a2a_typed_and_bytes() {
 }
 
 #[test]
+fn the_direct_route_is_one_hop() {
+    let by = |arguments: &str| {
+        let row = &rows(&format!("histo --count 1000 --ranks 4 --nodes 2 {arguments}"))[0];
+        (
+            row["route"].as_str().unwrap().to_owned(),
+            row["hops"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(by("--route direct"), ("direct".to_owned(), 1));
+    assert_eq!(by(""), ("three-hop".to_owned(), 3));
+    let mut from_environment = command("ig --count 1000 --ranks 4 --nodes 2 --json");
+    from_environment.env("TRIHOP_ROUTE", "direct");
+    assert_eq!(checked_rows("ig", run(from_environment))[0]["route"], "direct");
+}
+
+#[test]
 fn ig_on_one_and_two_nodes() {
     for shape in ["--ranks 3 --nodes 1", "--ranks 4 --nodes 2"] {
         let rows = rows(&format!("ig --count 3000 {shape}"));
@@ -195,7 +211,7 @@ fn agups_counts_every_update_of_its_updaters() {
 #[test]
 fn around_polls_and_parks_on_every_path_that_the_job_has() {
     for (shape, paths) in [
-        ("--ranks 4 --nodes 2", &["around", "three-hop"][..]),
+        ("--ranks 4 --nodes 2", &["around", "pair"][..]),
         ("--ranks 2 --nodes 2", &["around"]),
         ("--ranks 3 --nodes 1", &["around"]),
     ] {
@@ -249,7 +265,7 @@ fn tables_have_a_head() {
     for (arguments, column, begins) in [
         ("ring --count 20 --size 8", "Latency (us)", "8 "),
         ("p2p --count 20 --size 8", "Latency (us)", "8 "),
-        ("around --count 5", "p99 (us)", "three-hop "),
+        ("around --count 5", "p99 (us)", "pair "),
         ("histo --count 100 --ranks 2", "Rate (M/s)", "8 "),
         ("skew --count 100 --ranks 2 --indices rmat", "Sys/1e6", "8 "),
     ] {

@@ -2,7 +2,7 @@
 #![cfg(trihop_loom)]
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomReader, LoomSleeper, put};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
 use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::Ordering;
@@ -12,8 +12,8 @@ use trihop_transport::sync::Ordering;
 /// nursery, and is published with its predecessor.
 fn grows<O: Orderings + 'static>(wide: bool, late: bool) {
     loom::model(move || {
-        let lane = LoomLane::in_nursery(8, 16);
-        let mut reader = LoomReader::<O>::resume(lane.clone());
+        let lane = ModelLane::in_nursery(8, 16);
+        let mut reader = ModelReader::<O>::resume(lane.clone());
         let shown = if late {
             lane.clone().with_late_growth()
         } else {
@@ -23,7 +23,7 @@ fn grows<O: Orderings + 'static>(wide: bool, late: bool) {
         let mut writer = Writer::<_, O>::resume(shown).unwrap();
         let count = if wide { 3 } else { 5 };
         let producer = thread::spawn(move || {
-            let sleeper = LoomSleeper::default();
+            let sleeper = ModelSleeper::default();
             for value in 1..=count {
                 let bytes = if wide && value == 3 { 16 } else { 8 };
                 assert!(put(&mut writer, bytes, value), "a lane that can grow has room");
@@ -91,10 +91,10 @@ twin!(twin_relaxed_tail_load, TAIL_LOAD);
 #[test]
 fn a_growth_that_was_never_published_moves_back() {
     loom::model(|| {
-        let lane = LoomLane::in_nursery(8, 0);
-        let mut reader = LoomReader::<Shipped>::resume(lane.clone());
+        let lane = ModelLane::in_nursery(8, 0);
+        let mut reader = ModelReader::<Shipped>::resume(lane.clone());
         let producer = thread::spawn(move || {
-            let sleeper = LoomSleeper::default();
+            let sleeper = ModelSleeper::default();
             let mut first = Writer::<_, Shipped>::resume(lane.clone()).unwrap();
             assert!(put(&mut first, 8, 1));
             first.publish(&sleeper);

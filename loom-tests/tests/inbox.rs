@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomReader, LoomSleeper, put};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
 use trihop_transport::ring::bitmap::Watch;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::ring::spsc::Writer;
@@ -13,9 +13,9 @@ use trihop_transport::sync::{AtomicU64, Ordering};
 
 /// What an inbox's owner has: two lanes and one word of bitmap.
 struct Inbox<O> {
-    lanes: [LoomLane; 2],
+    lanes: [ModelLane; 2],
     watch: Watch,
-    readers: [LoomReader<O>; 2],
+    readers: [ModelReader<O>; 2],
     active: Arc<[AtomicU64; 1]>,
     received: [u32; 2],
 }
@@ -51,10 +51,10 @@ impl<O: Orderings> Inbox<O> {
 fn gathers<O: Orderings + Send + 'static>(main: Main, watched: bool) {
     loom::model(move || {
         let active = Arc::new([AtomicU64::new(0)]);
-        let lanes = [0, 1].map(|lane| LoomLane::new(4, 0).in_inbox(&active, lane));
-        let sleeper = LoomSleeper::default();
+        let lanes = [0, 1].map(|lane| ModelLane::new(4, 0).in_inbox(active.clone(), lane));
+        let sleeper = ModelSleeper::default();
         let mut inbox = Inbox {
-            readers: lanes.clone().map(LoomReader::<O>::resume),
+            readers: lanes.clone().map(|lane| ModelReader::<O>::resume(lane)),
             lanes: lanes.clone(),
             watch: Watch::default(),
             active: active.clone(),

@@ -2,7 +2,7 @@
 #![cfg(trihop_loom)]
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomReader, LoomSleeper, put};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
 use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Orderings, Shipped, claim};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 /// and they are published in pairs.
 fn wraps<O: Orderings + 'static>() {
     loom::model(|| {
-        let lane = LoomLane::new(8, 48);
-        let mut reader = LoomReader::<O>::resume(lane.clone());
+        let lane = ModelLane::new(8, 48);
+        let mut reader = ModelReader::<O>::resume(lane.clone());
         // Outside of the thread: loom remembers one last access per word, and its own load there would hide ours here.
         let mut writer = Writer::<_, O>::resume(lane).unwrap();
         let producer = thread::spawn(move || {
-            let sleeper = LoomSleeper::default();
+            let sleeper = ModelSleeper::default();
             let mut sent = 0;
             for (index, bytes) in [8, 16, 16, 16, 16].into_iter().enumerate() {
                 if !put(&mut writer, bytes, sent + 1) {
@@ -94,20 +94,20 @@ twin!(
 
 /// Two threads want to produce into one lane, one after the other or one of them not at all.
 fn succession<O: Orderings + 'static>() {
-    fn produce<O: Orderings>(lane: LoomLane, claimed: &AtomicU64, value: u32) -> Option<u32> {
+    fn produce<O: Orderings>(lane: ModelLane, claimed: &AtomicU64, value: u32) -> Option<u32> {
         if !claim::claim::<_, O>(claimed) {
             return None;
         }
         let mut writer = Writer::<_, O>::resume(lane).unwrap();
         assert!(put(&mut writer, 8, value));
-        writer.publish(&LoomSleeper::default());
+        writer.publish(&ModelSleeper::default());
         // Committed and never published: the next producer writes over it.
         assert!(put(&mut writer, 8, 9));
         claim::give_up::<_, O>(claimed);
         Some(value)
     }
     loom::model(|| {
-        let lane = LoomLane::new(4, 0);
+        let lane = ModelLane::new(4, 0);
         let claimed = Arc::new(AtomicU64::new(0));
         let other = {
             let (lane, claimed) = (lane.clone(), claimed.clone());
@@ -115,7 +115,7 @@ fn succession<O: Orderings + 'static>() {
         };
         let ours = produce::<O>(lane.clone(), &claimed, 1);
         let theirs = other.join().unwrap();
-        let mut reader = LoomReader::<O>::resume(lane);
+        let mut reader = ModelReader::<O>::resume(lane);
         let mut received: Vec<_> = std::iter::from_fn(|| reader.get()).collect();
         received.sort_unstable();
         let sent: Vec<_> = [ours, theirs].into_iter().flatten().collect();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use trihop_loom_tests::{LoomLane, LoomReader, LoomSleeper, put};
+use trihop_loom_tests::{ModelLane, ModelReader, ModelSleeper, put};
 use trihop_transport::ring::bitmap::Watch;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::ring::spsc::Writer;
@@ -22,14 +22,14 @@ enum Ask {
 /// one frame at a time, so that the first release is not enough.
 fn waits<O: Orderings + 'static>(ask: Ask) {
     loom::model(move || {
-        let lane = LoomLane::new(8, 0);
-        let (owner, producer) = (LoomSleeper::default(), LoomSleeper::default());
+        let lane = ModelLane::new(8, 0);
+        let (owner, producer) = (ModelSleeper::default(), ModelSleeper::default());
         let mut writer = Writer::<_, O>::resume(lane.clone()).unwrap();
         for (index, bytes) in [8, 8, 16, 16, 16].into_iter().enumerate() {
             assert!(put(&mut writer, bytes, index as u32 + 1));
         }
         writer.publish(&owner);
-        let mut reader = LoomReader::<O>::resume(lane);
+        let mut reader = ModelReader::<O>::resume(lane);
 
         let waiter = {
             let (owner, producer) = (owner.clone(), producer.clone());
@@ -82,8 +82,8 @@ fn asking_after_announcing_is_as_good() {
 fn waits_both<O: Orderings + 'static>() {
     loom::model(|| {
         let active = Arc::new([AtomicU64::new(0)]);
-        let lanes = [0, 1].map(|lane| LoomLane::new(4, 0).in_inbox(&active, lane));
-        let (owner, producer) = (LoomSleeper::default(), LoomSleeper::default());
+        let lanes = [0, 1].map(|lane| ModelLane::new(4, 0).in_inbox(active.clone(), lane));
+        let (owner, producer) = (ModelSleeper::default(), ModelSleeper::default());
         let mut full = Writer::<_, O>::resume(lanes[0].clone()).unwrap();
         for value in 1..=4 {
             assert!(put(&mut full, 8, value));
@@ -114,7 +114,7 @@ fn waits_both<O: Orderings + 'static>() {
         };
         let (mut watch, owned) = (Watch::default(), lanes.clone());
         let storage = |lane: u32| owned[lane as usize].clone();
-        let mut readers = lanes.map(|lane| LoomReader::<O>::resume(lane));
+        let mut readers = lanes.map(|lane| ModelReader::<O>::resume(lane));
         let mut received = [0; 2];
         let mut drain = |received: &mut [u32; 2], watch: &mut Watch| {
             let mut found = Vec::new();

@@ -316,6 +316,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         #[test]
         fn every_rank_gets_the_same_result(sizes in proptest::collection::vec(1u32..5, 1..12), seed: u64) {
             let total: u32 = sizes.iter().sum();

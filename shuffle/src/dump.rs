@@ -1,10 +1,66 @@
 //! The state of a stream on one rank as text: every queue with its use and bound, and the memory bound as a formula.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use crate::deliver::Sink;
 use crate::engine::Core;
 use trihop_transport::topology::Rank;
+
+/// What a stream may take of a rank's memory, by what it is for, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bound {
+    run_table: usize,
+    spill: usize,
+    send_pools: usize,
+    inbox: usize,
+    lanes: u32,
+    lane_bytes: u32,
+    receive_pools: usize,
+    /// One that is sent and one that is put together.
+    long_record: usize,
+}
+
+impl Bound {
+    /// The bound of a stream; `None` while a caller up the stack uses it.
+    pub fn of(core: &Core<'_>) -> Option<Self> {
+        let (out, inbound) = (core.out.try_borrow().ok()?, core.inbound.try_borrow().ok()?);
+        let layout = inbound.inbox.layout();
+        Some(Self {
+            run_table: out.runs.bytes(),
+            spill: core.options.spill_bytes,
+            send_pools: out.queues.remotes.pool_bytes() + core.notices.as_ref().map_or(0, |p| p.bytes()),
+            inbox: layout.segment_bytes(),
+            lanes: layout.lanes(),
+            lane_bytes: layout.lane_bytes(),
+            receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
+            long_record: core.options.reassembly_bytes.max(core.options.max_message_bytes),
+        })
+    }
+
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.run_table + self.spill + self.send_pools + self.inbox + self.receive_pools + 2 * self.long_record
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "run table {} + spill {} + send pools {} + inbox {} ({} lanes x {}) + receive pools {} + long records 2 x {} = {} bytes",
+            self.run_table,
+            self.spill,
+            self.send_pools,
+            self.inbox,
+            self.lanes,
+            self.lane_bytes,
+            self.receive_pools,
+            self.long_record,
+            self.total()
+        )
+    }
+}
 
 /// Writes the state of `core`. Never waits; a part that is in use by a caller up the stack is named as such.
 pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
@@ -25,7 +81,6 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
         "  records: {} sent, {} delivered; {} refused for want of room, {} deliveries blocked",
         stats.sent, stats.delivered, stats.would_block, stats.blocked_deliveries
     )?;
-    let mut bound = 0usize;
     if let Ok(out) = core.out.try_borrow() {
         writeln!(
             writer,
@@ -70,31 +125,14 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                 remote.waits
             )?;
         }
-        bound += out.runs.bytes() + core.options.spill_bytes;
-        let send_pools = queues.remotes.pool_bytes() + core.notices.as_ref().map_or(0, |p| p.bytes());
-        bound += send_pools;
-        write!(
-            writer,
-            "  memory bound: run table {} + spill {} + send pools {send_pools}",
-            out.runs.bytes(),
-            core.options.spill_bytes
-        )?;
     } else {
-        write!(writer, "  (the sending side is in use by an open reservation)")?;
+        writeln!(writer, "  (the sending side is in use by an open reservation)")?;
+    }
+    if let Some(bound) = Bound::of(core) {
+        writeln!(writer, "  memory bound: {bound}")?;
     }
     match core.inbound.try_borrow() {
         Ok(inbound) => {
-            let layout = inbound.inbox.layout();
-            let receive_pools = inbound.links.as_ref().map_or(0, |l| l.pool_bytes);
-            let long = core.options.reassembly_bytes.max(core.options.max_message_bytes);
-            bound += layout.segment_bytes() + receive_pools + 2 * long;
-            writeln!(
-                writer,
-                " + inbox {} ({} lanes x {}) + receive pools {receive_pools} + long records 2 x {long} = {bound} bytes",
-                layout.segment_bytes(),
-                layout.lanes(),
-                layout.lane_bytes()
-            )?;
             writeln!(
                 writer,
                 "  in reassembly: {} bytes",
@@ -111,7 +149,7 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
         }
         Err(_) => writeln!(
             writer,
-            " + (inbox and receive side are in use by a handler up the stack)"
+            "  (inbox and receive side are in use by a handler up the stack)"
         )?,
     }
     if let Ok(sink) = core.sink.try_borrow() {

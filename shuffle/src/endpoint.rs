@@ -123,6 +123,11 @@ impl Prepared {
 /// Messages of collectives that have arrived: kind and bytes.
 type Heard = Rc<RefCell<VecDeque<(u32, Vec<u8>)>>>;
 
+thread_local! {
+    /// Completions of the round of progress under way: one buffer for all endpoints of a thread, empty between rounds.
+    static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
+}
+
 /// One rank's part of a job. Stays on the thread that made it.
 pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
@@ -133,6 +138,7 @@ pub(crate) struct Endpoint<'h> {
     peers: Rc<[Peer]>,
     bells: Arc<[Arc<Bell>]>,
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
+    /// What came while a stream was opened, for the next round of progress.
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
     /// Receives that all streams have posted together.
@@ -140,6 +146,8 @@ pub(crate) struct Endpoint<'h> {
     pub collectives: RefCell<Collectives>,
     heard: Heard,
     next_stream: Cell<u16>,
+    /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live in this one.
+    pub create_segment: fn(usize) -> Result<Arc<Segment>, trihop_transport::Error>,
 }
 
 impl<'h> Endpoint<'h> {
@@ -163,12 +171,13 @@ impl<'h> Endpoint<'h> {
             peers,
             bells,
             streams: RefCell::default(),
-            completions: RefCell::new(Vec::with_capacity(64)),
+            completions: RefCell::default(),
             busy: Cell::new(false),
             posted: Cell::new(0),
             collectives,
             heard: Rc::default(),
             next_stream: Cell::new(0),
+            create_segment: Segment::create,
         }
     }
 
@@ -193,7 +202,7 @@ impl<'h> Endpoint<'h> {
             });
         }
         let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), shape.lane_bytes)?;
-        let segment = Segment::create(layout.segment_bytes())?;
+        let segment = (self.create_segment)(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         let (name, options) = (name.to_owned(), options.clone());
         Ok(Prepared {
@@ -382,11 +391,13 @@ impl<'h> Endpoint<'h> {
         let mut link = self.link.borrow_mut();
         let mut worked = false;
         if let Some(link) = link.as_deref_mut() {
-            let mut completions = self.completions.borrow_mut();
+            let mut completions = COMPLETIONS.take();
+            completions.append(&mut self.completions.take());
             worked |= link.poll(&mut completions)? > 0;
             for completion in completions.drain(..) {
                 self.dispatch(completion, now_ns)?;
             }
+            COMPLETIONS.set(completions);
         }
         let mut index = 0;
         // The list may grow while we walk it, never shrink.

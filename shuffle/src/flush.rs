@@ -117,28 +117,33 @@ impl Fence {
     /// Whether the fence is complete on all ranks; to be asked after each round of progress.
     pub fn poll(&mut self, core: &Core<'_>, collectives: &mut Collectives) -> bool {
         core.urgent.set(true);
-        let Some(ticket) = self.round else {
-            if core.is_quiet() {
-                let mut counts = core.out.borrow().sent.to_le_bytes().to_vec();
-                counts.extend_from_slice(&core.delivered.get().to_le_bytes());
-                self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));
-                self.rounds += 1;
+        loop {
+            if let Some(ticket) = self.round {
+                let Some(result) = collectives.result(ticket) else {
+                    return false;
+                };
+                self.round = None;
+                let mut values = result
+                    .chunks_exact(8)
+                    .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
+                let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
+                let same = self.last.replace(sums) == Some(sums);
+                if same && sums.0 == sums.1 {
+                    core.urgent.set(false);
+                    return true;
+                }
+                if same {
+                    return false;
+                }
             }
-            return false;
-        };
-        let Some(result) = collectives.result(ticket) else {
-            return false;
-        };
-        self.round = None;
-        let mut values = result
-            .chunks_exact(8)
-            .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
-        let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
-        let done = sums.0 == sums.1 && self.last == Some(sums);
-        self.last = Some(sums);
-        if done {
-            core.urgent.set(false);
+            if !core.is_quiet() {
+                return false;
+            }
+            // The next round begins in the same call: nothing else might wake a rank that has heard the last one's result.
+            let mut counts = core.out.borrow().sent.to_le_bytes().to_vec();
+            counts.extend_from_slice(&core.delivered.get().to_le_bytes());
+            self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));
+            self.rounds += 1;
         }
-        done
     }
 }

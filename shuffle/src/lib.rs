@@ -18,11 +18,15 @@ mod node;
 mod queue;
 pub mod route;
 mod shuffle;
+pub mod simulation;
 mod stats;
 mod stream;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+#[path = "../../transport/src/seed.rs"]
+mod seed;
 
 pub use collective::Reduce;
 pub use config::{Options, StreamOptions};

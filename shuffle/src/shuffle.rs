@@ -289,7 +289,7 @@ impl<'h> ShuffleBuilder<'h> {
 }
 
 /// Hands the records from number `done` on to `take`, until it returns false; returns how many are done then.
-fn each_message(
+pub(crate) fn each_message(
     delivery: Delivery<'_>,
     done: usize,
     mut take: impl FnMut(Message<'_>, bool) -> bool,

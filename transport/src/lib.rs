@@ -10,6 +10,8 @@ pub mod memory;
 pub mod park;
 pub mod protocol;
 pub mod ring;
+#[cfg(test)]
+mod seed;
 pub mod sim;
 pub mod sync;
 pub mod topology;

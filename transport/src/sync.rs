@@ -1,10 +1,11 @@
-//! The only importer of atomics, cells and thread primitives; under `cfg(trihop_loom)` they are loom's.
+//! The only importer of atomics, cells and thread primitives; under `cfg(trihop_loom)` they are loom's, under
+//! `cfg(trihop_shuttle)` shuttle's.
 //!
 //! Words in mapped memory are plain machine words whoever compiles us: [`MappedU64`]. The algorithms see either kind
-//! through [`Word`], so that loom runs the code that ships.
+//! through [`Word`], so that loom and shuttle run the code that ships.
 #![allow(clippy::disallowed_types)]
 
-#[cfg(not(trihop_loom))]
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
 pub use std::{
     cell::UnsafeCell,
     sync::Arc,
@@ -19,6 +20,16 @@ pub use loom::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     thread,
 };
+
+#[cfg(trihop_shuttle)]
+pub use shuttle::{
+    sync::Arc,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    thread,
+};
+// Shuttle has no cell: what happens between two of its operations is one step.
+#[cfg(trihop_shuttle)]
+pub use std::cell::UnsafeCell;
 
 pub use std::sync::{Mutex, Once, PoisonError};
 pub use std::thread::{available_parallelism, sleep};
@@ -64,5 +75,5 @@ macro_rules! word {
 }
 
 word!(MappedU64);
-#[cfg(trihop_loom)]
+#[cfg(any(trihop_loom, trihop_shuttle))]
 word!(AtomicU64);

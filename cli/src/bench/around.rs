@@ -1,11 +1,12 @@
-//! One message on its way alone: around all ranks, and to and fro between two ranks that are three hops apart.
+//! One message on its way alone: around all ranks, and to and fro between a pair that is three hops apart.
 //!
 //! Handlers pass the message on, so a lap needs nobody's application. The rank where laps begin polls and holds the
-//! clock. The others poll too (`polling`), or sleep in a barrier, from which arrivals wake them (`parked`).
+//! clock. The others poll too (`polling`), or wait in a barrier (`parked`): each lap then begins after a pause in which
+//! they fall asleep, so that every arrival has to wake its rank. Rates include these pauses, latencies do not.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -17,6 +18,9 @@ use super::round::Round;
 use super::row::{self, Case, Row, or_dash};
 use super::session::Session;
 use super::{BenchArgs, Error, text};
+
+/// Pause before a lap with parked ranks: many times what a rank spins and yields before it sleeps.
+const PAUSE: Duration = Duration::from_micros(300);
 
 /// Laps of a round, unless `--count` says how many.
 const LAPS: u64 = 1000;
@@ -40,8 +44,8 @@ enum Waiting {
 enum Path {
     /// To every rank in turn.
     Around,
-    /// To and fro between two ranks, three hops each way.
-    ThreeHop,
+    /// To and fro between two ranks as far apart as the three-hop route knows: neither represents its node.
+    Pair,
 }
 
 impl Path {
@@ -49,7 +53,7 @@ impl Path {
     fn stations(self, topology: &Topology) -> Option<Vec<u32>> {
         match self {
             Self::Around => Some((0..topology.size()).collect()),
-            Self::ThreeHop if topology.nodes() > 1 => {
+            Self::Pair if topology.nodes() > 1 => {
                 let away = |node, towards| {
                     let rep = topology.representative(node, towards);
                     topology.ranks_of(node).find(|&rank| rank != rep)
@@ -57,7 +61,7 @@ impl Path {
                 let (here, there) = (NodeId(0), NodeId(1));
                 Some(vec![away(here, there)?.0, away(there, here)?.0])
             }
-            Self::ThreeHop => None,
+            Self::Pair => None,
         }
     }
 }
@@ -84,6 +88,7 @@ struct AroundRow<'a> {
 struct Track {
     stations: Vec<u32>,
     laps: u64,
+    waiting: Waiting,
     /// This rank's place among the stations.
     place: Option<u64>,
     ranks: u32,
@@ -91,6 +96,8 @@ struct Track {
     due: Cell<u64>,
     wrong: Cell<u64>,
     over: Cell<bool>,
+    /// First hop of a lap that begins after a pause.
+    pending: Cell<Option<u64>>,
     began: Cell<Instant>,
     /// Times of the laps of this round.
     lap_ns: RefCell<Vec<u64>>,
@@ -98,16 +105,18 @@ struct Track {
 }
 
 impl Track {
-    fn new(topology: &Topology, stations: Vec<u32>, laps: u64) -> Self {
+    fn new(topology: &Topology, stations: Vec<u32>, laps: u64, waiting: Waiting) -> Self {
         let place = stations.iter().position(|&rank| rank == topology.rank().0);
         Self {
             stations,
             laps,
+            waiting,
             place: place.map(|place| place as u64),
             ranks: topology.size(),
             due: Cell::new(0),
             wrong: Cell::new(0),
             over: Cell::new(false),
+            pending: Cell::new(None),
             began: Cell::new(Instant::now()),
             lap_ns: RefCell::new(Vec::with_capacity(laps as usize)),
             failure: Cell::default(),
@@ -159,6 +168,8 @@ impl Track {
             for rank in (0..self.ranks).filter(|&rank| rank != self.stations[0]) {
                 sent = sent.and(send(Rank(rank), [OVER, 0]));
             }
+        } else if self.begins() && self.waiting == Waiting::Parked {
+            self.pending.set(Some(number + 1));
         } else {
             let (target, traveller) = self.hop(number + 1);
             sent = send(target, traveller);
@@ -169,20 +180,19 @@ impl Track {
     }
 
     /// One round of this rank.
-    fn travel(
-        &self,
-        job: &Job<'_>,
-        stream: &Stream<'_, Traveller>,
-        waiting: Waiting,
-    ) -> Result<(), EngineError> {
-        if self.begins() {
-            self.began.set(Instant::now());
-            let (target, traveller) = self.hop(1);
-            stream.push(target, traveller)?;
-        }
-        let polls = self.begins() || waiting == Waiting::Polling;
+    fn travel(&self, job: &Job<'_>, stream: &Stream<'_, Traveller>) -> Result<(), EngineError> {
+        let polls = self.begins() || self.waiting == Waiting::Polling;
         let alone = has_core(job);
+        self.pending.set(self.begins().then_some(1));
         while polls && !self.over.get() {
+            if let Some(number) = self.pending.take() {
+                if self.waiting == Waiting::Parked {
+                    std::thread::sleep(PAUSE);
+                }
+                let (target, traveller) = self.hop(number);
+                self.began.set(Instant::now());
+                stream.push(target, traveller)?;
+            }
             if !job.progress()? {
                 if alone {
                     std::hint::spin_loop();
@@ -256,7 +266,7 @@ fn case(
         .zip(behind)
         .filter(|&(&from, &to)| from == topology.rank().0 && !topology.is_local(Rank(to)));
     let crossing = crossing.count() as u64 * laps * session.rounds();
-    let track = Rc::new(Track::new(topology, stations, laps));
+    let track = Rc::new(Track::new(topology, stations, laps, waiting));
     let handled = Rc::clone(&track);
     let name = format!("around {} {}", text(path), text(waiting));
     let stream = job
@@ -270,7 +280,7 @@ fn case(
     let (mut all, mut means) = (Vec::new(), Vec::new());
     let reps = session.repeat(|meter| {
         track.reset();
-        let measured = session.measure(meter, || track.travel(job, &stream, waiting))?;
+        let measured = session.measure(meter, || track.travel(job, &stream))?;
         // Lest somebody is told in the next round that this one is over.
         stream.fence()?;
         track.check(job.rank())?;
@@ -366,7 +376,7 @@ mod tests {
 
     #[test]
     fn three_hops_apart_means_that_neither_represents_its_node() {
-        let stations = |sizes| Path::ThreeHop.stations(&topology(sizes, 0));
+        let stations = |sizes| Path::Pair.stations(&topology(sizes, 0));
         assert_eq!(stations(&[2, 2]), Some(vec![0, 3]));
         assert_eq!(stations(&[4, 4]), Some(vec![0, 5]));
         assert_eq!(stations(&[4]), None, "one node");
@@ -384,7 +394,7 @@ mod tests {
             (0, &[3, 6, 9], true),
             (0, &[3, 9], false),
         ] {
-            let track = Track::new(&topology(&[3], station), vec![0, 1, 2], 3);
+            let track = Track::new(&topology(&[3], station), vec![0, 1, 2], 3, Waiting::Polling);
             track.reset();
             for &hop in hops {
                 let word = Random(hop).next();
@@ -397,7 +407,7 @@ mod tests {
             );
             assert_eq!(track.over.get(), hops == [3, 6, 9] || hops == [3, 9]);
         }
-        let track = Track::new(&topology(&[3], 1), vec![0, 1, 2], 1);
+        let track = Track::new(&topology(&[3], 1), vec![0, 1, 2], 1, Waiting::Polling);
         track.reset();
         track.handle([1, 0], |_, _| Ok(()));
         assert!(track.check(Rank(1)).is_err(), "a changed word");

@@ -14,13 +14,16 @@ mod random;
 mod ring;
 mod round;
 mod row;
+mod scale;
 mod session;
 mod skew;
 mod syscalls;
 
 use std::ffi::OsString;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Launcher};
 use trihop::{Options, Topology};
 
@@ -47,6 +50,8 @@ pub enum Name {
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
     Skew,
+    /// Up to hundreds of thousands of ranks in this process, over a simulated fabric: memory, hops, cost per message
+    Scale,
 }
 
 impl Name {
@@ -80,9 +85,14 @@ impl Name {
         if self != Self::Skew && !args.indices.is_empty() {
             return Err(Error::Shape(format!("{name} has no --indices; `skew` has")));
         }
+        if self != Self::Scale && args.scale.any() {
+            return Err(Error::Shape(format!(
+                "{name} has none of --per-node, --messages, --pattern and --seed; `scale` has"
+            )));
+        }
         let (smallest, largest) = match self {
             Self::Ring | Self::P2p => (8, 1 << 20),
-            Self::Histo | Self::Skew => (8, 8),
+            Self::Histo | Self::Skew | Self::Scale => (8, 8),
             Self::Ig | Self::Agups | Self::Around => (16, 16),
             Self::A2a => (8, usize::MAX),
             Self::Exchange => (0, usize::MAX),
@@ -117,6 +127,7 @@ impl Name {
             Self::Around => around::run(args, options),
             Self::Exchange => exchange::run(args, options),
             Self::Skew => skew::run(args, options),
+            Self::Scale => scale::run(args),
         }
     }
 }
@@ -150,9 +161,11 @@ pub struct BenchArgs {
     /// skew: how indices are drawn; repeat for several [default: all]
     #[arg(long, value_enum, value_name = "KIND")]
     pub indices: Vec<skew::Indices>,
-    /// Route of the messages
-    #[arg(long, value_enum, default_value = "three-hop")]
-    pub route: RouteName,
+    #[command(flatten)]
+    pub scale: scale::ScaleArgs,
+    /// Route of the messages [default: TRIHOP_ROUTE, or three-hop]
+    #[arg(long, value_parser = PossibleValuesParser::new(RouteName::ALL.map(RouteName::name)).try_map(|name| name.parse::<RouteName>()))]
+    pub route: Option<RouteName>,
     /// Who sits in the representative's seat
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
@@ -174,6 +187,17 @@ impl BenchArgs {
             [] => defaults.to_vec(),
             some => some.to_vec(),
         }
+    }
+}
+
+/// Most hops of a message.
+fn hops(route: RouteName, topology: &Topology) -> u32 {
+    match (route, topology.nodes(), topology.size()) {
+        (_, _, 1) => 0,
+        (_, 1, _) => 1,
+        (_, nodes, size) if nodes == size => 1,
+        (RouteName::Direct, _, _) => 1,
+        (RouteName::ThreeHop, _, _) => 3,
     }
 }
 
@@ -219,32 +243,6 @@ impl Error {
     }
 }
 
-/// Route of the messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RouteName {
-    /// Source, its representative, the target's representative, target
-    ThreeHop,
-}
-
-impl RouteName {
-    /// Most hops of a message over this route.
-    fn hops(self, topology: &Topology) -> u32 {
-        match (self, topology.nodes(), topology.size()) {
-            (_, _, 1) => 0,
-            (_, 1, _) => 1,
-            (Self::ThreeHop, nodes, size) if nodes == size => 1,
-            (Self::ThreeHop, _, _) => 3,
-        }
-    }
-
-    /// Asks the engine for this route.
-    fn apply(self, _: &mut Options) -> Result<(), Error> {
-        match self {
-            Self::ThreeHop => Ok(()),
-        }
-    }
-}
-
 /// Who sits in the representative's seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Seat {
@@ -256,11 +254,15 @@ pub enum Seat {
 ///
 /// # Errors
 /// [`Error`]; a wrong or missing item is one.
-pub fn run(args: BenchArgs) -> Result<i32, Error> {
+pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     let (ranks, nodes) = args.name.shape();
     let shape = (args.ranks.unwrap_or(ranks), args.nodes.unwrap_or(nodes));
     let mut options = Options::from_env()?;
     args.name.check(&args)?;
+    if args.name == Name::Scale {
+        args.name.run(&args, options)?;
+        return Ok(0);
+    }
     if bootstrap::detect(options.launcher)? == Launcher::Single {
         args.name.check_shape(shape)?;
         if shape != (1, 1) {
@@ -273,7 +275,7 @@ pub fn run(args: BenchArgs) -> Result<i32, Error> {
     if args.provider.is_some() {
         options.provider.clone_from(&args.provider);
     }
-    args.route.apply(&mut options)?;
+    options.route = *args.route.get_or_insert(options.route);
     args.name.run(&args, options)?;
     Ok(0)
 }
@@ -294,7 +296,9 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     if let Some(provider) = &args.provider {
         option("--provider", provider.clone());
     }
-    option("--route", text(args.route));
+    if let Some(route) = args.route {
+        option("--route", route.to_string());
+    }
     option("--seat", text(args.seat));
     option("--reps", args.reps.to_string());
     if args.json {

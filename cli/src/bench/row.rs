@@ -18,7 +18,7 @@ pub struct Row {
     /// Nodes of the job.
     pub nodes: u32,
     /// Route of the messages.
-    pub route: String,
+    pub route: &'static str,
     /// Most hops of a message.
     pub hops: u32,
     /// Provider between nodes, `-` on one node.
@@ -96,6 +96,7 @@ pub fn with_provider(
     let mut sums = [case.wire_bytes, case.crossing];
     job.allreduce(&mut sums, Reduce::Sum)?;
     let [wire_bytes, crossing] = sums;
+    let route = args.route.unwrap_or_default();
     let mut peak = [peak_rss_bytes()];
     job.allreduce(&mut peak, Reduce::Max)?;
     let mut seconds: Vec<f64> = reps.timed.iter().map(|r| r.seconds).collect();
@@ -118,8 +119,8 @@ pub fn with_provider(
         api: case.api,
         ranks: job.size(),
         nodes: job.topology().nodes(),
-        route: super::text(args.route),
-        hops: args.route.hops(job.topology()),
+        route: route.name(),
+        hops: super::hops(route, job.topology()),
         provider: provider.to_owned(),
         size: case.size,
         count: case.count,

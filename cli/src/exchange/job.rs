@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use trihop::route::RouteName;
 use trihop::{Job, Options, Rank, Reduce, Shuffle};
 
 use super::args::{Ending, ExchangeArgs};
@@ -43,6 +44,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         None => seed_of_environment()?,
     };
     let inbox: OnceLock<Arc<Inbox>> = OnceLock::new();
+    let route = options.route;
     let job = Job::start(options)?;
     let seed = agree_on_seed(&job, own_seed)?;
     let (rank, size) = (job.rank().0, job.size());
@@ -79,6 +81,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         job: &job,
         inbox,
         pulse: &pulse,
+        route,
         seed,
     };
     let status = rank.exchange(&shuffle, targets)?;
@@ -134,6 +137,7 @@ struct ThisRank<'a, 'h> {
     job: &'a Job<'h>,
     inbox: &'a Inbox,
     pulse: &'a Pulse,
+    route: RouteName,
     seed: u64,
 }
 
@@ -159,7 +163,14 @@ impl ThisRank<'_, '_> {
         if self.args.dump {
             self.dump(shuffle)?;
         }
-        let report = Report::gather(self.job, self.args, self.seed, share, &shuffle.stats())?;
+        let report = Report::gather(
+            self.job,
+            self.args,
+            self.route,
+            self.seed,
+            share,
+            &shuffle.stats(),
+        )?;
         if report.faults() > 0 {
             self.tell_faults(&report, &texts)?;
             return Ok(1);

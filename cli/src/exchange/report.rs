@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use trihop::route::RouteName;
 use trihop::{Job, Reduce, Stats};
 
 use super::args::ExchangeArgs;
@@ -99,6 +100,7 @@ impl Report {
     pub fn gather(
         job: &Job<'_>,
         args: &ExchangeArgs,
+        route: RouteName,
         seed: u64,
         share: Share,
         stats: &Stats,
@@ -142,7 +144,7 @@ impl Report {
             bench: "exchange",
             ranks: job.size(),
             nodes: job.topology().nodes(),
-            route: "three-hop",
+            route: route.name(),
             provider: provider(job)?,
             seed,
             size: args.size.to_string(),

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use trihop::{Job, Rank, Reduce, Shuffle, Stats, Stream, StreamOptions};
 
 use crate::allocator::counted;
-use crate::ranks::on_ranks;
+use crate::ranks::{on_ranks, on_ranks_with};
 
 /// What a whole phase may allocate, whatever the number of its messages. The fence at its end takes two rounds of a sum
 /// over all ranks, or a few more, with 12 to 20 small allocations each; and a queue may once become longer than it ever
@@ -170,6 +170,14 @@ fn items_from_all_to_all_allocate_nothing() {
     for nodes in ["3", "2,2", "3,1"] {
         on_ranks(test, nodes, |job| items(job, Pattern::All));
     }
+}
+
+#[test]
+fn items_over_direct_connections_allocate_nothing() {
+    let test = "allocations::items_over_direct_connections_allocate_nothing";
+    on_ranks_with(test, "2,2", &[("TRIHOP_ROUTE", "direct")], |job| {
+        items(job, Pattern::All);
+    });
 }
 
 #[test]

@@ -10,6 +10,16 @@ use crate::launched::Launched;
 /// Runs `body` on every rank of a job with nodes of these sizes. `test` is the full name of the calling test: what is
 /// started again is only that one. What ranks print is printed here.
 pub fn on_ranks(test: &str, node_sizes: &str, body: impl FnOnce(Job<'static>)) {
+    on_ranks_with(test, node_sizes, &[], body);
+}
+
+/// The same with these variables in the ranks' environment: options of the job.
+pub fn on_ranks_with(
+    test: &str,
+    node_sizes: &str,
+    variables: &[(&str, &str)],
+    body: impl FnOnce(Job<'static>),
+) {
     if let Ok(ours) = std::env::var("TRIHOP_NODE_SIZES") {
         // A test that runs several jobs asks for each of them here, too.
         if ours == node_sizes {
@@ -18,7 +28,9 @@ pub fn on_ranks(test: &str, node_sizes: &str, body: impl FnOnce(Job<'static>)) {
         }
         return;
     }
-    let ended = Launched::start(job(test, node_sizes)).wait();
+    let mut command = job(test, node_sizes);
+    command.envs(variables.iter().copied());
+    let ended = Launched::start(command).wait();
     assert_eq!(
         ended.status, 0,
         "{test} on nodes {node_sizes}:\n{}\n{}",

@@ -6,16 +6,17 @@ use trihop_transport::sim::{Net, SimOptions};
 use crate::config::StreamOptions;
 
 use super::schedule::{mixed, sim_with_eager};
-use super::world::{Fabric, TICK_NS, World};
+use super::world::World;
+use crate::simulation::{Fabric, TICK_NS};
 
 #[test]
 fn bytes_of_strangers_are_counted_and_harm_nobody() {
     let net = Net::new(SimOptions::default());
-    let world = World::new(
+    let mut world = World::new(
         &[1, 1],
         &StreamOptions::default(),
         3,
-        Fabric::Sim(net.clone()),
+        Fabric::Simulated(net.clone()),
         false,
         true,
     );
@@ -48,7 +49,7 @@ fn bytes_of_strangers_are_counted_and_harm_nobody() {
         }
         stranger.poll(&mut Vec::new()).unwrap();
     }
-    let counted = world.ranks[1].core.snapshot().bad_headers;
+    let counted = world.core(1).snapshot().bad_headers;
     assert_eq!(counted, sent, "every message of the stranger is counted");
     let traffic = world.exchange(200, mixed);
     world.fence();
@@ -66,7 +67,7 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
         true,
     );
     {
-        let mut out = world.ranks[0].core.out.borrow_mut();
+        let mut out = world.core(0).out.borrow_mut();
         let queues = &mut out.queues;
         let bytes = 20_000;
         let header = trihop_transport::protocol::wire::RunHeader {
@@ -87,11 +88,11 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
         remote.seal();
     }
     let refused = (1..20_000).find_map(|tick| {
-        if let Fabric::Sim(net) = &world.fabric {
+        if let Fabric::Simulated(net) = &world.job.fabric {
             net.tick();
         }
-        world.ranks[0].endpoint.progress(tick * TICK_NS).unwrap();
-        world.ranks[1].endpoint.progress(tick * TICK_NS).err()
+        world.job.seats[0].endpoint.progress(tick * TICK_NS).unwrap();
+        world.job.seats[1].endpoint.progress(tick * TICK_NS).err()
     });
     let text = refused.expect("the run is refused").to_string();
     assert!(text.contains("rank 0") && text.contains("20000"), "{text}");

@@ -2,33 +2,22 @@
 
 use std::collections::HashMap;
 
-use trihop_transport::topology::Rank;
-
 use crate::config::StreamOptions;
-use crate::error::Error;
 
 use super::schedule::{Replay, seeds, sim_with_eager};
-use super::world::{World, payload};
+use super::world::World;
 
 /// Long records of `bytes` from every source to one target, all at once.
-fn long_records(world: &World, target: u32, sources: &[usize], each: u32, bytes: usize) {
-    let mut sent = vec![0u32; world.ranks.len()];
+fn long_records(world: &mut World, target: u32, sources: &[usize], each: u32, bytes: usize) {
+    let mut sent = vec![0u32; world.size() as usize];
     let mut steps = 0;
     while sources.iter().any(|&source| sent[source] < each) {
         for &source in sources {
             if sent[source] == each {
                 continue;
             }
-            let data = payload(source as u32, u64::from(sent[source]), bytes);
-            match world.ranks[source]
-                .core
-                .out
-                .borrow_mut()
-                .try_send(Rank(target), sent[source], &data)
-            {
-                Ok(()) => sent[source] += 1,
-                Err(Error::WouldBlock) => {}
-                Err(error) => panic!("{error}"),
+            if world.send(source as u32, target, sent[source], bytes) {
+                sent[source] += 1;
             }
         }
         world.step();
@@ -49,7 +38,7 @@ fn long_records(world: &World, target: u32, sources: &[usize], each: u32, bytes:
 fn announced_batches_of_others_never_keep_a_long_record_from_going_on() {
     for seed in seeds(3) {
         let replay = Replay(seed);
-        let world = World::new(
+        let mut world = World::new(
             &[2; 7],
             &StreamOptions::default(),
             seed,
@@ -57,7 +46,7 @@ fn announced_batches_of_others_never_keep_a_long_record_from_going_on() {
             false,
             true,
         );
-        long_records(&world, 1, &[4, 5, 8, 9, 12, 13], 10, 200_000);
+        long_records(&mut world, 1, &[4, 5, 8, 9, 12, 13], 10, 200_000);
         std::mem::forget(replay);
     }
 }
@@ -70,7 +59,7 @@ fn announced_batches_wait_for_reassembly_without_a_deadlock() {
             reassembly_bytes: 1,
             ..StreamOptions::default()
         };
-        let world = World::new(
+        let mut world = World::new(
             &[1; 6],
             &options,
             seed,
@@ -78,7 +67,7 @@ fn announced_batches_wait_for_reassembly_without_a_deadlock() {
             false,
             true,
         );
-        long_records(&world, 0, &[1, 2, 3, 4, 5], 6, 400_000);
+        long_records(&mut world, 0, &[1, 2, 3, 4, 5], 6, 400_000);
         std::mem::forget(replay);
     }
 }
@@ -92,7 +81,7 @@ fn few_send_buffers_are_enough_for_long_records_in_all_directions() {
             remote_maxrpc: 8,
             ..StreamOptions::default()
         };
-        let world = World::new(
+        let mut world = World::new(
             &[2; 5],
             &options,
             seed,

@@ -15,36 +15,35 @@ use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Sink};
-use crate::error::Error;
 use crate::flush::{Flush, Queues};
+use crate::simulation::Fabric;
 
 use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, sim_with_eager, tiny};
-use world::{Fabric, World, payload};
+use world::{World, payload};
 
 #[test]
 fn random_schedules_lose_nothing_and_keep_order() {
-    run_schedules(120, false, 60, sim);
+    run_schedules(120, false, 60, |seed, _| sim(seed));
 }
 
 #[test]
 fn handlers_that_send_are_answered_before_the_fence_ends() {
-    run_schedules(60, true, 30, sim);
+    run_schedules(60, true, 30, |seed, _| sim(seed));
 }
 
 #[test]
 fn the_four_flushes_and_three_barriers_deliver_everything() {
     for seed in seeds(24) {
         let replay = Replay(seed);
-        let world = World::new(&shape(seed), &tiny(seed), seed, sim(seed), false, true);
+        let mut world = World::new(&shape(seed), &tiny(seed), seed, sim(seed), false, true);
         let sent = world.exchange(40, mixed);
         for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
-            let mut flushes: Vec<Flush> = world
-                .ranks
-                .iter()
-                .map(|r| Flush::begin(queues, &r.core))
+            let mut flushes: Vec<Flush> = (0..world.size())
+                .map(|r| Flush::begin(queues, world.core(r)))
                 .collect();
+            (0..world.size()).for_each(|r| world.core(r).urgent.set(true)); // as a flush does that waits
             // Between the stages everyone waits for everyone: the barrier.
-            world.until("flush", |i, r| flushes[i].poll(&r.core).unwrap());
+            world.until("flush", |i, r| flushes[i as usize].poll(&r.core).unwrap());
         }
         world.check(&sent, false);
         std::mem::forget(replay);
@@ -58,28 +57,22 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         run_bytes: 64,
         ..tiny(2)
     };
-    let world = World::new(
+    let mut world = World::new(
         &[2, 2],
         &options,
         1,
-        Fabric::Sim(Net::new(SimOptions::default())),
+        Fabric::Simulated(Net::new(SimOptions::default())),
         false,
         false,
     );
     let mut accepted = 0u32;
     for _ in 0..20_000 {
-        match world.ranks[0].core.out.borrow_mut().try_send(
-            Rank(3),
-            accepted,
-            &payload(0, u64::from(accepted), 8),
-        ) {
-            Ok(()) => accepted += 1,
-            Err(Error::WouldBlock) => {}
-            Err(error) => panic!("{error}"),
+        if world.send(0, 3, accepted, 8) {
+            accepted += 1;
         }
         world.step();
     }
-    let queued = |world: &World, rank: usize| match &*world.ranks[rank].core.sink.borrow() {
+    let queued = |world: &World, rank: u32| match &*world.core(rank).sink.borrow() {
         Sink::Queue(queue) => queue.records(),
         _ => unreachable!("made without a handler"),
     };
@@ -90,12 +83,7 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
     );
     // The queue of rank 3 is full; traffic that shares no queue with it flows, through the same representatives.
     for number in 0..5 {
-        world.ranks[2]
-            .core
-            .out
-            .borrow_mut()
-            .try_send(Rank(0), number, &payload(2, u64::from(number), 8))
-            .unwrap();
+        assert!(world.send(2, 0, number, 8));
     }
     for _ in 0..20_000 {
         world.step();
@@ -105,9 +93,10 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
     let mut got = Vec::new();
     let mut idle = 0;
     while idle < 50_000 {
+        world.job.wake(3);
         world.step();
         idle += 1;
-        if let Sink::Queue(queue) = &mut *world.ranks[3].core.sink.borrow_mut() {
+        if let Sink::Queue(queue) = &mut *world.core(3).sink.borrow_mut() {
             while queue
                 .pop(4, |delivery| {
                     if let Delivery::Run(run) = delivery {
@@ -128,14 +117,15 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
 fn the_same_schedules_hold_over_libfabric() {
     for provider in real_providers() {
         for mover in [Mover::Read, Mover::Segments] {
-            let fabric = |seed: u64| {
-                Fabric::Real(fabric::Choice {
+            let fabric = |seed: u64, ranks: u32| {
+                let choice = fabric::Choice {
                     provider: Some(provider.to_owned()),
                     loopback_only: !provider.starts_with("verbs"),
                     mover: Some(mover),
                     eager_bytes: [None, Some(1024)][(seed % 2) as usize],
                     ..fabric::Choice::default()
-                })
+                };
+                Fabric::open(&choice, ranks).unwrap()
             };
             // What verbs;ofi_rxm opens it keeps until the process ends (see its quirk), so it gets fewer jobs.
             let jobs = if provider.starts_with("verbs") { 4 } else { 8 };
@@ -155,7 +145,7 @@ fn a_peer_that_owes_nothing_is_not_silent() {
         false,
         true,
     );
-    let (core, endpoint) = (&world.ranks[0].core, &world.ranks[0].endpoint);
+    let (core, endpoint) = (world.core(0), &world.job.seats[0].endpoint);
     for seconds in 1..=200 {
         endpoint.progress(second * seconds).unwrap();
     }

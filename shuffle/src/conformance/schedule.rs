@@ -7,11 +7,13 @@ use trihop_transport::sim::{Net, SimOptions};
 use crate::config::StreamOptions;
 use crate::route::RouteName;
 
-use super::world::{Fabric, World};
+use crate::simulation::Fabric;
+
+use super::world::World;
 
 /// Seeds of a test: the one of `TRIHOP_SEED`, or as many as asked for.
 pub fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("TRIHOP_SEED").ok().and_then(|s| s.parse().ok()) {
+    match crate::seed::asked_for() {
         Some(seed) => vec![seed],
         None => (1..=count).collect(),
     }
@@ -49,7 +51,7 @@ pub fn sim(seed: u64) -> Fabric {
         mover,
         ..SimOptions::default().limits
     };
-    Fabric::Sim(Net::new(SimOptions {
+    Fabric::Simulated(Net::new(SimOptions {
         seed,
         max_delay: seed % 11,
         refuse_one_in: [0, 3, 7][(seed % 3) as usize],
@@ -81,19 +83,13 @@ pub fn mixed(random: u64) -> usize {
     }
 }
 
-pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64) -> Fabric) {
+pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64, u32) -> Fabric) {
     for seed in seeds(count) {
         let replay = Replay(seed);
+        let sizes = shape(seed);
+        let fabric = fabric(seed, sizes.iter().sum());
         let route = RouteName::ALL[usize::from(seed % 5 == 4)];
-        let world = World::routed(
-            route,
-            &shape(seed),
-            &tiny(seed),
-            seed,
-            fabric(seed),
-            replies,
-            true,
-        );
+        let mut world = World::routed(route, &sizes, &tiny(seed), seed, fabric, replies, true);
         let sent = world.exchange(messages, mixed);
         world.fence();
         world.check(&sent, replies);
@@ -138,7 +134,7 @@ pub fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
         eager_bytes,
         ..SimOptions::default().limits
     };
-    Fabric::Sim(Net::new(SimOptions {
+    Fabric::Simulated(Net::new(SimOptions {
         seed,
         max_delay: 5,
         refuse_one_in: 0,

@@ -1,59 +1,33 @@
-//! A whole job in one thread: real engines, and a schedule of random steps that a seed replays.
+//! A simulated job whose ranks note what they get, so that a test can say whether it is what was sent.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Instant;
 
-use trihop_transport::fabric;
-use trihop_transport::link::Link;
-use trihop_transport::ring::Doorbell;
-use trihop_transport::sim::Net;
+use trihop_transport::sim::SimOptions;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, DeliveryQueue, Sink};
-use crate::endpoint::Endpoint;
+use crate::deliver::{DeliveryQueue, Sink};
 use crate::engine::Core;
 use crate::error::Error;
-use crate::flush::Fence;
-use crate::route::{Chosen, Route, RouteName};
+use crate::route::RouteName;
+use crate::shuffle::each_message;
+use crate::simulation::{Fabric, Schedule, Seat, Simulation, SimulationError, SimulationOptions};
 
-/// One tick of virtual time in nanoseconds.
-pub const TICK_NS: u64 = 1000;
-/// Ticks after which a job counts as stuck. Far above what any of these jobs needs.
+/// Turns after which a job counts as stuck. Far above what any of these jobs needs.
 const TOO_LONG: u64 = 2_000_000;
 
 /// What a receiver saw: per source the numbers in order of arrival.
-type Seen = Rc<RefCell<HashMap<u32, Vec<u64>>>>;
+type Seen = Rc<RefCell<Vec<HashMap<u32, Vec<u64>>>>>;
 
-pub struct Rankling {
-    pub endpoint: Endpoint<'static>,
-    pub core: Rc<Core<'static>>,
-    seen: Seen,
-}
+/// Marks numbers and sources of answers.
+const ANSWER: u32 = 1 << 31;
 
-/// What carries the traffic between nodes.
-pub enum Fabric {
-    Sim(Net),
-    Real(fabric::Choice),
-}
-
-impl Fabric {
-    fn open(&self) -> Box<dyn Link> {
-        match self {
-            Self::Sim(net) => Box::new(net.link()),
-            Self::Real(choice) => fabric::open(choice).unwrap(),
-        }
-    }
-}
-
+/// A job, and what its ranks saw.
 pub struct World {
-    pub fabric: Fabric,
-    random: Cell<u64>,
-    start: Instant,
-    pub ranks: Vec<Rankling>,
+    pub job: Simulation<'static>,
+    seen: Seen,
 }
 
 /// Payload of message `number`: its number, and filler that depends on it.
@@ -66,7 +40,7 @@ pub fn payload(source: u32, number: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-fn note(seen: &Seen, source: u32, number: u32, bytes: &[u8]) {
+fn note(seen: &Seen, here: Rank, source: u32, number: u32, bytes: &[u8]) {
     let expected = payload(source, u64::from(number), bytes.len());
     let differs = bytes.iter().zip(&expected).position(|(a, b)| a != b);
     assert_eq!(
@@ -75,7 +49,7 @@ fn note(seen: &Seen, source: u32, number: u32, bytes: &[u8]) {
         "{source}'s message {number} of {} bytes",
         bytes.len()
     );
-    seen.borrow_mut()
+    seen.borrow_mut()[here.0 as usize]
         .entry(source)
         .or_default()
         .push(u64::from(number));
@@ -91,15 +65,8 @@ impl World {
         replies: bool,
         handler: bool,
     ) -> Self {
-        Self::routed(
-            RouteName::ThreeHop,
-            sizes,
-            options,
-            seed,
-            fabric,
-            replies,
-            handler,
-        )
+        let route = RouteName::ThreeHop;
+        Self::routed(route, sizes, options, seed, fabric, replies, handler)
     }
 
     /// As [`World::new`], with this route.
@@ -112,174 +79,112 @@ impl World {
         replies: bool,
         handler: bool,
     ) -> Self {
-        let total: u32 = sizes.iter().sum();
-        let topologies: Vec<Topology> = (0..total)
-            .map(|r| Topology::from_node_sizes(sizes, Rank(r)).unwrap())
-            .collect();
-        let bells: Vec<Doorbell> = topologies.iter().map(|_| Doorbell::create().unwrap()).collect();
-        let mut links: Vec<_> = topologies.iter().map(|_| fabric.open()).collect();
-        let addresses: Vec<Vec<u8>> = links.iter().map(|l| l.address().to_vec()).collect();
-        let endpoints: Vec<Endpoint<'static>> = topologies
-            .iter()
-            .map(|t| {
-                let mut link = links.remove(0);
-                let route = Chosen::new(route, t);
-                let peers = (0..route.links())
-                    .map(|number| link.connect(&addresses[route.peer(number).0 as usize]).unwrap())
-                    .collect();
-                let local = (0..t.local_size())
-                    .map(|l| bells[t.rank_at(t.node(), l).0 as usize].bell())
-                    .collect();
-                Endpoint::new(t.clone(), route, 42, Some(link), peers, local)
-            })
-            .collect();
-        let seens: Vec<Seen> = endpoints.iter().map(|_| Seen::default()).collect();
-        let sinks = |endpoint: &Endpoint<'static>, seen: &Seen, system: bool| {
-            if system {
-                return endpoint.system_sink();
-            }
+        let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
+        let seen: Seen = Rc::new(RefCell::new(vec![HashMap::new(); topology.size() as usize]));
+        let options = SimulationOptions {
+            network: SimOptions {
+                seed,
+                ..SimOptions::default()
+            },
+            stream: options.clone(),
+            route,
+            schedule: Schedule::Random,
+            ..SimulationOptions::default()
+        };
+        let sink = |here: Rank| {
             if !handler {
-                return Sink::Queue(DeliveryQueue::new(options));
+                return Sink::Queue(DeliveryQueue::new(&options.stream));
             }
-            let seen = Rc::clone(seen);
-            let own = endpoint.topology.rank().0;
-            Sink::Handler(Box::new(move |delivery, _, outbox| {
-                let mut one = |source: u32, kind: u32, bytes: &[u8]| {
-                    if kind >> 31 == 1 {
-                        note(&seen, source | 1 << 31, kind & 0x7fff_ffff, bytes);
-                    } else {
-                        note(&seen, source, kind, bytes);
-                        if replies {
-                            // Numbered per pair by the request, so that order shows.
-                            let me = u64::from(kind);
-                            let answer = payload(own | 1 << 31, me, bytes.len());
-                            outbox.send(Rank(source), kind | 1 << 31, &answer).unwrap();
-                        }
+            let seen = Rc::clone(&seen);
+            Sink::Handler(Box::new(move |delivery, done, outbox| {
+                each_message(delivery, done, |message, first| {
+                    if !first && !outbox.has_reserve() {
+                        return false;
                     }
-                };
-                let records = if let Delivery::Run(run) = &delivery {
-                    usize::from(run.header.count)
-                } else {
-                    1
-                };
-                match delivery {
-                    Delivery::Run(run) => {
-                        for record in run.records() {
-                            let (kind, bytes) = record?;
-                            one(run.header.source, kind, bytes);
-                        }
+                    let (source, kind, bytes) = (message.source.0, message.kind, message.bytes);
+                    if kind & ANSWER != 0 {
+                        note(&seen, here, source | ANSWER, kind & !ANSWER, bytes);
+                        return true;
                     }
-                    Delivery::Record { source, kind, bytes } => one(source, kind, bytes),
-                }
-                Ok(records)
+                    note(&seen, here, source, kind, bytes);
+                    if replies {
+                        // Numbered per pair by the request, so that order shows.
+                        let answer = payload(here.0 | ANSWER, u64::from(kind), bytes.len());
+                        outbox.send(Rank(source), kind | ANSWER, &answer).unwrap();
+                    }
+                    true
+                })
             }))
         };
-        let mut cores: Vec<Rc<Core<'static>>> = Vec::new();
-        for system in [true, false] {
-            let options = if system {
-                Endpoint::system_options()
-            } else {
-                options.clone()
-            };
-            let prepared: Vec<_> = endpoints
-                .iter()
-                .map(|e| e.prepare("simulated", &options, 0).unwrap())
-                .collect();
-            let segments: Vec<_> = prepared.iter().map(|p| Arc::clone(&p.segment)).collect();
-            cores = prepared
-                .into_iter()
-                .zip(&endpoints)
-                .zip(&seens)
-                .map(|((p, e), seen)| {
-                    let local: Vec<_> = (0..e.topology.local_size())
-                        .map(|l| Arc::clone(&segments[e.topology.rank_at(e.topology.node(), l).0 as usize]))
-                        .collect();
-                    e.connect(p, &local, sinks(e, seen, system)).unwrap()
-                })
-                .collect();
-        }
-        let ranks = endpoints
-            .into_iter()
-            .zip(cores)
-            .zip(seens)
-            .map(|((endpoint, core), seen)| Rankling { endpoint, core, seen })
-            .collect();
-        let random = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Self {
-            fabric,
-            random,
-            start: Instant::now(),
-            ranks,
-        }
+        let job = Simulation::over(fabric, &topology, &options, sink).unwrap();
+        Self { job, seen }
     }
 
-    /// A random number of this schedule (xorshift64*).
-    pub fn random(&self) -> u64 {
-        let mut state = self.random.get();
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        self.random.set(state);
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.job.topology().size()
+    }
+
+    /// A rank's stream.
+    pub fn core(&self, rank: u32) -> &Core<'static> {
+        &self.job.seats[rank as usize].core
+    }
+
+    /// A random number of this schedule.
+    pub fn random(&mut self) -> u64 {
+        self.job.random()
     }
 
     /// Lets one random rank make progress and time pass.
-    pub fn step(&self) {
-        let now_ns = match &self.fabric {
-            Fabric::Sim(net) => {
-                if self.random().is_multiple_of(4) {
-                    net.tick();
-                }
-                assert!(net.violations().is_empty(), "{:?}", net.violations());
-                net.now() * TICK_NS + 1
-            }
-            Fabric::Real(_) => self.start.elapsed().as_nanos() as u64 + 1,
-        };
-        let rank = &self.ranks[(self.random() % self.ranks.len() as u64) as usize];
-        rank.endpoint.progress(now_ns).unwrap();
+    pub fn step(&mut self) {
+        self.job.step().unwrap();
     }
 
-    /// Steps until `done` says so for every rank.
-    pub fn until(&self, what: &str, mut done: impl FnMut(usize, &Rankling) -> bool) {
-        let mut left: Vec<usize> = (0..self.ranks.len()).collect();
-        let mut steps = 0;
-        while !left.is_empty() {
-            self.step();
-            left.retain(|&i| !done(i, &self.ranks[i]));
-            steps += 1;
-            if steps > TOO_LONG {
-                self.give_up(&format!("{what}: ranks {left:?} are stuck"));
-            }
+    /// Sends a message whose payload follows from its number; false where there is no room.
+    pub fn send(&mut self, source: u32, target: u32, number: u32, bytes: usize) -> bool {
+        let data = payload(source, u64::from(number), bytes);
+        match self.job.try_send(Rank(source), Rank(target), number, &data) {
+            Ok(()) => true,
+            Err(Error::WouldBlock) => false,
+            Err(error) => panic!("{error}"),
         }
     }
 
+    /// Steps until `done` says so for every rank.
+    pub fn until(&mut self, what: &'static str, done: impl FnMut(u32, &Seat<'static>) -> bool) {
+        let ended = self.job.until(what, done);
+        self.explain(ended);
+    }
+
+    fn explain<T>(&self, ended: Result<T, SimulationError>) -> T {
+        ended.unwrap_or_else(|error| self.give_up(&error.to_string()))
+    }
+
     pub fn give_up(&self, why: &str) -> ! {
-        for rank in &self.ranks {
-            let mut text = Vec::new();
-            crate::dump::write(&rank.core, &mut text).unwrap();
-            eprintln!("{}", String::from_utf8_lossy(&text));
+        for rank in 0..self.size() {
+            eprintln!("{}", self.job.dump(Rank(rank)));
         }
         panic!("{why}");
     }
 
-    pub fn fence(&self) {
-        let mut fences: Vec<Fence> = self.ranks.iter().map(|_| Fence::default()).collect();
-        self.until("fence", |i, r| {
-            fences[i].poll(&r.core, &mut r.endpoint.collectives.borrow_mut())
-        });
+    pub fn fence(&mut self) {
+        let ended = self.job.fence();
+        self.explain(ended);
     }
 
     /// Lets the last control messages arrive, as ranks of a real job do before they close their links.
-    pub fn settle(&self) {
+    pub fn settle(&mut self) {
+        let enough = 100 * self.job.seats.len();
         let mut quiet = 0;
         for _ in 0..TOO_LONG {
-            self.step();
-            let waits = self
-                .ranks
-                .iter()
-                .any(|r| !r.core.is_quiet() || r.core.waits_for_time());
+            let stepped = self.job.step();
+            if !self.explain(stepped) {
+                return;
+            }
+            let mut cores = self.job.seats.iter().map(|s| &s.core);
+            let waits = cores.any(|core| !core.is_quiet() || core.waits_for_time());
             quiet = if waits { 0 } else { quiet + 1 };
-            if quiet > 100 * self.ranks.len() {
+            if quiet > enough {
                 return;
             }
         }
@@ -287,36 +192,30 @@ impl World {
     }
 
     /// Every rank sends `count` messages to random targets; returns per (source, target) how many.
-    pub fn exchange(&self, count: u64, sizes: impl Fn(u64) -> usize) -> HashMap<(u32, u32), u64> {
-        let total = self.ranks.len() as u64;
+    pub fn exchange(&mut self, count: u64, sizes: impl Fn(u64) -> usize) -> HashMap<(u32, u32), u64> {
+        let ranks = self.size();
         let mut sent: HashMap<(u32, u32), u64> = HashMap::new();
-        let mut left: Vec<u64> = vec![count; self.ranks.len()];
-        let mut next: Vec<Option<(u32, usize)>> = vec![None; self.ranks.len()];
+        let mut left: Vec<u64> = vec![count; ranks as usize];
+        let mut next: Vec<Option<(u32, usize)>> = vec![None; ranks as usize];
         let mut steps = 0;
         while left.iter().any(|&l| l > 0) {
-            for (source, rank) in self.ranks.iter().enumerate() {
+            for source in 0..ranks {
+                let index = source as usize;
                 for _ in 0..self.random() % 4 {
-                    if left[source] == 0 {
+                    if left[index] == 0 {
                         break;
                     }
-                    let (target, bytes) = *next[source]
-                        .get_or_insert_with(|| ((self.random() % total) as u32, sizes(self.random())));
-                    let number = sent.entry((source as u32, target)).or_default();
-                    let data = payload(source as u32, *number, bytes);
-                    match rank
-                        .core
-                        .out
-                        .borrow_mut()
-                        .try_send(Rank(target), *number as u32, &data)
-                    {
-                        Ok(()) => {
-                            *number += 1;
-                            left[source] -= 1;
-                            next[source] = None;
-                        }
-                        Err(Error::WouldBlock) => break,
-                        Err(error) => panic!("{error}"),
+                    let (target, bytes) = next[index].take().unwrap_or_else(|| {
+                        let target = (self.random() % u64::from(ranks)) as u32;
+                        (target, sizes(self.random()))
+                    });
+                    let number = sent.entry((source, target)).or_default();
+                    if !self.send(source, target, *number as u32, bytes) {
+                        next[index] = Some((target, bytes));
+                        break;
                     }
+                    *number += 1;
+                    left[index] -= 1;
                 }
             }
             self.step();
@@ -330,17 +229,27 @@ impl World {
 
     /// Everything sent arrived exactly once and in order per pair.
     pub fn check(&self, sent: &HashMap<(u32, u32), u64>, replies: bool) {
+        let seen = self.seen.borrow();
         for (&(source, target), &count) in sent {
-            let seen = self.ranks[target as usize].seen.borrow();
-            let got = seen.get(&source).cloned().unwrap_or_default();
+            let got = seen[target as usize].get(&source).cloned().unwrap_or_default();
             assert_eq!(got, (0..count).collect::<Vec<_>>(), "from {source} to {target}");
             if replies {
-                let back = self.ranks[source as usize].seen.borrow();
-                let got = back.get(&(target | 1 << 31)).cloned().unwrap_or_default();
+                let back = &seen[source as usize];
+                let got = back.get(&(target | ANSWER)).cloned().unwrap_or_default();
                 assert_eq!(
                     got,
                     (0..count).collect::<Vec<_>>(),
                     "answers from {target} to {source}"
+                );
+            }
+        }
+        // Nothing came that was not sent.
+        let sources = |here: usize| seen[here].keys().filter(|&&s| s & ANSWER == 0);
+        for here in 0..seen.len() {
+            for &source in sources(here) {
+                assert!(
+                    sent.contains_key(&(source, here as u32)),
+                    "{here} heard from {source}"
                 );
             }
         }

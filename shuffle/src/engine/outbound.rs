@@ -310,12 +310,11 @@ impl Outbound {
         if self.large.is_some() && !self.continue_large() {
             return self.refused();
         }
-        // Asked twice, since the borrow checker does not see that the first answer ends in the error case.
-        if let Err(slot) = self.runs.push(target.0, bytes).map(|_| ()) {
+        // `last_pushed`, since the borrow checker does not see that a refused push holds nothing.
+        while let Err(slot) = self.runs.push(target.0, bytes).map(|_| ()) {
             if !self.emit(slot) {
                 return self.refused();
             }
-            return Ok(self.runs.push(target.0, bytes).expect("the slot is empty now"));
         }
         Ok(self.runs.last_pushed(target.0, bytes))
     }

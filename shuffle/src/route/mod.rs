@@ -196,6 +196,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         /// Every route ends at its target within its number of hops, and no endpoint is passed twice.
         #[test]
         fn every_route_ends_at_its_target(sizes in proptest::collection::vec(1u32..6, 1..9), picks: (u32, u32)) {

@@ -4,3 +4,4 @@ pub mod handover;
 pub mod hugepage;
 pub mod pool;
 pub mod segment;
+pub(crate) mod slots;

@@ -1,14 +1,17 @@
 //! Registered buffers: one mapping, registered whole and once, handed out in slots of equal size.
 //!
-//! Never allocates after creation; a buffer finds its way back when it is dropped.
+//! A slot that was never taken costs nothing but its bytes in the mapping. Allocates after creation only where the list of
+//! free slots grows, at most once per slot; a buffer finds its way back when it is dropped.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 use crate::link::RemoteMemory;
 use crate::memory::hugepage::Mapping;
+use crate::memory::slots::SlotStore;
 
 /// What a link knows about a registered mapping. Dropped before the mapping is unmapped.
 pub trait Registration {
@@ -20,13 +23,34 @@ pub trait Registration {
     fn base(&self) -> u64;
 }
 
+/// Where the slots' memory is.
+enum Backing {
+    /// In one mapping.
+    Mapped {
+        // Declared first: the registration ends before the memory goes.
+        registration: Option<Box<dyn Registration>>,
+        mapping: Mapping,
+        /// Slots from this one on were never taken.
+        virgin: Cell<u32>,
+        /// Slots that were taken and came back.
+        free: RefCell<Vec<u32>>,
+    },
+    /// In a store that has memory for it only while it is held.
+    OnDemand {
+        store: Rc<SlotStore>,
+        owner: u32,
+        key: u64,
+    },
+}
+
 struct Inner {
-    // Declared first: the registration ends before the memory goes.
-    registration: Option<Box<dyn Registration>>,
-    free: RefCell<Vec<u32>>,
+    backing: Backing,
     slot_bytes: usize,
-    slots: usize,
-    mapping: Mapping,
+    slots: u32,
+    /// Slots that buffers hold.
+    taken: Cell<u32>,
+    /// Slots that are promised and have no memory yet.
+    reserved: Cell<u32>,
 }
 
 /// A fixed number of equal buffers in registered memory.
@@ -59,43 +83,58 @@ impl Pool {
         registration: Option<Box<dyn Registration>>,
     ) -> Self {
         assert!(
-            slot_bytes.is_multiple_of(64),
-            "slot of {slot_bytes} bytes is not a multiple of 64"
-        );
-        assert!(
             mapping.len() >= slot_bytes * slots,
             "mapping of {} bytes for {slots} slots of {slot_bytes} bytes",
             mapping.len()
         );
-        let free = RefCell::new((0..slots as u32).rev().collect());
+        let backing = Backing::Mapped {
+            registration,
+            mapping,
+            virgin: Cell::new(0),
+            free: RefCell::default(),
+        };
+        Self::over(backing, slot_bytes, slots)
+    }
+
+    /// `slots` slots with memory of `store` while they are held; `owner` and `key` are what peers name them by.
+    pub(crate) fn on_demand(store: Rc<SlotStore>, slots: usize, owner: u32, key: u64) -> Self {
+        let slot_bytes = store.slot_bytes();
+        Self::over(Backing::OnDemand { store, owner, key }, slot_bytes, slots)
+    }
+
+    fn over(backing: Backing, slot_bytes: usize, slots: usize) -> Self {
+        assert!(
+            slot_bytes.is_multiple_of(64),
+            "slot of {slot_bytes} bytes is not a multiple of 64"
+        );
+        let slots = u32::try_from(slots).expect("a pool has less than 2^32 slots");
         Self {
             inner: Rc::new(Inner {
-                registration,
-                free,
+                backing,
                 slot_bytes,
                 slots,
-                mapping,
+                taken: Cell::new(0),
+                reserved: Cell::new(0),
             }),
         }
     }
 
     /// Takes a free buffer, if there is one. Its contents are whatever its last user left.
     pub fn take(&self) -> Option<Buffer> {
-        let slot = self.inner.free.borrow_mut().pop()?;
-        Some(Buffer {
-            inner: Rc::clone(&self.inner),
-            slot,
-        })
+        if self.free_slots() == 0 {
+            return None;
+        }
+        self.materialise()
     }
 
     /// Buffers that nobody holds.
     pub fn free_slots(&self) -> usize {
-        self.inner.free.borrow().len()
+        (self.inner.slots - self.inner.taken.get() - self.inner.reserved.get()) as usize
     }
 
     /// All buffers.
     pub fn slots(&self) -> usize {
-        self.inner.slots
+        self.inner.slots as usize
     }
 
     /// Size of one buffer.
@@ -103,64 +142,126 @@ impl Pool {
         self.inner.slot_bytes
     }
 
-    /// Memory that the pool holds, in bytes.
+    /// Memory that the pool may hold, in bytes; a pool of the simulation has it only while it is in use.
     pub fn bytes(&self) -> usize {
-        self.inner.mapping.len()
+        match &self.inner.backing {
+            Backing::Mapped { mapping, .. } => mapping.len(),
+            Backing::OnDemand { .. } => self.inner.slot_bytes * self.inner.slots as usize,
+        }
     }
-}
 
-impl Pool {
-    /// Copy of `bytes` bytes at `offset` of the mapping, as the simulated network adapter of a peer reads them.
-    ///
-    /// Real adapters read memory that its owner may be writing; here all ranks share one thread, so nobody is.
-    pub(crate) fn peek(&self, offset: u64, bytes: usize) -> Option<Vec<u8>> {
-        let offset = usize::try_from(offset).ok()?;
-        if offset.checked_add(bytes)? > self.inner.mapping.len() {
-            return None;
-        }
-        let mut copy = vec![0u8; bytes];
-        // SAFETY: the range was checked against the mapping, which `inner` keeps alive; no `&mut` into a slot is live
-        // while the single thread of a simulation runs this function.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.inner.mapping.as_ptr().add(offset), copy.as_mut_ptr(), bytes);
-        }
-        Some(copy)
+    /// Promises up to `count` free slots to somebody who will claim them later; returns how many.
+    pub(crate) fn reserve(&self, count: usize) -> usize {
+        let count = count.min(self.free_slots());
+        self.inner.reserved.set(self.inner.reserved.get() + count as u32);
+        count
+    }
+
+    /// Ends the promise of one slot.
+    pub(crate) fn release(&self) {
+        self.inner.reserved.set(self.inner.reserved.get() - 1);
+    }
+
+    /// A promised slot as a buffer; `None` where memory has run out, and then the promise stays.
+    pub(crate) fn claim(&self) -> Option<Buffer> {
+        debug_assert!(self.inner.reserved.get() > 0, "no slot of {self:?} is promised");
+        let buffer = self.materialise()?;
+        self.release();
+        Some(buffer)
+    }
+
+    /// Whether both are handles of the same pool.
+    pub(crate) fn is(&self, other: &Pool) -> bool {
+        Rc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    fn materialise(&self) -> Option<Buffer> {
+        let inner = &self.inner;
+        let (slot, start) = match &inner.backing {
+            Backing::Mapped {
+                mapping,
+                virgin,
+                free,
+                ..
+            } => {
+                let slot = free.borrow_mut().pop().unwrap_or_else(|| {
+                    let slot = virgin.get();
+                    virgin.set(slot + 1);
+                    slot
+                });
+                assert!(slot < inner.slots, "slot {slot} of {}", inner.slots);
+                // SAFETY: `Pool::new` checked that all slots lie inside the mapping.
+                let start = unsafe { mapping.as_ptr().add(slot as usize * inner.slot_bytes) };
+                (slot, NonNull::new(start)?)
+            }
+            Backing::OnDemand { store, owner, .. } => match store.take(*owner) {
+                Ok(taken) => taken,
+                Err(error) => {
+                    tracing::error!("a pool's slot has no memory: {error}");
+                    return None;
+                }
+            },
+        };
+        inner.taken.set(inner.taken.get() + 1);
+        Some(Buffer {
+            inner: Rc::clone(inner),
+            start,
+            slot,
+        })
     }
 }
 
 /// One buffer of a [`Pool`], exclusively ours until it is posted or dropped.
 pub struct Buffer {
     inner: Rc<Inner>,
+    start: NonNull<u8>,
     slot: u32,
 }
 
 impl Buffer {
     /// First byte, for a provider's calls.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.deref_mut().as_mut_ptr()
+        self.start.as_ptr()
     }
 
     /// Local descriptor for a provider's calls; null where none is wanted.
     pub fn descriptor(&self) -> *mut libc::c_void {
-        self.inner
-            .registration
-            .as_ref()
-            .map_or(std::ptr::null_mut(), |r| r.descriptor())
+        match &self.inner.backing {
+            Backing::Mapped {
+                registration: Some(r),
+                ..
+            } => r.descriptor(),
+            _ => std::ptr::null_mut(),
+        }
     }
 
     /// Where a peer can read this buffer.
     pub fn remote(&self) -> RemoteMemory {
-        let offset = (self.slot as usize * self.inner.slot_bytes) as u64;
-        match &self.inner.registration {
-            Some(r) => RemoteMemory {
-                address: r.base() + offset,
+        match &self.inner.backing {
+            Backing::Mapped {
+                registration: Some(r),
+                ..
+            } => RemoteMemory {
+                address: r.base() + (self.slot as usize * self.inner.slot_bytes) as u64,
                 key: r.key(),
             },
-            None => RemoteMemory {
+            Backing::Mapped { .. } => RemoteMemory {
                 address: self.as_ptr() as u64,
                 key: 0,
             },
+            Backing::OnDemand { store, key, .. } => RemoteMemory {
+                address: store.offset(self.slot),
+                key: *key,
+            },
         }
+    }
+
+    /// Gives the memory back and keeps the slot promised: the opposite of [`Pool::claim`]. The contents are gone.
+    pub(crate) fn into_promise(self) -> Pool {
+        let inner = Rc::clone(&self.inner);
+        drop(self);
+        inner.reserved.set(inner.reserved.get() + 1);
+        Pool { inner }
     }
 }
 
@@ -173,27 +274,74 @@ impl fmt::Debug for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        let bytes = self.inner.slot_bytes;
-        // SAFETY: `Pool::new` checked that all slots lie inside the mapping, which `inner` keeps alive; a slot number
-        // leaves the free list for one `Buffer` at a time, so no other reference to these bytes exists.
-        unsafe {
-            std::slice::from_raw_parts(self.inner.mapping.as_ptr().add(self.slot as usize * bytes), bytes)
-        }
+        // SAFETY: the slot's `slot_bytes` bytes lie inside a mapping that `inner` keeps alive; a slot is handed out to one
+        // `Buffer` at a time, so no other reference to these bytes exists.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.inner.slot_bytes) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let bytes = self.inner.slot_bytes;
         // SAFETY: as in `deref`; `&mut self` makes this the only borrow of the slot.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.inner.mapping.as_ptr().add(self.slot as usize * bytes), bytes)
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.inner.slot_bytes) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.inner.free.borrow_mut().push(self.slot);
+        self.inner.taken.set(self.inner.taken.get() - 1);
+        match &self.inner.backing {
+            Backing::Mapped { free, .. } => free.borrow_mut().push(self.slot),
+            Backing::OnDemand { store, .. } => store.give(self.slot),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pools(slots: usize) -> [Pool; 2] {
+        let mapping = Mapping::allocate(64 * slots).unwrap();
+        [
+            Pool::new(mapping, 64, slots, None),
+            Pool::on_demand(Rc::new(SlotStore::new(64)), slots, 3, 1),
+        ]
+    }
+
+    #[test]
+    fn every_slot_is_held_once_and_comes_back() {
+        for pool in pools(3) {
+            let mut held: Vec<Buffer> = (0..3).map(|_| pool.take().unwrap()).collect();
+            assert!(pool.take().is_none() && pool.free_slots() == 0);
+            for (value, buffer) in held.iter_mut().enumerate() {
+                buffer.fill(value as u8);
+            }
+            for (value, buffer) in held.iter().enumerate() {
+                assert!(buffer.iter().all(|&b| b == value as u8), "{buffer:?} is shared");
+            }
+            held.remove(1);
+            assert_eq!(pool.free_slots(), 1);
+            assert!(pool.take().is_some());
+        }
+    }
+
+    #[test]
+    fn a_promised_slot_is_nobody_elses() {
+        for pool in pools(3) {
+            assert_eq!(pool.reserve(2), 2);
+            let one = pool.take().unwrap();
+            assert!(
+                pool.take().is_none(),
+                "two of {pool:?} are promised, one is taken"
+            );
+            let two = pool.claim().unwrap();
+            assert_eq!(pool.free_slots(), 0);
+            drop(one);
+            assert!(two.into_promise().take().is_some());
+            assert_eq!(pool.reserve(9), 1, "two promised, one free");
+            pool.release();
+            assert_eq!(pool.free_slots(), 1);
+        }
     }
 }

@@ -114,6 +114,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         /// Whatever crosses whatever: never more on its way than receives, all news is told, and the talk ends.
         #[test]
         fn all_news_is_told_and_the_talk_ends(steps in proptest::collection::vec((0usize..2, 0u8..3), 0..300)) {

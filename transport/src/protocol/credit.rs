@@ -325,6 +325,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         /// Whatever is lost, late or repeated: granted large slots never pass the posted ones, and none is lost.
         #[test]
         fn granted_never_passes_posted(steps in proptest::collection::vec(step(3), 0..400), posted in 1u32..6) {

@@ -112,6 +112,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         #[test]
         fn any_arrival_order_within_the_window_is_taken_in_order(seed: u64, limit in 1usize..9, total in 1u64..60) {
             let mut window = Window::new(limit);

@@ -535,6 +535,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         #[test]
         fn batch_header_round_trip(header in header(), cookie: u64) {
             let mut message = vec![7u8; BATCH_HEADER_BYTES + 64];

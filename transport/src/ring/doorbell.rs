@@ -40,11 +40,19 @@ pub fn ring<S: Sleeper>(sleeper: &S) {
     }
 }
 
+/// As [`ring`], after whatever the caller has written for the sleeper to see.
+#[inline]
+pub fn call<S: Sleeper, O: Orderings>(sleeper: &S) {
+    // Pairs with `SLEEP_FENCE`: either we see it sleep, or it sees what we wrote.
+    fence(O::RING_FENCE);
+    ring(sleeper);
+}
+
 /// Sleeper: says that it is about to sleep. It then looks around once more, and sleeps only if there is nothing.
 #[inline]
 pub fn announce<W: Word, O: Orderings>(word: &W) {
     word.store(SLEEPING, Ordering::Relaxed);
-    // Pairs with `MARK_FENCE` and `RELEASE_FENCE`: either they see us sleep, or we see what they did.
+    // Pairs with `MARK_FENCE`, `RELEASE_FENCE` and `RING_FENCE`: either they see us sleep, or we see what they did.
     fence(O::SLEEP_FENCE);
 }
 
@@ -88,9 +96,7 @@ impl Bell {
 
     /// Wakes the sleeper if it sleeps; about 5 ns if it does not, a system call if it does.
     pub fn ring(&self) {
-        // Pairs with `SLEEP_FENCE`, for whatever the caller has written before.
-        fence(Ordering::SeqCst);
-        ring(self);
+        call::<_, Shipped>(self);
     }
 }
 
@@ -184,6 +190,11 @@ impl Doorbell {
     /// Says that we run again.
     pub fn awake(&self) {
         awake(self.bell.word());
+    }
+
+    /// Whether we said that we sleep, and nobody rang since.
+    pub fn is_asleep(&self) -> bool {
+        self.bell.word().load(Ordering::Relaxed) == SLEEPING
     }
 
     /// Forgets the rings so far, so that the descriptor is readable only after the next one.

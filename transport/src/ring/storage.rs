@@ -70,8 +70,12 @@ pub trait Orderings {
     /// Consumer, between clearing bits and reading tails. Partner: [`PUBLISH_FENCE`](Self::PUBLISH_FENCE).
     const TAKE_FENCE: Ordering = Ordering::SeqCst;
     /// Sleeper, between announcing and the last look around.
-    /// Partners: [`MARK_FENCE`](Self::MARK_FENCE) (work), [`RELEASE_FENCE`](Self::RELEASE_FENCE) (space).
+    /// Partners: [`MARK_FENCE`](Self::MARK_FENCE) (work), [`RELEASE_FENCE`](Self::RELEASE_FENCE) (space),
+    /// [`RING_FENCE`](Self::RING_FENCE) (anything else).
     const SLEEP_FENCE: Ordering = Ordering::SeqCst;
+    /// Whoever rings without a lane, between what the sleeper shall see and the look at its doorbell.
+    /// Partner: [`SLEEP_FENCE`](Self::SLEEP_FENCE).
+    const RING_FENCE: Ordering = Ordering::SeqCst;
     /// Consumer, between its store of `head` and its looks at `space_wanted` and the producer's doorbell.
     /// Partners: [`WANT_FENCE`](Self::WANT_FENCE), [`SLEEP_FENCE`](Self::SLEEP_FENCE).
     const RELEASE_FENCE: Ordering = Ordering::SeqCst;

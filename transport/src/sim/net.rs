@@ -1,14 +1,14 @@
-//! The simulated network and its endpoints.
+//! The simulated network: virtual time, what is under way, who waits for what.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::BorrowedFd;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use crate::error::{Error, Result};
-use crate::link::{Completion, Limits, Link, Mover, Peer, PostError, RemoteMemory, Tag, Token};
-use crate::memory::hugepage::Mapping;
-use crate::memory::pool::{Buffer, Pool};
+use super::endpoint::SimLink;
+use super::parcels::{List, Parcel, Parcels};
+use crate::link::{Limits, Mover, Tag, Token};
+use crate::memory::pool::Pool;
+use crate::memory::slots::SlotStore;
 
 /// What the simulated network does to messages.
 #[derive(Debug, Clone)]
@@ -41,43 +41,44 @@ impl Default for SimOptions {
     }
 }
 
-struct Flight {
-    due: u64,
-    target: usize,
+/// Receives of one kind that an endpoint has posted: interchangeable, so a number says it all.
+struct Posted {
     tag: Tag,
-    bytes: Vec<u8>,
-    sender: usize,
     token: Token,
-    buffer: Buffer,
+    pool: Pool,
+    count: u32,
 }
 
-struct Read {
-    due: u64,
-    reader: usize,
-    data: Vec<u8>,
-    buffer: Buffer,
-    token: Token,
-}
-
+/// An endpoint as the network sees it.
 #[derive(Default)]
 struct Host {
-    receives: HashMap<u64, VecDeque<(Buffer, Token)>>,
-    done: VecDeque<Completion>,
-    pools: Vec<(u64, Pool)>,
+    posted: Vec<Posted>,
+    /// What it has not been told yet.
+    news: List,
+    /// It is in the list of those that have news.
+    listed: bool,
 }
 
-struct State {
+/// Violations that are kept word for word.
+const VIOLATIONS_KEPT: usize = 100;
+
+pub(super) struct State {
     options: SimOptions,
+    limits: Rc<Limits>,
     random: u64,
-    now: Rc<Cell<u64>>,
+    now: u64,
     hosts: Vec<Host>,
-    flights: Vec<Flight>,
-    reads: Vec<Read>,
+    parcels: Parcels,
+    /// What is due now, in one tick, in two ...
+    wheel: VecDeque<List>,
+    /// Endpoints that got news since somebody asked.
+    woken: Vec<u32>,
+    stores: Vec<Rc<SlotStore>>,
     violations: Vec<String>,
 }
 
 impl State {
-    fn random(&mut self) -> u64 {
+    pub fn random(&mut self) -> u64 {
         // xorshift64*: a seed replays a run exactly.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -85,126 +86,214 @@ impl State {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    fn due(&mut self) -> u64 {
-        let delay = match self.options.max_delay {
-            0 => 0,
-            max => self.random() % (max + 1),
-        };
-        self.now.get() + delay
-    }
-
-    fn refuses(&mut self) -> bool {
+    pub fn refuses(&mut self) -> bool {
         self.options.refuse_one_in > 0 && self.random().is_multiple_of(self.options.refuse_one_in)
     }
 
+    pub fn has_host(&self, id: u64) -> bool {
+        id < self.hosts.len() as u64
+    }
+
+    /// Sends a parcel on its way: it arrives after a random delay, and before or behind what is due at the same time.
+    pub fn dispatch(&mut self, parcel: Parcel) {
+        if self.options.max_delay == 0 {
+            return self.parcels.push_back(&mut self.wheel[0], parcel);
+        }
+        let random = self.random();
+        let delay = (random >> 1) % (self.options.max_delay + 1);
+        let list = &mut self.wheel[delay as usize];
+        match random & 1 {
+            0 => self.parcels.push_back(list, parcel),
+            _ => self.parcels.push_front(list, parcel),
+        }
+    }
+
+    /// Offers `count` promised slots of `pool` to messages with this tag.
+    pub fn post(&mut self, id: u32, tag: Tag, pool: Pool, count: u32, token: Token) {
+        let posted = &mut self.hosts[id as usize].posted;
+        let same = posted
+            .iter_mut()
+            .find(|p| p.tag == tag && p.token == token && p.pool.is(&pool));
+        match same {
+            Some(same) => same.count += count,
+            None => posted.push(Posted {
+                tag,
+                token,
+                pool,
+                count,
+            }),
+        }
+    }
+
+    fn tell(&mut self, id: u32, parcel: Parcel) {
+        let host = &mut self.hosts[id as usize];
+        self.parcels.push_back(&mut host.news, parcel);
+        if !host.listed {
+            host.listed = true;
+            self.woken.push(id);
+        }
+    }
+
     /// Delivers what is due.
-    fn advance(&mut self) {
-        let now = self.now.get();
-        let mut index = 0;
-        while index < self.flights.len() {
-            if self.flights[index].due > now {
-                index += 1;
-                continue;
-            }
-            let flight = self.flights.swap_remove(index);
-            self.hosts[flight.sender].done.push_back(Completion::Sent {
-                token: flight.token,
-                buffer: flight.buffer,
-            });
-            let target = &mut self.hosts[flight.target];
-            match target
-                .receives
-                .get_mut(&flight.tag.0)
-                .and_then(VecDeque::pop_front)
-            {
-                Some((mut buffer, token)) if flight.bytes.len() <= buffer.len() => {
-                    buffer[..flight.bytes.len()].copy_from_slice(&flight.bytes);
-                    target.done.push_back(Completion::Received {
-                        token,
-                        buffer,
-                        bytes: flight.bytes.len(),
-                    });
+    pub fn advance(&mut self) {
+        while let Some(parcel) = self.parcels.pop(&mut self.wheel[0]) {
+            match parcel {
+                Parcel::Message {
+                    target,
+                    sender,
+                    tag,
+                    token,
+                    bytes,
+                    pool,
+                } => {
+                    self.tell(sender, Parcel::Sent { token, pool });
+                    self.arrive(target, sender, tag, bytes);
                 }
-                Some((buffer, _)) => self.violations.push(format!(
-                    "{} bytes with tag {:#x} for a slot of {} at endpoint {}",
-                    flight.bytes.len(),
-                    flight.tag.0,
-                    buffer.len(),
-                    flight.target
-                )),
-                None => self.violations.push(format!(
-                    "no posted receive for tag {:#x} from endpoint {} at endpoint {}",
-                    flight.tag.0, flight.sender, flight.target
-                )),
+                Parcel::Read {
+                    reader,
+                    token,
+                    data,
+                    mut buffer,
+                } => {
+                    buffer[..data.len()].copy_from_slice(&data);
+                    self.tell(reader, Parcel::Done { token, buffer });
+                }
+                _ => unreachable!("nothing else is under way"),
             }
         }
-        let mut index = 0;
-        while index < self.reads.len() {
-            if self.reads[index].due > now {
-                index += 1;
-                continue;
+    }
+
+    /// A message meets one of the receives posted for its tag.
+    fn arrive(&mut self, target: u32, sender: u32, tag: Tag, bytes: Box<[u8]>) {
+        let posted = &mut self.hosts[target as usize].posted;
+        let Some(index) = posted.iter().position(|p| p.tag == tag) else {
+            let tag = tag.0;
+            return self.violated(format!(
+                "no posted receive for tag {tag:#x} from endpoint {sender} at endpoint {target}"
+            ));
+        };
+        posted[index].count -= 1;
+        let (token, pool) = match posted[index].count {
+            0 => {
+                let last = posted.swap_remove(index);
+                (last.token, last.pool)
             }
-            let mut read = self.reads.swap_remove(index);
-            read.buffer[..read.data.len()].copy_from_slice(&read.data);
-            self.hosts[read.reader].done.push_back(Completion::Read {
-                token: read.token,
-                buffer: read.buffer,
-            });
+            _ => (posted[index].token, posted[index].pool.clone()),
+        };
+        if bytes.len() <= pool.slot_bytes() {
+            return self.tell(target, Parcel::Arrived { token, pool, bytes });
         }
+        pool.release();
+        self.violated(format!(
+            "{} bytes with tag {:#x} for a slot of {} at endpoint {target}",
+            bytes.len(),
+            tag.0,
+            pool.slot_bytes(),
+        ));
+    }
+
+    fn violated(&mut self, what: String) {
+        if self.violations.len() < VIOLATIONS_KEPT {
+            self.violations.push(what);
+        }
+    }
+
+    /// The next thing to tell an endpoint.
+    pub fn next_news(&mut self, id: u32) -> Option<Parcel> {
+        self.parcels.pop(&mut self.hosts[id as usize].news)
+    }
+
+    /// What could not be told after all.
+    pub fn keep_news(&mut self, id: u32, parcel: Parcel) {
+        self.parcels.push_front(&mut self.hosts[id as usize].news, parcel);
+    }
+
+    pub fn has_news(&self, id: u32) -> bool {
+        !self.hosts[id as usize].news.is_empty()
+    }
+
+    /// A pool of an endpoint, out of the store for this size.
+    pub fn pool(&mut self, id: u32, slot_bytes: usize, slots: usize) -> Pool {
+        let known = self.stores.iter().position(|s| s.slot_bytes() == slot_bytes);
+        let index = known.unwrap_or_else(|| {
+            self.stores.push(Rc::new(SlotStore::new(slot_bytes)));
+            self.stores.len() - 1
+        });
+        Pool::on_demand(Rc::clone(&self.stores[index]), slots, id, index as u64)
+    }
+
+    /// Bytes of an endpoint's memory, as a peer's adapter reads them.
+    pub fn read(&self, target: u32, key: u64, address: u64, bytes: usize) -> Option<Box<[u8]>> {
+        let store = self.stores.get(usize::try_from(key).ok()?)?;
+        store.peek(target, address, bytes)
     }
 }
 
 /// The simulated network. Cheap to clone; all clones are the same network.
 #[derive(Clone)]
 pub struct Net {
-    state: Rc<RefCell<State>>,
-    now: Rc<Cell<u64>>,
+    pub(super) state: Rc<RefCell<State>>,
 }
 
 impl Net {
     /// An empty network at time 0.
     pub fn new(options: SimOptions) -> Self {
-        let now = Rc::new(Cell::new(0));
         let random = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let ticks = usize::try_from(options.max_delay).expect("a delay that fits memory") + 1;
         let state = State {
+            limits: Rc::new(options.limits.clone()),
             options,
             random,
-            now: Rc::clone(&now),
+            now: 0,
             hosts: Vec::new(),
-            flights: Vec::new(),
-            reads: Vec::new(),
+            parcels: Parcels::default(),
+            wheel: vec![List::default(); ticks].into(),
+            woken: Vec::new(),
+            stores: Vec::new(),
             violations: Vec::new(),
         };
         Self {
             state: Rc::new(RefCell::new(state)),
-            now,
         }
     }
 
-    /// A new endpoint.
+    /// A new endpoint; they are numbered from 0.
     pub fn link(&self) -> SimLink {
         let mut state = self.state.borrow_mut();
+        let id = u32::try_from(state.hosts.len()).expect("less than 2^32 endpoints");
         state.hosts.push(Host::default());
-        let id = state.hosts.len() - 1;
-        let limits = state.options.limits.clone();
-        SimLink {
-            net: self.clone(),
-            id,
-            address: (id as u64).to_le_bytes(),
-            peers: Vec::new(),
-            limits,
-            next_key: 1,
-        }
+        SimLink::new(self.clone(), id, Rc::clone(&state.limits))
     }
 
     /// Virtual time.
     pub fn now(&self) -> u64 {
-        self.now.get()
+        self.state.borrow().now
     }
 
-    /// Moves virtual time on.
+    /// Moves virtual time on, and what is due to where it goes.
     pub fn tick(&self) {
-        self.now.set(self.now.get() + 1);
+        let mut state = self.state.borrow_mut();
+        state.advance();
+        state.wheel.rotate_left(1);
+        state.now += 1;
+        state.advance();
+    }
+
+    /// Appends the endpoints that got something to poll since this was last called, each once, and delivers what is due
+    /// now.
+    pub fn take_woken(&self, woken: &mut Vec<u32>) {
+        let mut state = self.state.borrow_mut();
+        state.advance();
+        let first = woken.len();
+        woken.append(&mut state.woken);
+        for &id in &woken[first..] {
+            state.hosts[id as usize].listed = false;
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.state.borrow().wheel.iter().all(List::is_empty)
     }
 
     /// A random number from the network's seed, for schedules that replay with it.
@@ -212,216 +301,14 @@ impl Net {
         self.state.borrow_mut().random()
     }
 
-    /// Breaches of the rules that a real provider punishes: messages without a posted receive, or too long for it.
+    /// The first breach of the rules that a real provider punishes, see [`Net::violations`].
+    pub fn violation(&self) -> Option<String> {
+        self.state.borrow().violations.first().cloned()
+    }
+
+    /// Breaches of the rules that a real provider punishes: messages without a posted receive, or too long for it. The
+    /// first hundred.
     pub fn violations(&self) -> Vec<String> {
         self.state.borrow().violations.clone()
-    }
-}
-
-/// An endpoint of a simulated network.
-pub struct SimLink {
-    net: Net,
-    id: usize,
-    address: [u8; 8],
-    peers: Vec<usize>,
-    limits: Limits,
-    next_key: u64,
-}
-
-impl Link for SimLink {
-    fn name(&self) -> &str {
-        "sim"
-    }
-
-    fn address(&self) -> &[u8] {
-        &self.address
-    }
-
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn connect(&mut self, address: &[u8]) -> Result<Peer> {
-        let id = address
-            .try_into()
-            .map(u64::from_le_bytes)
-            .ok()
-            .map(|id| id as usize);
-        match id.filter(|&id| id < self.net.state.borrow().hosts.len()) {
-            Some(id) => {
-                self.peers.push(id);
-                Ok(Peer(self.peers.len() as u32 - 1))
-            }
-            None => Err(Error::Fabric {
-                call: "sim connect",
-                code: 22,
-                detail: format!("address {address:?}"),
-            }),
-        }
-    }
-
-    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
-        struct Key(u64);
-        impl crate::memory::pool::Registration for Key {
-            fn descriptor(&self) -> *mut libc::c_void {
-                std::ptr::null_mut()
-            }
-            fn key(&self) -> u64 {
-                self.0
-            }
-            fn base(&self) -> u64 {
-                0
-            }
-        }
-        let key = self.next_key;
-        self.next_key += 1;
-        let mapping = Mapping::allocate(slot_bytes * slots)?;
-        let pool = Pool::new(mapping, slot_bytes, slots, Some(Box::new(Key(key))));
-        self.net.state.borrow_mut().hosts[self.id]
-            .pools
-            .push((key, pool.clone()));
-        Ok(pool)
-    }
-
-    fn post_send(
-        &mut self,
-        peer: Peer,
-        tag: Tag,
-        buffer: Buffer,
-        bytes: usize,
-        token: Token,
-    ) -> Result<(), PostError> {
-        let mut state = self.net.state.borrow_mut();
-        if state.refuses() {
-            return Err(PostError::WouldBlock(buffer));
-        }
-        let due = state.due();
-        let flight = Flight {
-            due,
-            target: self.peers[peer.0 as usize],
-            tag,
-            bytes: buffer[..bytes].to_vec(),
-            sender: self.id,
-            token,
-            buffer,
-        };
-        state.flights.push(flight);
-        Ok(())
-    }
-
-    fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> Result<(), PostError> {
-        let mut state = self.net.state.borrow_mut();
-        state.hosts[self.id]
-            .receives
-            .entry(tag.0)
-            .or_default()
-            .push_back((buffer, token));
-        Ok(())
-    }
-
-    fn post_read(
-        &mut self,
-        peer: Peer,
-        remote: RemoteMemory,
-        buffer: Buffer,
-        bytes: usize,
-        token: Token,
-    ) -> Result<(), PostError> {
-        let mut state = self.net.state.borrow_mut();
-        if state.refuses() {
-            return Err(PostError::WouldBlock(buffer));
-        }
-        let target = self.peers[peer.0 as usize];
-        let pool = state.hosts[target]
-            .pools
-            .iter()
-            .find(|(key, _)| *key == remote.key)
-            .map(|(_, p)| p.clone());
-        let Some(data) = pool.and_then(|p| p.peek(remote.address, bytes)) else {
-            let error = Error::Fabric {
-                call: "sim read",
-                code: 13,
-                detail: format!("key {} address {:#x}", remote.key, remote.address),
-            };
-            return Err(PostError::Failed(buffer, error));
-        };
-        let due = state.due();
-        state.reads.push(Read {
-            due,
-            reader: self.id,
-            data,
-            buffer,
-            token,
-        });
-        Ok(())
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<usize> {
-        let mut state = self.net.state.borrow_mut();
-        state.advance();
-        let done = &mut state.hosts[self.id].done;
-        let count = done.len().min(64);
-        completions.extend(done.drain(..count));
-        Ok(count)
-    }
-
-    fn wait_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn try_wait(&mut self) -> bool {
-        self.net.state.borrow().hosts[self.id].done.is_empty()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_meet_their_receives_and_reads_their_memory() {
-        let net = Net::new(SimOptions {
-            refuse_one_in: 0,
-            ..SimOptions::default()
-        });
-        let (mut a, mut b) = (net.link(), net.link());
-        let to_b = a.connect(b.address()).unwrap();
-        let to_a = b.connect(a.address()).unwrap();
-        let (pa, pb) = (a.create_pool(64, 4).unwrap(), b.create_pool(64, 4).unwrap());
-        b.post_receive(Tag(5), pb.take().unwrap(), Token(1)).unwrap();
-        let mut source = pa.take().unwrap();
-        source[..3].copy_from_slice(b"abc");
-        a.post_send(to_b, Tag(5), source, 3, Token(2)).unwrap();
-        let mut shown = pa.take().unwrap();
-        shown[..4].copy_from_slice(b"read");
-        b.post_read(to_a, shown.remote(), pb.take().unwrap(), 4, Token(3))
-            .unwrap();
-        let mut got = Vec::new();
-        for _ in 0..20 {
-            net.tick();
-            a.poll(&mut got).unwrap();
-            b.poll(&mut got).unwrap();
-        }
-        assert_eq!(got.len(), 3);
-        for completion in &got {
-            match completion {
-                Completion::Received { buffer, bytes, .. } => assert_eq!(&buffer[..*bytes], b"abc"),
-                Completion::Read { buffer, .. } => assert_eq!(&buffer[..4], b"read"),
-                Completion::Sent { token, .. } => assert_eq!(*token, Token(2)),
-                Completion::Failed { .. } => panic!("{completion:?}"),
-            }
-        }
-        assert!(net.violations().is_empty());
-        a.post_send(to_b, Tag(9), pa.take().unwrap(), 1, Token(4))
-            .unwrap();
-        for _ in 0..20 {
-            net.tick();
-            b.poll(&mut got).unwrap();
-        }
-        assert_eq!(
-            net.violations().len(),
-            1,
-            "a message without a receive is noticed"
-        );
     }
 }

@@ -68,6 +68,8 @@ fn check_against_array(topology: &Topology, array: &[u32]) {
 }
 
 proptest! {
+    #![proptest_config(crate::seed::properties())]
+
     #[test]
     fn look_ups_agree_with_an_array(array in placements(), seat in any::<prop::sample::Index>()) {
         let me = Rank(seat.index(array.len()) as u32);

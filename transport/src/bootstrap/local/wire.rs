@@ -299,6 +299,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         #[test]
         fn frames_survive_any_cutting(
             requests in prop::collection::vec(request(), 1..8),

@@ -225,6 +225,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         #[test]
         fn values_come_back(value in prop::collection::vec(any::<u8>(), 0..900), max in 26_usize..400) {
             let chunks = Chunks::fit(max, 100).unwrap();

@@ -44,19 +44,8 @@ fn is_filled(frame: &[u8], number: u64) -> bool {
 struct Random(u64);
 
 impl Random {
-    /// Seed from `TRIHOP_SEED`, else from the clock; printed either way.
-    fn seeded(test: &str) -> Self {
-        let seed = std::env::var("TRIHOP_SEED")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or_else(|| {
-                let now = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .unwrap_or_default();
-                now.as_nanos() as u64
-            });
-        eprintln!("{test}: TRIHOP_SEED={seed}");
-        Self(seed | 1)
+    fn seeded() -> Self {
+        Self(crate::seed::seed() | 1)
     }
 
     fn next(&mut self) -> u64 {

@@ -236,7 +236,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: if cfg!(miri) { 4 } else { 512 },
         failure_persistence: None,
-        ..ProptestConfig::default()
+        ..crate::seed::properties()
     })]
 
     #[test]

@@ -50,12 +50,7 @@ fn producer_process() {
         Bell::attach(Segment::attach(segment, 8).unwrap(), eventfd).unwrap()
     });
     let producer = Producer::new(segment, layout, 0, bell).unwrap();
-    threads::send(
-        producer,
-        &doorbell,
-        count,
-        &mut Random::seeded("producer_process"),
-    );
+    threads::send(producer, &doorbell, count, &mut Random::seeded());
 }
 
 /// Starts the child and exchanges descriptors with it.

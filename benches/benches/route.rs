@@ -1,0 +1,59 @@
+//! Routes: the next hop of a run, for random targets, at each place that a run can be.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use trihop::route::{Chosen, Place, Route, RouteName};
+use trihop::{Rank, Topology};
+
+/// Look-ups of one round.
+const TARGETS: usize = 4096;
+
+/// Targets all over the job, in an order that no predictor learns.
+fn targets(ranks: u32) -> Vec<Rank> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        Rank(((state >> 33) % u64::from(ranks)) as u32)
+    };
+    (0..TARGETS).map(|_| next()).collect()
+}
+
+fn next_hop(criterion: &mut Criterion) {
+    let even = |nodes: u32, per_node: u32| vec![per_node; nodes as usize];
+    // A size of its own for every node: a block each, found by search.
+    let uneven = |nodes: u32| (0..nodes).map(|node| 1 + node % 63).collect::<Vec<u32>>();
+    for (name, sizes) in [
+        ("8 ranks on 2 nodes", even(2, 4)),
+        ("320,000 ranks on 10,000 nodes", even(10_000, 32)),
+        ("31,996 ranks on 1,000 uneven nodes", uneven(1000)),
+    ] {
+        let topology = Topology::from_node_sizes(&sizes, Rank(0)).expect("nodes with ranks");
+        let targets = targets(topology.size());
+        let mut group = criterion.benchmark_group(format!("next hop, {name}"));
+        group.throughput(Throughput::Elements(TARGETS as u64));
+        for route in RouteName::ALL {
+            let chosen = Chosen::new(route, &topology);
+            group.bench_function(BenchmarkId::from_parameter(route), |bencher| {
+                bencher.iter(|| {
+                    for &target in black_box(&targets) {
+                        black_box(chosen.next_hop(Place::Source, target));
+                    }
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = next_hop
+}
+criterion_main!(benches);

@@ -1,0 +1,305 @@
+//! One simulated job, measured.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use trihop::route::RouteName;
+use trihop::simulation::{Simulation, SimulationError, SimulationOptions};
+use trihop::transport::sim::SimOptions;
+use trihop::{Rank, Topology};
+
+use super::super::Error;
+use super::stream_options;
+use super::traffic::Ledger;
+
+/// What a job sends.
+#[derive(Debug, Clone, Copy)]
+pub enum Work {
+    /// So many messages from each rank to random ranks.
+    Each(u32),
+    /// So many messages from each rank to each.
+    Pairs(u32),
+    /// So many messages together, from random ranks to random ranks.
+    Together(u64),
+}
+
+/// Messages that a rank sends before another has a turn.
+const BURST: u32 = 32;
+
+/// What a job did and took; sums where jobs were added.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    pub topology: Topology,
+    /// Jobs that this is the sum of.
+    pub jobs: u64,
+    pub messages: u64,
+    /// Messages between nodes.
+    pub crossing: u64,
+    /// Lanes and links that runs passed, over all runs.
+    pub passages: u64,
+    pub runs: u64,
+    pub batches: u64,
+    pub controls: u64,
+    pub wire_bytes: u64,
+    /// Most and all bytes that a representative handed to the fabric.
+    pub busiest_bytes: u64,
+    pub representatives: u64,
+    /// Rounds of progress until all was delivered.
+    pub rounds: u64,
+    pub fence_rounds: u32,
+    pub build: Phase,
+    pub traffic: Phase,
+    pub fence: Phase,
+    pub memory: Memory,
+    /// Bound of the stream, and of the job's own stream, of the rank with the most links.
+    pub bound_bytes: (usize, usize),
+    /// Memory of the bench's own books of what was sent.
+    pub fault_count: u64,
+}
+
+/// Time that a part of a run took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Phase {
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+}
+
+/// Growth of this process's memory while a job ran, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Memory {
+    pub resident: u64,
+    pub page_tables: u64,
+}
+
+impl Memory {
+    /// Of this process now.
+    pub fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(name));
+            let kib = line.and_then(|l| l.trim_end_matches("kB").trim().parse::<u64>().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        Self {
+            resident: bytes("VmRSS:"),
+            page_tables: bytes("VmPTE:"),
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            resident: self.resident.saturating_sub(before.resident),
+            page_tables: self.page_tables.saturating_sub(before.page_tables),
+        }
+    }
+}
+
+struct Clock {
+    start: Instant,
+    cpu_ns: u64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            cpu_ns: cpu_ns(),
+        }
+    }
+
+    fn stop(self) -> Phase {
+        Phase {
+            seconds: self.start.elapsed().as_secs_f64(),
+            cpu_seconds: (cpu_ns() - self.cpu_ns) as f64 / 1e9,
+        }
+    }
+}
+
+fn cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Page faults of this process that needed no disk.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    after_name
+        .split_whitespace()
+        .nth(7)
+        .and_then(|f| f.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Ordered pairs of nodes: one-way links.
+pub fn links(topology: &Topology) -> u64 {
+    let nodes = u64::from(topology.nodes());
+    nodes * (nodes - 1)
+}
+
+fn failed(error: SimulationError) -> Error {
+    match error {
+        SimulationError::Engine(error) => Error::Library(error),
+        other => Error::Wrong {
+            bench: "scale",
+            why: other.to_string(),
+        },
+    }
+}
+
+/// Builds the job, sends, waits until all is delivered, fences, checks.
+pub fn run(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Result<Measured, Error> {
+    let ranks = topology.size();
+    let ledger = RefCell::new(Ledger::new(ranks, seed));
+    let (before, faults_before) = (Memory::now(), faults());
+    let clock = Clock::start();
+    let options = SimulationOptions {
+        network: SimOptions {
+            seed,
+            max_delay: 2,
+            refuse_one_in: 0,
+            limits: SimulationOptions::default().network.limits,
+        },
+        stream: stream_options(),
+        route,
+        item_bytes: 8,
+        ..SimulationOptions::default()
+    };
+    let mut job = Simulation::new(topology, options, |here, message, _| {
+        ledger.borrow_mut().came(message.source, here, message.bytes);
+    })
+    .map_err(failed)?;
+    let build = clock.stop();
+    let clock = Clock::start();
+    let (messages, crossing) = send(&mut job, &ledger, work)?;
+    job.settle().map_err(failed)?;
+    let (traffic, rounds) = (clock.stop(), job.rounds());
+    let clock = Clock::start();
+    let fence_rounds = job.fence().map_err(failed)?;
+    let fence = clock.stop();
+    let (memory, fault_count) = (Memory::now().since(before), faults() - faults_before);
+    ledger.borrow().check()?;
+    let mut measured = Measured {
+        topology: topology.clone(),
+        jobs: 1,
+        messages,
+        crossing,
+        passages: 0,
+        runs: 0,
+        batches: 0,
+        controls: 0,
+        wire_bytes: 0,
+        busiest_bytes: 0,
+        representatives: 0,
+        rounds,
+        fence_rounds,
+        build,
+        traffic,
+        fence,
+        memory,
+        bound_bytes: job.bound(Rank(0)),
+        fault_count,
+    };
+    for rank in 0..ranks {
+        measured.count(&job.stats(Rank(rank)));
+    }
+    Ok(measured)
+}
+
+/// Sends everything; returns how many messages, and how many of them between nodes.
+fn send(job: &mut Simulation<'_>, ledger: &RefCell<Ledger>, work: Work) -> Result<(u64, u64), Error> {
+    let topology = job.topology().clone();
+    let ranks = topology.size();
+    let mut crossing = 0;
+    let mut one = |source: Rank, number: u32, target: Rank| {
+        let item = ledger.borrow().next(source, target, number);
+        loop {
+            match job.try_send(source, target, 0, &item.to_le_bytes()) {
+                Ok(()) => break,
+                Err(trihop::Error::WouldBlock) => {
+                    if !job.step().map_err(failed)? {
+                        let why = format!(
+                            "rank {source} has no room and everyone sleeps:\n{}",
+                            job.dump(source)
+                        );
+                        return Err(Error::Wrong { bench: "scale", why });
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        ledger.borrow_mut().sent(source, target, item);
+        crossing += u64::from(topology.node_of(source) != topology.node_of(target));
+        Ok(())
+    };
+    let each = match work {
+        Work::Each(each) => each,
+        Work::Pairs(each) => each * ranks,
+        Work::Together(total) => {
+            for number in 0..total as u32 {
+                let source = ledger.borrow().target(Rank(u32::MAX), number);
+                let target = ledger.borrow().target(source, number);
+                one(source, number, target)?;
+            }
+            return Ok((total, crossing));
+        }
+    };
+    for first in (0..each).step_by(BURST as usize) {
+        for source in (0..ranks).map(Rank) {
+            for number in first..each.min(first + BURST) {
+                let target = match work {
+                    Work::Pairs(_) => Rank((source.0 + number) % ranks),
+                    _ => ledger.borrow().target(source, number),
+                };
+                one(source, number, target)?;
+            }
+        }
+    }
+    Ok((u64::from(each) * u64::from(ranks), crossing))
+}
+
+impl Measured {
+    fn count(&mut self, stats: &trihop::Stats) {
+        self.passages += stats.origin_frames + stats.relay_frames + stats.remote_frames;
+        self.runs += stats.runs_delivered;
+        self.batches += stats.batches_sent;
+        self.controls += stats.controls_sent;
+        self.wire_bytes += stats.wire_bytes;
+        self.busiest_bytes = self.busiest_bytes.max(stats.wire_bytes);
+        self.representatives += u64::from(stats.wire_bytes > 0);
+    }
+
+    /// Messages that crossed a one-way link on average.
+    pub fn messages_per_link(&self) -> f64 {
+        self.crossing as f64 / (self.jobs * links(&self.topology)) as f64
+    }
+
+    /// User and system time per message until all was delivered, in microseconds.
+    pub fn cpu_us_per_message(&self) -> f64 {
+        self.traffic.cpu_seconds * 1e6 / self.messages as f64
+    }
+
+    /// Adds another job of the same shape.
+    pub fn add(&mut self, other: &Self) {
+        self.jobs += 1;
+        self.messages += other.messages;
+        self.crossing += other.crossing;
+        self.passages += other.passages;
+        self.runs += other.runs;
+        self.batches += other.batches;
+        self.controls += other.controls;
+        self.wire_bytes += other.wire_bytes;
+        self.busiest_bytes = self.busiest_bytes.max(other.busiest_bytes);
+        self.representatives += other.representatives;
+        self.rounds += other.rounds;
+        self.fault_count += other.fault_count;
+        for (mine, theirs) in [
+            (&mut self.build, other.build),
+            (&mut self.traffic, other.traffic),
+            (&mut self.fence, other.fence),
+        ] {
+            mine.seconds += theirs.seconds;
+            mine.cpu_seconds += theirs.cpu_seconds;
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Whole jobs of real engines in this process, over the simulated fabric: what scale costs in memory, hops and time.
+//!
+//! The same work is also done by 1,000 ranks at equal messages per link, so that cost per message can be compared.
+
+mod job;
+mod report;
+mod traffic;
+
+use clap::{Args, ValueEnum};
+use trihop::route::RouteName;
+use trihop::{Rank, StreamOptions, Topology};
+
+use super::{BenchArgs, Error};
+use job::{Measured, Work};
+
+/// What every rank sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    /// To ranks drawn at random, itself included
+    Random,
+    /// To every rank, itself included; up to 4,096 ranks
+    AllToAll,
+}
+
+/// Options of `trihop bench scale`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ScaleArgs {
+    /// scale: ranks on each node, the last one may have fewer [default: 32, or as --nodes asks]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    pub per_node: Option<u32>,
+    /// scale: messages per rank, of 8 bytes [default: 32]; for all-to-all per pair of ranks [default: 1]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub messages: Option<u32>,
+    /// scale: who sends to whom [default: random]
+    #[arg(long, value_enum)]
+    pub pattern: Option<Pattern>,
+    /// scale: seed of targets, delays and turns; the same seed is the same run [default: 1]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+impl ScaleArgs {
+    /// Whether any of them was given.
+    pub fn any(&self) -> bool {
+        self.per_node.is_some() || self.messages.is_some() || self.pattern.is_some() || self.seed.is_some()
+    }
+}
+
+/// Ranks where the user asks for none.
+const RANKS: u32 = 10_000;
+/// Ranks of the job that is compared with.
+const FEW_RANKS: u32 = 1_000;
+/// Most ranks of a complete all-to-all: their square is the number of messages.
+const MOST_FOR_ALL_TO_ALL: u32 = 4_096;
+/// Messages that the small jobs send together at least, and most of these jobs.
+const FEW_MESSAGES: u64 = 20_000;
+const MOST_SMALL_JOBS: u64 = 100;
+
+/// Options that fit a job of very many ranks that send small messages: its bound per rank stays below 8 MB.
+pub(super) fn stream_options() -> StreamOptions {
+    StreamOptions {
+        max_message_bytes: 64 << 10,
+        reassembly_bytes: 64 << 10,
+        spill_bytes: 64 << 10,
+        handler_reserve_bytes: 16 << 10,
+        lane_budget_bytes: 512 << 10,
+        send_pool_bytes: 4 << 20,
+        receive_pool_bytes: 1 << 20,
+        ..StreamOptions::default()
+    }
+}
+
+/// Runs the job, then the small one, and prints a row.
+///
+/// # Errors
+/// [`Error::Shape`] for what cannot be simulated, and a message that came wrong, twice or not at all.
+pub fn run(args: &BenchArgs) -> Result<(), Error> {
+    refuse_others(args)?;
+    let ranks = args.ranks.unwrap_or(RANKS);
+    let per_node = match (args.scale.per_node, args.nodes) {
+        (Some(_), Some(_)) => {
+            let why = "--nodes and --per-node say the same thing; give one of them";
+            return Err(Error::Shape(why.to_owned()));
+        }
+        (Some(per_node), None) => per_node,
+        (None, Some(nodes)) => ranks.div_ceil(nodes),
+        (None, None) => 32,
+    };
+    let pattern = args.scale.pattern.unwrap_or(Pattern::Random);
+    if pattern == Pattern::AllToAll && ranks > MOST_FOR_ALL_TO_ALL {
+        return Err(Error::Shape(format!(
+            "a complete all-to-all of {ranks} ranks is {} messages; it is done up to {MOST_FOR_ALL_TO_ALL} ranks, above \
+             that use `--pattern random`",
+            u64::from(ranks) * u64::from(ranks)
+        )));
+    }
+    let seed = args.scale.seed.unwrap_or(1);
+    let topology = topology(ranks, per_node)?;
+    let messages = args.scale.messages.unwrap_or(match pattern {
+        Pattern::Random => 32,
+        Pattern::AllToAll => 1,
+    });
+    let work = match pattern {
+        Pattern::Random => Work::Each(messages),
+        Pattern::AllToAll => Work::Pairs(messages),
+    };
+    let route = args.route.unwrap_or_default();
+    let large = job::run(&topology, route, work, seed)?;
+    let small = compared(per_node, route, &large, seed)?;
+    report::print(args, &large, small.as_ref());
+    Ok(())
+}
+
+/// The same work for few ranks, at equal messages per link. There are fewer links, so there are fewer messages, and the
+/// job is repeated until they are enough to measure. Nothing on one node, which has no link, or for few ranks.
+fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Result<Option<Measured>, Error> {
+    let topology = topology(FEW_RANKS, per_node)?;
+    if large.topology.size() <= FEW_RANKS || large.topology.nodes() < 2 || topology.nodes() < 2 {
+        return Ok(None);
+    }
+    let crossing = large.messages_per_link() * job::links(&topology) as f64;
+    // Of random messages one in so many stays on its node.
+    let total = (crossing / (1.0 - 1.0 / f64::from(topology.nodes())))
+        .round()
+        .max(1.0) as u64;
+    let jobs = FEW_MESSAGES.div_ceil(total).min(MOST_SMALL_JOBS);
+    let mut small = job::run(&topology, route, Work::Together(total), seed)?;
+    for repetition in 1..jobs {
+        small.add(&job::run(
+            &topology,
+            route,
+            Work::Together(total),
+            seed + repetition,
+        )?);
+    }
+    Ok(Some(small))
+}
+
+fn topology(ranks: u32, per_node: u32) -> Result<Topology, Error> {
+    let mut sizes = vec![per_node; (ranks / per_node) as usize];
+    if !ranks.is_multiple_of(per_node) {
+        sizes.push(ranks % per_node);
+    }
+    Ok(Topology::from_node_sizes(&sizes, Rank(0))?)
+}
+
+/// Options of other benchmarks that mean nothing here.
+fn refuse_others(args: &BenchArgs) -> Result<(), Error> {
+    let given = [
+        (args.provider.is_some(), "--provider"),
+        (args.netns, "--netns"),
+        (args.count.is_some(), "--count (it has --messages)"),
+        (args.size.iter().any(|&size| size != 8), "--size other than 8"),
+    ];
+    match given.iter().find(|(given, _)| *given) {
+        Some((_, name)) => Err(Error::Shape(format!(
+            "scale simulates the fabric and has no {name}"
+        ))),
+        None => Ok(()),
+    }
+}

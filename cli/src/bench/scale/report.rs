@@ -1,0 +1,220 @@
+//! The row of a simulated job: a table for people, one JSON object for programs.
+
+use serde::Serialize;
+
+use super::super::{BenchArgs, row};
+use super::job::Measured;
+
+/// One row, as documented for scripts.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// `scale`.
+    bench: &'static str,
+    /// Ranks of the job.
+    ranks: u32,
+    /// Nodes of the job.
+    nodes: u32,
+    /// Lanes and links that a run passed on average.
+    hops: f64,
+    /// `sim`: the fabric is simulated.
+    provider: &'static str,
+    /// Bytes of a message.
+    size: usize,
+    /// Messages of all ranks.
+    messages: u64,
+    /// Messages per second of the simulation, until all were delivered.
+    msgs_per_s: f64,
+    /// Payload bytes per second of the simulation.
+    bytes_per_s: f64,
+    /// User and system time per message until all were delivered, in microseconds.
+    cpu_us_per_msg: f64,
+    /// Peak resident memory of the simulation by ranks, in bytes.
+    peak_rss_bytes_per_rank: u64,
+    /// Resident memory that the job added, by ranks, in bytes: what was really touched.
+    touched_bytes_per_rank: u64,
+    /// Page tables that the job added, by ranks, in bytes; not part of the resident memory.
+    page_table_bytes_per_rank: u64,
+    /// Memory that a rank may take in a real job by the engine's formula, in bytes: the stream.
+    bound_bytes_per_rank: usize,
+    /// The same for the job's own stream, which carries collectives.
+    system_bound_bytes_per_rank: usize,
+    /// Messages that crossed a one-way link between two nodes on average.
+    msgs_per_link: f64,
+    /// Messages between nodes per batch.
+    msgs_per_batch: f64,
+    /// Control messages per batch.
+    controls_per_batch: f64,
+    /// Bytes handed to the fabric per message between nodes, headers and control messages included.
+    wire_bytes_per_msg: f64,
+    /// Bytes that the busiest representative handed to the fabric, by the average of those that sent any.
+    busiest_representative: f64,
+    /// Rounds of progress per message.
+    rounds_per_msg: f64,
+    /// Rounds of counting of the fence.
+    fence_rounds: u32,
+    /// User and system time of the fence per rank, in microseconds.
+    fence_cpu_us_per_rank: f64,
+    /// Time to build the job, to send and deliver, and of the fence, in seconds.
+    build_seconds: f64,
+    /// Time to send and deliver everything, in seconds.
+    seconds: f64,
+    /// Time of the fence, in seconds.
+    fence_seconds: f64,
+    /// Whether every message was checked at its receiver (a wrong one is an error instead of a row).
+    checked: bool,
+    /// The same work at equal messages per link, where there is a smaller job to compare with.
+    compared: Option<Compared>,
+}
+
+/// The small job beside a large one.
+#[derive(Debug, Serialize)]
+struct Compared {
+    ranks: u32,
+    nodes: u32,
+    /// Jobs that were run one after the other.
+    jobs: u64,
+    messages: u64,
+    msgs_per_link: f64,
+    msgs_per_batch: f64,
+    cpu_us_per_msg: f64,
+    /// Cost per message of the large job by that of the small ones.
+    ratio: f64,
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+fn row(large: &Measured, small: Option<&Measured>) -> Row {
+    let ranks = u64::from(large.topology.size());
+    let average = ratio(large.wire_bytes, large.representatives);
+    Row {
+        bench: "scale",
+        ranks: large.topology.size(),
+        nodes: large.topology.nodes(),
+        hops: ratio(large.passages, large.runs),
+        provider: "sim",
+        size: 8,
+        messages: large.messages,
+        msgs_per_s: large.messages as f64 / large.traffic.seconds,
+        bytes_per_s: 8.0 * large.messages as f64 / large.traffic.seconds,
+        cpu_us_per_msg: large.cpu_us_per_message(),
+        peak_rss_bytes_per_rank: row::peak_rss_bytes() / ranks,
+        touched_bytes_per_rank: large.memory.resident / ranks,
+        page_table_bytes_per_rank: large.memory.page_tables / ranks,
+        bound_bytes_per_rank: large.bound_bytes.0,
+        system_bound_bytes_per_rank: large.bound_bytes.1,
+        msgs_per_link: if large.crossing == 0 {
+            0.0
+        } else {
+            large.messages_per_link()
+        },
+        msgs_per_batch: ratio(large.crossing, large.batches),
+        controls_per_batch: ratio(large.controls, large.batches),
+        wire_bytes_per_msg: ratio(large.wire_bytes, large.crossing),
+        busiest_representative: if average > 0.0 {
+            large.busiest_bytes as f64 / average
+        } else {
+            0.0
+        },
+        rounds_per_msg: ratio(large.rounds, large.messages),
+        fence_rounds: large.fence_rounds,
+        fence_cpu_us_per_rank: large.fence.cpu_seconds * 1e6 / ranks as f64,
+        build_seconds: large.build.seconds,
+        seconds: large.traffic.seconds,
+        fence_seconds: large.fence.seconds,
+        checked: true,
+        compared: small.map(|small| Compared {
+            ranks: small.topology.size(),
+            nodes: small.topology.nodes(),
+            jobs: small.jobs,
+            messages: small.messages,
+            msgs_per_link: small.messages_per_link(),
+            msgs_per_batch: ratio(small.crossing, small.batches),
+            cpu_us_per_msg: small.cpu_us_per_message(),
+            ratio: large.cpu_us_per_message() / small.cpu_us_per_message(),
+        }),
+    }
+}
+
+/// Prints the row.
+#[allow(clippy::print_stdout, reason = "the report is this command's output")]
+pub fn print(args: &BenchArgs, large: &Measured, small: Option<&Measured>) {
+    let row = row(large, small);
+    if args.json {
+        return row::print_json(&row);
+    }
+    println!(
+        "# scale: {} ranks on {} nodes, real engines over a simulated fabric, {} messages of 8 bytes, all checked",
+        row.ranks, row.nodes, row.messages
+    );
+    let lines: [(&str, String); 10] = [
+        (
+            "memory per rank, touched",
+            format!(
+                "{} B resident, {} B page tables besides",
+                row.touched_bytes_per_rank, row.page_table_bytes_per_rank
+            ),
+        ),
+        (
+            "memory per rank, bound",
+            format!(
+                "{} B, and {} B for collectives (pools whole, as a real job registers them)",
+                row.bound_bytes_per_rank, row.system_bound_bytes_per_rank
+            ),
+        ),
+        ("hops per run", format!("{:.2}", row.hops)),
+        ("messages per link", format!("{:.4}", row.msgs_per_link)),
+        (
+            "messages per batch",
+            format!(
+                "{:.3}, with {:.2} control messages",
+                row.msgs_per_batch, row.controls_per_batch
+            ),
+        ),
+        (
+            "wire bytes per message",
+            format!("{:.1} between nodes", row.wire_bytes_per_msg),
+        ),
+        (
+            "busiest representative",
+            format!("{:.2} x the average", row.busiest_representative),
+        ),
+        (
+            "cost per message",
+            format!(
+                "{:.3} us CPU, {:.2} rounds of progress",
+                row.cpu_us_per_msg, row.rounds_per_msg
+            ),
+        ),
+        (
+            "fence",
+            format!(
+                "{} rounds, {:.1} us CPU per rank",
+                row.fence_rounds, row.fence_cpu_us_per_rank
+            ),
+        ),
+        (
+            "seconds",
+            format!(
+                "{:.1} to build, {:.1} to send and deliver, {:.1} to fence",
+                row.build_seconds, row.seconds, row.fence_seconds
+            ),
+        ),
+    ];
+    for (name, value) in lines {
+        println!("{name:<26} {value}");
+    }
+    if let Some(small) = &row.compared {
+        println!(
+            "{:<26} {:.3} us CPU, {:.4} messages per link, {:.3} per batch ({} jobs, {} messages): here {:.2} x that",
+            format!("{} ranks on {} nodes", small.ranks, small.nodes),
+            small.cpu_us_per_msg,
+            small.msgs_per_link,
+            small.msgs_per_batch,
+            small.jobs,
+            small.messages,
+            small.ratio
+        );
+    }
+}

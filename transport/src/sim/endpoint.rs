@@ -1,0 +1,316 @@
+//! An endpoint of the simulated network.
+
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use super::net::Net;
+use super::parcels::Parcel;
+use crate::error::{Error, Result};
+use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use crate::memory::pool::{Buffer, Pool};
+
+/// Completions per poll.
+const PER_POLL: usize = 64;
+
+/// An endpoint of a simulated network. Its peers are the network's endpoints by their numbers.
+pub struct SimLink {
+    net: Net,
+    limits: Rc<Limits>,
+    address: [u8; 8],
+    id: u32,
+    /// A post was refused since the last poll: it may be taken now, and nothing else will say so.
+    refused: bool,
+}
+
+impl SimLink {
+    pub(super) fn new(net: Net, id: u32, limits: Rc<Limits>) -> Self {
+        Self {
+            net,
+            limits,
+            address: u64::from(id).to_le_bytes(),
+            id,
+            refused: false,
+        }
+    }
+
+    /// The peer with this number: its address is its number.
+    pub fn peer(id: u32) -> Peer {
+        Peer(id)
+    }
+}
+
+impl Link for SimLink {
+    fn name(&self) -> &str {
+        "sim"
+    }
+
+    fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn connect(&mut self, address: &[u8]) -> Result<Peer> {
+        let id = address.try_into().map(u64::from_le_bytes).ok();
+        match id.filter(|&id| self.net.state.borrow().has_host(id)) {
+            Some(id) => Ok(Self::peer(id as u32)),
+            None => Err(Error::Fabric {
+                call: "sim connect",
+                code: 22,
+                detail: format!("address {address:?}"),
+            }),
+        }
+    }
+
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
+        Ok(self.net.state.borrow_mut().pool(self.id, slot_bytes, slots))
+    }
+
+    fn post_send(
+        &mut self,
+        peer: Peer,
+        tag: Tag,
+        buffer: Buffer,
+        bytes: usize,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let mut state = self.net.state.borrow_mut();
+        if state.refuses() {
+            self.refused = true;
+            return Err(PostError::WouldBlock(buffer));
+        }
+        let message = Parcel::Message {
+            target: peer.0,
+            sender: self.id,
+            tag,
+            token,
+            bytes: buffer[..bytes].into(),
+            // What is sent is copied, so the buffer's memory is free for others meanwhile.
+            pool: buffer.into_promise(),
+        };
+        state.dispatch(message);
+        Ok(())
+    }
+
+    fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> Result<(), PostError> {
+        let mut state = self.net.state.borrow_mut();
+        state.post(self.id, tag, buffer.into_promise(), 1, token);
+        Ok(())
+    }
+
+    fn post_receives(&mut self, tag: Tag, pool: &Pool, count: usize, token: Token) -> Result<usize> {
+        let count = pool.reserve(count);
+        if count > 0 {
+            let mut state = self.net.state.borrow_mut();
+            state.post(self.id, tag, pool.clone(), count as u32, token);
+        }
+        Ok(count)
+    }
+
+    fn post_read(
+        &mut self,
+        peer: Peer,
+        remote: RemoteMemory,
+        buffer: Buffer,
+        bytes: usize,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let mut state = self.net.state.borrow_mut();
+        if state.refuses() {
+            self.refused = true;
+            return Err(PostError::WouldBlock(buffer));
+        }
+        let Some(data) = state.read(peer.0, remote.key, remote.address, bytes) else {
+            let error = Error::Fabric {
+                call: "sim read",
+                code: 13,
+                detail: format!("key {} address {:#x}", remote.key, remote.address),
+            };
+            return Err(PostError::Failed(buffer, error));
+        };
+        state.dispatch(Parcel::Read {
+            reader: self.id,
+            token,
+            data,
+            buffer,
+        });
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<usize> {
+        let mut state = self.net.state.borrow_mut();
+        state.advance();
+        self.refused = false;
+        for count in 0..PER_POLL {
+            let Some(parcel) = state.next_news(self.id) else {
+                return Ok(count);
+            };
+            let completion = match parcel {
+                Parcel::Sent { token, pool } => match pool.claim() {
+                    Some(buffer) => Completion::Sent { token, buffer },
+                    None => {
+                        state.keep_news(self.id, Parcel::Sent { token, pool });
+                        return Ok(count);
+                    }
+                },
+                Parcel::Arrived { token, pool, bytes } => match pool.claim() {
+                    Some(mut buffer) => {
+                        buffer[..bytes.len()].copy_from_slice(&bytes);
+                        let bytes = bytes.len();
+                        Completion::Received { token, buffer, bytes }
+                    }
+                    None => {
+                        state.keep_news(self.id, Parcel::Arrived { token, pool, bytes });
+                        return Ok(count);
+                    }
+                },
+                Parcel::Done { token, buffer } => Completion::Read { token, buffer },
+                Parcel::Empty | Parcel::Message { .. } | Parcel::Read { .. } => {
+                    unreachable!("an endpoint is told of ends only")
+                }
+            };
+            completions.push(completion);
+        }
+        Ok(PER_POLL)
+    }
+
+    fn wait_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn try_wait(&mut self) -> bool {
+        !self.refused && !self.net.state.borrow().has_news(self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SimOptions;
+    use super::*;
+
+    #[test]
+    fn messages_meet_their_receives_and_reads_their_memory() {
+        let net = Net::new(SimOptions {
+            refuse_one_in: 0,
+            ..SimOptions::default()
+        });
+        let (mut a, mut b) = (net.link(), net.link());
+        let to_b = a.connect(b.address()).unwrap();
+        let to_a = b.connect(a.address()).unwrap();
+        let (pa, pb) = (a.create_pool(64, 4).unwrap(), b.create_pool(64, 4).unwrap());
+        b.post_receive(Tag(5), pb.take().unwrap(), Token(1)).unwrap();
+        let mut source = pa.take().unwrap();
+        source[..3].copy_from_slice(b"abc");
+        a.post_send(to_b, Tag(5), source, 3, Token(2)).unwrap();
+        let mut shown = pa.take().unwrap();
+        shown[..4].copy_from_slice(b"read");
+        b.post_read(to_a, shown.remote(), pb.take().unwrap(), 4, Token(3))
+            .unwrap();
+        let mut got = Vec::new();
+        for _ in 0..20 {
+            net.tick();
+            a.poll(&mut got).unwrap();
+            b.poll(&mut got).unwrap();
+        }
+        assert_eq!(got.len(), 3);
+        for completion in &got {
+            match completion {
+                Completion::Received { buffer, bytes, .. } => assert_eq!(&buffer[..*bytes], b"abc"),
+                Completion::Read { buffer, .. } => assert_eq!(&buffer[..4], b"read"),
+                Completion::Sent { token, .. } => assert_eq!(*token, Token(2)),
+                Completion::Failed { .. } => panic!("{completion:?}"),
+            }
+        }
+        assert!(net.violations().is_empty());
+        a.post_send(to_b, Tag(9), pa.take().unwrap(), 1, Token(4))
+            .unwrap();
+        for _ in 0..20 {
+            net.tick();
+            b.poll(&mut got).unwrap();
+        }
+        assert_eq!(
+            net.violations().len(),
+            1,
+            "a message without a receive is noticed"
+        );
+    }
+
+    #[test]
+    fn slots_posted_together_take_one_message_each() {
+        let net = Net::new(SimOptions {
+            refuse_one_in: 0,
+            max_delay: 0,
+            ..SimOptions::default()
+        });
+        let (mut a, mut b) = (net.link(), net.link());
+        let (pa, pb) = (a.create_pool(64, 8).unwrap(), b.create_pool(64, 3).unwrap());
+        assert_eq!(
+            b.post_receives(Tag(5), &pb, 9, Token(1)).unwrap(),
+            3,
+            "as many as there are"
+        );
+        assert!(pb.take().is_none(), "posted slots are nobody else's");
+        for value in 0..3 {
+            let mut buffer = pa.take().unwrap();
+            buffer[0] = value;
+            a.post_send(SimLink::peer(1), Tag(5), buffer, 1, Token(2))
+                .unwrap();
+        }
+        let mut woken = Vec::new();
+        net.take_woken(&mut woken);
+        assert_eq!(woken, [0, 1]);
+        let mut got = Vec::new();
+        b.poll(&mut got).unwrap();
+        let values: Vec<u8> = got
+            .iter()
+            .map(|c| match c {
+                Completion::Received {
+                    token: Token(1),
+                    buffer,
+                    bytes: 1,
+                } => buffer[0],
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(values, [0, 1, 2]);
+        a.post_send(SimLink::peer(1), Tag(5), pa.take().unwrap(), 1, Token(2))
+            .unwrap();
+        net.take_woken(&mut woken);
+        assert_eq!(net.violations().len(), 1, "all three are used up");
+        drop(got);
+        assert_eq!(pb.free_slots(), 3);
+    }
+
+    #[test]
+    fn what_a_peer_does_not_hold_cannot_be_read() {
+        let net = Net::new(SimOptions {
+            refuse_one_in: 0,
+            ..SimOptions::default()
+        });
+        let (mut a, mut b) = (net.link(), net.link());
+        let (pa, pb) = (a.create_pool(64, 4).unwrap(), b.create_pool(64, 4).unwrap());
+        let held = pa.take().unwrap();
+        let given_back = pa.take().unwrap().remote();
+        let cases = [
+            (given_back, 4),
+            (held.remote(), 65),
+            (
+                RemoteMemory {
+                    key: 99,
+                    ..held.remote()
+                },
+                1,
+            ),
+        ];
+        for (remote, bytes) in cases {
+            let taken = pb.take().unwrap();
+            let refused = b.post_read(SimLink::peer(0), remote, taken, bytes, Token(0));
+            assert!(
+                matches!(refused, Err(PostError::Failed(..))),
+                "{remote:?} {bytes}"
+            );
+        }
+    }
+}
