@@ -121,8 +121,8 @@ fn relay(from: &Hop, to: &Hop, look: Look, limit: TimeLimit) {
 }
 
 fn target(hop: &Hop, limit: TimeLimit) {
-    let mut reader = hop.reader();
-    let (mut received, mut watch) = (0, Watch::default());
+    let (mut reader, mut watch) = (hop.reader(), Watch::default());
+    let mut received = 0;
     while received < FRAMES {
         if !hop.take(&mut watch) {
             hop.consumer.park(limit, || hop.any(&watch));

@@ -14,6 +14,7 @@ use crate::dump;
 use crate::error::{Error, Result};
 use crate::flush::Queues;
 use crate::job::Inner;
+use crate::queue::runs::Stop;
 use crate::shuffle::Handle;
 use crate::stats::Stats;
 
@@ -134,6 +135,9 @@ impl<T> Clone for Stream<'_, T> {
     }
 }
 
+/// Items after which [`Stream::extend`] makes progress.
+const POLL_EVERY: usize = 1024;
+
 impl<T: Item> Stream<'_, T> {
     /// Sends an item; waits, with progress and deliveries, while its queue is full.
     ///
@@ -159,28 +163,28 @@ impl<T: Item> Stream<'_, T> {
     /// As [`Stream::push`]; items before the failing one are sent.
     pub fn extend(&self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
         let mut items = items.into_iter();
-        let mut refused: Option<(Rank, T)> = None;
         loop {
-            if let Some((target, item)) = refused.take() {
-                self.push(target, item)?;
-            }
+            let mut refused = None;
             {
                 let mut out = self.handle.outbound()?;
-                for _ in 0..1024 {
-                    let Some((target, item)) = items.next() else {
-                        return Ok(());
-                    };
-                    match out.try_push(target, item.as_bytes()) {
-                        Ok(()) => {}
-                        Err(Error::WouldBlock) => {
-                            refused = Some((target, item));
-                            break;
-                        }
-                        Err(error) => return Err(error),
+                let mut left = POLL_EVERY;
+                while left > 0 && refused.is_none() {
+                    let before = out.sent;
+                    match out.gather(left, &mut items) {
+                        Stop::End => return Ok(()),
+                        Stop::Enough => break,
+                        Stop::At(target, item) => match out.try_push(target, item.as_bytes()) {
+                            Ok(()) => {}
+                            Err(Error::WouldBlock) => refused = Some((target, item)),
+                            Err(error) => return Err(error),
+                        },
                     }
+                    left = left.saturating_sub((out.sent - before) as usize);
                 }
             }
-            if refused.is_none() && !self.handle.job.endpoint.is_busy() {
+            if let Some((target, item)) = refused {
+                self.push(target, item)?;
+            } else if !self.handle.job.endpoint.is_busy() {
                 self.handle.job.progress()?;
             }
         }

@@ -28,8 +28,10 @@ impl Table {
     }
 
     fn update(&self, locals: &[u64]) {
+        // Looked up once: the compiler has to assume that an update changes the table's own fields.
+        let entries = &self.entries[..];
         for &local in locals {
-            match self.entries.get(local as usize) {
+            match entries.get(local as usize) {
                 Some(entry) => entry.set(entry.get() + 1),
                 None => self.outside.set(self.outside.get() + 1),
             }

@@ -5,7 +5,7 @@ use trihop_transport::protocol::wire::{
     RecordHeader, RunHeader, align8, run_flags,
 };
 use trihop_transport::topology::Rank;
-use zerocopy::IntoBytes;
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::config::StreamOptions;
 use crate::deliver::SPARE_BYTES;
@@ -15,7 +15,7 @@ use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
-use crate::queue::runs::RunTable;
+use crate::queue::runs::{RunTable, Stop};
 use crate::queue::spare::Spare;
 use crate::queue::spill::Spill;
 use crate::route::{Chosen, Hop, Place, Route};
@@ -242,6 +242,24 @@ impl Outbound {
             return Ok(());
         }
         self.try_push_slow(target, item)
+    }
+
+    /// Items of the application, `most` at a time; stops at the first that has no room in an open run.
+    pub fn gather<T: IntoBytes + Immutable>(
+        &mut self,
+        most: usize,
+        items: &mut impl Iterator<Item = (Rank, T)>,
+    ) -> Stop<T> {
+        if !self.spill.is_empty() || self.closed || size_of::<T>() > self.gathered_bytes {
+            return match items.next() {
+                Some((target, item)) => Stop::At(target, item),
+                None => Stop::End,
+            };
+        }
+        let (taken, stop) = self.runs.gather(most, items);
+        self.sent += taken;
+        self.pushed |= taken > 0;
+        stop
     }
 
     #[cold]

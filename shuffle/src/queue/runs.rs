@@ -5,6 +5,8 @@
 //! other. Where that happens much the table doubles its slots, until short frames use up what they may.
 
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
+use trihop_transport::topology::Rank;
+use zerocopy::{Immutable, IntoBytes};
 
 const NOBODY: u32 = u32::MAX;
 
@@ -146,6 +148,16 @@ impl RunTable {
         slot.count += 1;
         let start = slot.start as usize + used;
         Ok(&mut self.memory[start..start + bytes])
+    }
+
+    /// Appends items to open runs, `most` at a time. What a loop over [`RunTable::push`] would do, but tight: nothing of the
+    /// table is looked up twice.
+    pub fn gather<T: IntoBytes + Immutable>(
+        &mut self,
+        most: usize,
+        items: &mut impl Iterator<Item = (Rank, T)>,
+    ) -> (u64, Stop<T>) {
+        gather(&mut self.slots, &mut self.memory, most, items)
     }
 
     #[cold]
@@ -309,6 +321,44 @@ impl RunTable {
     pub fn open_slot(&self, at: usize) -> Option<usize> {
         self.open.get(at).map(|&i| usize::from(i))
     }
+}
+
+/// Why [`RunTable::gather`] stopped.
+pub(crate) enum Stop<T> {
+    /// There are no more items.
+    End,
+    /// As many as asked for were taken.
+    Enough,
+    /// This one has no room in an open run of its target.
+    At(Rank, T),
+}
+
+// A function of its own, so that the compiler knows that slots and frames do not overlap, and has registers to spare.
+#[inline(never)]
+fn gather<T: IntoBytes + Immutable>(
+    slots: &mut [Slot],
+    memory: &mut [u8],
+    most: usize,
+    items: &mut impl Iterator<Item = (Rank, T)>,
+) -> (u64, Stop<T>) {
+    let bytes = size_of::<T>();
+    for taken in 0..most as u64 {
+        let Some((target, item)) = items.next() else {
+            return (taken, Stop::End);
+        };
+        let index = target.0 as usize & (slots.len() - 1);
+        let slot = &mut slots[index];
+        let used = usize::from(slot.used);
+        let fits = used + bytes <= usize::from(slot.room) && slot.count != u16::MAX;
+        if slot.target != target.0 || !fits {
+            return (taken, Stop::At(target, item));
+        }
+        slot.used = (used + bytes) as u16;
+        slot.count += 1;
+        let start = slot.start as usize + used;
+        memory[start..start + bytes].copy_from_slice(item.as_bytes());
+    }
+    (most as u64, Stop::Enough)
 }
 
 #[cfg(test)]

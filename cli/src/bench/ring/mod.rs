@@ -32,7 +32,7 @@ const BOUNCES: u64 = 50_000;
 
 /// Parts of a repetition in which latency and bouncing take turns: so short that the two meet the same machine, so many
 /// that the median does not see those in which somebody else ran.
-const TURNS: u64 = 25;
+const TURNS: u64 = 200;
 
 /// Messages whose every byte is checked, besides the first word and the length of every message.
 const WHOLE: u64 = 64;
