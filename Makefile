@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate check deny bench verbs
+.PHONY: help run test simulate check deny bench compare verbs
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -54,6 +54,12 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	done
 	$(trihop) bench a2a --ranks 4 --nodes 2 --size 8 --size 128 --size 1024
 	cargo bench --locked --package trihop-benches
+
+compare: ## Measures ours and rivals alternately, writes target/compare/report.html; COMPARE='--quick' takes 2 minutes
+	@tools/install.sh compare
+	cargo build --locked --release --package trihop-cli
+	cargo build --locked --release --manifest-path benches/compare/Cargo.toml --target-dir $(target)
+	$(target)/release/trihop-compare --trihop $(trihop) --out $(target)/compare $(COMPARE)
 
 verbs: ## Runs the fabric tests, exchange and partition over RDMA verbs, in a guest with software RDMA
 	@tools/install.sh verbs

@@ -5,6 +5,7 @@
 #   check   rustfmt and clippy
 #   test    the launchers that tests start ranks with, and `ip` for network namespaces
 #   bench   fi_pingpong, which benchmarks are compared with
+#   compare MPICH, Open MPI and UCX to build and run rivals with
 #   deny    cargo-deny
 #   verbs   what tools/verbs-vm.sh builds its guest with
 #
@@ -96,6 +97,15 @@ group_bench() {
     has fi_pingpong || needs fi_pingpong libfabric-bin
 }
 
+group_compare() {
+    group_bench
+    # Elsewhere these have other names; a rival that is not there is a row that says so.
+    has apt-get || return 0
+    has mpicc.mpich || needs 'mpicc of MPICH' mpich libmpich-dev
+    has mpicc.openmpi || needs 'mpicc of Open MPI' openmpi-bin libopenmpi-dev
+    has ucx_perftest || needs ucx_perftest ucx-utils
+}
+
 group_deny() {
     rust_is_there
     has cargo-deny || cargo install --locked cargo-deny
@@ -122,11 +132,11 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
-[ $# -gt 0 ] || fail "which of build, check, test, bench, deny, verbs?"
+[ $# -gt 0 ] || fail "which of build, check, test, bench, compare, deny, verbs?"
 for group in "$@"; do
     case $group in
-    build | check | test | bench | deny | verbs) "group_$group" ;;
-    *) fail "$group is none of build, check, test, bench, deny, verbs" ;;
+    build | check | test | bench | compare | deny | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, bench, compare, deny, verbs" ;;
     esac
 done
 install_packages

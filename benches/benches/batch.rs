@@ -2,7 +2,6 @@
 //! same bytes and a look at them.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use criterion::{Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::protocol::wire::{
@@ -99,9 +98,7 @@ fn memcpy(bencher: &mut Bencher<'_>, items: &[u8], pieces: usize) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = trihop_benches::settings();
     targets = batches
 }
 criterion_main!(benches);

@@ -1,7 +1,6 @@
 //! Credits: what one batch costs both ends of a link, from the choice of a slot to the acknowledgement.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::protocol::credit::{Receiving, Sending, Shared};
@@ -94,9 +93,7 @@ fn batches(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = trihop_benches::settings();
     targets = batches
 }
 criterion_main!(benches);

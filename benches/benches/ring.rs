@@ -3,7 +3,6 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
 
 use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::memory::segment::Segment;
@@ -100,12 +99,7 @@ fn rtrb(bencher: &mut Bencher<'_>, frame: &[u8]) {
         let mut sum = 0;
         for _ in 0..FRAMES {
             let frame = black_box(frame);
-            let mut room = producer.write_chunk(frame.len()).expect("room for a frame");
-            let (first, second) = room.as_mut_slices();
-            let (head, tail) = frame.split_at(first.len());
-            first.copy_from_slice(head);
-            second.copy_from_slice(tail);
-            room.commit_all();
+            producer.push_entire_slice(frame).expect("room for a frame");
             let there = consumer.read_chunk(frame.len()).expect("written above");
             let (first, second) = black_box(there.as_slices());
             sum += first.len() + second.len();
@@ -141,9 +135,7 @@ fn create(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = trihop_benches::settings();
     targets = frames, create
 }
 criterion_main!(benches);

@@ -1,7 +1,6 @@
 //! The engine in a job of one rank: items and records that a rank sends to itself, from push to handler.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::bootstrap::Launcher;
@@ -76,9 +75,7 @@ fn records(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = trihop_benches::settings();
     targets = items, records
 }
 criterion_main!(benches);

@@ -1,7 +1,6 @@
 //! Headers: write and parse a batch header, walk the runs of a batch.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::transport::protocol::wire::{
@@ -85,9 +84,7 @@ fn walk(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = trihop_benches::settings();
     targets = batch_header, walk
 }
 criterion_main!(benches);

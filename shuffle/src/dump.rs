@@ -19,6 +19,8 @@ pub(crate) struct Bound {
     receive_pools: usize,
     /// One that is sent and one that is put together.
     long_record: usize,
+    /// What may wait for an application without a handler.
+    delivery_queue: usize,
 }
 
 impl Bound {
@@ -34,13 +36,22 @@ impl Bound {
             lanes: layout.lanes(),
             lane_bytes: layout.lane_bytes(),
             receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
+            delivery_queue: match &*core.sink.try_borrow().ok()? {
+                Sink::Queue(_) => core.options.deliverq_bytes,
+                Sink::Handler(_) | Sink::Closed => 0,
+            },
             long_record: core.options.reassembly_bytes.max(core.options.max_message_bytes),
         })
     }
 
     /// All of it.
     pub fn total(&self) -> usize {
-        self.run_table + self.spill + self.send_pools + self.inbox + self.receive_pools + 2 * self.long_record
+        self.queues() + 2 * self.long_record
+    }
+
+    /// What is there whether long records come or not.
+    pub fn queues(&self) -> usize {
+        self.run_table + self.spill + self.send_pools + self.inbox + self.receive_pools + self.delivery_queue
     }
 }
 
@@ -48,7 +59,8 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "run table {} + spill {} + send pools {} + inbox {} ({} lanes x {}) + receive pools {} + long records 2 x {} = {} bytes",
+            "run table {} + spill {} + send pools {} + inbox {} ({} lanes x {}) + receive pools {} + \
+             delivery queue {} = {} of queues, + long records 2 x {} = {} bytes",
             self.run_table,
             self.spill,
             self.send_pools,
@@ -56,6 +68,8 @@ impl fmt::Display for Bound {
             self.lanes,
             self.lane_bytes,
             self.receive_pools,
+            self.delivery_queue,
+            self.queues(),
             self.long_record,
             self.total()
         )

@@ -337,7 +337,6 @@ impl<'h> Endpoint<'h> {
             receive_pool_bytes: 64 << 10,
             run_bytes: 512,
             run_table_bytes: 16 << 10,
-            max_message_bytes: u32::MAX as usize,
             ..StreamOptions::default()
         }
     }

@@ -71,6 +71,8 @@ pub(crate) struct Inner<'h> {
     woken: RefCell<Vec<u64>>,
     epoch: Instant,
     closing: Cell<bool>,
+    /// A thread of ours waits for the launcher's fence.
+    fencing: Cell<bool>,
     checked_ns: Cell<u64>,
 }
 
@@ -177,7 +179,13 @@ impl<'h> Job<'h> {
         for (rank, watch) in &node.watches {
             parker.watch(watch.descriptor(), u64::from(*rank))?;
         }
-        let spin = spin_budget(topology.local_size() as usize);
+        // Simulated nodes share this machine's cores.
+        let neighbours = if options.loopback {
+            topology.size()
+        } else {
+            topology.local_size()
+        };
+        let spin = spin_budget(neighbours as usize);
         let endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
         let inner = Rc::new(Inner {
             endpoint,
@@ -191,6 +199,7 @@ impl<'h> Job<'h> {
             woken: RefCell::default(),
             epoch: Instant::now(),
             closing: Cell::new(false),
+            fencing: Cell::new(false),
             checked_ns: Cell::new(0),
         });
         let system = Endpoint::system_options();
@@ -411,7 +420,7 @@ impl<'h> Inner<'h> {
         let streams = self.endpoint.streams.borrow();
         let mut link = self.endpoint.link.borrow_mut();
         let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
-        let timed = blind || streams.iter().any(|s| s.waits_for_time());
+        let timed = blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time());
         for core in streams.iter() {
             core.want_space(core.urgent.get());
         }
@@ -498,7 +507,10 @@ impl<'h> Inner<'h> {
             bell.ring();
             (bootstrap, outcome)
         });
+        // The thread rings before it has quite ended, hence naps.
+        self.fencing.set(true);
         let waited = self.wait(|| Ok(thread.is_finished().then_some(())));
+        self.fencing.set(false);
         // An error here must come out although the launcher may wait for a dead rank for ever: the thread stays behind.
         // Once all ranks have arrived at the end, though, the first may be gone before we hear of it: nobody needs us.
         if !self.closing.get() {

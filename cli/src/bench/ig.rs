@@ -30,7 +30,7 @@ fn value(index: u64) -> u64 {
 /// A rank's results, and what has to be done outside of handlers.
 struct Gather {
     results: Vec<Cell<u64>>,
-    /// Slots and entries that do not exist, and slots that had a reply already.
+    /// Replies for slots that do not exist or had one already, and those that found no entry.
     wrong: Cell<u64>,
     /// Replies that not even the spill had room for.
     kept: RefCell<Vec<(Rank, [u64; 2])>>,
@@ -47,17 +47,20 @@ impl Gather {
         }
     }
 
-    /// Replies to requests of (slot, entry).
+    /// Replies to requests of (slot, entry): some entries are read, then as many replies sent, so that the reads, far apart
+    /// in memory, do not wait for each other.
     fn reply(&self, source: Rank, requests: &[[u64; 2]], table: &[u64], replies: &Stream<'_, [u64; 2]>) {
-        for &[slot, local] in requests {
-            let Some(&value) = table.get(local as usize) else {
-                self.wrong.set(self.wrong.get() + 1);
-                continue;
-            };
-            match replies.push_or_spill(source, [slot, value]) {
-                Ok(()) => {}
-                Err(EngineError::WouldBlock) => self.kept.borrow_mut().push((source, [slot, value])),
-                Err(error) => self.failure.set(Some(error)),
+        let mut ready = [[0; 2]; 32];
+        for requests in requests.chunks(ready.len()) {
+            for (reply, &[slot, local]) in ready.iter_mut().zip(requests) {
+                *reply = [slot, table.get(local as usize).copied().unwrap_or(EMPTY)];
+            }
+            for &reply in &ready[..requests.len()] {
+                match replies.push_or_spill(source, reply) {
+                    Ok(()) => {}
+                    Err(EngineError::WouldBlock) => self.kept.borrow_mut().push((source, reply)),
+                    Err(error) => self.failure.set(Some(error)),
+                }
             }
         }
     }
@@ -66,7 +69,7 @@ impl Gather {
     fn take(&self, replies: &[[u64; 2]]) {
         for &[slot, value] in replies {
             match self.results.get(slot as usize) {
-                Some(result) if result.replace(value) == EMPTY => {}
+                Some(result) if value != EMPTY && result.replace(value) == EMPTY => {}
                 _ => self.wrong.set(self.wrong.get() + 1),
             }
         }

@@ -269,9 +269,7 @@ fn records_that_wait_to_be_taken_stay_below_the_printed_bound() {
             job.allreduce(&mut all, Reduce::Sum).unwrap();
             assert_eq!(all[0], RECORDS * u64::from(job.size()));
             let what = if tiny { "tiny queues" } else { "default queues" };
-            // The delivery queue has a bound of its own, which `dump` prints beside its use.
-            let bound = Dump::of(&shuffle).bound_bytes() + options.deliverq_bytes as u64;
-            check_growth(&job, what, before, most, bound);
+            check_growth(&job, what, before, most, Dump::of(&shuffle).bound_bytes());
             shuffle.shutdown().unwrap();
         }
         job.shutdown().unwrap();

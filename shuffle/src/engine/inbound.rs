@@ -644,6 +644,11 @@ impl Links {
             .any(Incoming::owes_news)
     }
 
+    /// Whether receives or fetches wait for the provider alone.
+    pub fn may_post(&self) -> bool {
+        !self.unposted.is_empty()
+    }
+
     /// Large slots that nobody holds.
     pub fn free_large(&self) -> u32 {
         self.shared.free_slots()

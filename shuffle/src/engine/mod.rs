@@ -20,7 +20,7 @@ use crate::deliver::{Assembled, Delivery, Outbox, Reassembly, Sink};
 use crate::error::{Error, Result};
 use crate::flush::Fence;
 use crate::queue::Feeder;
-use crate::queue::remote::Identity;
+use crate::queue::remote::{Identity, RemoteQueue};
 use crate::route::Place;
 use crate::stats::Stats;
 use inbound::Links;
@@ -504,7 +504,10 @@ impl<'h> Core<'h> {
     pub fn waits_for_time(&self) -> bool {
         let (out, inbound) = (self.out.borrow(), self.inbound.borrow());
         let links = inbound.links.as_ref();
-        out.has_partial() || links.is_some_and(|links| links.owes_news(&out.queues.remotes))
+        // A provider that refused a post says by nothing but taking it that it has room again.
+        out.has_partial()
+            || out.queues.remotes.iter_busy().any(RemoteQueue::may_post)
+            || links.is_some_and(|links| links.owes_news(&out.queues.remotes) || links.may_post())
     }
 
     /// The peer that has owed us something for longest without a sign of life, with that time.

@@ -220,6 +220,18 @@ impl RemoteQueue {
         self.idle_since_ns > 0 && now_ns.saturating_sub(self.idle_since_ns) >= IDLE_NS
     }
 
+    /// Whether a batch waits for the provider alone, not for credit.
+    pub fn may_post(&self) -> bool {
+        let (small, large) = (self.sizes.small_bytes, self.sizes.large_bytes);
+        let announced = self
+            .exposed
+            .iter()
+            .any(|e| e.segment.is_some() && e.buffer.is_some());
+        let ready = self.ready.front();
+        announced
+            || ready.is_some_and(|(_, bytes)| choose(&self.credit, *bytes as usize, small, large).is_some())
+    }
+
     /// Whether nothing of this queue moves, waits or is held.
     pub fn may_rest(&self) -> bool {
         self.is_idle() && !self.has_open() && !self.credit.has_large() && self.exposed.is_empty()

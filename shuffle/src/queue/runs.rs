@@ -79,7 +79,7 @@ impl Frames {
 }
 
 /// Slots of a new table.
-const FIRST_SLOTS: usize = 64;
+const FIRST_SLOTS: usize = 16;
 
 /// Table of open runs.
 #[derive(Debug)]

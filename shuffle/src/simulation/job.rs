@@ -338,13 +338,14 @@ impl<'h> Simulation<'h> {
         self.seats[rank.0 as usize].core.snapshot()
     }
 
-    /// Memory that a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the job's own.
+    /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the
+    /// job's own. Long records come on top where there are any.
     ///
     /// # Panics
     /// When the rank does not exist.
     pub fn bound(&self, rank: Rank) -> (usize, usize) {
         let streams = self.seats[rank.0 as usize].endpoint.streams.borrow();
-        let total = |core: &Rc<Core<'h>>| Bound::of(core).map_or(0, |bound| bound.total());
+        let total = |core: &Rc<Core<'h>>| Bound::of(core).map_or(0, |bound| bound.queues());
         (total(&streams[1]), total(&streams[0]))
     }
 

@@ -101,6 +101,7 @@ impl InboxLayout {
         self.lanes.div_ceil(64) as usize
     }
 
+    /// Offset of what lane `lane` has before its ring.
     fn words_offset(&self, lane: u32) -> usize {
         LINE_BYTES + (self.bitmap_words() * 8).next_multiple_of(LINE_BYTES) + lane as usize * LANE_WORDS_BYTES
     }
@@ -169,6 +170,9 @@ impl<W: Word> Header<'_, W> {
 pub(crate) struct MappedInbox {
     segment: Arc<Segment>,
     layout: InboxLayout,
+    /// Offsets of what the first lane has before its ring, and of its ring.
+    words_offset: usize,
+    data_offset: usize,
 }
 
 impl MappedInbox {
@@ -181,7 +185,12 @@ impl MappedInbox {
             );
             return Err(Error::config("inbox", why));
         }
-        Ok(Self { segment, layout })
+        Ok(Self {
+            segment,
+            layout,
+            words_offset: layout.words_offset(0),
+            data_offset: layout.data_offset(0),
+        })
     }
 
     pub(crate) fn layout(&self) -> InboxLayout {
@@ -220,12 +229,12 @@ impl MappedInbox {
     /// When there is no such lane.
     #[inline]
     pub(crate) fn lane(&self, lane: u32) -> MappedLane<&Segment> {
-        MappedLane::new(&*self.segment, self.layout, lane)
+        MappedLane::new(&*self.segment, self, lane)
     }
 
     /// As [`lane`](Self::lane), and keeps the mapping.
     pub(crate) fn owned_lane(&self, lane: u32) -> MappedLane<Arc<Segment>> {
-        MappedLane::new(Arc::clone(&self.segment), self.layout, lane)
+        MappedLane::new(Arc::clone(&self.segment), self, lane)
     }
 }
 
@@ -248,24 +257,21 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
     /// # Panics
     /// When there is no such lane.
     #[inline]
-    fn new(segment: K, layout: InboxLayout, lane: u32) -> Self {
-        assert!(
-            lane < layout.lanes,
-            "lane {lane} of an inbox with {} lanes",
-            layout.lanes
-        );
-        let first = segment.as_ptr();
-        // SAFETY: `MappedInbox::new`, which alone makes us, checked that the lanes of this layout lie inside the segment.
+    fn new(segment: K, inbox: &MappedInbox, lane: u32) -> Self {
+        let InboxLayout { lanes, lane_bytes } = inbox.layout;
+        assert!(lane < lanes, "lane {lane} of an inbox with {lanes} lanes");
+        let (first, index) = (segment.as_ptr(), lane as usize);
+        // SAFETY: `MappedInbox::new` checked that the lanes of this layout lie inside its segment, which is `segment`.
         let (words, ring) = unsafe {
             (
-                first.add(layout.words_offset(lane)),
-                first.add(layout.data_offset(lane)),
+                first.add(inbox.words_offset + index * LANE_WORDS_BYTES),
+                first.add(inbox.data_offset + index * lane_bytes as usize),
             )
         };
         Self {
             words,
             ring,
-            ring_bytes: layout.lane_bytes,
+            ring_bytes: lane_bytes,
             lane,
             segment,
         }

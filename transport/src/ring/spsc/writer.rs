@@ -100,11 +100,11 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
             self.max_frame_bytes()
         );
         self.reserved_bytes = 0;
-        if !self.fits(bytes) && !self.make_room(bytes) {
-            return None;
-        }
-        self.pad_bytes = (self.needed(bytes) - bytes as u64) as u32;
-        self.reserved_bytes = bytes as u32;
+        let pad = match self.fit(bytes) {
+            Some(pad) => pad,
+            None => self.make_room(bytes)?,
+        };
+        (self.pad_bytes, self.reserved_bytes) = (pad as u32, bytes as u32);
         Some(Span {
             area: self.area,
             offset: self.offset(self.pad_bytes),
@@ -208,21 +208,21 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
 
     /// Whether a frame of `bytes` has room now. A lane in its nursery has, because it can grow.
     pub fn has_room(&mut self, bytes: usize) -> bool {
-        if self.area == Area::Nursery || self.fits(bytes) {
+        if self.area == Area::Nursery || self.fit(bytes).is_some() {
             return true;
         }
         self.refresh_head();
-        self.fits(bytes)
+        self.fit(bytes).is_some()
     }
 
-    /// Finds room for a frame that does not fit as things were when we last looked.
+    /// As [`fit`](Self::fit), for a frame that does not fit as things were when we last looked.
     #[cold]
-    fn make_room(&mut self, bytes: usize) -> bool {
+    fn make_room(&mut self, bytes: usize) -> Option<usize> {
         self.refresh_head();
-        if !self.fits(bytes) && self.area == Area::Nursery {
+        if self.fit(bytes).is_none() && self.area == Area::Nursery {
             self.grow();
         }
-        self.fits(bytes)
+        self.fit(bytes)
     }
 
     /// Goes on in the lane's ring, which nothing lies in yet.
@@ -235,23 +235,15 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         self.begin = self.committed;
     }
 
-    /// Bytes that a frame of `bytes` takes here, with its pad.
+    /// Pad that a frame of `bytes` needs in front of it, if the two have room.
     #[inline]
-    fn needed(&self, bytes: usize) -> u64 {
-        let to_end = self.storage.capacity_bytes(self.area) - self.offset(0);
-        if bytes <= to_end {
-            bytes as u64
-        } else {
-            (to_end + bytes) as u64
-        }
-    }
-
-    #[inline]
-    fn fits(&self, bytes: usize) -> bool {
+    fn fit(&self, bytes: usize) -> Option<usize> {
         let capacity = self.storage.capacity_bytes(self.area);
+        let to_end = capacity - self.offset(0);
+        let pad = if bytes <= to_end { 0 } else { to_end };
         // What is in use from before the lane grew does not lie in its ring.
-        let used = u64::from(self.in_use_bytes).min(self.committed - self.begin);
-        bytes <= capacity / 4 && self.needed(bytes) <= capacity as u64 - used
+        let used = u64::from(self.in_use_bytes).min(self.committed - self.begin) as usize;
+        (bytes <= capacity / 4 && pad + bytes <= capacity - used).then_some(pad)
     }
 
     /// Where the byte lies that comes `ahead` behind the last committed frame.

@@ -1,0 +1,392 @@
+//! The goals that a comparison can judge, as a table: what is formed from the figures of a round, and its bound.
+
+use serde::Serialize;
+
+use crate::plan::Work;
+use crate::results::Results;
+use crate::rows::{CACHE_LINE, FI_PINGPONG, Measure};
+use crate::statistics::Spread;
+
+/// Where a figure has to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    /// At most this.
+    AtMost(f64),
+    /// At least this.
+    AtLeast(f64),
+}
+
+/// A goal as it stands after the rounds.
+#[derive(Debug, Clone, Serialize)]
+pub struct Judgement {
+    /// Its name, as in the list of goals.
+    pub goal: &'static str,
+    /// What is measured.
+    pub what: &'static str,
+    /// Figure over the rounds, as text with its unit; a dash where there is none.
+    pub figure: String,
+    /// Smallest and largest of the rounds.
+    pub spread: String,
+    /// Bound, as text.
+    pub bound: String,
+    /// `met`, `missed`, or `not judged: why`.
+    pub verdict: String,
+}
+
+type Figure = fn(&Results, usize) -> Result<f64, String>;
+
+/// Goal, what it is, its figure in one round, its bound, and its unit where it is no ratio.
+type Goal = (&'static str, &'static str, Figure, Bound, Option<Measure>);
+
+const OURS: &str = "trihop, typed";
+const COPY: &str = "trihop, copy";
+const IN_PLACE: &str = "trihop, in place";
+const P2P: &str = "trihop, bytes";
+const MPI: &[&str] = &["MPICH", "Open MPI"];
+const MPI_AND_UCX: &[&str] = &["MPICH", "Open MPI", "UCX"];
+
+const GOALS: &[Goal] = &[
+    (
+        "R1",
+        "ring, 8 B one way / cache-line ping-pong",
+        |r, n| ring(r, n, COPY, &[CACHE_LINE], 8, Measure::LatencyUs),
+        Bound::AtMost(1.6),
+        None,
+    ),
+    (
+        "R1",
+        "ring, 8 B one way / best MPI",
+        |r, n| ring(r, n, COPY, MPI, 8, Measure::LatencyUs),
+        Bound::AtMost(0.6),
+        None,
+    ),
+    (
+        "R2",
+        "ring, 8 B stream / best of MPI and UCX",
+        |r, n| ring(r, n, COPY, MPI_AND_UCX, 8, Measure::Rate),
+        Bound::AtLeast(5.0),
+        None,
+    ),
+    (
+        "R2",
+        "ring, 64 B stream / best of MPI and UCX",
+        |r, n| ring(r, n, COPY, MPI_AND_UCX, 64, Measure::Rate),
+        Bound::AtLeast(2.5),
+        None,
+    ),
+    (
+        "R2",
+        "ring, 4 KiB in place / best of MPI and UCX",
+        |r, n| ring(r, n, IN_PLACE, MPI_AND_UCX, 4096, Measure::Rate),
+        Bound::AtLeast(4.0),
+        None,
+    ),
+    (
+        "R2",
+        "ring between threads, 8 B stream / rtrb",
+        |r, n| {
+            ratio(
+                r,
+                n,
+                &work("threads", 2, 1, 0, 8),
+                "trihop",
+                &["rtrb"],
+                Measure::Rate,
+            )
+        },
+        Bound::AtLeast(0.9),
+        None,
+    ),
+    (
+        "R3",
+        "UCX / ring, 1 MiB one way",
+        |r, n| Ok(1.0 / ring(r, n, COPY, &["UCX"], 1 << 20, Measure::LatencyUs)?),
+        Bound::AtLeast(1.4),
+        None,
+    ),
+    (
+        "F1",
+        "latency / fi_pingpong, the worst size",
+        |r, n| worst(r, n, f64::max, |r, n, size| p2p(r, n, size, Measure::LatencyUs)),
+        Bound::AtMost(1.05),
+        None,
+    ),
+    (
+        "F2",
+        "bandwidth / fi_pingpong, the worst size",
+        |r, n| worst(r, n, f64::min, |r, n, size| p2p(r, n, size, Measure::Bandwidth)),
+        Bound::AtLeast(0.95),
+        None,
+    ),
+    (
+        "F3",
+        "cost per byte / that of half the size, the worst size",
+        |r, n| worst(r, n, f64::max, step),
+        Bound::AtMost(1.3),
+        None,
+    ),
+    (
+        "S1",
+        "histo, P=2 on one node",
+        |r, n| rate(r, n, &histo(2, 1, 5_000_000)),
+        Bound::AtLeast(300e6),
+        Some(Measure::Rate),
+    ),
+    (
+        "S2",
+        "histo, three hops, P=4",
+        |r, n| rate(r, n, &histo(4, 2, 5_000_000)),
+        Bound::AtLeast(128e6),
+        Some(Measure::Rate),
+    ),
+    (
+        "S2",
+        "histo, three hops, P=8",
+        |r, n| rate(r, n, &histo(8, 2, 5_000_000)),
+        Bound::AtLeast(128e6),
+        Some(Measure::Rate),
+    ),
+    (
+        "S2",
+        "histo, three hops / direct, P=4",
+        |r, n| direct(r, n, 4),
+        Bound::AtLeast(0.9),
+        None,
+    ),
+    (
+        "S2",
+        "histo, three hops / direct, P=8",
+        |r, n| direct(r, n, 8),
+        Bound::AtLeast(0.9),
+        None,
+    ),
+    (
+        "S2",
+        "histo, P=64 on 8 nodes / P=8 on 2",
+        |r, n| Ok(rate(r, n, &histo(64, 8, 1_000_000))? / rate(r, n, &histo(8, 2, 1_000_000))?),
+        Bound::AtLeast(0.5),
+        None,
+    ),
+    (
+        "S3",
+        "histo, CPU per message over three hops, P=4",
+        |r, n| r.figure(n, &histo(4, 2, 5_000_000), OURS, Measure::CpuUs),
+        Bound::AtMost(0.015),
+        Some(Measure::CpuUs),
+    ),
+    (
+        "S4",
+        "ig, three hops, P=4",
+        |r, n| rate(r, n, &work("ig", 4, 2, 1_000_000, 16)),
+        Bound::AtLeast(45e6),
+        Some(Measure::Rate),
+    ),
+    (
+        "S5",
+        "a2a, 128 B, three hops, P=4",
+        |r, n| r.figure(n, &work("a2a", 4, 2, 500_000, 128), OURS, Measure::Bandwidth),
+        Bound::AtLeast(4e9),
+        Some(Measure::Bandwidth),
+    ),
+    (
+        "S5",
+        "a2a, 1 KiB, three hops, P=4",
+        |r, n| r.figure(n, &work("a2a", 4, 2, 65_536, 1024), OURS, Measure::Bandwidth),
+        Bound::AtLeast(6e9),
+        Some(Measure::Bandwidth),
+    ),
+    (
+        "S6",
+        "histo on one node, P=8 / P=2",
+        |r, n| Ok(rate(r, n, &histo(8, 1, 5_000_000))? / rate(r, n, &histo(2, 1, 5_000_000))?),
+        Bound::AtLeast(0.7),
+        None,
+    ),
+    (
+        "S7",
+        "histo, wire bytes per message that crosses, P=4",
+        |r, n| r.figure(n, &histo(4, 2, 5_000_000), OURS, Measure::WireBytes),
+        Bound::AtMost(12.0),
+        Some(Measure::WireBytes),
+    ),
+];
+
+/// Powers of two from 8 B to 1 MiB.
+const POWERS: std::ops::RangeInclusive<u32> = 3..=20;
+
+fn work(bench: &'static str, ranks: u32, nodes: u32, items: u64, size: usize) -> Work {
+    Work {
+        bench,
+        ranks,
+        nodes,
+        items,
+        size,
+    }
+}
+
+fn histo(ranks: u32, nodes: u32, items: u64) -> Work {
+    work("histo", ranks, nodes, items, 8)
+}
+
+fn rate(results: &Results, round: usize, work: &Work) -> Result<f64, String> {
+    results.figure(round, work, OURS, Measure::Rate)
+}
+
+fn ratio(
+    results: &Results,
+    round: usize,
+    work: &Work,
+    ours: &str,
+    theirs: &[&str],
+    measure: Measure,
+) -> Result<f64, String> {
+    Ok(results.figure(round, work, ours, measure)? / results.best(round, work, theirs, measure)?)
+}
+
+fn ring(
+    results: &Results,
+    round: usize,
+    ours: &str,
+    theirs: &[&str],
+    size: usize,
+    measure: Measure,
+) -> Result<f64, String> {
+    ratio(
+        results,
+        round,
+        &work("ring", 2, 1, 0, size),
+        ours,
+        theirs,
+        measure,
+    )
+}
+
+fn direct(results: &Results, round: usize, ranks: u32) -> Result<f64, String> {
+    let work = histo(ranks, 2, 5_000_000);
+    ratio(
+        results,
+        round,
+        &work,
+        OURS,
+        &["trihop direct, typed"],
+        Measure::Rate,
+    )
+}
+
+fn p2p(results: &Results, round: usize, size: usize, measure: Measure) -> Result<f64, String> {
+    ratio(
+        results,
+        round,
+        &work("p2p", 2, 2, 0, size),
+        P2P,
+        &[FI_PINGPONG],
+        measure,
+    )
+}
+
+/// Cost per byte of this size over that of half of it.
+fn step(results: &Results, round: usize, size: usize) -> Result<f64, String> {
+    let cost = |size: usize| {
+        let us = results.figure(round, &work("p2p", 2, 2, 0, size), P2P, Measure::LatencyUs);
+        us.map(|us| us / size as f64)
+    };
+    if size == 1 << POWERS.start() {
+        return Ok(0.0);
+    }
+    Ok(cost(size)? / cost(size / 2)?)
+}
+
+/// The worst of all powers of two. A size that was not measured makes the goal impossible to judge.
+fn worst(
+    results: &Results,
+    round: usize,
+    pick: fn(f64, f64) -> f64,
+    figure: fn(&Results, usize, usize) -> Result<f64, String>,
+) -> Result<f64, String> {
+    let all: Result<Vec<f64>, String> = POWERS.map(|power| figure(results, round, 1 << power)).collect();
+    all?.into_iter().reduce(pick).ok_or_else(|| "no size".to_owned())
+}
+
+/// All goals of a benchmark that was run, or all.
+pub fn judge(results: &Results, wanted: Option<&str>) -> Vec<Judgement> {
+    let chosen = |goal: &&Goal| wanted.is_none_or(|w| goal.0.eq_ignore_ascii_case(w));
+    let by_name: Vec<Judgement> = GOALS
+        .iter()
+        .filter(chosen)
+        .map(|goal| judged(results, goal))
+        .collect();
+    if !by_name.is_empty() {
+        return by_name;
+    }
+    // The word was a benchmark: what can be judged of it.
+    let all = GOALS.iter().map(|goal| judged(results, goal));
+    all.filter(|judgement| judgement.verdict == "met" || judgement.verdict == "missed")
+        .collect()
+}
+
+fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgement {
+    let values: Vec<Result<f64, String>> = (0..results.rounds).map(|round| figure(results, round)).collect();
+    let spread = Spread::of(values.iter().filter_map(|v| v.as_ref().ok().copied()));
+    let show = |value: f64| unit.map_or_else(|| format!("{value:.2} x"), |unit| unit.show(value));
+    let (met, bound) = match *bound {
+        Bound::AtMost(most) => (spread.map(|s| s.median <= most), format!("<= {}", show(most))),
+        Bound::AtLeast(least) => (spread.map(|s| s.median >= least), format!(">= {}", show(least))),
+    };
+    let verdict = match met {
+        Some(true) => "met".to_owned(),
+        Some(false) => "missed".to_owned(),
+        None => {
+            let why = values
+                .into_iter()
+                .find_map(Result::err)
+                .unwrap_or_else(|| "no round was run".into());
+            format!("not judged: {why}")
+        }
+    };
+    Judgement {
+        goal,
+        what,
+        figure: spread.map_or_else(|| "-".into(), |s| show(s.median)),
+        spread: spread.map_or_else(|| "-".into(), |s| format!("{} to {}", show(s.min), show(s.max))),
+        bound,
+        verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<'a>(all: &'a [Judgement], what: &str) -> &'a Judgement {
+        all.iter().find(|j| j.what.starts_with(what)).expect("a goal")
+    }
+
+    #[test]
+    fn a_goal_is_met_or_missed_by_its_median_or_says_why_it_cannot_be_judged() {
+        let results = crate::results::tests::sample();
+        let all = judge(&results, None);
+        assert_eq!(all.len(), GOALS.len());
+        let s1 = of(&all, "histo, P=2 on one node");
+        assert_eq!((s1.figure.as_str(), s1.verdict.as_str()), ("300.0 M/s", "met"));
+        assert_eq!(
+            (s1.spread.as_str(), s1.bound.as_str()),
+            ("200.0 M/s to 300.0 M/s", ">= 300.0 M/s")
+        );
+        let s6 = of(&all, "histo on one node, P=8");
+        assert!(
+            s6.verdict
+                .starts_with("not judged: no figure of trihop, typed in histo, P=8"),
+            "{}",
+            s6.verdict
+        );
+        assert_eq!(s6.figure, "-");
+    }
+
+    #[test]
+    fn a_word_chooses_goals_or_what_can_be_judged() {
+        let results = crate::results::tests::sample();
+        assert!(judge(&results, Some("s2")).iter().all(|j| j.goal == "S2"));
+        let histo = judge(&results, Some("histo"));
+        assert_eq!(histo.len(), 1, "{histo:?}");
+    }
+}

@@ -1,0 +1,144 @@
+//! trihop and its rivals on the same work in the same minute.
+//!
+//! `trihop-compare` runs our benchmarks and those of others alternately, round after round, and writes
+//! `target/compare/report.md` and `report.html`: ratio first, then what it was formed from, with its spread. A rival that is
+//! absent or fails stays in the tables with its reason. Nothing here is a part of the product.
+
+mod goals;
+mod launch;
+mod machine;
+mod mpi;
+mod plan;
+mod report;
+mod results;
+mod rows;
+mod run;
+mod statistics;
+mod threads;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::mpi::Mpi;
+use crate::report::Report;
+
+/// Runs trihop and its rivals alternately on the same work and writes target/compare/report.md and report.html.
+///
+/// Exit status: 0 when the reports were written, whatever they say; 1 when they could not be; 2 for wrong options.
+#[derive(Debug, Parser)]
+#[command(name = "trihop-compare", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Special>,
+    /// Times that everybody is launched
+    #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Only what judges this goal (R1, F2, S1, ...), or this benchmark (ring, threads, p2p, histo, ig, a2a)
+    #[arg(long, value_name = "GOAL|BENCH")]
+    only: Option<String>,
+    /// Fewer works, sizes and messages: an overview in two minutes, in which F1 to F3 and parts of S2 are not judged
+    #[arg(long)]
+    quick: bool,
+    /// Our release binary
+    #[arg(long, value_name = "FILE", default_value = "target/release/trihop")]
+    trihop: PathBuf,
+    /// Where the C programs of MPI rivals are
+    #[arg(long, value_name = "FOLDER", default_value = "benches/compare/mpi")]
+    sources: PathBuf,
+    /// Where the reports go
+    #[arg(long, value_name = "FOLDER", default_value = "target/compare")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Special {
+    /// Measures one queue between two threads and prints a row of JSON
+    #[command(hide = true)]
+    Threads { queue: threads::Queue, size: usize },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Some(Special::Threads { queue, size }) => threads_row(queue, size),
+        None => compare(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("trihop-compare: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "the row is what this command is for")]
+fn threads_row(queue: threads::Queue, size: usize) -> Result<(), String> {
+    let row = threads::run(queue, size, queue.effort()).map_err(|error| error.to_string())?;
+    let line = serde_json::to_string(&row).map_err(|error| error.to_string())?;
+    println!("{line}");
+    Ok(())
+}
+
+#[allow(
+    clippy::print_stdout,
+    reason = "where the reports are, and the goals, is this command's output"
+)]
+fn compare(arguments: &Arguments) -> Result<(), String> {
+    let setting = setting(arguments)?;
+    let mut contests = plan::contests(&setting);
+    if let Some(wanted) = &arguments.only {
+        contests = plan::only(contests, wanted);
+        if contests.is_empty() {
+            return Err(format!(
+                "--only {wanted} names no goal and no benchmark that is compared here"
+            ));
+        }
+    }
+    let facts = machine::Facts::gather();
+    let results = run::run(&contests, arguments.rounds.into());
+    let judgements = goals::judge(&results, arguments.only.as_deref());
+    let report = Report {
+        facts: &facts,
+        judgements: &judgements,
+        results: &results,
+    };
+    report.write(&arguments.out)?;
+    for j in &judgements {
+        println!(
+            "{:<3} {:<55} {:>12} ({}): {}",
+            j.goal, j.what, j.figure, j.bound, j.verdict
+        );
+    }
+    for name in ["report.md", "report.html"] {
+        println!("{}", arguments.out.join(name).display());
+    }
+    Ok(())
+}
+
+fn setting(arguments: &Arguments) -> Result<plan::Setting, String> {
+    let folder = arguments.out.clone();
+    std::fs::create_dir_all(&folder).map_err(|error| format!("making {}: {error}", folder.display()))?;
+    // Launchers do not look for a program relative to this folder.
+    let absolute = |path: &Path| {
+        path.canonicalize()
+            .map_err(|error| format!("{}: {error}; build it first (make compare)", path.display()))
+    };
+    let folder = absolute(&folder)?;
+    let mut unbuilt = Vec::new();
+    for mpi in Mpi::EVERY {
+        if let Err(why) = mpi.build(&arguments.sources, &folder) {
+            eprintln!("trihop-compare: without {}: {why}", mpi.name());
+            unbuilt.push((mpi, why));
+        }
+    }
+    Ok(plan::Setting {
+        trihop: absolute(&arguments.trihop)?,
+        myself: std::env::current_exe().map_err(|error| format!("finding this executable: {error}"))?,
+        folder,
+        unbuilt,
+        quick: arguments.quick,
+    })
+}
