@@ -71,8 +71,9 @@ pub enum SimulationError {
     /// A rank broke a rule that a real provider punishes.
     #[error("the fabric saw a breach of its rules: {0}")]
     Violation(String),
-    /// All ranks sleep, nothing is under way, and something is not done: a deadlock, or a wake-up was lost.
-    #[error("{what}: {ranks} ranks are not done and everyone sleeps; one of them:\n{dump}")]
+    /// All ranks sleep, nothing is under way, and something is not done: a deadlock, or a wake-up was lost. Or time passes and nothing
+    /// comes of it.
+    #[error("{what}: {ranks} ranks are not done and nothing moves; one of them:\n{dump}")]
     Stuck {
         /// What was waited for.
         what: &'static str,
@@ -122,6 +123,8 @@ pub struct Simulation<'h> {
     awake: Awake,
     woken: Vec<u32>,
     rounds: u64,
+    /// Rounds since anything moved.
+    fruitless: u64,
 }
 
 /// Rounds of progress that one rank may make in a row.
@@ -208,6 +211,7 @@ impl<'h> Simulation<'h> {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             woken: Vec::new(),
             rounds: 0,
+            fruitless: 0,
         })
     }
 
@@ -224,6 +228,7 @@ impl<'h> Simulation<'h> {
             });
         };
         self.awake.wake(source.0);
+        self.fruitless = 0;
         let mut out = seat.core.out.borrow_mut();
         match self.item_bytes {
             0 => out.try_send(target, kind, bytes),
@@ -275,6 +280,7 @@ impl<'h> Simulation<'h> {
         let mut left = vec![true; self.seats.len()];
         let mut missing = left.len();
         (0..self.topology.size()).for_each(|rank| self.awake.wake(rank));
+        self.fruitless = 0;
         while missing > 0 {
             let Some(rank) = self.next_rank() else {
                 let first = self.one_of(&left);
@@ -296,6 +302,12 @@ impl<'h> Simulation<'h> {
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing has moved for so long that nothing ever will: ranks that wait for time look around in vain as long
+    /// as it passes. Enough for all that engines do by the clock.
+    fn is_idle_for_good(&self) -> bool {
+        self.fabric.net().is_some() && self.fruitless >= 1_000_000 + 1000 * self.seats.len() as u64
     }
 
     /// One of the ranks of `left`, or one whose streams wait for something: it says more about what keeps the others.
@@ -364,10 +376,14 @@ impl<'h> Simulation<'h> {
     #[cfg(test)]
     pub(crate) fn wake(&mut self, rank: usize) {
         self.awake.wake(rank as u32);
+        self.fruitless = 0;
     }
 
     /// Who is next; lets time pass where that helps. None when nothing will ever happen.
     fn next_rank(&mut self) -> Option<u32> {
+        if self.is_idle_for_good() {
+            return None;
+        }
         if self.schedule == Schedule::Random {
             if self.random().is_multiple_of(4) {
                 self.pass_time();
@@ -434,6 +450,7 @@ impl<'h> Simulation<'h> {
             }
             idle = false;
         }
+        self.fruitless = if idle { self.fruitless + 1 } else { 0 };
         let tired = seat.idle.replace(idle) && idle;
         let awake = !tired || !seat.sleep(&mut self.awake, rank, self.fabric.net().is_none());
         if awake {

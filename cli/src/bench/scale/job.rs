@@ -53,7 +53,7 @@ pub struct Measured {
     pub memory: Memory,
     /// Bound of the stream, and of the job's own stream, of the rank with the most links.
     pub bound_bytes: (usize, usize),
-    /// Memory of the bench's own books of what was sent.
+    /// Page faults while the job ran.
     pub fault_count: u64,
 }
 

@@ -28,7 +28,7 @@ pub struct ScaleArgs {
     /// scale: ranks on each node, the last one may have fewer [default: 32, or as --nodes asks]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
     pub per_node: Option<u32>,
-    /// scale: messages per rank, of 8 bytes [default: 32]; for all-to-all per pair of ranks [default: 1]
+    /// scale: messages per rank, of 8 bytes [default: 32, above 20,000 ranks 4]; for all-to-all per pair of ranks [default: 1]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub messages: Option<u32>,
     /// scale: who sends to whom [default: random]
@@ -48,6 +48,9 @@ impl ScaleArgs {
 
 /// Ranks where the user asks for none.
 const RANKS: u32 = 10_000;
+/// Above so many ranks the default is few messages: the links that they use decide what a rank touches, and 320,000
+/// ranks are to fit 24 GiB.
+const RANKS_FOR_MANY_MESSAGES: u32 = 20_000;
 /// Ranks of the job that is compared with.
 const FEW_RANKS: u32 = 1_000;
 /// Most ranks of a complete all-to-all: their square is the number of messages.
@@ -97,6 +100,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
     let seed = args.scale.seed.unwrap_or(1);
     let topology = topology(ranks, per_node)?;
     let messages = args.scale.messages.unwrap_or(match pattern {
+        Pattern::Random if ranks > RANKS_FOR_MANY_MESSAGES => 4,
         Pattern::Random => 32,
         Pattern::AllToAll => 1,
     });
