@@ -71,10 +71,6 @@ impl Producer {
     }
 }
 
-fn index_of(lane: u32) -> usize {
-    LANES.iter().position(|&l| l == lane).expect("a lane that exists")
-}
-
 struct Owner {
     lanes: Vec<ModelLane>,
     watch: Watch,
@@ -106,19 +102,11 @@ impl Owner {
     fn run(mut self, flaw: Flaw, limit: TimeLimit) {
         let mut backlog: Vec<usize> = Vec::new();
         while self.received != [FRAMES; LANES.len()] {
-<<<<<<< HEAD
-            let lanes = &self.lanes;
-            let storage = |lane| lanes[index_of(lane)].clone();
-            let count = LANES[LANES.len() - 1] + 1;
-            self.watch
-                .take::<_, Shipped>(&self.active[..], count, storage, |lane| {
-=======
             let index_of = |lane| LANES.iter().position(|&l| l == lane).expect("a lane that exists");
             let storage = |lane| self.lanes[index_of(lane)].clone();
             let lanes = LANES.iter().max().expect("lanes") + 1;
             self.watch
                 .take::<_, Shipped>(&self.active[..], lanes, storage, |lane| {
->>>>>>> 75942527a4f02be4f203e0ade82081658ed0c33a
                     let index = index_of(lane);
                     if !backlog.contains(&index) {
                         backlog.push(index);
@@ -163,13 +151,8 @@ fn crowd(flaw: Flaw, limit: TimeLimit) {
                 owner: sleeper.clone(),
                 sleeper: BlockingSleeper::default(),
             };
-<<<<<<< HEAD
-            owner.lanes.push(storage.clone());
-            owner.readers.push(ModelReader::resume(storage));
-=======
             owner.readers.push(ModelReader::resume(storage.clone()));
             owner.lanes.push(storage);
->>>>>>> 75942527a4f02be4f203e0ade82081658ed0c33a
             owner.producers.push(producer.sleeper.clone());
             threads.push(thread::spawn(move || producer.run(flaw, limit)));
         }

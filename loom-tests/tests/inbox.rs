@@ -54,11 +54,7 @@ fn gathers<O: Orderings + Send + 'static>(main: Main, watched: bool) {
         let lanes = [0, 1].map(|lane| ModelLane::new(4, 0).in_inbox(active.clone(), lane));
         let sleeper = ModelSleeper::default();
         let mut inbox = Inbox {
-<<<<<<< HEAD
-            readers: lanes.clone().map(ModelReader::<O>::resume),
-=======
             readers: lanes.clone().map(|lane| ModelReader::<O>::resume(lane)),
->>>>>>> 75942527a4f02be4f203e0ade82081658ed0c33a
             lanes: lanes.clone(),
             watch: Watch::default(),
             active: active.clone(),
