@@ -87,12 +87,12 @@ fn ratio(a: u64, b: u64) -> f64 {
 
 fn row(large: &Measured, small: Option<&Measured>) -> Row {
     let ranks = u64::from(large.topology.size());
-    let average = ratio(large.wire_bytes, large.representatives);
+    let average = large.average_bytes as f64;
     Row {
         bench: "scale",
         ranks: large.topology.size(),
         nodes: large.topology.nodes(),
-        hops: ratio(large.passages, large.runs),
+        hops: ratio(large.counts.passages, large.counts.runs),
         provider: "sim",
         size: 8,
         messages: large.messages,
@@ -109,9 +109,9 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
         } else {
             large.messages_per_link()
         },
-        msgs_per_batch: ratio(large.crossing, large.batches),
-        controls_per_batch: ratio(large.controls, large.batches),
-        wire_bytes_per_msg: ratio(large.wire_bytes, large.crossing),
+        msgs_per_batch: ratio(large.crossing, large.counts.batches),
+        controls_per_batch: ratio(large.counts.controls, large.counts.batches),
+        wire_bytes_per_msg: ratio(large.counts.wire_bytes, large.crossing),
         busiest_representative: if average > 0.0 {
             large.busiest_bytes as f64 / average
         } else {
@@ -130,7 +130,7 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
             jobs: small.jobs,
             messages: small.messages,
             msgs_per_link: small.messages_per_link(),
-            msgs_per_batch: ratio(small.crossing, small.batches),
+            msgs_per_batch: ratio(small.crossing, small.counts.batches),
             cpu_us_per_msg: small.cpu_us_per_message(),
             ratio: large.cpu_us_per_message() / small.cpu_us_per_message(),
         }),
