@@ -337,6 +337,9 @@ impl<'h> Endpoint<'h> {
             receive_pool_bytes: 64 << 10,
             run_bytes: 512,
             run_table_bytes: 16 << 10,
+            small_slot_bytes: 512,
+            spill_bytes: 64 << 10,
+            handler_reserve_bytes: 0,
             ..StreamOptions::default()
         }
     }

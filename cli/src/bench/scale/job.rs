@@ -1,6 +1,7 @@
 //! One simulated job, measured.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Instant;
 
 use trihop::route::RouteName;
@@ -193,12 +194,80 @@ fn failed(error: SimulationError) -> Error {
     }
 }
 
-/// Builds the job; sends, and waits until all is delivered, once to warm up and once by the clock; fences, checks.
-pub fn run(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Result<Measured, Error> {
-    let ranks = topology.size();
-    let ledger = RefCell::new(Ledger::new(ranks, seed));
-    let (before, faults_before) = (Memory::now(), faults());
-    let clock = Clock::start();
+/// A job that is warm: everything that it will send was sent once.
+pub struct WarmJob {
+    job: Simulation<'static>,
+    ledger: Rc<RefCell<Ledger>>,
+    work: Work,
+    build: Phase,
+    before: Memory,
+    faults_before: u64,
+}
+
+impl WarmJob {
+    /// Builds the job; sends, and waits until all is delivered: what is touched for the first time is paid for here, as in
+    /// the warm-up of every other benchmark.
+    pub fn build(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Result<Self, Error> {
+        let (before, faults_before) = (Memory::now(), faults());
+        let ledger = Rc::new(RefCell::new(Ledger::new(topology.size(), seed)));
+        let clock = Clock::start();
+        let mut job = simulation(topology, route, seed, Rc::clone(&ledger))?;
+        // All ranks are awake at first, and find nothing to do.
+        job.settle().map_err(failed)?;
+        let build = clock.stop();
+        send(&mut job, &ledger, work)?;
+        job.settle().map_err(failed)?;
+        Ok(Self {
+            job,
+            ledger,
+            work,
+            build,
+            before,
+            faults_before,
+        })
+    }
+
+    /// Sends and waits until all is delivered, by the clock; fences, checks.
+    pub fn measure(mut self) -> Result<Measured, Error> {
+        let job = &mut self.job;
+        let (warm, rounds_before) = (Counts::of(job), job.rounds());
+        let clock = Clock::start();
+        let (messages, crossing) = send(job, &self.ledger, self.work)?;
+        job.settle().map_err(failed)?;
+        let (traffic, rounds) = (clock.stop(), job.rounds() - rounds_before);
+        let clock = Clock::start();
+        let fence_rounds = job.fence().map_err(failed)?;
+        let fence = clock.stop();
+        let memory = Memory::now().since(self.before);
+        let fault_count = faults() - self.faults_before;
+        self.ledger.borrow().check()?;
+        let all = Counts::of(job);
+        Ok(Measured {
+            topology: job.topology().clone(),
+            jobs: 1,
+            messages,
+            crossing,
+            counts: all.since(&warm),
+            busiest_bytes: all.busiest_bytes,
+            average_bytes: all.wire_bytes / all.representatives.max(1),
+            rounds,
+            fence_rounds,
+            build: self.build,
+            traffic,
+            fence,
+            memory,
+            bound_bytes: job.bound(Rank(0)),
+            fault_count,
+        })
+    }
+}
+
+fn simulation(
+    topology: &Topology,
+    route: RouteName,
+    seed: u64,
+    ledger: Rc<RefCell<Ledger>>,
+) -> Result<Simulation<'static>, Error> {
     let options = SimulationOptions {
         network: SimOptions {
             seed,
@@ -211,44 +280,10 @@ pub fn run(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Resu
         item_bytes: 8,
         ..SimulationOptions::default()
     };
-    let mut job = Simulation::new(topology, options, |here, message, _| {
+    Simulation::new(topology, options, move |here, message, _| {
         ledger.borrow_mut().came(message.source, here, message.bytes);
     })
-    .map_err(failed)?;
-    // All ranks are awake at first, and find nothing to do.
-    job.settle().map_err(failed)?;
-    let build = clock.stop();
-    // What is touched for the first time is paid for here, as in the warm-up of every other benchmark.
-    send(&mut job, &ledger, work)?;
-    job.settle().map_err(failed)?;
-    let (warm, rounds_before) = (Counts::of(&job), job.rounds());
-    let clock = Clock::start();
-    let (messages, crossing) = send(&mut job, &ledger, work)?;
-    job.settle().map_err(failed)?;
-    let (traffic, rounds) = (clock.stop(), job.rounds() - rounds_before);
-    let clock = Clock::start();
-    let fence_rounds = job.fence().map_err(failed)?;
-    let fence = clock.stop();
-    let (memory, fault_count) = (Memory::now().since(before), faults() - faults_before);
-    ledger.borrow().check()?;
-    let all = Counts::of(&job);
-    Ok(Measured {
-        topology: topology.clone(),
-        jobs: 1,
-        messages,
-        crossing,
-        counts: all.since(&warm),
-        busiest_bytes: all.busiest_bytes,
-        average_bytes: all.wire_bytes / all.representatives.max(1),
-        rounds,
-        fence_rounds,
-        build,
-        traffic,
-        fence,
-        memory,
-        bound_bytes: job.bound(Rank(0)),
-        fault_count,
-    })
+    .map_err(failed)
 }
 
 /// Sends everything; returns how many messages, and how many of them between nodes.

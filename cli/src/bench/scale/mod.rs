@@ -11,7 +11,7 @@ use trihop::route::RouteName;
 use trihop::{Rank, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
-use job::{Measured, Work};
+use job::{Measured, WarmJob, Work};
 
 /// What every rank sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,14 +109,15 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         Pattern::AllToAll => Work::Pairs(messages),
     };
     let route = args.route.unwrap_or_default();
-    let large = job::run(&topology, route, work, seed)?;
+    let large = WarmJob::build(&topology, route, work, seed)?.measure()?;
     let small = compared(per_node, route, &large, seed)?;
     report::print(args, &large, small.as_ref());
     Ok(())
 }
 
-/// The same work for few ranks, at equal messages per link. There are fewer links, so there are fewer messages, and the
-/// job is repeated until they are enough to measure. Nothing on one node, which has no link, or for few ranks.
+/// The same work for few ranks, at equal messages per link. There are fewer links, so there are fewer messages, and there
+/// are several such jobs, until they are enough to measure. They lie in memory side by side, as the parts of the large job
+/// do: what is compared is the size of a job, not whether it fits the caches of the one machine that simulates it. Nothing on one node, which has no link, or for few ranks.
 fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Result<Option<Measured>, Error> {
     let topology = topology(FEW_RANKS, per_node)?;
     if large.topology.size() <= FEW_RANKS || large.topology.nodes() < 2 || topology.nodes() < 2 {
@@ -128,16 +129,17 @@ fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Res
         .round()
         .max(1.0) as u64;
     let jobs = FEW_MESSAGES.div_ceil(total).min(MOST_SMALL_JOBS);
-    let mut small = job::run(&topology, route, Work::Together(total), seed)?;
-    for repetition in 1..jobs {
-        small.add(&job::run(
-            &topology,
-            route,
-            Work::Together(total),
-            seed + repetition,
-        )?);
+    let warm = |number| WarmJob::build(&topology, route, Work::Together(total), seed + number);
+    let warm: Vec<WarmJob> = (0..jobs).map(warm).collect::<Result<_, _>>()?;
+    let mut small: Option<Measured> = None;
+    for job in warm {
+        let measured = job.measure()?;
+        match &mut small {
+            None => small = Some(measured),
+            Some(sum) => sum.add(&measured),
+        }
     }
-    Ok(Some(small))
+    Ok(small)
 }
 
 fn topology(ranks: u32, per_node: u32) -> Result<Topology, Error> {
