@@ -8,11 +8,11 @@ use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::Ordering;
 
 /// Five frames of one unit, each published alone, through a nursery of four units that begins at its third: where the
-/// consumer is slow the last ones find it full, and lie in the ring. With `wide` the third has two units, too many for the
+/// consumer is slow the last ones find it full, and lie in the ring. With `wide` the third has three units, too many for the
 /// nursery, and is published with its predecessor.
 fn grows<O: Orderings + 'static>(wide: bool, late: bool) {
     loom::model(move || {
-        let lane = ModelLane::in_nursery(8, 16);
+        let lane = ModelLane::in_nursery(16, 16);
         let mut reader = ModelReader::<O>::resume(lane.clone());
         let shown = if late {
             lane.clone().with_late_growth()
@@ -25,7 +25,7 @@ fn grows<O: Orderings + 'static>(wide: bool, late: bool) {
         let producer = thread::spawn(move || {
             let sleeper = ModelSleeper::default();
             for value in 1..=count {
-                let bytes = if wide && value == 3 { 16 } else { 8 };
+                let bytes = if wide && value == 3 { 24 } else { 8 };
                 assert!(put(&mut writer, bytes, value), "a lane that can grow has room");
                 if !wide || value != 2 {
                     writer.publish(&sleeper);
@@ -91,7 +91,7 @@ twin!(twin_relaxed_tail_load, TAIL_LOAD);
 #[test]
 fn a_growth_that_was_never_published_moves_back() {
     loom::model(|| {
-        let lane = ModelLane::in_nursery(8, 0);
+        let lane = ModelLane::in_nursery(16, 0);
         let mut reader = ModelReader::<Shipped>::resume(lane.clone());
         let producer = thread::spawn(move || {
             let sleeper = ModelSleeper::default();
@@ -99,7 +99,7 @@ fn a_growth_that_was_never_published_moves_back() {
             assert!(put(&mut first, 8, 1));
             first.publish(&sleeper);
             assert!(put(&mut first, 8, 8));
-            assert!(put(&mut first, 16, 9));
+            assert!(put(&mut first, 24, 9));
             drop(first);
             let mut second = Writer::<_, Shipped>::resume(lane).unwrap();
             assert!(put(&mut second, 8, 2));

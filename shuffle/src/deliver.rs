@@ -7,7 +7,7 @@ use trihop_transport::protocol::wire::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, run_flags,
 };
 use trihop_transport::topology::Rank;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::config::StreamOptions;
 use crate::engine::outbound::Outbound;
@@ -69,6 +69,13 @@ impl<'a> Outbox<'a> {
 
     pub(crate) fn push_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         borrow(self.outbound)?.push_or_spill(target, item)
+    }
+
+    pub(crate) fn extend_items<T: IntoBytes + Immutable>(
+        &mut self,
+        items: &mut impl Iterator<Item = (Rank, T)>,
+    ) -> Result<Option<(Rank, T)>> {
+        borrow(self.outbound)?.extend_or_spill(items)
     }
 }
 

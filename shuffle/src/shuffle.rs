@@ -515,7 +515,7 @@ impl Reservation<'_, '_> {
     pub fn commit(mut self) -> Result<()> {
         match self.space.take() {
             Some(Space::InPlace(mut out)) => {
-                out.committed(self.bytes);
+                out.note_sent(self.bytes);
                 Ok(())
             }
             Some(Space::Staged(bytes)) => {

@@ -37,6 +37,15 @@ impl<T: Item> ItemOutbox<'_, '_, T> {
     pub fn push(&mut self, target: Rank, item: T) -> Result<()> {
         self.outbox.push_item(target, item.as_bytes())
     }
+
+    /// Sends many items, or spills them. Comes back with the one for which not even the spill has room, if there is one;
+    /// `items` then stands behind it.
+    ///
+    /// # Errors
+    /// That of a bad rank; items before it are sent.
+    pub fn extend(&mut self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<Option<(Rank, T)>> {
+        self.outbox.extend_items(items)
+    }
 }
 
 /// Opens a [`Stream`]: name, options, handler.
@@ -196,6 +205,14 @@ impl<T: Item> Stream<'_, T> {
     /// As [`ItemOutbox::push`].
     pub fn push_or_spill(&self, target: Rank, item: T) -> Result<()> {
         self.handle.outbound()?.push_or_spill(target, item.as_bytes())
+    }
+
+    /// As [`Stream::push_or_spill`], for many items.
+    ///
+    /// # Errors
+    /// As [`ItemOutbox::extend`].
+    pub fn extend_or_spill(&self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<Option<(Rank, T)>> {
+        self.handle.outbound()?.extend_or_spill(items)
     }
 
     /// One round of progress; returns the items that were delivered to this stream.

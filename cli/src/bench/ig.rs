@@ -55,12 +55,11 @@ impl Gather {
             for (reply, &[slot, local]) in ready.iter_mut().zip(requests) {
                 *reply = [slot, table.get(local as usize).copied().unwrap_or(EMPTY)];
             }
-            for &reply in &ready[..requests.len()] {
-                match replies.push_or_spill(source, reply) {
-                    Ok(()) => {}
-                    Err(EngineError::WouldBlock) => self.kept.borrow_mut().push((source, reply)),
-                    Err(error) => self.failure.set(Some(error)),
-                }
+            let mut ready = ready[..requests.len()].iter().map(|&reply| (source, reply));
+            match replies.extend_or_spill(&mut ready) {
+                Ok(None) => {}
+                Ok(Some(first)) => self.kept.borrow_mut().extend(std::iter::once(first).chain(ready)),
+                Err(error) => self.failure.set(Some(error)),
             }
         }
     }

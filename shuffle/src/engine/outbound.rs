@@ -206,8 +206,63 @@ impl Outbound {
         Ok(())
     }
 
+    /// Whether records go straight into open runs: nothing was spilled that must leave before.
+    #[inline(always)] // part of every send
+    fn is_open(&self) -> bool {
+        self.spill.is_empty() && !self.closed
+    }
+
+    /// A record for which the open run of its target has room; false for any other.
+    #[inline(always)] // as its callers' fast path
+    fn append(&mut self, target: Rank, kind: u32, payload: &[u8]) -> bool {
+        let bytes = RECORD_HEADER_BYTES + align8(payload.len());
+        if self.is_open()
+            && target.0 < self.size
+            && bytes <= self.gathered_bytes
+            && payload.len() <= self.max_message_bytes
+            && let Ok(space) = self.runs.push(target.0, bytes)
+        {
+            write_record(space, kind, payload);
+            self.note_sent(payload.len());
+            return true;
+        }
+        false
+    }
+
+    /// As `append`, for an item.
+    #[inline(always)] // so that an item's size is a constant of the copy
+    fn append_item(&mut self, target: Rank, item: &[u8]) -> bool {
+        if self.is_open()
+            && target.0 < self.size
+            && item.len() <= self.gathered_bytes
+            && let Ok(space) = self.runs.push(target.0, item.len())
+        {
+            space.copy_from_slice(item);
+            self.note_sent(item.len());
+            return true;
+        }
+        false
+    }
+
+    /// A record was sent: whoever filled the space of [`Outbound::reserve`] says so.
+    #[inline(always)] // part of every send
+    pub fn note_sent(&mut self, bytes: usize) {
+        self.sent += 1;
+        self.sent_bytes += bytes as u64;
+        self.pushed = true;
+    }
+
     /// A send of the application: it waits behind whatever handlers spilled.
+    #[inline]
     pub fn try_send(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
+        if self.append(target, kind, payload) {
+            return Ok(());
+        }
+        self.try_send_slow(target, kind, payload)
+    }
+
+    #[cold]
+    fn try_send_slow(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(target, payload.len())?;
         if !self.spill.is_empty() {
             return self.refused();
@@ -216,7 +271,16 @@ impl Outbound {
     }
 
     /// A send of a handler.
+    #[inline]
     pub fn send_or_spill(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
+        if self.append(target, kind, payload) {
+            return Ok(());
+        }
+        self.send_or_spill_slow(target, kind, payload)
+    }
+
+    #[cold]
+    fn send_or_spill_slow(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(target, payload.len())?;
         if self.spill.is_empty() {
             match self.accept(target, kind, payload) {
@@ -230,15 +294,7 @@ impl Outbound {
     /// An item of the application.
     #[inline(always)] // so that an item's size is a constant of the copy
     pub fn try_push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        if self.spill.is_empty()
-            && target.0 < self.size
-            && !self.closed
-            && item.len() <= self.gathered_bytes
-            && let Ok(space) = self.runs.push(target.0, item.len())
-        {
-            space.copy_from_slice(item);
-            self.sent += 1;
-            self.pushed = true;
+        if self.append_item(target, item) {
             return Ok(());
         }
         self.try_push_slow(target, item)
@@ -250,7 +306,7 @@ impl Outbound {
         most: usize,
         items: &mut impl Iterator<Item = (Rank, T)>,
     ) -> Stop<T> {
-        if !self.spill.is_empty() || self.closed || size_of::<T>() > self.gathered_bytes {
+        if !self.is_open() || size_of::<T>() > self.gathered_bytes {
             return match items.next() {
                 Some((target, item)) => Stop::At(target, item),
                 None => Stop::End,
@@ -258,6 +314,7 @@ impl Outbound {
         }
         let (taken, stop) = self.runs.gather(most, items);
         self.sent += taken;
+        self.sent_bytes += taken * size_of::<T>() as u64;
         self.pushed |= taken > 0;
         stop
     }
@@ -272,7 +329,34 @@ impl Outbound {
     }
 
     /// An item of a handler.
+    #[inline]
     pub fn push_or_spill(&mut self, target: Rank, item: &[u8]) -> Result<()> {
+        if self.append_item(target, item) {
+            return Ok(());
+        }
+        self.push_or_spill_slow(target, item)
+    }
+
+    /// Items of a handler. Comes back with the one for which not even the spill has room, if there is one.
+    pub fn extend_or_spill<T: IntoBytes + Immutable>(
+        &mut self,
+        items: &mut impl Iterator<Item = (Rank, T)>,
+    ) -> Result<Option<(Rank, T)>> {
+        loop {
+            match self.gather(usize::MAX, items) {
+                Stop::End => return Ok(None),
+                Stop::Enough => {}
+                Stop::At(target, item) => match self.push_or_spill(target, item.as_bytes()) {
+                    Ok(()) => {}
+                    Err(Error::WouldBlock) => return Ok(Some((target, item))),
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+    }
+
+    #[cold]
+    fn push_or_spill_slow(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         self.check(target, item.len())?;
         if self.spill.is_empty() {
             match self.accept_item(target, item) {
@@ -299,9 +383,7 @@ impl Outbound {
             // Items fit a frame: `Endpoint::prepare` saw to that.
             self.push_alone(target, item.len(), |space| space.copy_from_slice(item))?;
         }
-        self.sent += 1;
-        self.sent_bytes += item.len() as u64;
-        self.pushed = true;
+        self.note_sent(item.len());
         Ok(())
     }
 
@@ -317,9 +399,7 @@ impl Outbound {
                 self.accept_in_fragments(target, kind, payload)?;
             }
         }
-        self.sent += 1;
-        self.sent_bytes += payload.len() as u64;
-        self.pushed = true;
+        self.note_sent(payload.len());
         Ok(())
     }
 
@@ -512,13 +592,6 @@ impl Outbound {
     pub fn reserved_ref(&self, target: Rank, bytes: usize) -> &[u8] {
         let whole = RECORD_HEADER_BYTES + align8(bytes);
         &self.runs.last_pushed_ref(target.0, whole)[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
-    }
-
-    /// The last reservation is a record now.
-    pub fn committed(&mut self, bytes: usize) {
-        self.sent += 1;
-        self.sent_bytes += bytes as u64;
-        self.pushed = true;
     }
 
     /// The last reservation is given up.

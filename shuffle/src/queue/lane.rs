@@ -15,7 +15,7 @@ pub(crate) struct LaneQueue {
     /// Local rank at the other end.
     pub local: u32,
     /// Set once the consumer has written a position that cannot be true.
-    pub corrupt: Option<Corrupt>,
+    pub corrupt: Option<Box<Corrupt>>,
     /// Frames added since the start.
     pub frames: u64,
     /// Frames that found no room when they came.
@@ -92,7 +92,7 @@ impl LaneQueue {
             self.waits += 1;
         }
         self.wanted_bytes = bytes;
-        self.corrupt = self.producer.consumed().err();
+        self.corrupt = self.producer.consumed().err().map(Box::new);
         self.publish();
     }
 

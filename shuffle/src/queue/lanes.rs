@@ -69,7 +69,7 @@ impl Lanes {
         let corrupt = || {
             self.queues
                 .iter()
-                .find_map(|lane| Some((lane.local, lane.corrupt?.to_string())))
+                .find_map(|lane| Some((lane.local, lane.corrupt.as_ref()?.to_string())))
         };
         self.failed.clone().or_else(corrupt)
     }

@@ -11,6 +11,18 @@ pub enum Area {
     Ring,
 }
 
+impl Area {
+    /// Longest frame of an area of `capacity` bytes: half of the nursery, since a lone small frame should always find room
+    /// there; a quarter of the ring, so that pads take little.
+    #[inline]
+    pub fn longest_frame(self, capacity: usize) -> usize {
+        match self {
+            Self::Nursery => capacity / 2,
+            Self::Ring => capacity / 4,
+        }
+    }
+}
+
 /// Shared state of one lane: four words and two areas, each a power of two of bytes, used in units of 8.
 ///
 /// Positions count bytes since the lane began and never wrap in practice (2^64 bytes).

@@ -1,7 +1,7 @@
 //! The byte ring with one producer and one consumer: positions, lengths, pads, and who may touch what when.
 //!
-//! A frame is contiguous, a multiple of 8 bytes, at most a quarter of the area that it lies in, and begins with its own
-//! length as a little-endian u32. [`PAD`] in place of a length means: go on at the start of the area.
+//! A frame is contiguous, a multiple of 8 bytes, at most a quarter of the ring (or half of the nursery) that it lies in,
+//! and begins with its own length as a little-endian u32. [`PAD`] in place of a length means: go on at the start of the area.
 //!
 //! A lane begins in its small *nursery*, where position `p` lies at offset `p` modulo the nursery's size. When a frame is
 //! too long for it or finds it full, the producer *grows* the lane, once and for ever: it stores the position `q` up to

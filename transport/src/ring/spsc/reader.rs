@@ -160,11 +160,11 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
         if self.state.available_bytes == 0 && !self.refresh_tail()? {
             return Ok(false);
         }
-        let longest = self.capacity() / 4;
+        let longest = self.state.area.longest_frame(self.capacity());
         let mut length = self.length_here();
         if length == PAD {
             // A pad alone is never published, hence at least one unit must follow; and no frame begins with a pad that
-            // a frame of a quarter of the area would not have needed.
+            // the longest frame of the area would not have needed.
             let pad = self.capacity() - self.offset();
             let available = self.state.available_bytes as usize;
             if pad >= longest || pad >= available {

@@ -243,7 +243,7 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         let pad = if bytes <= to_end { 0 } else { to_end };
         // What is in use from before the lane grew does not lie in its ring.
         let used = u64::from(self.in_use_bytes).min(self.committed - self.begin) as usize;
-        (bytes <= capacity / 4 && pad + bytes <= capacity - used).then_some(pad)
+        (bytes <= self.area.longest_frame(capacity) && pad + bytes <= capacity - used).then_some(pad)
     }
 
     /// Where the byte lies that comes `ahead` behind the last committed frame.

@@ -52,7 +52,7 @@ fn any_frames() -> impl Strategy<Value = Vec<Operation>> {
 
 /// Frames that the nursery takes: the lane grows when it is full, or never.
 fn small_frames() -> impl Strategy<Value = Vec<Operation>> {
-    operations(prop_oneof![3 => 1..=2usize, 1 => 1..=(NURSERY_BYTES / 32)])
+    operations(prop_oneof![3 => 1..=2usize, 1 => 1..=(NURSERY_BYTES / 16)])
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +92,9 @@ struct Model {
 impl Model {
     /// Where a frame of `bytes` would begin, if there is room without growing.
     fn start(&self, bytes: usize) -> Option<u64> {
-        let (begin, capacity) = self.grown.map_or((0, NURSERY), |at| (at, CAPACITY));
+        let (begin, capacity, longest) = self
+            .grown
+            .map_or((0, NURSERY, NURSERY / 2), |at| (at, CAPACITY, CAPACITY / 4));
         let to_end = capacity - (self.committed - begin) % capacity;
         let start = if bytes as u64 <= to_end {
             self.committed
@@ -100,7 +102,7 @@ impl Model {
             self.committed + to_end
         };
         let used_from = self.released.max(begin);
-        (bytes as u64 <= capacity / 4 && start + bytes as u64 - used_from <= capacity).then_some(start)
+        (bytes as u64 <= longest && start + bytes as u64 - used_from <= capacity).then_some(start)
     }
 
     fn reserve(&mut self, bytes: usize) -> Option<u64> {
