@@ -310,7 +310,7 @@ impl Options {
                             name.to_uppercase()
                         )
                     }
-                    None => "no such option; the README and `Options` list them all".to_owned(),
+                    None => "no such option; `Options` lists them all".to_owned(),
                 };
                 return Err(Error::config(key, why));
             }
