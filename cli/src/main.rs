@@ -19,7 +19,7 @@ struct Cli {
 
 const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
     wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG  log filter, e.g. `debug` or `trihop_shuffle=trace` (default `warn`)\n  \
-    TRIHOP_*    options of the library, see `trihop exchange --help`";
+    TRIHOP_*    options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -29,7 +29,7 @@ enum Command {
     Run(run::RunArgs),
     /// Exchange messages between all ranks, each verified by its receiver
     Exchange(exchange::ExchangeArgs),
-    /// Measure the engine; starts its own ranks
+    /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
     /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),

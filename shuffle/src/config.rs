@@ -25,8 +25,8 @@ pub struct StreamOptions {
     pub relay_buftarget_bytes: usize,
     /// Batches per link that may be in flight, unacknowledged. Default 4, 1 to 1,024.
     pub remote_maxrpc: u32,
-    /// Bytes at which a batch is sealed. Default 65,536, up to 16 MiB. Memory: `links x (remote_maxrpc + 1) x` this,
-    /// bounded by `send_pool_bytes`.
+    /// Bytes at which a batch is sealed. Default 65,536, up to 16 MiB; fewer where links are so many that `send_pool_bytes`
+    /// does not hold two such batches for each. Memory: `links x (remote_maxrpc + 1) x` this, bounded by `send_pool_bytes`.
     pub remote_buftarget_bytes: usize,
     /// Records that may wait for an application without a handler. Default 4,096 (one run always may).
     pub deliverq_max: usize,
@@ -36,7 +36,8 @@ pub struct StreamOptions {
     pub linger_us: u64,
     /// Size of a run, header included, in bytes. Default 1,024; at most a quarter of a lane.
     pub run_bytes: usize,
-    /// Memory of the table of open runs in bytes. Default 262,144.
+    /// Memory of short frames of open runs in bytes, and as much again for long ones. Default 262,144. The table itself
+    /// takes 16 bytes for each short frame.
     pub run_table_bytes: usize,
     /// Memory that the lanes into a rank may take, in bytes. Default 2 MiB. A lane has 64 KiB where that affords it,
     /// less where many ranks share a node, never below 4 KiB.
@@ -309,7 +310,7 @@ impl Options {
                             name.to_uppercase()
                         )
                     }
-                    None => "no such option; the README and `Options` list them all".to_owned(),
+                    None => "no such option; `Options` lists them all".to_owned(),
                 };
                 return Err(Error::config(key, why));
             }

@@ -143,16 +143,16 @@ fn text(value: impl ValueEnum) -> String {
 pub struct BenchArgs {
     /// What to measure
     pub name: Name,
-    /// Ranks to start [default: 4; ring, p2p: 2]
+    /// Ranks to start [default: 4; ring, p2p: 2; scale: 10,000 simulated ones]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
-    /// Simulated nodes to spread them over [default: 1; p2p: 2]
+    /// Simulated nodes to spread them over [default: 1; p2p, around: 2; scale: as --per-node asks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
     /// libfabric provider between nodes
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// Message size in bytes; repeat for several
+    /// Message size in bytes; repeat for several (only ring, p2p, a2a and exchange have a choice)
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
     /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups: updaters; around: laps)
@@ -169,7 +169,7 @@ pub struct BenchArgs {
     /// Who sits in the representative's seat
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
-    /// Measured repetitions after the warm-up
+    /// Measured repetitions after the warm-up (scale runs once)
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u32).range(3..))]
     pub reps: u32,
     /// Each node in a network namespace of its own (root)

@@ -259,7 +259,7 @@ const QUEUES: [(&str, &str, &str); 19] = [
     (
         "run_table_bytes",
         "run-table-bytes",
-        "Memory of the table of open runs",
+        "Memory of short open runs; long ones take as much again",
     ),
     (
         "lane_budget_bytes",
