@@ -24,7 +24,7 @@ test: ## Runs all tests
 	.ci/test
 
 simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues; TRIHOP_SEED=<seed> replays one
-	@tools/install.sh test
+	@tools/install.sh build
 	TRIHOP_SCHEDULES=$(or $(TRIHOP_SCHEDULES),10000) cargo test --locked --package trihop-shuffle --test simulate -- --nocapture
 
 check: ## Checks formatting, lints, documentation, and the lock-free structures with loom and shuttle

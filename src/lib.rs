@@ -7,9 +7,9 @@
 //! Start with [`Job`]; send byte records with [`Shuffle`] and typed items with [`Stream`].
 
 pub use trihop_shuffle::{
-    Error, Item, ItemOutbox, Job, Message, NodeId, Options, Outbox, Queues, Rank, Reduce, Reservation,
-    Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology, route,
-    simulation,
+    Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options, Outbox, Queues, Rank, Reduce,
+    Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology,
+    route, simulation,
 };
 
 /// The layer below: links, rings, memory, bootstrap.

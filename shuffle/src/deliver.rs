@@ -131,13 +131,15 @@ struct Entry {
 
 impl DeliveryQueue {
     pub fn new(options: &StreamOptions) -> Self {
+        // Kept once, and once more as what a kept buffer has too much.
+        let spare_bytes = options.deliverq_bytes / 16;
         Self {
             entries: VecDeque::new(),
-            spare: Spare::new(options.deliverq_bytes / 8),
+            spare: Spare::new(spare_bytes),
             records: 0,
             bytes: 0,
             limit_records: options.deliverq_max,
-            limit_bytes: options.deliverq_bytes,
+            limit_bytes: options.deliverq_bytes - 2 * spare_bytes,
             refused: false,
         }
     }
@@ -313,9 +315,7 @@ impl Reassembly {
             _ => Err(BadRun::Fragment("fragments do not add up to the record")),
         }
     }
-}
 
-impl Reassembly {
     /// The bytes of a whole record that was handed over, for the next one.
     pub fn give_back(&mut self, bytes: Vec<u8>) {
         self.spare.give_back(bytes);

@@ -23,7 +23,7 @@ use crate::endpoint::{Endpoint, Prepared, SYSTEM_STREAM, check_memory};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::node::{Label, NodeExchange, not_arrived};
-use crate::route::{Chosen, Route};
+use crate::route::{Chosen, Route, RouteName};
 use crate::shuffle::ShuffleBuilder;
 use crate::stream::{Item, StreamBuilder};
 
@@ -77,10 +77,11 @@ pub(crate) struct Inner<'h> {
 }
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's cookie (rank 0's counts), its
-/// fabric address.
+/// route (which has to be everyone's), its fabric address.
 struct Card {
     nonce: u64,
     cookie: u64,
+    route: RouteName,
     address: Vec<u8>,
 }
 
@@ -88,14 +89,17 @@ impl Card {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.nonce.to_le_bytes().to_vec();
         bytes.extend_from_slice(&self.cookie.to_le_bytes());
+        bytes.push(self.route as u8);
         bytes.extend_from_slice(&self.address);
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
-        let (cookie, address) = rest.split_first_chunk::<8>()?;
+        let (cookie, rest) = rest.split_first_chunk::<8>()?;
+        let (&route, address) = rest.split_first()?;
         Some(Self {
+            route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
             nonce: u64::from_le_bytes(*nonce),
             cookie: u64::from_le_bytes(*cookie),
             address: address.to_vec(),
@@ -138,6 +142,7 @@ impl<'h> Job<'h> {
             &Card {
                 nonce,
                 cookie: random_word()?,
+                route: options.route,
                 address,
             }
             .encode(),
@@ -145,14 +150,21 @@ impl<'h> Job<'h> {
         bootstrap.fence()?;
         let mut card = |rank: Rank| -> Result<Card> {
             let bytes = bootstrap.get(rank, "trihop")?;
-            bytes.as_deref().and_then(Card::decode).ok_or_else(|| {
+            let card = bytes.as_deref().and_then(Card::decode).ok_or_else(|| {
                 let why = format!("rank {rank} has left no valid start-up card");
                 TransportError::Bootstrap {
                     launcher: launcher.name(),
                     why,
                 }
-                .into()
-            })
+            })?;
+            if card.route != options.route {
+                let why = format!(
+                    "`{}` here and `{}` on rank {rank}; set TRIHOP_ROUTE for all ranks or for none",
+                    options.route, card.route
+                );
+                return Err(Error::config("route", why));
+            }
+            Ok(card)
         };
         let cookie = card(Rank(0))?.cookie;
         let mut names = Vec::new();

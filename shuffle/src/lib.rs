@@ -36,5 +36,5 @@ pub use flush::Queues;
 pub use job::Job;
 pub use shuffle::{Reservation, Shuffle, ShuffleBuilder};
 pub use stats::Stats;
-pub use stream::{Item, ItemOutbox, Stream, StreamBuilder};
+pub use stream::{Item, ItemOutbox, NotSent, Stream, StreamBuilder};
 pub use trihop_transport::topology::{NodeId, Rank, Topology};

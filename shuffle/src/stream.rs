@@ -38,15 +38,19 @@ impl<T: Item> ItemOutbox<'_, '_, T> {
         self.outbox.push_item(target, item.as_bytes())
     }
 
-    /// Sends many items, or spills them. Comes back with the one for which not even the spill has room, if there is one;
-    /// `items` then stands behind it.
+    /// Sends many items, or spills them, up to one for which not even the spill has room; `items` then stands behind it.
     ///
     /// # Errors
     /// That of a bad rank; items before it are sent.
-    pub fn extend(&mut self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<Option<(Rank, T)>> {
-        self.outbox.extend_items(items)
+    pub fn extend(&mut self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<NotSent<T>> {
+        self.outbox.extend_items(items).map(NotSent)
     }
 }
+
+/// The item for which there was no room, if there is one.
+#[derive(Debug)]
+#[must_use = "an item that found no room comes back, and was not sent"]
+pub struct NotSent<T>(pub Option<(Rank, T)>);
 
 /// Opens a [`Stream`]: name, options, handler.
 pub struct StreamBuilder<'h, T> {
@@ -211,8 +215,8 @@ impl<T: Item> Stream<'_, T> {
     ///
     /// # Errors
     /// As [`ItemOutbox::extend`].
-    pub fn extend_or_spill(&self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<Option<(Rank, T)>> {
-        self.handle.outbound()?.extend_or_spill(items)
+    pub fn extend_or_spill(&self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<NotSent<T>> {
+        self.handle.outbound()?.extend_or_spill(items).map(NotSent)
     }
 
     /// One round of progress; returns the items that were delivered to this stream.

@@ -308,8 +308,8 @@ fn worst(
 }
 
 /// All goals of a benchmark that was run, or all.
-pub fn judge(results: &Results, wanted: Option<&str>) -> Vec<Judgement> {
-    let chosen = |goal: &&Goal| wanted.is_none_or(|w| goal.0.eq_ignore_ascii_case(w));
+pub fn judge(results: &Results, wanted: &[String]) -> Vec<Judgement> {
+    let chosen = |goal: &&Goal| wanted.is_empty() || wanted.iter().any(|w| goal.0.eq_ignore_ascii_case(w));
     let by_name: Vec<Judgement> = GOALS
         .iter()
         .filter(chosen)
@@ -318,7 +318,7 @@ pub fn judge(results: &Results, wanted: Option<&str>) -> Vec<Judgement> {
     if !by_name.is_empty() {
         return by_name;
     }
-    // The word was a benchmark: what can be judged of it.
+    // The words were benchmarks: what can be judged of them.
     let all = GOALS.iter().map(|goal| judged(results, goal));
     all.filter(|judgement| judgement.verdict == "met" || judgement.verdict == "missed")
         .collect()
@@ -332,16 +332,14 @@ fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgem
         Bound::AtMost(most) => (spread.map(|s| s.median <= most), format!("<= {}", show(most))),
         Bound::AtLeast(least) => (spread.map(|s| s.median >= least), format!(">= {}", show(least))),
     };
-    let verdict = match met {
-        Some(true) => "met".to_owned(),
-        Some(false) => "missed".to_owned(),
-        None => {
-            let why = values
-                .into_iter()
-                .find_map(Result::err)
-                .unwrap_or_else(|| "no round was run".into());
-            format!("not judged: {why}")
-        }
+    // A round without a figure, by whoever's fault, is no round in which the goal was met.
+    let failed = values.iter().filter(|value| value.is_err()).count();
+    let why = values.iter().find_map(|value| value.as_ref().err());
+    let verdict = match (met, why) {
+        (None, None) => "not judged: no round was run".to_owned(),
+        (_, Some(why)) => format!("not judged: in {failed} of {} rounds, {why}", values.len()),
+        (Some(true), None) => "met".to_owned(),
+        (Some(false), None) => "missed".to_owned(),
     };
     Judgement {
         goal,
@@ -364,7 +362,7 @@ mod tests {
     #[test]
     fn a_goal_is_met_or_missed_by_its_median_or_says_why_it_cannot_be_judged() {
         let results = crate::results::tests::sample();
-        let all = judge(&results, None);
+        let all = judge(&results, &[]);
         assert_eq!(all.len(), GOALS.len());
         let s1 = of(&all, "histo, P=2 on one node");
         assert_eq!((s1.figure.as_str(), s1.verdict.as_str()), ("300.0 M/s", "met"));
@@ -385,8 +383,8 @@ mod tests {
     #[test]
     fn a_word_chooses_goals_or_what_can_be_judged() {
         let results = crate::results::tests::sample();
-        assert!(judge(&results, Some("s2")).iter().all(|j| j.goal == "S2"));
-        let histo = judge(&results, Some("histo"));
+        assert!(judge(&results, &["s2".into()]).iter().all(|j| j.goal == "S2"));
+        let histo = judge(&results, &["histo".into()]);
         assert_eq!(histo.len(), 1, "{histo:?}");
     }
 }

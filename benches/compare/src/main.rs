@@ -35,9 +35,9 @@ struct Arguments {
     /// Times that everybody is launched
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Only what judges this goal (R1, F2, S1, ...), or this benchmark (ring, threads, p2p, histo, ig, a2a)
-    #[arg(long, value_name = "GOAL|BENCH")]
-    only: Option<String>,
+    /// Only what judges these goals (R1, F2, S1, ...), or these benchmarks (ring, threads, p2p, histo, ig, a2a)
+    #[arg(long, value_name = "GOAL|BENCH", value_delimiter = ',')]
+    only: Vec<String>,
     /// Fewer works, sizes and messages: an overview in two minutes, in which F1 to F3 and parts of S2 are not judged
     #[arg(long)]
     quick: bool,
@@ -89,17 +89,18 @@ fn threads_row(queue: threads::Queue, size: usize) -> Result<(), String> {
 fn compare(arguments: &Arguments) -> Result<(), String> {
     let setting = setting(arguments)?;
     let mut contests = plan::contests(&setting);
-    if let Some(wanted) = &arguments.only {
-        contests = plan::only(contests, wanted);
+    if !arguments.only.is_empty() {
+        contests = plan::only(contests, &arguments.only);
         if contests.is_empty() {
             return Err(format!(
-                "--only {wanted} names no goal and no benchmark that is compared here"
+                "--only {} names no goal and no benchmark that is compared here",
+                arguments.only.join(",")
             ));
         }
     }
     let facts = machine::Facts::gather();
     let results = run::run(&contests, arguments.rounds.into());
-    let judgements = goals::judge(&results, arguments.only.as_deref());
+    let judgements = goals::judge(&results, &arguments.only);
     let report = Report {
         facts: &facts,
         judgements: &judgements,

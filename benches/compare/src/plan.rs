@@ -122,7 +122,8 @@ const ISEND_ITEMS: u64 = 20_000;
 const PAIR_SIZES: [usize; 6] = [8, 64, 1024, 4096, 65_536, 1 << 20];
 const QUICK_PAIR_SIZES: [usize; 4] = [8, 64, 4096, 1 << 20];
 
-/// Sizes between two nodes that `--quick` takes; otherwise every power of two.
+/// Sizes between two nodes that rivals take, and those of `--quick`; ours alone takes every power of two.
+const P2P_SIZES: [usize; 6] = [8, 64, 1024, 8192, 65_536, 1 << 20];
 const QUICK_P2P_SIZES: [usize; 4] = [8, 4096, 65_536, 1 << 20];
 
 /// From this size on, `p2p` itself chooses how many messages it sends.
@@ -144,7 +145,7 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
             .filter(|&s| !setting.quick || s == 8)
             .map(|s| threads(setting, s)),
     );
-    all.push(p2p(setting));
+    all.extend(p2p(setting));
     all.extend(many(setting));
     all
 }
@@ -340,18 +341,27 @@ fn threads(setting: &Setting, size: usize) -> Contest {
     }
 }
 
-fn p2p(setting: &Setting) -> Contest {
+/// Beside rivals, and the sizes between theirs for ours alone (F3).
+fn p2p(setting: &Setting) -> Vec<Contest> {
+    if setting.quick {
+        return vec![p2p_of(setting, QUICK_P2P_SIZES.to_vec(), true)];
+    }
+    let between = (3..=20)
+        .map(|power| 1 << power)
+        .filter(|size| !P2P_SIZES.contains(size));
+    vec![
+        p2p_of(setting, P2P_SIZES.to_vec(), true),
+        p2p_of(setting, between.collect(), false),
+    ]
+}
+
+fn p2p_of(setting: &Setting, sizes: Vec<usize>, rivals: bool) -> Contest {
     let work = Work {
         bench: "p2p",
         ranks: 2,
         nodes: 2,
         items: 0,
         size: 0,
-    };
-    let sizes = if setting.quick {
-        QUICK_P2P_SIZES.to_vec()
-    } else {
-        (3..=20).map(|power| 1 << power).collect()
     };
     let command = |small: bool| {
         let mut argv = vec![setting.trihop.display().to_string()];
@@ -373,8 +383,10 @@ fn p2p(setting: &Setting) -> Contest {
         how: How::Json(command(small), None),
     };
     let mut entries = vec![ours(true), ours(false)];
-    entries.extend(Mpi::EVERY.map(|mpi| setting.mpi_pair(mpi, Form::Tcp, &sizes)));
-    entries.push(setting.ucx("tcp,self", &sizes, Form::Tcp.text(), true));
+    if rivals {
+        entries.extend(Mpi::EVERY.map(|mpi| setting.mpi_pair(mpi, Form::Tcp, &sizes)));
+        entries.push(setting.ucx("tcp,self", &sizes, Form::Tcp.text(), true));
+    }
     Contest {
         goals: &["F1", "F2", "F3"],
         work,
@@ -525,13 +537,11 @@ fn path_text(path: &Path) -> String {
 }
 
 /// Contests that a word on the command line asks for: a goal, or a benchmark.
-pub fn only(contests: Vec<Contest>, wanted: &str) -> Vec<Contest> {
+pub fn only(contests: Vec<Contest>, wanted: &[String]) -> Vec<Contest> {
+    let named = |name: &str| wanted.iter().any(|w| w.eq_ignore_ascii_case(name));
     contests
         .into_iter()
-        .filter(|c| {
-            c.work.bench.eq_ignore_ascii_case(wanted)
-                || c.goals.iter().any(|g| g.eq_ignore_ascii_case(wanted))
-        })
+        .filter(|c| named(c.work.bench) || c.goals.iter().any(|g| named(g)))
         .collect()
 }
 
@@ -584,7 +594,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let all = contests(&setting(false, folder.path()));
         let of = |wanted| {
-            only(all.clone(), wanted)
+            only(all.clone(), &[wanted.to_owned()])
                 .into_iter()
                 .map(|c| c.work.text())
                 .collect::<Vec<_>>()

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use trihop::{Error as EngineError, Job, Options, Rank, Stream};
+use trihop::{Error as EngineError, Job, NotSent, Options, Rank, Stream};
 
 use super::histo::TABLE;
 use super::random::Random;
@@ -57,8 +57,10 @@ impl Gather {
             }
             let mut ready = ready[..requests.len()].iter().map(|&reply| (source, reply));
             match replies.extend_or_spill(&mut ready) {
-                Ok(None) => {}
-                Ok(Some(first)) => self.kept.borrow_mut().extend(std::iter::once(first).chain(ready)),
+                Ok(NotSent(None)) => {}
+                Ok(NotSent(Some(first))) => {
+                    self.kept.borrow_mut().extend(std::iter::once(first).chain(ready))
+                }
                 Err(error) => self.failure.set(Some(error)),
             }
         }

@@ -90,6 +90,11 @@ impl Name {
                 "{name} has none of --per-node, --messages, --pattern and --seed; `scale` has"
             )));
         }
+        if matches!(self, Self::Ring | Self::P2p) && args.route.is_some() {
+            return Err(Error::Shape(format!(
+                "{name} drives rings or the fabric itself and has no --route; the others have"
+            )));
+        }
         let (smallest, largest) = match self {
             Self::Ring | Self::P2p => (8, 1 << 20),
             Self::Histo | Self::Skew | Self::Scale => (8, 8),
@@ -127,7 +132,7 @@ impl Name {
             Self::Around => around::run(args, options),
             Self::Exchange => exchange::run(args, options),
             Self::Skew => skew::run(args, options),
-            Self::Scale => scale::run(args),
+            Self::Scale => scale::run(args, options.route),
         }
     }
 }
@@ -156,7 +161,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
     /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups: updaters; around: laps)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// skew: how indices are drawn; repeat for several [default: all]
     #[arg(long, value_enum, value_name = "KIND")]

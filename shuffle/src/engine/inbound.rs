@@ -27,7 +27,7 @@ const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_o
 struct Unposted {
     class: TagClass,
     buffer: Buffer,
-    /// Small slot: the link that gets it.
+    /// The link that may use it again.
     link: Option<usize>,
 }
 
@@ -133,7 +133,9 @@ impl Links {
             0 => None,
             slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
         };
-        let pool_bytes = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
+        // What waits for its turn is kept by number, one place per batch in flight.
+        let windows = links * maxrpc as usize * size_of::<Option<Arrival>>();
+        let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
         Ok(Self {
             incoming: Vec::new(),
             arrived: Vec::new(),
@@ -142,14 +144,14 @@ impl Links {
             identity,
             sizes,
             shared: Shared::new(large as u32, maxrpc),
-            fetches: Fetches::new(fetch_slots, fetch_slots * sizes.buffer_bytes),
+            fetches: Fetches::new(fetch_slots),
             fetch_pool,
             holding: 0,
             _posted_pools: posted_pools,
             unposted: Vec::new(),
             turn: 0,
             strangers_told: false,
-            pool_bytes,
+            pool_bytes: pools + windows,
             posted: controls + links + large + fetch_slots,
         })
     }
@@ -176,8 +178,14 @@ impl Links {
             match link.post_receive(tag(stream, class, 0), buffer, token(stream, class, 0)) {
                 Ok(()) => {
                     if let Some(owner) = owner {
-                        self.incoming[owner].receiving.grant_small();
-                        self.incoming[owner].news = true;
+                        let incoming = &mut self.incoming[owner];
+                        // Only now may the peer use it again.
+                        if class == TagClass::Control {
+                            incoming.controls.received();
+                        } else {
+                            incoming.receiving.grant_small();
+                            incoming.news = true;
+                        }
                         remotes.wake(owner);
                     }
                 }
@@ -311,10 +319,11 @@ impl Links {
         stats: &mut Stats,
         now_ns: u64,
     ) -> Result<()> {
+        let mut sender = None;
         if let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) {
+            sender = Some(index);
             let remote = &mut queues.remotes[index];
             self.counters(index, &header, remote, now_ns)?;
-            self.incoming[index].controls.received();
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
             let notices = <[ClearToSend]>::ref_from_bytes(notices)
                 .map_err(|_| Error::bad_peer(header.source, "clear-to-send notices of a wrong length"))?;
@@ -337,7 +346,7 @@ impl Links {
         self.unposted.push(Unposted {
             class: TagClass::Control,
             buffer,
-            link: None,
+            link: sender,
         });
         Ok(())
     }
@@ -627,7 +636,7 @@ impl Links {
     /// Whether nothing of a link moves or waits on this side; one that waits for a large slot does.
     pub fn may_rest(&self, index: usize) -> bool {
         let incoming = &self.incoming[index];
-        incoming.is_idle() && (self.shared.is_empty() || incoming.is_satisfied())
+        incoming.is_idle() && (self.shared.is_empty() || !self.shared.is_wanted(&incoming.receiving))
     }
 
     /// Whether batches are here, or on their way in answer to an announcement, that have not moved on.

@@ -106,11 +106,6 @@ impl Incoming {
         self.window.is_empty() && !self.owes_news() && !self.controls.must_send()
     }
 
-    /// Whether the peer holds as many large slots as it has use for.
-    pub fn is_satisfied(&self) -> bool {
-        self.receiving.large_outstanding() >= u32::from(self.receiving.wanted())
-    }
-
     /// Whether the front batch is here.
     pub fn front_is_here(&mut self) -> bool {
         matches!(self.window.front(), Some(Arrival::Here { .. }))

@@ -93,7 +93,7 @@ impl Inbound {
                 && !*listed
             {
                 *listed = true;
-                self.backlog[lane as usize % 2].lanes.push(lane);
+                self.backlog[(lane % LANES_PER_RANK) as usize].lanes.push(lane);
             }
         }
     }
@@ -211,7 +211,12 @@ impl<'h> Core<'h> {
         let mut position = 0;
         while let Some(&lane) = inbound.backlog[class as usize].lanes.get(position) {
             let (moved, empty) = self.drain_lane(inbound, sink, lane, at).map_err(|why| {
-                Error::bad_peer(self.topology.rank_at(self.topology.node(), lane / 2).0, why)
+                Error::bad_peer(
+                    self.topology
+                        .rank_at(self.topology.node(), lane / LANES_PER_RANK)
+                        .0,
+                    why,
+                )
             })?;
             worked |= moved;
             if empty {

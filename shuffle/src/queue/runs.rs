@@ -90,6 +90,8 @@ pub(crate) struct RunTable {
     most_slots: usize,
     /// Runs that gave way to another target since the table last grew.
     conflicts: usize,
+    /// Target whose push waits for another's run to leave.
+    refused: Option<u32>,
     /// Memory of all frames, made as it is needed.
     memory: Vec<u8>,
     short: Frames,
@@ -113,6 +115,7 @@ impl RunTable {
             slots: vec![EMPTY; slots],
             most_slots,
             conflicts: 0,
+            refused: None,
             memory: Vec::new(),
             short: Frames::new(short_bytes, most_slots),
             long: Frames::new(run_bytes, (table_bytes / run_bytes).clamp(1, most_slots)),
@@ -163,7 +166,11 @@ impl RunTable {
     #[cold]
     fn push_slow(&mut self, mut index: usize, target: u32, bytes: usize) -> Result<&mut [u8], usize> {
         if self.slots[index].room > 0 && self.slots[index].target != target {
-            self.conflicts += 1;
+            // Once per run that has to leave, however often the push is tried.
+            if self.refused != Some(target) {
+                self.refused = Some(target);
+                self.conflicts += 1;
+            }
             if self.conflicts <= self.slots.len() || self.slots.len() == self.most_slots {
                 return Err(index);
             }
@@ -174,7 +181,7 @@ impl RunTable {
             }
         }
         let slot = self.slots[index];
-        let bound = self.bytes();
+        let bound = self.short.bytes() + self.long.bytes();
         if slot.room == 0 {
             let used = RUN_HEADER_BYTES + bytes;
             let fits_short = used <= self.short.frame_bytes;
@@ -299,6 +306,7 @@ impl RunTable {
     /// The run in this slot has left.
     pub fn close(&mut self, index: usize) {
         let slot = std::mem::replace(&mut self.slots[index], EMPTY);
+        self.refused = None;
         let frames = if usize::from(slot.room) == self.short.frame_bytes {
             &mut self.short
         } else {

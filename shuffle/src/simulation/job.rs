@@ -98,9 +98,21 @@ impl SimulationOutbox<'_, '_> {
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         match self.item_bytes {
             0 => self.outbox.send(target, kind, bytes),
-            _ => self.outbox.push_item(target, bytes),
+            item_bytes => {
+                check_item(item_bytes, bytes)?;
+                self.outbox.push_item(target, bytes)
+            }
         }
     }
+}
+
+/// Refuses what is no item.
+fn check_item(item_bytes: usize, bytes: &[u8]) -> Result<(), Error> {
+    if bytes.len() == item_bytes {
+        return Ok(());
+    }
+    let why = format!("{} bytes sent as an item of {item_bytes}", bytes.len());
+    Err(Error::config("item_bytes", why))
 }
 
 /// One rank of the job.
@@ -134,13 +146,13 @@ const ROUNDS_PER_TURN: usize = 64;
 const COOKIE: u64 = 42;
 
 impl<'h> Simulation<'h> {
-    /// A job with the placement of `topology`, whoever it is seen from. `handler` is called for every message with the
+    /// A job with the placement of `topology`, whoever it is seen from: node after node. `handler` is called for every message with the
     /// rank that receives it; items have kind 0.
     ///
     /// Memory grows with what the job does; see the module's text.
     ///
     /// # Errors
-    /// Impossible options, and memory.
+    /// Impossible options, another placement, and memory.
     pub fn new(
         topology: &Topology,
         options: SimulationOptions,
@@ -171,6 +183,11 @@ impl<'h> Simulation<'h> {
         options: &SimulationOptions,
         sink: impl Fn(Rank) -> Sink<'h>,
     ) -> Result<Self, SimulationError> {
+        let in_order = (0..topology.nodes()).flat_map(|node| topology.ranks_of(NodeId(node)));
+        if in_order.zip(0..).any(|(rank, number)| rank.0 != number) {
+            let why = "the simulation takes node after node, each with consecutive ranks";
+            return Err(Error::config("topology", why).into());
+        }
         let mut seats = Vec::with_capacity(topology.size() as usize);
         let system = Endpoint::<'h>::system_options();
         for node in 0..topology.nodes() {
@@ -232,7 +249,10 @@ impl<'h> Simulation<'h> {
         let mut out = seat.core.out.borrow_mut();
         match self.item_bytes {
             0 => out.try_send(target, kind, bytes),
-            _ => out.try_push(target, bytes),
+            item_bytes => {
+                check_item(item_bytes, bytes)?;
+                out.try_push(target, bytes)
+            }
         }
     }
 
@@ -240,9 +260,13 @@ impl<'h> Simulation<'h> {
     /// somebody sends.
     ///
     /// # Errors
-    /// Whatever a rank's engine says, and breaches of the fabric's rules.
+    /// Whatever a rank's engine says, breaches of the fabric's rules, and [`SimulationError::Stuck`] when ranks only look
+    /// around in vain.
     pub fn step(&mut self) -> Result<bool, SimulationError> {
         let Some(rank) = self.next_rank() else {
+            if self.is_idle_for_good() {
+                return Err(self.stuck("rest", 1, &[]));
+            }
             return Ok(false);
         };
         self.turn(rank)?;
@@ -283,12 +307,7 @@ impl<'h> Simulation<'h> {
         self.fruitless = 0;
         while missing > 0 {
             let Some(rank) = self.next_rank() else {
-                let first = self.one_of(&left);
-                return Err(SimulationError::Stuck {
-                    what,
-                    ranks: missing,
-                    dump: self.dump(first),
-                });
+                return Err(self.stuck(what, missing, &left));
             };
             let index = rank as usize;
             loop {
@@ -308,6 +327,14 @@ impl<'h> Simulation<'h> {
     /// as it passes. Enough for all that engines do by the clock.
     fn is_idle_for_good(&self) -> bool {
         self.fabric.net().is_some() && self.fruitless >= 1_000_000 + 1000 * self.seats.len() as u64
+    }
+
+    fn stuck(&self, what: &'static str, ranks: usize, left: &[bool]) -> SimulationError {
+        SimulationError::Stuck {
+            what,
+            ranks,
+            dump: self.dump(self.one_of(left)),
+        }
     }
 
     /// One of the ranks of `left`, or one whose streams wait for something: it says more about what keeps the others.

@@ -285,10 +285,14 @@ impl Shared {
         self.free
     }
 
+    /// Whether a peer has use for more slots than it holds.
+    pub fn is_wanted(&self, peer: &Receiving) -> bool {
+        peer.large_outstanding() < self.per_peer.min(u32::from(peer.wanted))
+    }
+
     /// Grants one free slot to a peer that wants more than it holds; whether it did.
     pub fn grant(&mut self, peer: &mut Receiving) -> bool {
-        let wants = peer.large_outstanding() < self.per_peer.min(u32::from(peer.wanted));
-        if !wants || self.free == 0 {
+        if !self.is_wanted(peer) || self.free == 0 {
             return false;
         }
         peer.large_granted = peer.large_granted.wrapping_add(1);

@@ -5,7 +5,6 @@
 pub struct Fetches {
     slots: Vec<Option<Fetch>>,
     bytes: usize,
-    limit_bytes: usize,
 }
 
 /// One batch on its way.
@@ -20,20 +19,16 @@ pub struct Fetch {
 }
 
 impl Fetches {
-    /// At most `slots` fetches of together `limit_bytes`; a single one may always run.
-    pub fn new(slots: usize, limit_bytes: usize) -> Self {
+    /// At most `slots` fetches.
+    pub fn new(slots: usize) -> Self {
         Self {
             slots: vec![None; slots],
             bytes: 0,
-            limit_bytes,
         }
     }
 
-    /// Starts a fetch, or `None` while the limit does not allow it.
+    /// Starts a fetch, or `None` while all slots are taken.
     pub fn begin(&mut self, fetch: Fetch) -> Option<usize> {
-        if self.bytes > 0 && self.bytes + fetch.bytes > self.limit_bytes {
-            return None;
-        }
         let slot = self.slots.iter().position(Option::is_none)?;
         self.slots[slot] = Some(fetch);
         self.bytes += fetch.bytes;
@@ -58,17 +53,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ejection_limit_holds_and_one_fetch_always_runs() {
-        let mut fetches = Fetches::new(4, 100);
+    fn as_many_fetches_run_as_there_are_slots() {
+        let mut fetches = Fetches::new(4);
         let fetch = |bytes| Fetch {
             link: 0,
             sequence: 0,
             bytes,
         };
-        let big = fetches
-            .begin(fetch(1000))
-            .expect("a single fetch may be larger than the limit");
-        assert_eq!(fetches.begin(fetch(1)), None);
+        let big = fetches.begin(fetch(1000)).expect("all slots are free");
+        assert_eq!(fetches.bytes(), 1000);
         assert_eq!(fetches.end(big), Some(fetch(1000)));
         assert_eq!(fetches.end(big), None);
         let slots: Vec<_> = (0..5).map(|_| fetches.begin(fetch(20))).collect();

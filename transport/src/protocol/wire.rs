@@ -399,6 +399,12 @@ impl<'a> Run<'a> {
         ) {
             return Err(BadRun::Flags(header.flags));
         }
+        if header.flags == 0 && header.count == 0 {
+            return Err(BadRun::Records {
+                count: 0,
+                bytes: frame.len() - RUN_HEADER_BYTES,
+            });
+        }
         for rank in [header.target, header.source] {
             if rank >= job_size {
                 return Err(BadRun::Rank { rank, size: job_size });
@@ -577,7 +583,7 @@ mod tests {
         }
 
         #[test]
-        fn byte_run_round_trip(records in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..20)) {
+        fn byte_run_round_trip(records in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40)), 1..20)) {
             let mut frame = vec![0u8; RUN_HEADER_BYTES];
             for (kind, payload) in &records {
                 let header = RecordHeader { kind: (*kind).into(), length: U32::new(payload.len() as u32) };

@@ -96,6 +96,9 @@ impl Link for SimLink {
 
     fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> Result<(), PostError> {
         let mut state = self.net.state.borrow_mut();
+        if state.refuses() {
+            return Err(PostError::WouldBlock(buffer));
+        }
         state.post(self.id, tag, buffer.into_promise(), 1, token);
         Ok(())
     }

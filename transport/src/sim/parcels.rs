@@ -145,6 +145,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seed::properties())]
+
         /// Two lists through one table, against two queues.
         #[test]
         fn lists_are_queues(steps in proptest::collection::vec((0usize..2, 0u8..4), 0..200)) {

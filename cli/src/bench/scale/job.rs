@@ -215,7 +215,7 @@ impl WarmJob {
         // All ranks are awake at first, and find nothing to do.
         job.settle().map_err(failed)?;
         let build = clock.stop();
-        send(&mut job, &ledger, work)?;
+        send(&mut job, &ledger, work, 0)?;
         job.settle().map_err(failed)?;
         Ok(Self {
             job,
@@ -232,7 +232,7 @@ impl WarmJob {
         let job = &mut self.job;
         let (warm, rounds_before) = (Counts::of(job), job.rounds());
         let clock = Clock::start();
-        let (messages, crossing) = send(job, &self.ledger, self.work)?;
+        let (messages, crossing) = send(job, &self.ledger, self.work, 1)?;
         job.settle().map_err(failed)?;
         let (traffic, rounds) = (clock.stop(), job.rounds() - rounds_before);
         let clock = Clock::start();
@@ -286,13 +286,20 @@ fn simulation(
     .map_err(failed)
 }
 
-/// Sends everything; returns how many messages, and how many of them between nodes.
-fn send(job: &mut Simulation<'_>, ledger: &RefCell<Ledger>, work: Work) -> Result<(u64, u64), Error> {
+/// Sends everything, other items in each round; returns how many messages, and how many of them between nodes.
+fn send(
+    job: &mut Simulation<'_>,
+    ledger: &RefCell<Ledger>,
+    work: Work,
+    round: u32,
+) -> Result<(u64, u64), Error> {
     let topology = job.topology().clone();
     let ranks = topology.size();
     let mut crossing = 0;
     let mut one = |source: Rank, number: u32, target: Rank| {
-        let item = ledger.borrow().next(source, target, number);
+        let item = ledger
+            .borrow()
+            .next(source, target, number.wrapping_add(round << 15));
         loop {
             match job.try_send(source, target, 0, &item.to_le_bytes()) {
                 Ok(()) => break,

@@ -77,7 +77,7 @@ pub(super) fn stream_options() -> StreamOptions {
 ///
 /// # Errors
 /// [`Error::Shape`] for what cannot be simulated, and a message that came wrong, twice or not at all.
-pub fn run(args: &BenchArgs) -> Result<(), Error> {
+pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     refuse_others(args)?;
     let ranks = args.ranks.unwrap_or(RANKS);
     let per_node = match (args.scale.per_node, args.nodes) {
@@ -108,7 +108,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         Pattern::Random => Work::Each(messages),
         Pattern::AllToAll => Work::Pairs(messages),
     };
-    let route = args.route.unwrap_or_default();
+    let route = args.route.unwrap_or(route);
     let large = WarmJob::build(&topology, route, work, seed)?.measure()?;
     let small = compared(per_node, route, &large, seed)?;
     report::print(args, &large, small.as_ref());

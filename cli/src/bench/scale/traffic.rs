@@ -65,7 +65,7 @@ impl Ledger {
     pub fn sent(&mut self, source: Rank, target: Rank, item: u64) {
         let pair = self.pair(source, target);
         if let Some((sent, _)) = &mut self.next {
-            sent[pair] += 1;
+            sent[pair] = sent[pair].wrapping_add(1);
         }
         let (count, sum) = &mut self.expected[target.0 as usize];
         *count += 1;
