@@ -593,7 +593,7 @@ mod tests {
     fn goals_and_benchmarks_choose_contests() {
         let folder = tempfile::tempdir().expect("a folder");
         let all = contests(&setting(false, folder.path()));
-        let of = |wanted| {
+        let of = |wanted: &str| {
             only(all.clone(), &[wanted.to_owned()])
                 .into_iter()
                 .map(|c| c.work.text())

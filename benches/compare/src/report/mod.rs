@@ -185,7 +185,7 @@ mod tests {
 
     fn written() -> (String, String) {
         let results = crate::results::tests::sample();
-        let judgements = crate::goals::judge(&results, None);
+        let judgements = crate::goals::judge(&results, &[]);
         let report = Report {
             facts: &facts(),
             judgements: &judgements,
