@@ -12,7 +12,7 @@ use trihop_transport::protocol::wire::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::incoming::{Arrival, Incoming};
-use super::outbound::Queues;
+use super::queues::Queues;
 use super::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
@@ -50,7 +50,7 @@ pub(crate) struct Links {
     unposted: Vec<Unposted>,
     turn: usize,
     strangers_told: bool,
-    /// Bytes of all receive buffers.
+    /// Bytes of all receive buffers, and of the windows in which batches wait for their turn.
     pub pool_bytes: usize,
     /// Receives that this stream has posted at most.
     pub posted: usize,
@@ -133,7 +133,7 @@ impl Links {
             0 => None,
             slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
         };
-        // What waits for its turn is kept by number, one place per batch in flight.
+        // A window has a place per batch in flight.
         let windows = links * maxrpc as usize * size_of::<Option<Arrival>>();
         let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
         Ok(Self {

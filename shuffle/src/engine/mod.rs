@@ -2,7 +2,9 @@
 
 pub(crate) mod inbound;
 pub(crate) mod incoming;
+pub(crate) mod long;
 pub(crate) mod outbound;
+pub(crate) mod queues;
 pub(crate) mod tags;
 
 use std::cell::{Cell, RefCell};

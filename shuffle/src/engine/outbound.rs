@@ -1,128 +1,21 @@
-//! What a rank sends: open runs, lanes to local ranks, batches to remote representatives, and the spill of handlers.
+//! What a rank sends: open runs, long records, and the spill of handlers, before the queues.
 
 use trihop_transport::protocol::wire::{
-    BATCH_HEADER_BYTES, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
-    RecordHeader, RunHeader, align8, run_flags,
+    BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8,
 };
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
+use super::long::LongRecords;
+use super::queues::Queues;
 use crate::config::StreamOptions;
-use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::lane::LaneQueue;
-use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
-use crate::queue::remotes::Remotes;
 use crate::queue::runs::{RunTable, Stop};
-use crate::queue::spare::Spare;
 use crate::queue::spill::Spill;
-use crate::route::{Chosen, Hop, Place, Route};
-
-/// The queues of all three classes.
-pub(crate) struct Queues {
-    pub route: Chosen,
-    /// Origin lanes; the own one carries messages to oneself.
-    pub origin: Lanes,
-    pub relay: Lanes,
-    /// Remote queues of this rank's links.
-    pub remotes: Remotes,
-    /// Ranks of the job.
-    pub size: u32,
-}
-
-impl Queues {
-    /// Adds a frame to the queue of its next hop. `None` when no route leads there from this place.
-    pub fn push(
-        &mut self,
-        at: Place,
-        target: Rank,
-        frame: &[u8],
-        flags: u16,
-        feeder: Feeder,
-    ) -> Option<bool> {
-        self.push_with(at, target, frame.len(), flags, feeder, |space| {
-            space.copy_from_slice(frame)
-        })
-    }
-
-    /// Adds a frame that `write` fills in place.
-    pub fn push_with(
-        &mut self,
-        at: Place,
-        target: Rank,
-        bytes: usize,
-        flags: u16,
-        feeder: Feeder,
-        write: impl FnOnce(&mut [u8]),
-    ) -> Option<bool> {
-        match self.route.next_hop(at, target)? {
-            Hop::Deliver => None,
-            Hop::Local(local) => {
-                let lanes = if at == Place::TargetRep {
-                    &mut self.relay
-                } else {
-                    &mut self.origin
-                };
-                // A damaged inbox takes nothing; `failure` says so.
-                let lane = lanes.to(local);
-                Some(lane.is_some_and(|lane| lane.push_with(bytes, flags, feeder, write)))
-            }
-            Hop::Fabric(link) => {
-                let route = &self.route;
-                let index = self.remotes.open(link, || route.peer(link));
-                self.remotes.wake(index);
-                let needs = self.remotes[index].needs_buffer(bytes);
-                let pool = if needs {
-                    self.remotes.pool_for(index).cloned()
-                } else {
-                    None
-                };
-                Some(self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write))
-            }
-        }
-    }
-
-    /// Number of the remote queue to `rank`, opened if need be; `None` where no link leads there.
-    pub fn open_to(&mut self, rank: u32) -> Option<usize> {
-        if rank >= self.size {
-            return None;
-        }
-        let link = self.route.link_to(Rank(rank))?;
-        Some(self.remotes.open(link, || Rank(rank)))
-    }
-
-    /// Local rank whose inbox is damaged, and how.
-    pub fn failure(&self) -> Option<(u32, String)> {
-        self.origin.failure().or_else(|| self.relay.failure())
-    }
-
-    /// All lanes that are open.
-    pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
-        self.origin.iter_mut().chain(self.relay.iter_mut())
-    }
-}
-
-/// A record that is longer than a frame and has not left completely.
-struct Large {
-    target: Rank,
-    total: usize,
-    /// What had not left when the record was taken; the first `moved` bytes of it have since.
-    rest: Vec<u8>,
-    moved: usize,
-}
-
-impl Large {
-    fn left(&self) -> &[u8] {
-        &self.rest[self.moved..]
-    }
-
-    /// Bytes of the whole record that have left.
-    fn done(&self) -> usize {
-        self.total - self.left().len()
-    }
-}
+use crate::route::Place;
 
 /// Everything that a rank has to send on one stream.
 pub(crate) struct Outbound {
@@ -131,9 +24,7 @@ pub(crate) struct Outbound {
     /// Longest record that is gathered in runs: of which two at least fit one.
     gathered_bytes: usize,
     pub spill: Spill,
-    large: Option<Large>,
-    /// For the rest of the next long record.
-    spare: Spare<u8>,
+    long: LongRecords,
     scratch: Vec<u8>,
     rank: u32,
     size: u32,
@@ -169,8 +60,7 @@ impl Outbound {
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
             gathered_bytes: (run_bytes - RUN_HEADER_BYTES) / 2,
             spill: Spill::new(options.spill_bytes),
-            large: None,
-            spare: Spare::new(SPARE_BYTES),
+            long: LongRecords::new(rank, frame_bytes),
             scratch: Vec::new(),
             rank,
             size,
@@ -395,8 +285,8 @@ impl Outbound {
             self.make_way(target)?;
             if RUN_HEADER_BYTES + bytes <= self.frame_bytes {
                 self.push_alone(target, bytes, |space| write_record(space, kind, payload))?;
-            } else {
-                self.accept_in_fragments(target, kind, payload)?;
+            } else if !self.long.send(&mut self.queues, target, kind, payload) {
+                return self.refused();
             }
         }
         self.note_sent(payload.len());
@@ -405,7 +295,7 @@ impl Outbound {
 
     /// Space in the open run of `target`; a run that is in the way leaves first.
     fn space_in_run(&mut self, target: Rank, bytes: usize) -> Result<&mut [u8]> {
-        if self.large.is_some() && !self.continue_large() {
+        if !self.long.go_on(&mut self.queues) {
             return self.refused();
         }
         // `last_pushed`, since the borrow checker does not see that a refused push holds nothing.
@@ -424,7 +314,7 @@ impl Outbound {
 
     /// Lets leave what must leave before a record for `target` that is not gathered.
     fn make_way(&mut self, target: Rank) -> Result<()> {
-        if self.large.is_some() && !self.continue_large() {
+        if !self.long.go_on(&mut self.queues) {
             return self.refused();
         }
         match self.runs.open_run_of(target.0) {
@@ -458,98 +348,9 @@ impl Outbound {
         }
     }
 
-    /// A record that is longer than a frame.
-    fn accept_in_fragments(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
-        let done = self.push_fragments(target, kind, payload.len(), 0, payload);
-        if done == 0 {
-            return self.refused();
-        }
-        if done < payload.len() {
-            let mut rest = self.spare.take(payload.len() - done);
-            rest.extend_from_slice(&payload[done..]);
-            self.large = Some(Large {
-                target,
-                total: payload.len(),
-                rest,
-                moved: 0,
-            });
-        }
-        Ok(())
-    }
-
-    /// Sends as many fragments as fit; `data` is the record from byte `done` on. Returns the bytes that left.
-    fn push_fragments(&mut self, target: Rank, kind: u32, total: usize, done: usize, data: &[u8]) -> usize {
-        let mut left = data;
-        while !left.is_empty() {
-            let first = done == 0 && left.len() == data.len();
-            let head = if first { FRAGMENT_HEADER_BYTES } else { 0 };
-            let piece = left.len().min(self.frame_bytes - RUN_HEADER_BYTES - head);
-            // Every fragment but the last fills its frame, so that only the last one is padded.
-            let last = piece == left.len();
-            let flags = if first {
-                run_flags::FIRST
-            } else if last {
-                run_flags::LAST
-            } else {
-                run_flags::MORE
-            };
-            // A record needs two fragments at least: its frame did not fit one.
-            let piece = if first && last { (piece / 2) & !7 } else { piece };
-            let frame_bytes = RUN_HEADER_BYTES + head + align8(piece);
-            let header = RunHeader {
-                target: target.0,
-                source: self.rank,
-                count: u16::from(last && !first),
-                flags,
-            };
-            let write = |space: &mut [u8]| {
-                header.write(frame_bytes, space);
-                let mut at = RUN_HEADER_BYTES;
-                if first {
-                    let fragment = FragmentHeader {
-                        total: (total as u64).into(),
-                        kind: kind.into(),
-                        reserved: 0.into(),
-                    };
-                    space[at..at + head].copy_from_slice(fragment.as_bytes());
-                    at += head;
-                }
-                space[at..at + piece].copy_from_slice(&left[..piece]);
-                space[at + piece..].fill(0);
-            };
-            let pushed = self.queues.push_with(
-                Place::Source,
-                target,
-                frame_bytes,
-                flags,
-                Feeder::APPLICATION,
-                write,
-            );
-            if pushed != Some(true) {
-                break;
-            }
-            left = &left[piece..];
-        }
-        data.len() - left.len()
-    }
-
-    /// Goes on with a long record; true when none is left.
-    fn continue_large(&mut self) -> bool {
-        let Some(mut large) = self.large.take() else {
-            return true;
-        };
-        large.moved += self.push_fragments(large.target, 0, large.total, large.done(), large.left());
-        if large.left().is_empty() {
-            self.spare.give_back(large.rest);
-            return true;
-        }
-        self.large = Some(large);
-        false
-    }
-
     /// Moves an open run into the queue of its next hop; false when that has no room.
     fn emit(&mut self, slot: usize) -> bool {
-        if self.large.is_some() && !self.continue_large() {
+        if !self.long.go_on(&mut self.queues) {
             return false;
         }
         let (target, frame) = self.runs.frame(slot, self.rank);
@@ -607,9 +408,10 @@ impl Outbound {
     /// Moves what was refused earlier: a long record, the spill. True when something moved.
     pub fn retry(&mut self) -> bool {
         let mut moved = false;
-        if let Some(done) = self.large.as_ref().map(Large::done) {
-            let finished = self.continue_large();
-            moved |= finished || self.large.as_ref().is_some_and(|l| l.done() > done);
+        let left = self.long.left_bytes();
+        if left > 0 {
+            self.long.go_on(&mut self.queues);
+            moved |= self.long.left_bytes() < left;
         }
         while let Some((target, kind, payload)) = self.spill.front() {
             // The record is copied out of the spill while it is still counted there: the bound holds throughout.
@@ -642,7 +444,7 @@ impl Outbound {
         if self.runs.open_runs() == 0 {
             self.runs_since_ns = 0;
         }
-        self.runs.open_runs() == 0 && self.large.is_none()
+        self.runs.open_runs() == 0 && self.long.is_empty()
     }
 
     /// Moves on what has waited long enough: at once while the application only polls, by age while it sends.
@@ -676,7 +478,7 @@ impl Outbound {
     /// Whether anything is still private: open runs, a long record, spilled records, open batches.
     pub fn has_partial(&self) -> bool {
         self.runs.open_runs() > 0
-            || self.large.is_some()
+            || !self.long.is_empty()
             || !self.spill.is_empty()
             || self.queues.remotes.iter_busy().any(RemoteQueue::has_open)
     }
@@ -688,7 +490,7 @@ impl Outbound {
 
     /// Bytes of the long record that waits, if one does.
     pub fn large_bytes(&self) -> usize {
-        self.large.as_ref().map_or(0, |l| l.left().len())
+        self.long.left_bytes()
     }
 }
 

@@ -96,7 +96,6 @@ pub(crate) struct RunTable {
     memory: Vec<u8>,
     short: Frames,
     long: Frames,
-    mask: u32,
     open: Vec<u16>,
     /// Place in `open` from which to look for a long run that can make room.
     hand: usize,
@@ -119,10 +118,15 @@ impl RunTable {
             memory: Vec::new(),
             short: Frames::new(short_bytes, most_slots),
             long: Frames::new(run_bytes, (table_bytes / run_bytes).clamp(1, most_slots)),
-            mask: slots as u32 - 1,
             open: Vec::new(),
             hand: 0,
         }
+    }
+
+    /// The slot that `target` maps to; there is a power of two of them.
+    #[inline(always)] // part of every push
+    fn index_of(&self, target: u32) -> usize {
+        target as usize & (self.slots.len() - 1)
     }
 
     /// Payload bytes that a run can hold.
@@ -141,7 +145,7 @@ impl RunTable {
     /// A slot whose run must leave first; there may be one more after it.
     #[inline(always)] // as its only hot caller
     pub fn push(&mut self, target: u32, bytes: usize) -> Result<&mut [u8], usize> {
-        let index = (target & self.mask) as usize;
+        let index = self.index_of(target);
         let slot = &mut self.slots[index];
         let used = usize::from(slot.used);
         if slot.target != target || used + bytes > usize::from(slot.room) || slot.count == u16::MAX {
@@ -175,7 +179,7 @@ impl RunTable {
                 return Err(index);
             }
             self.double();
-            index = (target & self.mask) as usize;
+            index = self.index_of(target);
             if self.slots[index].room > 0 && self.slots[index].target != target {
                 return Err(index);
             }
@@ -244,33 +248,32 @@ impl RunTable {
     /// Twice as many slots. Targets that shared one may part, none that did not come together.
     fn double(&mut self) {
         let slots = 2 * self.slots.len();
-        self.mask = slots as u32 - 1;
         self.conflicts = 0;
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; slots]);
         for open in &mut self.open {
             let slot = old[usize::from(*open)];
-            *open = (slot.target & self.mask) as u16;
+            *open = (slot.target as usize & (slots - 1)) as u16;
             self.slots[usize::from(*open)] = slot;
         }
     }
 
     /// The space that the last successful `push` for `target` gave, of the same `bytes`.
     pub fn last_pushed(&mut self, target: u32, bytes: usize) -> &mut [u8] {
-        let slot = self.slots[(target & self.mask) as usize];
+        let slot = self.slots[self.index_of(target)];
         let end = slot.start as usize + usize::from(slot.used);
         &mut self.memory[end - bytes..end]
     }
 
     /// As [`RunTable::last_pushed`], to read.
     pub fn last_pushed_ref(&self, target: u32, bytes: usize) -> &[u8] {
-        let slot = self.slots[(target & self.mask) as usize];
+        let slot = self.slots[self.index_of(target)];
         let end = slot.start as usize + usize::from(slot.used);
         &self.memory[end - bytes..end]
     }
 
     /// Takes back the last record of `bytes` in the open run of `target`.
     pub fn retract(&mut self, target: u32, bytes: usize) {
-        let index = (target & self.mask) as usize;
+        let index = self.index_of(target);
         let slot = &mut self.slots[index];
         slot.used -= bytes as u16;
         slot.count -= 1;
@@ -281,7 +284,7 @@ impl RunTable {
 
     /// The slot in which a run for `target` is open, if one is.
     pub fn open_run_of(&self, target: u32) -> Option<usize> {
-        let index = (target & self.mask) as usize;
+        let index = self.index_of(target);
         let slot = &self.slots[index];
         (slot.target == target && slot.used > 0).then_some(index)
     }
@@ -349,6 +352,8 @@ fn gather<T: IntoBytes + Immutable>(
     most: usize,
     items: &mut impl Iterator<Item = (Rank, T)>,
 ) -> (u64, Stop<T>) {
+    // An empty slot has room for nothing, which an item of no bytes would fit.
+    const { assert!(size_of::<T>() > 0, "an item has bytes") };
     let bytes = size_of::<T>();
     for taken in 0..most as u64 {
         let Some((target, item)) = items.next() else {

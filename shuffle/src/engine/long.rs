@@ -1,0 +1,161 @@
+//! Records that are longer than a frame: cut into fragments that travel as runs of their own, one record at a time.
+
+use trihop_transport::protocol::wire::{
+    FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, RunHeader, align8, run_flags,
+};
+use trihop_transport::topology::Rank;
+use zerocopy::IntoBytes;
+
+use super::queues::Queues;
+use crate::deliver::SPARE_BYTES;
+use crate::queue::Feeder;
+use crate::queue::spare::Spare;
+use crate::route::Place;
+
+/// A record that has not left completely.
+struct Large {
+    target: Rank,
+    total: usize,
+    /// What had not left when the record was taken; the first `moved` bytes of it have since.
+    rest: Vec<u8>,
+    moved: usize,
+}
+
+impl Large {
+    fn left(&self) -> &[u8] {
+        &self.rest[self.moved..]
+    }
+
+    /// Bytes of the whole record that have left.
+    fn done(&self) -> usize {
+        self.total - self.left().len()
+    }
+}
+
+/// The long record that is being sent, if one is.
+pub(crate) struct LongRecords {
+    pending: Option<Large>,
+    /// For the rest of the next one.
+    spare: Spare<u8>,
+    /// This rank.
+    source: u32,
+    frame_bytes: usize,
+}
+
+impl LongRecords {
+    /// None yet; `source` sends them in frames of at most `frame_bytes`.
+    pub fn new(source: u32, frame_bytes: usize) -> Self {
+        Self {
+            pending: None,
+            spare: Spare::new(SPARE_BYTES),
+            source,
+            frame_bytes,
+        }
+    }
+
+    /// Whether none is left.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// Bytes that have not left.
+    pub fn left_bytes(&self) -> usize {
+        self.pending.as_ref().map_or(0, |large| large.left().len())
+    }
+
+    /// Takes a record while none is left; false when not even its beginning has room.
+    pub fn send(&mut self, queues: &mut Queues, target: Rank, kind: u32, payload: &[u8]) -> bool {
+        debug_assert!(self.is_empty(), "one record at a time");
+        let done = self.push(queues, target, kind, payload.len(), 0, payload);
+        if done > 0 && done < payload.len() {
+            let mut rest = self.spare.take(payload.len() - done);
+            rest.extend_from_slice(&payload[done..]);
+            self.pending = Some(Large {
+                target,
+                total: payload.len(),
+                rest,
+                moved: 0,
+            });
+        }
+        done > 0
+    }
+
+    /// Goes on with the record; true when none is left.
+    pub fn go_on(&mut self, queues: &mut Queues) -> bool {
+        let Some(mut large) = self.pending.take() else {
+            return true;
+        };
+        large.moved += self.push(queues, large.target, 0, large.total, large.done(), large.left());
+        if large.left().is_empty() {
+            self.spare.give_back(large.rest);
+            return true;
+        }
+        self.pending = Some(large);
+        false
+    }
+
+    /// Sends as many fragments as fit; `data` is the record from byte `done` on. Returns the bytes that left.
+    fn push(
+        &self,
+        queues: &mut Queues,
+        target: Rank,
+        kind: u32,
+        total: usize,
+        done: usize,
+        data: &[u8],
+    ) -> usize {
+        let mut left = data;
+        while !left.is_empty() {
+            let first = done == 0 && left.len() == data.len();
+            let head = if first { FRAGMENT_HEADER_BYTES } else { 0 };
+            let piece = left.len().min(self.frame_bytes - RUN_HEADER_BYTES - head);
+            // Every fragment but the last fills its frame, so that only the last one is padded.
+            let last = piece == left.len();
+            let flags = if first {
+                run_flags::FIRST
+            } else if last {
+                run_flags::LAST
+            } else {
+                run_flags::MORE
+            };
+            // A record needs two fragments at least: its frame did not fit one.
+            let piece = if first && last { (piece / 2) & !7 } else { piece };
+            let frame_bytes = RUN_HEADER_BYTES + head + align8(piece);
+            let header = RunHeader {
+                target: target.0,
+                source: self.source,
+                count: u16::from(last && !first),
+                flags,
+            };
+            let write = |space: &mut [u8]| {
+                header.write(frame_bytes, space);
+                let mut at = RUN_HEADER_BYTES;
+                if first {
+                    let fragment = FragmentHeader {
+                        total: (total as u64).into(),
+                        kind: kind.into(),
+                        reserved: 0.into(),
+                    };
+                    space[at..at + head].copy_from_slice(fragment.as_bytes());
+                    at += head;
+                }
+                space[at..at + piece].copy_from_slice(&left[..piece]);
+                space[at + piece..].fill(0);
+            };
+            let pushed = queues.push_with(
+                Place::Source,
+                target,
+                frame_bytes,
+                flags,
+                Feeder::APPLICATION,
+                write,
+            );
+            if pushed != Some(true) {
+                break;
+            }
+            left = &left[piece..];
+        }
+        data.len() - left.len()
+    }
+}

@@ -1,0 +1,93 @@
+//! The output queues of all three classes, and which of them a run goes into.
+
+use trihop_transport::topology::Rank;
+
+use crate::queue::Feeder;
+use crate::queue::lane::LaneQueue;
+use crate::queue::lanes::Lanes;
+use crate::queue::remotes::Remotes;
+use crate::route::{Chosen, Hop, Place, Route};
+
+/// The queues of all three classes.
+pub(crate) struct Queues {
+    pub route: Chosen,
+    /// Origin lanes; the own one carries messages to oneself.
+    pub origin: Lanes,
+    pub relay: Lanes,
+    /// Remote queues of this rank's links.
+    pub remotes: Remotes,
+    /// Ranks of the job.
+    pub size: u32,
+}
+
+impl Queues {
+    /// Adds a frame to the queue of its next hop. `None` when no route leads there from this place.
+    pub fn push(
+        &mut self,
+        at: Place,
+        target: Rank,
+        frame: &[u8],
+        flags: u16,
+        feeder: Feeder,
+    ) -> Option<bool> {
+        self.push_with(at, target, frame.len(), flags, feeder, |space| {
+            space.copy_from_slice(frame)
+        })
+    }
+
+    /// Adds a frame that `write` fills in place.
+    pub fn push_with(
+        &mut self,
+        at: Place,
+        target: Rank,
+        bytes: usize,
+        flags: u16,
+        feeder: Feeder,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<bool> {
+        match self.route.next_hop(at, target)? {
+            Hop::Deliver => None,
+            Hop::Local(local) => {
+                let lanes = if at == Place::TargetRep {
+                    &mut self.relay
+                } else {
+                    &mut self.origin
+                };
+                // A damaged inbox takes nothing; `failure` says so.
+                let lane = lanes.to(local);
+                Some(lane.is_some_and(|lane| lane.push_with(bytes, flags, feeder, write)))
+            }
+            Hop::Fabric(link) => {
+                let route = &self.route;
+                let index = self.remotes.open(link, || route.peer(link));
+                self.remotes.wake(index);
+                let needs = self.remotes[index].needs_buffer(bytes);
+                let pool = if needs {
+                    self.remotes.pool_for(index).cloned()
+                } else {
+                    None
+                };
+                Some(self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write))
+            }
+        }
+    }
+
+    /// Number of the remote queue to `rank`, opened if need be; `None` where no link leads there.
+    pub fn open_to(&mut self, rank: u32) -> Option<usize> {
+        if rank >= self.size {
+            return None;
+        }
+        let link = self.route.link_to(Rank(rank))?;
+        Some(self.remotes.open(link, || Rank(rank)))
+    }
+
+    /// Local rank whose inbox is damaged, and how.
+    pub fn failure(&self) -> Option<(u32, String)> {
+        self.origin.failure().or_else(|| self.relay.failure())
+    }
+
+    /// All lanes that are open.
+    pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
+        self.origin.iter_mut().chain(self.relay.iter_mut())
+    }
+}
