@@ -91,8 +91,8 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
         if let Fabric::Simulated(net) = &world.job.fabric {
             net.tick();
         }
-        world.job.seats[0].endpoint.progress(tick * TICK_NS).unwrap();
-        world.job.seats[1].endpoint.progress(tick * TICK_NS).err()
+        world.job.members[0].endpoint.progress(tick * TICK_NS).unwrap();
+        world.job.members[1].endpoint.progress(tick * TICK_NS).err()
     });
     let text = refused.expect("the run is refused").to_string();
     assert!(text.contains("rank 0") && text.contains("20000"), "{text}");

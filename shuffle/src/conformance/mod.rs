@@ -145,7 +145,7 @@ fn a_peer_that_owes_nothing_is_not_silent() {
         false,
         true,
     );
-    let (core, endpoint) = (world.core(0), &world.job.seats[0].endpoint);
+    let (core, endpoint) = (world.core(0), &world.job.members[0].endpoint);
     for seconds in 1..=200 {
         endpoint.progress(second * seconds).unwrap();
     }

@@ -13,7 +13,7 @@ use crate::engine::Core;
 use crate::error::Error;
 use crate::route::RouteName;
 use crate::shuffle::each_message;
-use crate::simulation::{Fabric, Schedule, Seat, Simulation, SimulationError, SimulationOptions};
+use crate::simulation::{Fabric, Member, Schedule, Simulation, SimulationError, SimulationOptions};
 
 /// Turns after which a job counts as stuck. Far above what any of these jobs needs.
 const TOO_LONG: u64 = 2_000_000;
@@ -127,7 +127,7 @@ impl World {
 
     /// A rank's stream.
     pub fn core(&self, rank: u32) -> &Core<'static> {
-        &self.job.seats[rank as usize].core
+        &self.job.members[rank as usize].core
     }
 
     /// A random number of this schedule.
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// Steps until `done` says so for every rank.
-    pub fn until(&mut self, what: &'static str, done: impl FnMut(u32, &Seat<'static>) -> bool) {
+    pub fn until(&mut self, what: &'static str, done: impl FnMut(u32, &Member<'static>) -> bool) {
         let ended = self.job.until(what, done);
         self.explain(ended);
     }
@@ -174,14 +174,14 @@ impl World {
 
     /// Lets the last control messages arrive, as ranks of a real job do before they close their links.
     pub fn settle(&mut self) {
-        let enough = 100 * self.job.seats.len();
+        let enough = 100 * self.job.members.len();
         let mut quiet = 0;
         for _ in 0..TOO_LONG {
             let stepped = self.job.step();
             if !self.explain(stepped) {
                 return;
             }
-            let mut cores = self.job.seats.iter().map(|s| &s.core);
+            let mut cores = self.job.members.iter().map(|s| &s.core);
             let waits = cores.any(|core| !core.is_quiet() || core.waits_for_time());
             quiet = if waits { 0 } else { quiet + 1 };
             if quiet > enough {

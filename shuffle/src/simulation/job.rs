@@ -10,7 +10,7 @@ use trihop_transport::sim::{Net, SimOptions};
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 use super::awake::{Awake, Schedule};
-use super::machine::Fabric;
+use super::fabric::Fabric;
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message, Outbox, Sink};
 use crate::dump::Bound;
@@ -116,7 +116,7 @@ fn check_item(item_bytes: usize, bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// One rank of the job.
-pub(crate) struct Seat<'h> {
+pub(crate) struct Member<'h> {
     pub endpoint: Endpoint<'h>,
     pub core: Rc<Core<'h>>,
     doorbell: Doorbell,
@@ -127,7 +127,7 @@ pub(crate) struct Seat<'h> {
 /// A whole job in this thread. It and its ranks are gone when it is dropped.
 pub struct Simulation<'h> {
     pub(crate) fabric: Fabric,
-    pub(crate) seats: Vec<Seat<'h>>,
+    pub(crate) members: Vec<Member<'h>>,
     topology: Topology,
     schedule: Schedule,
     item_bytes: usize,
@@ -188,7 +188,7 @@ impl<'h> Simulation<'h> {
             let why = "the simulation takes node after node, each with consecutive ranks";
             return Err(Error::config("topology", why).into());
         }
-        let mut seats = Vec::with_capacity(topology.size() as usize);
+        let mut members = Vec::with_capacity(topology.size() as usize);
         let system = Endpoint::<'h>::system_options();
         for node in 0..topology.nodes() {
             let node = NodeId(node);
@@ -209,7 +209,7 @@ impl<'h> Simulation<'h> {
                 sink(endpoint.topology.rank())
             })?;
             let node = endpoints.into_iter().zip(cores).zip(doorbells);
-            seats.extend(node.map(|((endpoint, core), doorbell)| Seat {
+            members.extend(node.map(|((endpoint, core), doorbell)| Member {
                 endpoint,
                 core,
                 doorbell,
@@ -221,7 +221,7 @@ impl<'h> Simulation<'h> {
         Ok(Self {
             fabric,
             awake: Awake::new(topology.size()),
-            seats,
+            members,
             topology: topology.clone(),
             schedule: options.schedule,
             item_bytes: options.item_bytes,
@@ -238,7 +238,7 @@ impl<'h> Simulation<'h> {
     /// [`Error::WouldBlock`], with nothing taken: let ranks take turns ([`Simulation::step`]), then try again. A bad rank
     /// or length.
     pub fn try_send(&mut self, source: Rank, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
-        let Some(seat) = self.seats.get(source.0 as usize) else {
+        let Some(member) = self.members.get(source.0 as usize) else {
             return Err(Error::Rank {
                 rank: source.0,
                 size: self.topology.size(),
@@ -246,7 +246,7 @@ impl<'h> Simulation<'h> {
         };
         self.awake.wake(source.0);
         self.fruitless = 0;
-        let mut out = seat.core.out.borrow_mut();
+        let mut out = member.core.out.borrow_mut();
         match self.item_bytes {
             0 => out.try_send(target, kind, bytes),
             item_bytes => {
@@ -288,9 +288,9 @@ impl<'h> Simulation<'h> {
     /// # Errors
     /// As [`Simulation::step`], and [`SimulationError::Stuck`].
     pub fn fence(&mut self) -> Result<u32, SimulationError> {
-        let mut fences: Vec<Fence> = self.seats.iter().map(|_| Fence::default()).collect();
-        self.until("fence", |rank, seat| {
-            fences[rank as usize].poll(&seat.core, &mut seat.endpoint.collectives.borrow_mut())
+        let mut fences: Vec<Fence> = self.members.iter().map(|_| Fence::default()).collect();
+        self.until("fence", |rank, member| {
+            fences[rank as usize].poll(&member.core, &mut member.endpoint.collectives.borrow_mut())
         })?;
         Ok(fences[0].rounds)
     }
@@ -299,9 +299,9 @@ impl<'h> Simulation<'h> {
     pub(crate) fn until(
         &mut self,
         what: &'static str,
-        mut done: impl FnMut(u32, &Seat<'h>) -> bool,
+        mut done: impl FnMut(u32, &Member<'h>) -> bool,
     ) -> Result<(), SimulationError> {
-        let mut left = vec![true; self.seats.len()];
+        let mut left = vec![true; self.members.len()];
         let mut missing = left.len();
         (0..self.topology.size()).for_each(|rank| self.awake.wake(rank));
         self.fruitless = 0;
@@ -311,7 +311,7 @@ impl<'h> Simulation<'h> {
             };
             let index = rank as usize;
             loop {
-                if left[index] && done(rank, &self.seats[index]) {
+                if left[index] && done(rank, &self.members[index]) {
                     left[index] = false;
                     missing -= 1;
                 }
@@ -326,7 +326,7 @@ impl<'h> Simulation<'h> {
     /// Whether nothing has moved for so long that nothing ever will: ranks that wait for time look around in vain as long
     /// as it passes. Enough for all that engines do by the clock.
     fn is_idle_for_good(&self) -> bool {
-        self.fabric.net().is_some() && self.fruitless >= 1_000_000 + 1000 * self.seats.len() as u64
+        self.fabric.net().is_some() && self.fruitless >= 1_000_000 + 1000 * self.members.len() as u64
     }
 
     fn stuck(&self, what: &'static str, ranks: usize, left: &[bool]) -> SimulationError {
@@ -339,8 +339,15 @@ impl<'h> Simulation<'h> {
 
     /// One of the ranks of `left`, or one whose streams wait for something: it says more about what keeps the others.
     fn one_of(&self, left: &[bool]) -> Rank {
-        let waits = |seat: &Seat<'_>| seat.endpoint.streams.borrow().iter().any(|core| !core.is_quiet());
-        let first = self.seats.iter().position(waits);
+        let waits = |member: &Member<'_>| {
+            member
+                .endpoint
+                .streams
+                .borrow()
+                .iter()
+                .any(|core| !core.is_quiet())
+        };
+        let first = self.members.iter().position(waits);
         let first = first.or_else(|| left.iter().position(|&l| l));
         Rank(first.unwrap_or(0) as u32)
     }
@@ -351,7 +358,7 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn dump(&self, rank: Rank) -> String {
         let mut text = Vec::new();
-        for core in self.seats[rank.0 as usize].endpoint.streams.borrow().iter() {
+        for core in self.members[rank.0 as usize].endpoint.streams.borrow().iter() {
             crate::dump::write(core, &mut text).expect("memory takes whatever is written");
         }
         String::from_utf8_lossy(&text).into_owned()
@@ -362,7 +369,7 @@ impl<'h> Simulation<'h> {
     /// # Panics
     /// When the rank does not exist.
     pub fn stats(&self, rank: Rank) -> Stats {
-        self.seats[rank.0 as usize].core.snapshot()
+        self.members[rank.0 as usize].core.snapshot()
     }
 
     /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the
@@ -371,7 +378,7 @@ impl<'h> Simulation<'h> {
     /// # Panics
     /// When the rank does not exist.
     pub fn bound(&self, rank: Rank) -> (usize, usize) {
-        let streams = self.seats[rank.0 as usize].endpoint.streams.borrow();
+        let streams = self.members[rank.0 as usize].endpoint.streams.borrow();
         let total = |core: &Rc<Core<'h>>| Bound::of(core).map_or(0, |bound| bound.queues());
         (total(&streams[1]), total(&streams[0]))
     }
@@ -416,7 +423,7 @@ impl<'h> Simulation<'h> {
                 self.pass_time();
             }
             if self.random().is_multiple_of(8) && !self.awake.all_sleep() {
-                let rank = (self.random() % self.seats.len() as u64) as u32;
+                let rank = (self.random() % self.members.len() as u64) as u32;
                 if !self.awake.is_awake(rank) {
                     return Some(rank); // for nothing, as it may happen to any sleeper
                 }
@@ -441,7 +448,7 @@ impl<'h> Simulation<'h> {
             net.take_woken(&mut self.woken);
             for rank in self.woken.drain(..) {
                 // Other endpoints of the network are a test's.
-                if (rank as usize) < self.seats.len() {
+                if (rank as usize) < self.members.len() {
                     self.awake.wake(rank);
                 }
             }
@@ -461,8 +468,8 @@ impl<'h> Simulation<'h> {
     /// Progress of one rank, which sleeps when nothing moved twice: a job yields before it parks, so that what waits looks
     /// once more. True when it did not fall asleep.
     fn turn(&mut self, rank: u32) -> Result<bool, SimulationError> {
-        let seat = &self.seats[rank as usize];
-        seat.doorbell.awake();
+        let member = &self.members[rank as usize];
+        member.doorbell.awake();
         let rounds = match self.schedule {
             Schedule::InTurn => ROUNDS_PER_TURN,
             Schedule::Random => 1,
@@ -471,15 +478,15 @@ impl<'h> Simulation<'h> {
         let mut idle = true;
         for _ in 0..rounds {
             self.rounds += 1;
-            let progress = seat.endpoint.progress(now_ns);
+            let progress = member.endpoint.progress(now_ns);
             if !progress.map_err(|why| SimulationError::Rank { rank, why })? {
                 break;
             }
             idle = false;
         }
         self.fruitless = if idle { self.fruitless + 1 } else { 0 };
-        let tired = seat.idle.replace(idle) && idle;
-        let awake = !tired || !seat.sleep(&mut self.awake, rank, self.fabric.net().is_none());
+        let tired = member.idle.replace(idle) && idle;
+        let awake = !tired || !member.sleep(&mut self.awake, rank, self.fabric.net().is_none());
         if awake {
             self.awake.wake(rank);
         }
@@ -488,8 +495,8 @@ impl<'h> Simulation<'h> {
         {
             return Err(SimulationError::Violation(what));
         }
-        for mate in self.topology.ranks_of(seat.endpoint.topology.node()) {
-            if !self.awake.is_awake(mate.0) && !self.seats[mate.0 as usize].doorbell.is_asleep() {
+        for mate in self.topology.ranks_of(member.endpoint.topology.node()) {
+            if !self.awake.is_awake(mate.0) && !self.members[mate.0 as usize].doorbell.is_asleep() {
                 self.awake.wake(mate.0);
             }
         }
@@ -497,7 +504,7 @@ impl<'h> Simulation<'h> {
     }
 }
 
-impl Seat<'_> {
+impl Member<'_> {
     /// Goes to sleep as a job parks, unless there is something to do after all; `blind` ranks look again soon.
     fn sleep(&self, awake: &mut Awake, rank: u32, blind: bool) -> bool {
         let streams = self.endpoint.streams.borrow();

@@ -28,12 +28,12 @@
 //! ```
 
 mod awake;
+mod fabric;
 mod job;
-mod machine;
 
 pub use awake::Schedule;
 #[cfg(test)]
-pub(crate) use job::Seat;
-pub use job::{Simulation, SimulationError, SimulationOptions, SimulationOutbox};
+pub(crate) use fabric::{Fabric, TICK_NS};
 #[cfg(test)]
-pub(crate) use machine::{Fabric, TICK_NS};
+pub(crate) use job::Member;
+pub use job::{Simulation, SimulationError, SimulationOptions, SimulationOutbox};
