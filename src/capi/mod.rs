@@ -13,9 +13,15 @@
     reason = "the comments are those of the header: they say what each pointer must be and which threads may call"
 )]
 
+pub mod items;
+pub mod job;
 pub mod options;
+pub mod shuffle;
+pub mod stats;
 pub mod status;
 
-// The other files of this interface use all of it.
-#[expect(dead_code, reason = "checked arguments for the files that follow")]
 pub(crate) mod argument;
+mod callback;
+mod dump;
+#[cfg(test)]
+mod tests;

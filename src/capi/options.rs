@@ -35,6 +35,8 @@ pub struct trihop_options_t {
     pub deliverq_max: u64,
     /// Bytes that may wait for delivery.
     pub deliverq_bytes: u64,
+    /// Records for which a delivery thread is woken at once; fewer are delivered after a millisecond, or by a flush.
+    pub deliverq_threshold: u64,
     /// Longest time in microseconds that a partial run or batch waits.
     pub linger_us: u64,
     /// Size of a run in bytes.
@@ -186,6 +188,7 @@ impl trihop_options_t {
             remote_buftarget_bytes,
             deliverq_max,
             deliverq_bytes,
+            deliverq_threshold,
             linger_us,
             run_bytes,
             run_table_bytes,
@@ -212,6 +215,7 @@ impl trihop_options_t {
             remote_buftarget_bytes: *remote_buftarget_bytes as u64,
             deliverq_max: *deliverq_max as u64,
             deliverq_bytes: *deliverq_bytes as u64,
+            deliverq_threshold: *deliverq_threshold as u64,
             linger_us: *linger_us,
             run_bytes: *run_bytes as u64,
             run_table_bytes: *run_table_bytes as u64,
@@ -246,6 +250,7 @@ impl trihop_options_t {
                 remote_buftarget_bytes: narrow("remote_buftarget_bytes", self.remote_buftarget_bytes)?,
                 deliverq_max: narrow("deliverq_max", self.deliverq_max)?,
                 deliverq_bytes: narrow("deliverq_bytes", self.deliverq_bytes)?,
+                deliverq_threshold: narrow("deliverq_threshold", self.deliverq_threshold)?,
                 linger_us: self.linger_us,
                 run_bytes: narrow("run_bytes", self.run_bytes)?,
                 run_table_bytes: narrow("run_table_bytes", self.run_table_bytes)?,

@@ -86,7 +86,7 @@ impl trihop_status_t {
 
     /// The status of an error of the library.
     pub fn of(error: &Error) -> Self {
-        match error {
+        match error.root() {
             Error::WouldBlock => TRIHOP_ERR_WOULD_BLOCK,
             Error::Rank { .. } => TRIHOP_ERR_RANK,
             Error::TooLarge { .. } => TRIHOP_ERR_TOO_LARGE,
@@ -94,6 +94,7 @@ impl trihop_status_t {
             Error::Closed(_) => TRIHOP_ERR_CLOSED,
             Error::Mismatch { .. } => TRIHOP_ERR_MISMATCH,
             Error::Config { .. } => TRIHOP_ERR_CONFIG,
+            Error::Handler { .. } => TRIHOP_ERR_PANIC,
             Error::Transport(error) => Self::of_transport(error),
             _ => TRIHOP_ERR_OTHER,
         }
@@ -140,7 +141,6 @@ impl Failure {
         Self::new(TRIHOP_ERR_INVALID_ARGUMENT, text)
     }
 
-    #[expect(dead_code, reason = "for the files that follow")]
     pub fn system(what: impl std::fmt::Display, error: &std::io::Error) -> Self {
         Self::new(trihop_status_t::of_system(error), format!("{what}: {error}"))
     }
