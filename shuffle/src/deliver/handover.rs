@@ -6,7 +6,7 @@ use std::time::Duration;
 use trihop_transport::park::{Content, Mail, Mailbox};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Bell;
-use trihop_transport::sync::{AtomicBool, Ordering};
+use trihop_transport::sync::Flag;
 
 use super::queue::Entry;
 use super::{Delivery, DeliveryQueue};
@@ -26,7 +26,7 @@ pub(crate) struct Handover {
     bell: Arc<Bell>,
     /// The delivery thread has done something that progress or a flush waits for. Written before the bell is rung, whose
     /// fence pairs with that of the sleep which looks here once more.
-    freed: AtomicBool,
+    freed: Flag,
     piece_records: usize,
     threshold: usize,
 }
@@ -78,7 +78,7 @@ impl Handover {
                 failure: None,
             }),
             bell,
-            freed: AtomicBool::new(false),
+            freed: Flag::default(),
             piece_records: options.deliverq_max.div_ceil(PIECES),
             threshold: options.deliverq_threshold,
         }
@@ -147,19 +147,19 @@ impl Handover {
     /// # Errors
     /// What ended the delivery thread, whenever this is asked.
     pub fn take_freed(&self) -> Result<bool> {
-        if !self.freed.load(Ordering::Acquire) {
+        if !self.freed.is_raised() {
             return Ok(false);
         }
         if let Some(failure) = self.with(|pending| pending.failure.clone()) {
             return Err(Error::Stopped(failure));
         }
-        self.freed.store(false, Ordering::Relaxed);
+        self.freed.lower();
         Ok(true)
     }
 
     /// As [`take_freed`](Self::take_freed), without taking it; asked before a sleep.
     pub fn is_freed(&self) -> bool {
-        self.freed.load(Ordering::Acquire)
+        self.freed.is_raised()
     }
 
     /// The delivery thread: waits for deliveries, and takes some; false when there will be no more.
@@ -198,7 +198,7 @@ impl Handover {
     }
 
     fn tell(&self) {
-        self.freed.store(true, Ordering::Release);
+        self.freed.raise();
         self.bell.ring();
     }
 
