@@ -3,10 +3,11 @@
 mod bench;
 mod exchange;
 mod info;
+mod man;
 mod partition;
 mod run;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Many-to-many messaging for HPC jobs
@@ -33,6 +34,9 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),
+    /// Write the manual pages that `make install` puts in place
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Bench(args) => bench::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Man(args) => man::run(args, Cli::command()).map(|()| 0).map_err(|why| (why, 1)),
         Command::Partition(args) => partition::run(args).map_err(|e| (e.to_string(), e.exit_status())),
     };
     match outcome {
