@@ -23,6 +23,20 @@ pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     )
 }
 
+/// This process's rank as the environment has it, before anybody was asked; `None` without a launcher. For logs.
+pub fn environment_rank() -> Option<u32> {
+    let forced = env::var("TRIHOP_LAUNCHER")
+        .ok()
+        .and_then(|name| name.parse().ok());
+    let variable = match detect(forced).ok()? {
+        Launcher::Pmix => "PMIX_RANK",
+        Launcher::Pmi1 => "PMI_RANK",
+        Launcher::Local => super::local::ENV_RANK,
+        Launcher::Single | Launcher::Custom => return None,
+    };
+    env::var(variable).ok()?.parse().ok()
+}
+
 /// `has` answers whether a variable with this prefix is set.
 fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launcher> {
     let trace = |launcher: Launcher| match launcher {

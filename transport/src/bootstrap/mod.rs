@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
 pub use custom::{Allgather, Custom};
-pub use detect::detect;
+pub use detect::{detect, environment_rank};
 pub use local::Local;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
