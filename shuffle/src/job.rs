@@ -235,7 +235,16 @@ impl<'h> Job<'h> {
         let mut waiting = inner.launchers_fence(waiting)?;
         waiting.forget();
         *inner.bootstrap.borrow_mut() = Some(waiting);
-        Ok(Self { inner })
+        let job = Self { inner };
+        tracing::info!(
+            size = job.size(),
+            nodes = job.topology().nodes(),
+            %launcher,
+            route = %job.inner.options.route,
+            provider = job.provider(),
+            "job started"
+        );
+        Ok(job)
     }
 
     /// This rank.
