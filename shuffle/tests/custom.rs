@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use trihop_shuffle::{Error, Job, Options, Rank, Reduce, Result};
+use trihop_shuffle::{Error, Job, Options, Rank, Reduce, Result, threaded};
 use trihop_transport::bootstrap::{Allgather, Bootstrap, Custom, Launcher};
 
 /// How long a job may take before the test gives up on it.
@@ -179,6 +179,32 @@ fn nobody_needs_a_rank_that_waits_in_the_callback_at_the_end() {
                 outcome.unwrap();
             }
         }
+    }
+}
+
+#[test]
+fn a_progress_thread_never_calls_the_callback() {
+    fn exchange(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<usize> {
+        let heard = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&heard);
+        let job = threaded::Job::start_with(options, bootstrap)?;
+        let shuffle = job
+            .shuffle("all")
+            .handler(move |message| *count.lock().unwrap() += message.bytes.len())
+            .open()?;
+        for target in (0..job.size()).map(Rank) {
+            shuffle.send(target, 0, b"hello")?;
+        }
+        shuffle.fence()?;
+        job.shutdown()?;
+        let heard = *heard.lock().unwrap();
+        Ok(heard)
+    }
+    for (outcome, calls) in run(&[1, 2, 1, 2], &loopback(), exchange) {
+        if lacks_provider(&outcome) {
+            return;
+        }
+        assert_eq!((outcome.unwrap(), calls), (20, 5));
     }
 }
 
