@@ -9,6 +9,7 @@ mod run;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
+use trihop::log;
 
 /// Many-to-many messaging for HPC jobs
 #[derive(Debug, Parser)]
@@ -19,8 +20,10 @@ struct Cli {
 }
 
 const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
-    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG  log filter, e.g. `debug` or `trihop_shuffle=trace` (default `warn`)\n  \
-    TRIHOP_*    options of the library; `trihop exchange --help` lists those of queues";
+    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`); facilities: \
+    client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
+    TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
+    TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -41,17 +44,9 @@ enum Command {
 
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
-    let filter = match std::env::var("TRIHOP_LOG") {
-        Err(_) => tracing_subscriber::EnvFilter::new("warn"),
-        Ok(text) => match tracing_subscriber::EnvFilter::try_new(&text) {
-            Ok(filter) => filter,
-            Err(error) => return refuse(&format!("TRIHOP_LOG: `{text}` is no log filter: {error}")),
-        },
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    if let Err(error) = log::Options::from_env().and_then(log::install) {
+        return refuse(&error.to_string());
+    }
     let outcome = match Cli::parse().command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
