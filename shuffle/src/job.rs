@@ -80,6 +80,9 @@ pub(crate) struct Inner<'h> {
     pub turn: OnceCell<Turn>,
     /// How the progress thread sleeps.
     sleep: Cell<Sleep>,
+    /// A caller went to sit out while the progress thread was awake: what it waits for may have come before that thread
+    /// wants to hear of it.
+    newcomer: Cell<bool>,
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
     relieved: Cell<bool>,
     /// What ended the progress thread.
@@ -254,6 +257,7 @@ impl<'h> Job<'h> {
             checked_ns: Cell::new(0),
             turn: OnceCell::new(),
             sleep: Cell::new(Sleep::Awake),
+            newcomer: Cell::new(false),
             relieved: Cell::new(false),
             failure: RefCell::default(),
         });
@@ -480,7 +484,9 @@ impl<'h> Inner<'h> {
                 }
                 (Step::Park, Some(turn)) if waiter == Waiter::Caller => {
                     self.check_failure()?;
-                    if std::mem::take(&mut unknown) {
+                    if self.sleep.get() == Sleep::Awake {
+                        self.newcomer.set(true);
+                    } else if std::mem::take(&mut unknown) {
                         self.wake_from(Sleep::Nap);
                     }
                     // SAFETY: as above.
@@ -549,6 +555,9 @@ impl<'h> Inner<'h> {
             let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
             blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time())
         };
+        if let Some(turn) = self.turn.get().filter(|_| self.newcomer.take()) {
+            turn.tell_moved();
+        }
         let left = Cell::new(false);
         let stay_awake = || {
             let (streams, mut link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow_mut());
