@@ -512,3 +512,22 @@ fn open_stream<'h>(
         .map(|(prepared, endpoint)| endpoint.connect(prepared, &segments, sink(endpoint)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_do_not_stand_node_after_node_are_refused() {
+        let simulate = |nodes: &[u32]| {
+            let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+            let topology = Topology::from_node_of(&nodes, Rank(0)).unwrap();
+            Simulation::new(&topology, SimulationOptions::default(), |_, _, _| ()).map(|_| ())
+        };
+        simulate(&[0, 0, 1, 1]).unwrap();
+        for nodes in [[0, 1, 0, 1], [0, 0, 1, 0]] {
+            let refused = simulate(&nodes).expect_err("ranks out of order");
+            assert!(refused.to_string().contains("node after node"), "{refused}");
+        }
+    }
+}

@@ -72,3 +72,44 @@ pub(super) fn each(
     }
     Ok(count)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use trihop_transport::topology::Topology;
+
+    use super::*;
+    use crate::simulation::{Simulation, SimulationOptions};
+
+    /// Half an item would shift all items behind it in its run.
+    #[test]
+    fn items_of_another_length_are_refused_from_the_application_and_from_handlers() {
+        let topology = Topology::from_node_sizes(&[1, 1], Rank(0)).unwrap();
+        let options = SimulationOptions {
+            item_bytes: 8,
+            ..SimulationOptions::default()
+        };
+        let (came, refused) = (Cell::new(0), Cell::new(0));
+        let mut job = Simulation::new(&topology, options, |_, message, outbox| {
+            came.set(came.get() + 1);
+            assert_eq!(message.bytes.len(), 8);
+            for bytes in [&[][..], &[1; 7], &[1; 9], &[1; 16]] {
+                let error = outbox.send(Rank(0), 0, bytes).expect_err("no item");
+                assert!(matches!(error, Error::Config { .. }), "{error}");
+                refused.set(refused.get() + 1);
+            }
+        })
+        .unwrap();
+        for bytes in [&[][..], &[1; 7], &[1; 9], &[1; 16]] {
+            let error = job.try_send(Rank(0), Rank(1), 0, bytes).expect_err("no item");
+            let text = error.to_string();
+            let said = format!("{} bytes sent as an item of 8", bytes.len());
+            assert!(text.contains(&said), "{text}");
+        }
+        job.try_send(Rank(0), Rank(1), 0, &[1; 8]).unwrap();
+        job.fence().unwrap();
+        drop(job);
+        assert_eq!((came.get(), refused.get()), (1, 4));
+    }
+}
