@@ -275,6 +275,11 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
         if shape != (1, 1) {
             return start_ranks(&args, shape);
         }
+        if args.netns {
+            let why =
+                "--netns separates nodes, and one rank is alone on one; leave it out, or start more ranks";
+            return Err(Error::Shape(why.to_owned()));
+        }
     } else if args.ranks.is_some() || args.nodes.is_some() || args.netns {
         let why = "this is a rank of a job already; --ranks, --nodes and --netns are for starting one";
         return Err(Error::Shape(why.to_owned()));
