@@ -26,7 +26,8 @@ use crate::report::Report;
 
 /// Runs trihop and its rivals alternately on the same work and writes target/compare/report.md and report.html.
 ///
-/// Exit status: 0 when the reports were written, whatever they say; 1 when they could not be; 2 for wrong options.
+/// Exit status: 0 when the reports were written, whatever they say of goals and rivals; 1 when they could not be, or when
+/// one of ours failed; 2 for wrong options.
 #[derive(Debug, Parser)]
 #[command(name = "trihop-compare", version)]
 struct Arguments {
@@ -116,7 +117,10 @@ fn compare(arguments: &Arguments) -> Result<(), String> {
     for name in ["report.md", "report.html"] {
         println!("{}", arguments.out.join(name).display());
     }
-    Ok(())
+    match &results.ours_that_failed()[..] {
+        [] => Ok(()),
+        failed => Err(format!("one of ours failed: {}", failed.join("; "))),
+    }
 }
 
 fn setting(arguments: &Arguments) -> Result<plan::Setting, String> {

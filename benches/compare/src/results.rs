@@ -121,6 +121,18 @@ impl Results {
         order.into_iter().map(|(_, work)| &self.cases[work])
     }
 
+    /// Which of ours did not give what they should, each with its work and the first reason.
+    pub fn ours_that_failed(&self) -> Vec<String> {
+        let ours = self
+            .cases()
+            .flat_map(|case| case.systems.iter().filter(|s| s.ours).map(move |s| (case, s)));
+        ours.filter_map(|(case, system)| {
+            let why = system.missing.as_deref()?;
+            Some(format!("{} in {}, {why}", system.name, case.work.text()))
+        })
+        .collect()
+    }
+
     /// One figure of one round.
     ///
     /// # Errors
@@ -246,9 +258,8 @@ pub mod tests {
         }
     }
 
-    /// Two rounds of a histogram: ours 300 and 200, theirs 100 and 200 M/s, and one that never ran.
-    pub fn sample() -> Results {
-        let contest = Contest {
+    fn contest() -> Contest {
+        Contest {
             goals: &["S1"],
             work: Work {
                 bench: "histo",
@@ -261,7 +272,12 @@ pub mod tests {
             sizes: vec![8],
             entries: Vec::new(),
             within: Duration::from_secs(1),
-        };
+        }
+    }
+
+    /// Two rounds of a histogram: ours 300 and 200, theirs 100 and 200 M/s, and one that never ran.
+    pub fn sample() -> Results {
+        let contest = contest();
         let mut results = Results::default();
         for (ours, theirs) in [(300e6, 100e6), (200e6, 200e6)] {
             results.begin_round();
@@ -304,6 +320,24 @@ pub mod tests {
             .figure(0, &case.work, "UCX", Measure::Rate)
             .expect_err("it has none");
         assert!(error.contains("not installed"), "{error}");
+    }
+
+    /// A rival may be absent; one of ours is there, and works.
+    #[test]
+    fn one_of_ours_that_fails_is_told_once_with_its_first_reason() {
+        let mut results = sample();
+        assert_eq!(results.ours_that_failed(), Vec::<String>::new());
+        let contest = contest();
+        for why in ["rank 1 received too much", "no luck"] {
+            results.begin_round();
+            results.note(&contest, &entry("trihop", true), Err(why.into()));
+        }
+        assert_eq!(
+            results.ours_that_failed(),
+            [
+                "trihop, typed in histo, P=2 on one node, 8 B, 5000 k items a rank, round 3: rank 1 received too much"
+            ]
+        );
     }
 
     #[test]
