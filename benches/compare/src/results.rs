@@ -158,11 +158,23 @@ impl Results {
     ///
     /// # Errors
     /// When none of them has one.
-    pub fn best(&self, round: usize, work: &Work, systems: &[&str], measure: Measure) -> Result<f64, String> {
-        let (found, missing): (Vec<_>, Vec<_>) = systems
-            .iter()
-            .map(|system| self.figure(round, work, system, measure))
-            .partition(Result::is_ok);
+    pub fn best(
+        &self,
+        round: usize,
+        work: &Work,
+        systems: &[&str],
+        measure: Measure,
+    ) -> Result<Best, String> {
+        let (mut found, mut missing, mut without) = (Vec::new(), Vec::new(), Vec::new());
+        for system in systems {
+            match self.figure(round, work, system, measure) {
+                Ok(figure) => found.push(figure),
+                Err(why) => {
+                    missing.push(why);
+                    without.push((*system).to_owned());
+                }
+            }
+        }
         let pick = |a: f64, b: f64| {
             if smaller_is_better(measure) {
                 a.min(b)
@@ -170,14 +182,23 @@ impl Results {
                 a.max(b)
             }
         };
-        let best = found.into_iter().flatten().reduce(pick);
-        best.ok_or_else(|| {
-            missing
+        match found.into_iter().reduce(pick) {
+            Some(figure) => Ok(Best { figure, without }),
+            None => Err(missing
                 .into_iter()
-                .find_map(Result::err)
-                .unwrap_or_else(|| "no system was named".into())
-        })
+                .next()
+                .unwrap_or_else(|| "no system was named".into())),
+        }
     }
+}
+
+/// The best of several figures.
+#[derive(Debug, PartialEq)]
+pub struct Best {
+    /// The figure.
+    pub figure: f64,
+    /// Systems that have none, and might have had a better one.
+    pub without: Vec<String>,
 }
 
 /// Whether less of it is better.
@@ -296,6 +317,23 @@ pub mod tests {
         results
     }
 
+    /// A round of a ring, 60 M/s beside 10: Open MPI was not run, and UCX gave nothing.
+    pub fn ring_sample() -> Results {
+        let mut contest = contest();
+        contest.reference = "trihop, copy";
+        contest.work = Work {
+            bench: "ring",
+            items: 0,
+            ..contest.work
+        };
+        let mut results = Results::default();
+        results.begin_round();
+        results.note(&contest, &entry("trihop", true), Ok(vec![row("copy", 60e6)]));
+        results.note(&contest, &entry("MPICH", false), Ok(vec![row("", 10e6)]));
+        results.note(&contest, &entry("UCX", false), Err("no luck".into()));
+        results
+    }
+
     #[test]
     fn ratios_are_formed_within_a_round() {
         let results = sample();
@@ -345,7 +383,12 @@ pub mod tests {
         let results = sample();
         let work = results.cases().next().expect("a case").work.clone();
         let best = |systems: &[&str]| results.best(0, &work, systems, Measure::Rate);
-        assert_eq!(best(&["UCX", "MPICH aggregate", "trihop, typed"]), Ok(300e6));
+        let of_two = best(&["UCX", "MPICH aggregate", "trihop, typed"]);
+        let expected = Best {
+            figure: 300e6,
+            without: vec!["UCX".to_owned()],
+        };
+        assert_eq!(of_two, Ok(expected));
         assert!(best(&["UCX"]).is_err());
     }
 }
