@@ -76,6 +76,8 @@ pub struct Entry {
     pub way: String,
     /// Whether its messages cross simulated nodes.
     pub crosses: bool,
+    /// Groups of shared memory that its ranks have to see, where they can tell.
+    pub memory_groups: Option<u32>,
     /// How it is run.
     pub how: How,
 }
@@ -291,6 +293,7 @@ fn ring(setting: &Setting, size: usize) -> Contest {
         ours: true,
         way: way.into(),
         crosses: false,
+        memory_groups: None,
         how: How::Json(Program::new(command), None),
     }];
     entries.extend(Mpi::EVERY.map(|mpi| setting.mpi_pair(mpi, Form::Shared, &[size])));
@@ -328,6 +331,7 @@ fn threads(setting: &Setting, size: usize) -> Contest {
             ours: queue == "trihop",
             way: "two threads of one process".into(),
             crosses: false,
+            memory_groups: None,
             how: How::Json(program, Some(1)),
         }
     });
@@ -380,6 +384,7 @@ fn p2p_of(setting: &Setting, sizes: Vec<usize>, rivals: bool) -> Contest {
         ours: true,
         way: "two simulated nodes, libfabric over loopback; fi_pingpong over the same provider".into(),
         crosses: true,
+        memory_groups: None,
         how: How::Json(command(small), None),
     };
     let mut entries = vec![ours(true), ours(false)];
@@ -436,6 +441,7 @@ impl Setting {
             ours: true,
             way,
             crosses: many.nodes > 1,
+            memory_groups: None,
             how: How::Json(Program::new(argv), None),
         }
     }
@@ -472,6 +478,7 @@ impl Setting {
             ours: false,
             way: form.text().into(),
             crosses: form.crosses(),
+            memory_groups: mpi.memory_groups(ranks, form),
             how,
         }
     }
@@ -491,6 +498,7 @@ impl Setting {
             ours: false,
             way: way.into(),
             crosses,
+            memory_groups: None,
             how,
         }
     }

@@ -265,6 +265,7 @@ pub mod tests {
             ours,
             way: "one node, shared memory".into(),
             crosses: false,
+            memory_groups: None,
             how: How::Absent(String::new()),
         }
     }
@@ -274,6 +275,7 @@ pub mod tests {
             size: 8,
             count: 5,
             variant: variant.into(),
+            memory_groups: None,
             figures: Figures::from([(Measure::Rate, rate)]),
             yardsticks: Vec::new(),
         }

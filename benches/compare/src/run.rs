@@ -60,6 +60,7 @@ fn measure(entry: &Entry, within: Duration) -> Result<Vec<Row>, String> {
             if rows.is_empty() {
                 return Err(format!("`{}` printed no figures", program.text()));
             }
+            check_memory(entry, &rows)?;
             Ok(rows)
         }
         How::Ucx {
@@ -67,6 +68,22 @@ fn measure(entry: &Entry, within: Duration) -> Result<Vec<Row>, String> {
             client,
             tests,
         } => ucx(server, client, *tests, within),
+    }
+}
+
+/// A rival that shares memory where it should not, or the other way round, is another rival.
+fn check_memory(entry: &Entry, rows: &[Row]) -> Result<(), String> {
+    let Some(wanted) = entry.memory_groups else {
+        return Ok(());
+    };
+    match rows.iter().find(|row| row.memory_groups != Some(wanted)) {
+        None => Ok(()),
+        Some(row) => Err(format!(
+            "its ranks see {} groups of shared memory instead of {wanted}: it does not run as \"{}\"",
+            row.memory_groups
+                .map_or_else(|| "no".to_owned(), |groups| groups.to_string()),
+            entry.way
+        )),
     }
 }
 
@@ -99,6 +116,7 @@ mod tests {
             ours,
             way: String::new(),
             crosses: false,
+            memory_groups: None,
             how: How::Json(Program::new(["sh", "-c", script]), None),
         }
     }
@@ -107,7 +125,8 @@ mod tests {
     fn rounds_alternate_and_a_failure_is_not_asked_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("log").display().to_string();
-        let row = r#"{"size":8,"count":1,"msgs_per_s":2e6,"bytes_per_s":16e6,"checked":true}"#;
+        let row =
+            r#"{"size":8,"count":1,"memory_groups":1,"msgs_per_s":2e6,"bytes_per_s":16e6,"checked":true}"#;
         let contest = Contest {
             goals: &[],
             work: Work {
@@ -128,6 +147,15 @@ mod tests {
                     &format!("echo broken >> {log}; echo 'no luck' >&2; exit 1"),
                 ),
                 entry("mute", false, "true"),
+                Entry {
+                    way: "two simulated nodes".into(),
+                    memory_groups: Some(2),
+                    ..entry("together", false, &format!("echo '{row}'"))
+                },
+                Entry {
+                    memory_groups: Some(1),
+                    ..entry("apart", false, &format!("echo '{row}'"))
+                },
             ],
             within: Duration::from_secs(60),
         };
@@ -147,5 +175,12 @@ mod tests {
         };
         assert!(error("broken").contains("no luck"));
         assert!(error("mute").contains("printed no figures"));
+        let together = error("together");
+        assert!(
+            together.contains("1 groups of shared memory instead of 2")
+                && together.contains("two simulated nodes"),
+            "{together}"
+        );
+        assert_eq!(results.figure(2, &work, "apart", Measure::Rate), Ok(2e6));
     }
 }
