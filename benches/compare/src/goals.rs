@@ -87,7 +87,14 @@ const GOALS: &[Goal] = &[
     (
         "R2",
         "ring between threads, 8 B stream / rtrb",
-        |r| r.ratio(&work("threads", 2, 1, 0, 8), "trihop", &["rtrb"], Measure::Rate),
+        |r| {
+            r.ratio(
+                &Work::new("threads", 2, 1, 0, 8),
+                "trihop",
+                &["rtrb"],
+                Measure::Rate,
+            )
+        },
         Bound::AtLeast(0.9),
         None,
     ),
@@ -171,21 +178,21 @@ const GOALS: &[Goal] = &[
     (
         "S4",
         "ig, three hops, P=4",
-        |r| r.rate(&work("ig", 4, 2, 1_000_000, 16)),
+        |r| r.rate(&Work::new("ig", 4, 2, 1_000_000, 16)),
         Bound::AtLeast(45e6),
         Some(Measure::Rate),
     ),
     (
         "S5",
         "a2a, 128 B, three hops, P=4",
-        |r| r.figure(&work("a2a", 4, 2, 500_000, 128), OURS, Measure::Bandwidth),
+        |r| r.figure(&Work::new("a2a", 4, 2, 500_000, 128), OURS, Measure::Bandwidth),
         Bound::AtLeast(4e9),
         Some(Measure::Bandwidth),
     ),
     (
         "S5",
         "a2a, 1 KiB, three hops, P=4",
-        |r| r.figure(&work("a2a", 4, 2, 65_536, 1024), OURS, Measure::Bandwidth),
+        |r| r.figure(&Work::new("a2a", 4, 2, 65_536, 1024), OURS, Measure::Bandwidth),
         Bound::AtLeast(6e9),
         Some(Measure::Bandwidth),
     ),
@@ -208,18 +215,8 @@ const GOALS: &[Goal] = &[
 /// Powers of two from 8 B to 1 MiB.
 const POWERS: std::ops::RangeInclusive<u32> = 3..=20;
 
-fn work(bench: &'static str, ranks: u32, nodes: u32, items: u64, size: usize) -> Work {
-    Work {
-        bench,
-        ranks,
-        nodes,
-        items,
-        size,
-    }
-}
-
 fn histo(ranks: u32, nodes: u32, items: u64) -> Work {
-    work("histo", ranks, nodes, items, 8)
+    Work::new("histo", ranks, nodes, items, 8)
 }
 
 /// One round of the results, as the figures of a goal are formed from it.
@@ -247,7 +244,7 @@ impl Round<'_> {
     }
 
     fn ring(&self, ours: &str, theirs: &[&str], size: usize, measure: Measure) -> Result<f64, String> {
-        self.ratio(&work("ring", 2, 1, 0, size), ours, theirs, measure)
+        self.ratio(&Work::new("ring", 2, 1, 0, size), ours, theirs, measure)
     }
 
     fn direct(&self, ranks: u32) -> Result<f64, String> {
@@ -256,13 +253,13 @@ impl Round<'_> {
     }
 
     fn p2p(&self, size: usize, measure: Measure) -> Result<f64, String> {
-        self.ratio(&work("p2p", 2, 2, 0, size), P2P, &[FI_PINGPONG], measure)
+        self.ratio(&Work::new("p2p", 2, 2, 0, size), P2P, &[FI_PINGPONG], measure)
     }
 
     /// Cost per byte of this size over that of half of it.
     fn step(&self, size: usize) -> Result<f64, String> {
         let cost = |size: usize| {
-            let us = self.figure(&work("p2p", 2, 2, 0, size), P2P, Measure::LatencyUs);
+            let us = self.figure(&Work::new("p2p", 2, 2, 0, size), P2P, Measure::LatencyUs);
             us.map(|us| us / size as f64)
         };
         if size == 1 << POWERS.start() {

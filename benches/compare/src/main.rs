@@ -4,6 +4,7 @@
 //! `target/compare/report.md` and `report.html`: ratio first, then what it was formed from, with its spread. A rival that is
 //! absent or fails stays in the tables with its reason. Nothing here is a part of the product.
 
+mod entries;
 mod goals;
 mod launch;
 mod machine;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::entries::Setting;
 use crate::mpi::Mpi;
 use crate::report::Report;
 
@@ -123,7 +125,7 @@ fn compare(arguments: &Arguments) -> Result<(), String> {
     }
 }
 
-fn setting(arguments: &Arguments) -> Result<plan::Setting, String> {
+fn setting(arguments: &Arguments) -> Result<Setting, String> {
     let folder = arguments.out.clone();
     std::fs::create_dir_all(&folder).map_err(|error| format!("making {}: {error}", folder.display()))?;
     // Launchers do not look for a program relative to this folder.
@@ -139,7 +141,7 @@ fn setting(arguments: &Arguments) -> Result<plan::Setting, String> {
             unbuilt.push((mpi, why));
         }
     }
-    Ok(plan::Setting {
+    Ok(Setting {
         trihop: absolute(&arguments.trihop)?,
         myself: std::env::current_exe().map_err(|error| format!("finding this executable: {error}"))?,
         folder,

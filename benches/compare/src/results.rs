@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Contest, Entry, Work};
+use crate::entries::Entry;
+use crate::plan::{Contest, Work};
 use crate::rows::{Figures, Measure, Row};
 use crate::statistics::Spread;
 
@@ -256,7 +257,7 @@ impl System {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::plan::How;
+    use crate::entries::How;
     use std::time::Duration;
 
     fn entry(system: &str, ours: bool) -> Entry {
@@ -284,13 +285,7 @@ pub mod tests {
     fn contest() -> Contest {
         Contest {
             goals: &["S1"],
-            work: Work {
-                bench: "histo",
-                ranks: 2,
-                nodes: 1,
-                items: 5_000_000,
-                size: 0,
-            },
+            work: Work::new("histo", 2, 1, 5_000_000, 0),
             reference: "trihop, typed",
             sizes: vec![8],
             entries: Vec::new(),
@@ -323,11 +318,7 @@ pub mod tests {
     pub fn ring_sample() -> Results {
         let mut contest = contest();
         contest.reference = "trihop, copy";
-        contest.work = Work {
-            bench: "ring",
-            items: 0,
-            ..contest.work
-        };
+        contest.work = Work::new("ring", 2, 1, 0, 0);
         let mut results = Results::default();
         results.begin_round();
         results.note(&contest, &entry("trihop", true), Ok(vec![row("copy", 60e6)]));

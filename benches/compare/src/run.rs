@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::entries::{Entry, How};
 use crate::launch::{Program, Running};
-use crate::plan::{Contest, Entry, How};
+use crate::plan::Contest;
 use crate::results::Results;
 use crate::rows::{self, Row};
 
@@ -129,13 +130,7 @@ mod tests {
             r#"{"size":8,"count":1,"memory_groups":1,"msgs_per_s":2e6,"bytes_per_s":16e6,"checked":true}"#;
         let contest = Contest {
             goals: &[],
-            work: Work {
-                bench: "histo",
-                ranks: 2,
-                nodes: 1,
-                items: 1000,
-                size: 0,
-            },
+            work: Work::new("histo", 2, 1, 1000, 0),
             reference: "trihop",
             sizes: vec![8],
             entries: vec![
