@@ -163,6 +163,20 @@ fn cells(line: Line) -> [String; 10] {
     ]
 }
 
+/// Heads of the table of goals, in the order of [`goal_cells`].
+const GOAL_HEADS: [&str; 6] = ["goal", "what", "figure", "bound", "verdict", "spread"];
+
+fn goal_cells(judgement: &Judgement) -> [String; 6] {
+    [
+        judgement.goal.to_owned(),
+        judgement.what.to_owned(),
+        judgement.figure.clone(),
+        judgement.bound.clone(),
+        judgement.verdict.clone(),
+        judgement.spread.clone(),
+    ]
+}
+
 /// Sentences that a reader needs before the tables.
 const NOTES: [&str; 5] = [
     "Every figure is the median over the rounds; each round launches every program once, ours first in odd rounds and last in even ones, and each launch warms up once and takes the median of its own repetitions.",
