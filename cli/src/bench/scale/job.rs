@@ -98,7 +98,7 @@ pub struct Measured {
     pub traffic: Phase,
     pub fence: Phase,
     pub memory: Memory,
-    /// Bound of the stream, and of the job's own stream, of the rank with the most links.
+    /// Largest bound that a rank has of the stream, and of the job's own stream.
     pub bound_bytes: (usize, usize),
 }
 
@@ -226,6 +226,8 @@ impl WarmJob {
         let memory = Memory::now().since(self.before);
         self.ledger.borrow().check()?;
         let all = Counts::of(job);
+        let bounds = (0..job.topology().size()).map(|rank| job.bound(Rank(rank)));
+        let largest = |(a, b): (usize, usize), (c, d)| (a.max(c), b.max(d));
         Ok(Measured {
             topology: job.topology().clone(),
             jobs: 1,
@@ -240,7 +242,7 @@ impl WarmJob {
             traffic,
             fence,
             memory,
-            bound_bytes: job.bound(Rank(0)),
+            bound_bytes: bounds.fold((0, 0), largest),
         })
     }
 }
