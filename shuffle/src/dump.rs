@@ -4,7 +4,8 @@ use std::fmt;
 use std::io::{self, Write};
 
 use crate::deliver::Sink;
-use crate::engine::Core;
+use crate::engine::{Core, LANES_PER_RANK};
+use crate::queue::Feeder;
 use trihop_transport::topology::Rank;
 
 /// What a stream may take of a rank's memory, by what it is for, in bytes.
@@ -110,6 +111,9 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             core.options.spill_bytes,
             out.large_bytes()
         )?;
+        if let Some(copied) = out.copied() {
+            writeln!(writer, "  a broadcast waits, with {copied} copies made")?;
+        }
         let queues = &out.queues;
         for (class, lanes) in [("origin", &queues.origin), ("relay", &queues.relay)] {
             for lane in lanes.iter().filter(|l| l.frames > 0) {
@@ -152,6 +156,22 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                 "  in reassembly: {} bytes",
                 inbound.reassembly.reserved_bytes()
             )?;
+            for lane in 0..inbound.inbox.layout().lanes() {
+                let bytes = inbound.reassembly.record_bytes(Feeder::lane(lane));
+                if inbound.is_listed(lane) || bytes > 0 {
+                    let rank = topology.rank_at(topology.node(), lane / LANES_PER_RANK);
+                    let class = if lane % LANES_PER_RANK == 0 {
+                        "origin"
+                    } else {
+                        "relay"
+                    };
+                    writeln!(
+                        writer,
+                        "  {class} lane from rank {rank}: has frames: {}, {bytes} bytes of a record in reassembly",
+                        inbound.is_listed(lane)
+                    )?;
+                }
+            }
             if let Some(links) = &inbound.links {
                 writeln!(
                     writer,
@@ -159,6 +179,24 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                     links.free_large(),
                     links.fetching_bytes()
                 )?;
+                if let Ok(out) = core.out.try_borrow() {
+                    for (index, (remote, incoming)) in
+                        out.queues.remotes.iter().zip(&links.incoming).enumerate()
+                    {
+                        let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
+                        let bytes = inbound.reassembly.record_bytes(feeder);
+                        let front = incoming.front_text();
+                        if front.is_some() || bytes > 0 {
+                            writeln!(
+                                writer,
+                                "  link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
+                                remote.rank,
+                                incoming.window.next(),
+                                front.as_deref().unwrap_or("awaited")
+                            )?;
+                        }
+                    }
+                }
             }
         }
         Err(_) => writeln!(

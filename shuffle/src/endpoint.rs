@@ -298,6 +298,7 @@ impl<'h> Endpoint<'h> {
             relay,
             remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches),
             size: self.topology.size(),
+            copies: 0,
         };
         let (rank, size) = (self.topology.rank().0, self.topology.size());
         let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);

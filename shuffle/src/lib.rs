@@ -5,6 +5,7 @@
 //! Nothing is dropped silently, no queue is without a bound, `try_*` never waits, and in steady state nothing is
 //! allocated, locked or asked of the kernel per message.
 
+mod broadcast;
 mod collective;
 pub mod config;
 mod deliver;
@@ -28,6 +29,7 @@ mod conformance;
 #[path = "../../transport/src/seed.rs"]
 mod seed;
 
+pub use broadcast::BroadcastTo;
 pub use collective::Reduce;
 pub use config::{Options, StreamOptions};
 pub use deliver::{Message, Outbox};

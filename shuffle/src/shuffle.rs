@@ -324,7 +324,7 @@ pub(crate) fn each_message(
 /// A shuffle of byte records between all ranks of a job. Clones are handles of the same shuffle.
 #[derive(Clone)]
 pub struct Shuffle<'h> {
-    handle: Handle<'h>,
+    pub(crate) handle: Handle<'h>,
 }
 
 impl<'h> Shuffle<'h> {

@@ -7,6 +7,11 @@ pub struct Stats {
     pub sent: u64,
     /// Payload bytes of byte records that this rank sent (typed items are not counted one by one).
     pub sent_bytes: u64,
+    /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
+    pub broadcasts: u64,
+    /// Copies of broadcasts that this rank put into its queues, of its own and as a representative. Records longer than a
+    /// frame are not among them.
+    pub broadcast_copies: u64,
     /// Records delivered here.
     pub delivered: u64,
     /// Runs delivered here.

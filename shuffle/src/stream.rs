@@ -25,7 +25,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Item for T {}
 
 /// What a handler of items gets to send with: its sends never wait.
 pub struct ItemOutbox<'a, 'b, T> {
-    outbox: &'a mut Outbox<'b>,
+    pub(crate) outbox: &'a mut Outbox<'b>,
     item: PhantomData<T>,
 }
 
@@ -135,7 +135,7 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
 
 /// A stream of items between all ranks of a job. Clones are handles of the same stream.
 pub struct Stream<'h, T> {
-    handle: Handle<'h>,
+    pub(crate) handle: Handle<'h>,
     item: PhantomData<T>,
 }
 

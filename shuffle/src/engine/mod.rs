@@ -1,5 +1,6 @@
 //! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never waits.
 
+pub(crate) mod broadcasts;
 pub(crate) mod inbound;
 pub(crate) mod incoming;
 pub(crate) mod long;
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 
 use trihop_transport::link::{Completion, Link};
 pub(crate) use trihop_transport::protocol::wire::BadRun;
-use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run, run_flags};
+use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run};
 use trihop_transport::ring::Inbox;
 use trihop_transport::topology::{Rank, Topology};
 
@@ -23,8 +24,9 @@ use crate::error::{Error, Result};
 use crate::flush::Fence;
 use crate::queue::Feeder;
 use crate::queue::remote::{Identity, RemoteQueue};
-use crate::route::Place;
+use crate::route::{Place, Route};
 use crate::stats::Stats;
+use broadcasts::Copying;
 use inbound::Links;
 use incoming::Arrival;
 use outbound::Outbound;
@@ -54,6 +56,15 @@ struct Backlog {
     lanes: Vec<u32>,
 }
 
+/// Front runs that have moved on in part.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    /// Records that the handler has taken, where it paused inside the run.
+    taken: HashMap<Feeder, usize>,
+    /// Copies of broadcasts.
+    copying: HashMap<Feeder, Copying>,
+}
+
 /// What a rank receives on one stream.
 pub(crate) struct Inbound {
     pub inbox: Inbox,
@@ -62,8 +73,7 @@ pub(crate) struct Inbound {
     active: Vec<u32>,
     pub links: Option<Links>,
     pub reassembly: Reassembly,
-    /// Records of a feeder's front run that its handler has taken, where it paused inside the run.
-    taken: HashMap<Feeder, usize>,
+    begun: Begun,
     /// Times that each lane was seen empty.
     drained: Vec<u64>,
 }
@@ -78,9 +88,14 @@ impl Inbound {
             active: Vec::with_capacity(lanes),
             links,
             reassembly: Reassembly::new(options.reassembly_bytes, options.max_message_bytes),
-            taken: HashMap::new(),
+            begun: Begun::default(),
             drained: vec![0; lanes],
         }
+    }
+
+    /// Whether a lane is known to hold runs that have not moved on.
+    pub fn is_listed(&self, lane: u32) -> bool {
+        self.listed[lane as usize]
     }
 
     /// Whether any lane or link holds runs that have not moved on.
@@ -140,7 +155,10 @@ impl<'h> Core<'h> {
 
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
     pub fn progress(&self, link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
-        let mut worked = self.out.borrow_mut().retry();
+        let (mut worked, copies, delivered) = {
+            let mut out = self.out.borrow_mut();
+            (out.retry(), out.queues.copies, self.delivered.get())
+        };
         {
             let mut inbound = self.inbound.borrow_mut();
             let mut sink = self.sink.borrow_mut();
@@ -150,6 +168,8 @@ impl<'h> Core<'h> {
             worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Origin)?;
         }
         let mut out = self.out.borrow_mut();
+        // A run that could move on only in part has moved.
+        worked |= out.queues.copies > copies || self.delivered.get() > delivered;
         let urgent = self.urgent.get();
         if urgent {
             out.close_runs();
@@ -256,7 +276,7 @@ impl<'h> Core<'h> {
                     Feeder::lane(lane),
                     sink,
                     &mut inbound.reassembly,
-                    &mut inbound.taken,
+                    &mut inbound.begun,
                 )
             });
             if !taken.map_err(|e| e.to_string())? {
@@ -277,7 +297,7 @@ impl<'h> Core<'h> {
         let Inbound {
             links: Some(links),
             reassembly,
-            taken,
+            begun,
             ..
         } = inbound
         else {
@@ -298,7 +318,7 @@ impl<'h> Core<'h> {
                 let mut cursor = before;
                 while cursor < runs.len() {
                     let feeder = Feeder::link(lanes, index);
-                    match self.forward_arrived(&runs[cursor..], feeder, sink, reassembly, taken) {
+                    match self.forward_arrived(&runs[cursor..], feeder, sink, reassembly, begun) {
                         Ok(Some(length)) => cursor += length,
                         Ok(None) => {
                             blocked = true;
@@ -333,7 +353,7 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut HashMap<Feeder, usize>,
+        begun: &mut Begun,
     ) -> std::result::Result<Option<usize>, BadRun> {
         let (run, _) = Run::split(runs, self.topology.size())?;
         if run.frame.len() > self.frame_bytes {
@@ -342,7 +362,7 @@ impl<'h> Core<'h> {
                 present: self.frame_bytes,
             });
         }
-        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, taken)?;
+        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, begun)?;
         Ok(moved.then_some(run.frame.len()))
     }
 
@@ -354,11 +374,14 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut HashMap<Feeder, usize>,
+        begun: &mut Begun,
     ) -> std::result::Result<bool, BadRun> {
+        if run.is_broadcast() {
+            return self.spread(at, run, feeder, sink, reassembly, begun);
+        }
         let target = Rank(run.header.target);
         if target == self.topology.rank() {
-            return self.deliver(run, feeder, sink, reassembly, taken);
+            return self.deliver(run, feeder, sink, reassembly, begun);
         }
         let pushed = self
             .out
@@ -380,13 +403,60 @@ impl<'h> Core<'h> {
         }
     }
 
+    /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of that. What is done is
+    /// not done again.
+    #[cold]
+    fn spread(
+        &self,
+        at: Place,
+        run: &Run<'_>,
+        feeder: Feeder,
+        sink: &mut Sink<'h>,
+        reassembly: &mut Reassembly,
+        begun: &mut Begun,
+    ) -> std::result::Result<bool, BadRun> {
+        let source = Rank(run.header.source);
+        let mut copying = begun.copying.remove(&feeder).unwrap_or_default();
+        let mut out = self.out.borrow_mut();
+        let route = &out.queues.route;
+        if !route.passes(at, source) {
+            return Err(BadRun::Broadcast {
+                source_rank: source.0,
+                why: "it arrived where no copy of it belongs",
+            });
+        }
+        // One that comes back to its source, over its own lane, has its copies.
+        let copies = match source == self.topology.rank() {
+            true => 0,
+            false => route.copies(at),
+        };
+        if copying.next < copies {
+            let before = copying.next;
+            copying.next = out.queues.push_copies(at, before, run.frame, feeder);
+            let mut stats = self.stats.borrow_mut();
+            let runs = if at == Place::TargetRep {
+                &mut stats.runs_from_fabric
+            } else {
+                &mut stats.runs_to_fabric
+            };
+            *runs += u64::from(copying.next - before);
+        }
+        drop(out);
+        copying.delivered = copying.delivered || self.deliver(run, feeder, sink, reassembly, begun)?;
+        let done = copying.delivered && copying.next == copies;
+        if !done {
+            begun.copying.insert(feeder, copying);
+        }
+        Ok(done)
+    }
+
     fn deliver(
         &self,
         run: &Run<'_>,
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut HashMap<Feeder, usize>,
+        begun: &mut Begun,
     ) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
         let admitted = match sink {
@@ -404,7 +474,8 @@ impl<'h> Core<'h> {
             self.stats.borrow_mut().blocked_deliveries += 1;
             return Ok(false);
         }
-        if run.header.flags & run_flags::ALL == 0 {
+        if !run.is_fragment() {
+            let taken = &mut begun.taken;
             let before = if taken.is_empty() {
                 None
             } else {
@@ -544,6 +615,8 @@ impl<'h> Core<'h> {
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;
+        stats.broadcasts = out.broadcasts;
+        stats.broadcast_copies = out.queues.copies;
         stats.origin_frames = out.queues.origin.iter().map(|l| l.frames).sum();
         stats.relay_frames = out.queues.relay.iter().map(|l| l.frames).sum();
         stats.remote_frames = out.queues.remotes.iter().map(|r| r.frames).sum();
