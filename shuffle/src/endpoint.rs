@@ -248,7 +248,8 @@ impl<'h> Endpoint<'h> {
             LaneClass::Origin,
             options.origin_buftarget_bytes,
             options.origin_maxrpc,
-        );
+        )
+        .limit(options.origin_sender_limit);
         let relay = lanes(
             LaneClass::Relay,
             options.relay_buftarget_bytes,
@@ -296,7 +297,8 @@ impl<'h> Endpoint<'h> {
             route: self.route.clone(),
             origin,
             relay,
-            remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches),
+            remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches)
+                .limit(options.remote_sender_limit),
             size: self.topology.size(),
             copies: 0,
         };

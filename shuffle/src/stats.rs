@@ -14,6 +14,8 @@ pub struct Stats {
     pub broadcast_copies: u64,
     /// Records delivered here.
     pub delivered: u64,
+    /// Records that arrived and were dropped on purpose (`deliverq_discard`).
+    pub discarded: u64,
     /// Runs delivered here.
     pub runs_delivered: u64,
     /// Runs forwarded as source representative.
@@ -40,6 +42,8 @@ pub struct Stats {
     pub would_block: u64,
     /// Frames that found their queue full.
     pub queue_waits: u64,
+    /// Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
+    pub limit_hits: u64,
     /// Times that a delivery had to wait for the application.
     pub blocked_deliveries: u64,
     /// Messages dropped because they were none of this job's.

@@ -93,6 +93,8 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
         origin_buftarget_bytes: dice.one_of(&[1, 64, 300, 4096]),
         relay_maxrpc: 1 + dice.below(2) as u32,
         relay_buftarget_bytes: dice.one_of(&[1, 100, 4096]),
+        origin_sender_limit: dice.one_of(&[0, 0, 1, 3]),
+        remote_sender_limit: dice.one_of(&[0, 0, 1, 2]),
         remote_maxrpc: 1 + dice.below(3) as u32,
         remote_buftarget_bytes: dice.one_of(&[1, 300, 2000, 65536]),
         linger_us: dice.one_of(&[0, 5, 100]),

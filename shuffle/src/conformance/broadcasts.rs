@@ -208,11 +208,10 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             }
             let members = &world.job.members;
             members[1].endpoint.progress(tick * TICK_NS).unwrap();
-            let refused = [0, 2].into_iter().find_map(|rank: usize| {
+            [0, 2].into_iter().find_map(|rank: usize| {
                 let refused = members[rank].endpoint.progress(tick * TICK_NS).err();
                 refused.map(|error| error.to_string())
-            });
-            refused
+            })
         })
     };
     let (origin, relay) = (Some(LaneClass::Origin), Some(LaneClass::Relay));

@@ -5,6 +5,7 @@
 
 mod broadcasts;
 mod broken_peers;
+mod limits;
 mod long_records;
 mod schedule;
 mod world;

@@ -303,7 +303,7 @@ impl Links {
             .credit
             .update(&header.counters)
             .map_err(|e| bad(e.to_string()))?;
-        remote.release_exposed();
+        remote.release();
         let incoming = &mut self.incoming[index];
         let returned = incoming
             .receiving

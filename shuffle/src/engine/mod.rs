@@ -129,7 +129,7 @@ pub(crate) struct Core<'h> {
     pub inbound: RefCell<Inbound>,
     pub sink: RefCell<Sink<'h>>,
     pub stats: RefCell<Stats>,
-    /// Records delivered here (or queued for an application without a handler).
+    /// Records delivered here (or queued for an application without a handler, or discarded).
     pub delivered: Cell<u64>,
     /// A flush or fence wants partial runs and batches out now.
     pub urgent: Cell<bool>,
@@ -460,6 +460,7 @@ impl<'h> Core<'h> {
     ) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
         let admitted = match sink {
+            _ if self.options.deliverq_discard => true,
             Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
@@ -519,6 +520,10 @@ impl<'h> Core<'h> {
         sink: &mut Sink<'h>,
     ) -> std::result::Result<usize, BadRun> {
         let now = match sink {
+            _ if self.options.deliverq_discard => {
+                self.stats.borrow_mut().discarded += (all - done) as u64;
+                all
+            }
             Sink::Handler(handler) => {
                 let mut outbox = Outbox::with_reserve(&self.out, self.options.handler_reserve_bytes);
                 handler(delivery, done, &mut outbox)?
@@ -559,16 +564,17 @@ impl<'h> Core<'h> {
         if self.inbound.borrow().inbox.any_active() {
             return true;
         }
-        let flushing = self.urgent.get();
         let mut out = self.out.borrow_mut();
+        let releases_too = self.urgent.get() || out.queues.origin.is_limited();
         out.queues
             .lanes_mut()
-            .any(|lane| lane.space_came() || (flushing && lane.release_came()))
+            .any(|lane| lane.space_came() || (releases_too && lane.release_came()))
     }
 
     /// Before sleeping: asks the consumers of full lanes to ring.
     pub fn want_space(&self, releases_too: bool) {
         let mut out = self.out.borrow_mut();
+        let releases_too = releases_too || out.queues.origin.is_limited();
         for lane in out.queues.lanes_mut() {
             if releases_too && lane.in_use_bytes() > 0 {
                 lane.want_release();
@@ -607,7 +613,7 @@ impl<'h> Core<'h> {
     /// Counters of this moment.
     pub fn snapshot(&self) -> Stats {
         let mut stats = self.stats.borrow().clone();
-        stats.delivered = self.delivered.get();
+        stats.delivered = self.delivered.get() - stats.discarded;
         // An open reservation of another handle holds the sending side; its counters are 0 then.
         let Ok(out) = self.out.try_borrow() else {
             return stats;
@@ -615,6 +621,7 @@ impl<'h> Core<'h> {
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;
+        stats.limit_hits = out.queues.origin.limit_hits + out.queues.remotes.limit_hits;
         stats.broadcasts = out.broadcasts;
         stats.broadcast_copies = out.queues.copies;
         stats.origin_frames = out.queues.origin.iter().map(|l| l.frames).sum();

@@ -84,6 +84,9 @@ impl Queues {
                 let lanes = if at == Place::TargetRep {
                     &mut self.relay
                 } else {
+                    if !self.origin.admits(bytes) {
+                        return Some(false);
+                    }
                     &mut self.origin
                 };
                 // A damaged inbox takes nothing; `failure` says so.
@@ -94,13 +97,21 @@ impl Queues {
                 let route = &self.route;
                 let index = self.remotes.open(link, || route.peer(link));
                 self.remotes.wake(index);
+                let own = feeder == Feeder::APPLICATION;
+                if own && !self.remotes.admits(index, bytes) {
+                    return Some(false);
+                }
                 let needs = self.remotes[index].needs_buffer(bytes);
                 let pool = if needs {
                     self.remotes.pool_for(index).cloned()
                 } else {
                     None
                 };
-                Some(self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write))
+                let added = self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write);
+                if own && added {
+                    self.remotes.added_own(index);
+                }
+                Some(added)
             }
         }
     }

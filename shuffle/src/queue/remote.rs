@@ -78,6 +78,8 @@ pub(crate) struct RemoteQueue {
     /// Bytes handed to the fabric since the start, headers included.
     pub wire_bytes: u64,
     waiting: bool,
+    /// Numbers of the batches, open or unacknowledged, that hold sends of this rank's own; kept where these are limited.
+    own: VecDeque<u64>,
 }
 
 impl RemoteQueue {
@@ -107,6 +109,25 @@ impl RemoteQueue {
             batches: 0,
             wire_bytes: 0,
             waiting: false,
+            own: VecDeque::new(),
+        }
+    }
+
+    /// Batches with sends of this rank's own, open or unacknowledged.
+    pub fn own_batches(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Whether a frame fits the open batch, and that holds sends of this rank's own already.
+    pub fn has_own_open(&self, bytes: usize) -> bool {
+        !self.needs_buffer(bytes) && self.own.back() == Some(&self.sealed())
+    }
+
+    /// The open batch, or the one that the last frame filled, holds a send of this rank's own.
+    pub fn note_own(&mut self) {
+        let number = self.sealed() - u64::from(self.open.is_none());
+        if self.own.back() != Some(&number) {
+            self.own.push_back(number);
         }
     }
 
@@ -281,9 +302,12 @@ impl RemoteQueue {
         }
     }
 
-    /// Forgets announced batches that the receiver has taken.
-    pub fn release_exposed(&mut self) {
+    /// Forgets batches that the receiver has taken.
+    pub fn release(&mut self) {
         let accepted = self.credit.accepted();
+        while self.own.front().is_some_and(|&number| number < accepted) {
+            self.own.pop_front();
+        }
         while self.exposed.front().is_some_and(|e| e.sequence < accepted) {
             self.exposed.pop_front();
         }
