@@ -36,13 +36,16 @@ pub struct StreamOptions {
     /// default, for no limit but those of the single queues. Up to 1,000,000. What this rank relays is never kept by it.
     /// Each rank has its own.
     pub remote_sender_limit: u32,
-    /// Records that may wait for an application without a handler. Default 4,096 (one run always may).
+    /// Records that may wait for a delivery thread, or for an application without a handler. Default 4,096 (one run always may).
     pub deliverq_max: usize,
-    /// Bytes that may wait for an application without a handler. Default 16 MiB (one run or record always may).
+    /// Bytes that may wait for a delivery thread, or for an application without a handler. Default 16 MiB (one run or record always may).
     pub deliverq_bytes: usize,
     /// For debugging: what arrives at this rank is counted (`Stats::discarded`) and dropped on purpose, without a call of the
     /// handler. Flushes and fences end as ever. Default no.
     pub deliverq_discard: bool,
+    /// Records for which a delivery thread is woken; fewer are delivered after a millisecond, or by a flush. Default 0, at
+    /// once; below `deliverq_max`.
+    pub deliverq_threshold: usize,
     /// Longest time in microseconds that a partial run or batch waits while its rank makes progress. Default 100.
     pub linger_us: u64,
     /// Size of a run, header included, in bytes. Default 1,024; at most a quarter of a lane.
@@ -84,6 +87,7 @@ impl Default for StreamOptions {
             deliverq_max: 4096,
             deliverq_bytes: 16 << 20,
             deliverq_discard: false,
+            deliverq_threshold: 0,
             linger_us: 100,
             run_bytes: 1024,
             run_table_bytes: 256 << 10,
@@ -158,7 +162,7 @@ const NOT_OPTIONS: [&str; 9] = [
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
-    pub const NAMES: [&'static str; 31] = [
+    pub const NAMES: [&'static str; 32] = [
         "origin_maxrpc",
         "origin_buftarget_bytes",
         "relay_maxrpc",
@@ -170,6 +174,7 @@ impl Options {
         "deliverq_max",
         "deliverq_bytes",
         "deliverq_discard",
+        "deliverq_threshold",
         "linger_us",
         "run_bytes",
         "run_table_bytes",
@@ -274,6 +279,7 @@ impl Options {
             "deliverq_max" => stream.deliverq_max = number(key, value)?,
             "deliverq_bytes" => stream.deliverq_bytes = number(key, value)?,
             "deliverq_discard" => stream.deliverq_discard = switch(key, value)?,
+            "deliverq_threshold" => stream.deliverq_threshold = number(key, value)?,
             "linger_us" => stream.linger_us = number(key, value)?,
             "run_bytes" => stream.run_bytes = number(key, value)?,
             "run_table_bytes" => stream.run_table_bytes = number(key, value)?,
@@ -417,6 +423,12 @@ impl StreamOptions {
         )?;
         range("deliverq_max", self.deliverq_max, 1, u32::MAX as usize)?;
         range("deliverq_bytes", self.deliverq_bytes, 1, 1 << 40)?;
+        range(
+            "deliverq_threshold",
+            self.deliverq_threshold,
+            0,
+            self.deliverq_max - 1,
+        )?;
         range("linger_us", self.linger_us as usize, 0, 10_000_000)?;
         range("run_bytes", self.run_bytes, 24, 16384)?;
         range("run_table_bytes", self.run_table_bytes, self.run_bytes, 1 << 30)?;

@@ -22,6 +22,7 @@ mod shuffle;
 pub mod simulation;
 mod stats;
 mod stream;
+pub mod threaded;
 
 #[cfg(test)]
 mod conformance;

@@ -45,7 +45,14 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
         ..prompt()
     };
     // Rank 0 represents nodes 2 (rank 3) and 4 (rank 5) for rank 1.
-    let mut world = World::new(&[2, 1, 1, 1, 1], &options, 1, sim_with_eager(1, 4096), false, true);
+    let mut world = World::new(
+        &[2, 1, 1, 1, 1],
+        &options,
+        1,
+        sim_with_eager(1, 4096),
+        false,
+        true,
+    );
     assert!(world.send(0, 3, 0, 900) && world.send(0, 5, 0, 900));
     assert!(!world.send(0, 3, 1, 900) && !world.send(0, 5, 1, 900));
     assert_eq!(world.core(0).snapshot().limit_hits, 1);
@@ -54,7 +61,11 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
         world.job.members[rank].endpoint.progress(TICK_NS).unwrap();
     }
     let stats = world.core(0).snapshot();
-    assert_eq!((stats.remote_frames, stats.queue_waits), (4, 0), "two of them relayed");
+    assert_eq!(
+        (stats.remote_frames, stats.queue_waits),
+        (4, 0),
+        "two of them relayed"
+    );
     assert!(!world.send(0, 3, 1, 900), "nothing is acknowledged yet");
     world.fence();
     assert!(world.send(0, 3, 1, 900) && world.send(0, 3, 2, 900));
