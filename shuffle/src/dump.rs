@@ -77,6 +77,18 @@ impl fmt::Display for Bound {
     }
 }
 
+/// How long something waits, where it does.
+struct Waiting(u64);
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            wait_ns => write!(f, ", one for {wait_ns} ns by now"),
+        }
+    }
+}
+
 /// Writes the state of `core`. Never waits; a part that is in use by a caller up the stack is named as such.
 pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     let stats = core.snapshot();
@@ -115,16 +127,25 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             writeln!(writer, "  a broadcast waits, with {copied} copies made")?;
         }
         let queues = &out.queues;
+        let now_ns = queues.now_ns;
         for (class, lanes) in [("origin", &queues.origin), ("relay", &queues.relay)] {
-            for lane in lanes.iter().filter(|l| l.frames > 0) {
+            for lane in lanes.iter().filter(|l| l.tally.frames() > 0) {
                 let rank = topology.rank_at(topology.node(), lane.local);
                 writeln!(
                     writer,
-                    "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits",
-                    lane.frames,
+                    "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits{}",
+                    lane.tally.frames(),
                     lane.in_use_bytes(),
-                    lane.waits
+                    lane.tally.waits(),
+                    Waiting(lane.tally.waiting_ns(now_ns))
                 )?;
+                let (used, most) = (lane.in_use_bytes(), lane.capacity_bytes());
+                if used > most {
+                    writeln!(
+                        writer,
+                        "    CONTRADICTION: {used} bytes in use of a lane of {most}"
+                    )?;
+                }
             }
         }
         for remote in queues.remotes.iter() {
@@ -132,16 +153,23 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             writeln!(
                 writer,
                 "  remote queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
-                 {} large slots held, {} waits",
+                 {} large slots held, {} waits{}",
                 remote.rank,
-                remote.batches,
+                remote.tally.sends(),
                 remote.ready_batches(),
                 remote.credit.in_flight(),
                 remote.credit.next_sequence(),
                 remote.open_bytes(),
                 remote.credit.large_held(),
-                remote.waits
+                remote.tally.waits(),
+                Waiting(remote.tally.waiting_ns(now_ns))
             )?;
+            for (sequence, age_ns) in remote.batches_in_flight(now_ns) {
+                writeln!(writer, "    batch {sequence} is in flight for {age_ns} ns")?;
+            }
+            if let Some(why) = remote.contradiction() {
+                writeln!(writer, "    CONTRADICTION: {why}")?;
+            }
         }
     } else {
         writeln!(writer, "  (the sending side is in use by an open reservation)")?;

@@ -301,6 +301,7 @@ impl<'h> Endpoint<'h> {
                 .limit(options.remote_sender_limit),
             size: self.topology.size(),
             copies: 0,
+            now_ns: 0,
         };
         let (rank, size) = (self.topology.rank().0, self.topology.size());
         let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);

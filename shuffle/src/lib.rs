@@ -38,6 +38,6 @@ pub use error::{Error, Result};
 pub use flush::Queues;
 pub use job::Job;
 pub use shuffle::{Reservation, Shuffle, ShuffleBuilder};
-pub use stats::Stats;
+pub use stats::{ClassStats, DetailedStats, QueueStats, Stats};
 pub use stream::{Item, ItemOutbox, NotSent, Stream, StreamBuilder};
 pub use trihop_transport::topology::{NodeId, Rank, Topology};

@@ -16,7 +16,7 @@ use crate::flush::Queues;
 use crate::job::Inner;
 use crate::queue::runs::Stop;
 use crate::shuffle::Handle;
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
 pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {}
@@ -266,6 +266,11 @@ impl<T: Item> Stream<'_, T> {
     /// Counters of this rank.
     pub fn stats(&self) -> Stats {
         self.handle.core.snapshot()
+    }
+
+    /// As [`crate::Shuffle::detailed_stats`].
+    pub fn detailed_stats(&self) -> DetailedStats {
+        self.handle.core.detailed()
     }
 
     /// As [`crate::Shuffle::dump`].

@@ -337,6 +337,10 @@ fn exchange(
         for _ in 0..dice.below(6) {
             job.step()?;
         }
+        if dice.below(40) == 0 {
+            let dump = job.dump(Rank(source));
+            assert!(!dump.contains("CONTRADICTION"), "{dump}");
+        }
         assert!(
             refused < TOO_MANY,
             "{left:?} messages cannot be sent:\n{}",

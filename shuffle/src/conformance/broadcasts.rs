@@ -14,6 +14,7 @@ use crate::engine::LaneClass;
 use crate::error::Error;
 use crate::job::Job;
 use crate::queue::Feeder;
+use crate::queue::tally::Why;
 use crate::simulation::{Fabric, TICK_NS};
 
 fn alone() -> Options {
@@ -184,7 +185,7 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
                     };
                     let lane = lanes.to(0).unwrap();
                     assert!(lane.push_with(frame.len(), run_flags::BROADCAST, feeder, write));
-                    lane.publish();
+                    lane.publish(Why::Full);
                 }
                 None => {
                     let index = queues.open_to(2).unwrap();
@@ -198,7 +199,7 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
                         pool.as_ref(),
                         write
                     ));
-                    remote.seal();
+                    remote.seal(Why::Full);
                 }
             }
         }

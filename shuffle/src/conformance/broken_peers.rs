@@ -85,7 +85,7 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
             space.fill(0);
             header.write(bytes, space);
         }));
-        remote.seal();
+        remote.seal(crate::queue::tally::Why::Full);
     }
     let refused = (1..20_000).find_map(|tick| {
         if let Fabric::Simulated(net) = &world.job.fabric {

@@ -24,9 +24,12 @@ use crate::deliver::{Assembled, Delivery, Handover, Outbox, Reassembly, Sink};
 use crate::error::{Error, Result};
 use crate::flush::Fence;
 use crate::queue::Feeder;
+use crate::queue::lane::LaneQueue;
+use crate::queue::lanes::Lanes;
 use crate::queue::remote::{Identity, RemoteQueue};
+use crate::queue::tally::Why;
 use crate::route::{Place, Route};
-use crate::stats::Stats;
+use crate::stats::{ClassStats, DetailedStats, Stats};
 use broadcasts::Copying;
 use inbound::Links;
 use incoming::Arrival;
@@ -158,7 +161,11 @@ impl<'h> Core<'h> {
 
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
     pub fn progress(&self, link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
-        let mut worked = self.out.borrow_mut().retry();
+        let mut worked = {
+            let mut out = self.out.borrow_mut();
+            out.queues.now_ns = now_ns;
+            out.retry()
+        };
         if let Some(handover) = &self.handover {
             worked |= handover.take_freed()?;
         }
@@ -181,7 +188,7 @@ impl<'h> Core<'h> {
         if urgent {
             out.close_runs();
         }
-        out.age(now_ns, !worked);
+        out.age(now_ns, !worked, if urgent { Why::Flush } else { Why::Age });
         if let Some((local, why)) = out.queues.failure() {
             return Err(Error::bad_peer(
                 self.topology.rank_at(self.topology.node(), local).0,
@@ -189,7 +196,7 @@ impl<'h> Core<'h> {
             ));
         }
         if urgent && !worked {
-            out.queues.remotes.seal();
+            out.queues.remotes.seal(Why::Flush);
         }
         if let Some(link) = link {
             worked |= self.transmit(&mut out, link, !worked, now_ns)?;
@@ -221,7 +228,7 @@ impl<'h> Core<'h> {
             }
             let returned = remote.credit.large_returned();
             let (told, sequence) = (incoming.told(), remote.credit.next_sequence());
-            let posted = remote.transmit(link, &self.identity, notices, |wanted| {
+            let posted = remote.transmit(link, &self.identity, notices, now_ns, |wanted| {
                 incoming.counters(returned, wanted)
             })?;
             if remote.credit.next_sequence() == sequence {
@@ -674,15 +681,42 @@ impl<'h> Core<'h> {
         stats.limit_hits = out.queues.origin.limit_hits + out.queues.remotes.limit_hits;
         stats.broadcasts = out.broadcasts;
         stats.broadcast_copies = out.queues.copies;
-        stats.origin_frames = out.queues.origin.iter().map(|l| l.frames).sum();
-        stats.relay_frames = out.queues.relay.iter().map(|l| l.frames).sum();
-        stats.remote_frames = out.queues.remotes.iter().map(|r| r.frames).sum();
-        stats.batches_sent = out.queues.remotes.iter().map(|r| r.batches).sum();
+        stats.origin_frames = out.queues.origin.iter().map(|l| l.tally.frames()).sum();
+        stats.relay_frames = out.queues.relay.iter().map(|l| l.tally.frames()).sum();
+        stats.remote_frames = out.queues.remotes.iter().map(|r| r.tally.frames()).sum();
+        stats.batches_sent = out.queues.remotes.iter().map(|r| r.tally.sends()).sum();
         stats.wire_bytes = out.queues.remotes.iter().map(|r| r.wire_bytes).sum();
         let lanes = out.queues.origin.iter().chain(out.queues.relay.iter());
-        let lanes: u64 = lanes.map(|l| l.waits).sum();
-        stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.waits).sum::<u64>();
+        let lanes: u64 = lanes.map(|l| l.tally.waits()).sum();
+        stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.tally.waits()).sum::<u64>();
         stats
+    }
+
+    /// Counters of this moment, of the stream and of each of its queues.
+    pub fn detailed(&self) -> DetailedStats {
+        let mut detailed = DetailedStats {
+            stream: self.name.clone(),
+            rank: self.identity.rank,
+            totals: self.snapshot(),
+            ..DetailedStats::default()
+        };
+        let Ok(out) = self.out.try_borrow() else {
+            return detailed;
+        };
+        let queues = &out.queues;
+        let of_lanes = |lanes: &Lanes| {
+            let peer = |lane: &LaneQueue| self.topology.rank_at(self.topology.node(), lane.local).0;
+            let stats = |lane: &LaneQueue| lane.tally.stats(peer(lane), queues.now_ns);
+            ClassStats::of(lanes.iter().map(stats), lanes.limit_hits)
+        };
+        detailed.origin = of_lanes(&queues.origin);
+        detailed.relay = of_lanes(&queues.relay);
+        let remotes = queues.remotes.iter();
+        detailed.remote = ClassStats::of(
+            remotes.map(|remote| remote.tally.stats(remote.rank, queues.now_ns)),
+            queues.remotes.limit_hits,
+        );
+        detailed
     }
 
     /// Times that every lane was seen empty, and positions of lanes and links, for [`crate::flush`].

@@ -13,10 +13,10 @@ use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
-use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::runs::{RunTable, Stop};
 use crate::queue::spill::{Audience, Spill};
+use crate::queue::tally::Why;
 use crate::route::Place;
 
 /// Everything that a rank has to send on one stream.
@@ -524,7 +524,7 @@ impl Outbound {
     }
 
     /// Moves on what has waited long enough: at once while the application only polls, by age while it sends.
-    pub fn age(&mut self, now_ns: u64, idle: bool) {
+    pub fn age(&mut self, now_ns: u64, idle: bool, why: Why) {
         if self.runs.open_runs() > 0 {
             if self.runs_since_ns == 0 {
                 self.runs_since_ns = now_ns.max(1);
@@ -537,18 +537,18 @@ impl Outbound {
             self.runs_since_ns = 0;
         }
         self.pushed = false;
-        self.publish();
+        self.publish(why);
         for at in 0..self.queues.remotes.busy_len() {
             let Some(number) = self.queues.remotes.busy(at) else {
                 break;
             };
-            self.queues.remotes[number].age(now_ns, idle, self.linger_ns);
+            self.queues.remotes[number].age(now_ns, idle, self.linger_ns, why);
         }
     }
 
     /// Shows the consumers of all lanes what was added.
-    pub fn publish(&mut self) {
-        self.queues.lanes_mut().for_each(LaneQueue::publish);
+    pub fn publish(&mut self, why: Why) {
+        self.queues.lanes_mut().for_each(|lane| lane.publish(why));
     }
 
     /// Whether anything is still private: open runs, a long record, spilled records, open batches.

@@ -21,6 +21,8 @@ pub(crate) struct Queues {
     pub size: u32,
     /// Copies of broadcasts' frames that this rank has added.
     pub copies: u64,
+    /// Time of the last round of progress.
+    pub now_ns: u64,
 }
 
 impl Queues {
@@ -78,6 +80,7 @@ impl Queues {
         feeder: Feeder,
         write: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
+        let own = feeder == Feeder::APPLICATION;
         match hop {
             Hop::Deliver => None,
             Hop::Local(local) => {
@@ -90,14 +93,20 @@ impl Queues {
                     &mut self.origin
                 };
                 // A damaged inbox takes nothing; `failure` says so.
-                let lane = lanes.to(local);
-                Some(lane.is_some_and(|lane| lane.push_with(bytes, flags, feeder, write)))
+                let Some(lane) = lanes.to(local) else {
+                    return Some(false);
+                };
+                let added = lane.push_with(bytes, flags, feeder, write);
+                match added {
+                    true => lane.tally.added(own, self.now_ns),
+                    false => lane.tally.refused(self.now_ns),
+                }
+                Some(added)
             }
             Hop::Fabric(link) => {
                 let route = &self.route;
                 let index = self.remotes.open(link, || route.peer(link));
                 self.remotes.wake(index);
-                let own = feeder == Feeder::APPLICATION;
                 if own && !self.remotes.admits(index, bytes) {
                     return Some(false);
                 }
@@ -107,7 +116,12 @@ impl Queues {
                 } else {
                     None
                 };
-                let added = self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write);
+                let remote = &mut self.remotes[index];
+                let added = remote.push_with(bytes, flags, feeder, pool.as_ref(), write);
+                match added {
+                    true => remote.tally.added(own, self.now_ns),
+                    false => remote.tally.refused(self.now_ns),
+                }
                 if own && added {
                     self.remotes.added_own(index);
                 }

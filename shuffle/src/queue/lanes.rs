@@ -8,6 +8,7 @@ use trihop_transport::ring::{Bell, InboxLayout, Producer};
 
 use super::lane::LaneQueue;
 use super::on_demand::OnDemand;
+use super::tally::Why;
 
 /// Where the inboxes of a node's ranks are, by local rank.
 pub(crate) struct Neighbours {
@@ -73,7 +74,7 @@ impl Lanes {
             // Shown to their consumers, so that these can make room. A position that cannot be true stays as it was, and
             // the lane's next push reports it.
             for lane in self.queues.iter_mut() {
-                lane.publish();
+                lane.publish(Why::Full);
                 let _ = lane.consumed();
             }
             admitted = fits(self.iter().map(LaneQueue::in_use_bytes).sum());

@@ -10,6 +10,7 @@ use trihop_transport::topology::Rank;
 
 use super::on_demand::OnDemand;
 use super::remote::{BatchSizes, RemoteQueue};
+use super::tally::Why;
 
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
@@ -140,9 +141,9 @@ impl Remotes {
     }
 
     /// Seals every open batch.
-    pub fn seal(&mut self) {
+    pub fn seal(&mut self, why: Why) {
         for &number in &self.busy {
-            self.queues[number as usize].seal();
+            self.queues[number as usize].seal(why);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::flush::Fence;
 use crate::route::{Chosen, RouteName};
 use crate::shuffle::each_message;
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// What a simulated job is like.
 #[derive(Debug, Clone)]
@@ -405,6 +405,14 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn stats(&self, rank: Rank) -> Stats {
         self.members[rank.0 as usize].core.snapshot()
+    }
+
+    /// Counters of a rank, of each of its queues too.
+    ///
+    /// # Panics
+    /// When the rank does not exist.
+    pub fn detailed_stats(&self, rank: Rank) -> DetailedStats {
+        self.members[rank.0 as usize].core.detailed()
     }
 
     /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the
