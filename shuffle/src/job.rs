@@ -82,6 +82,11 @@ pub(crate) struct Inner<'h> {
     pub turn: OnceCell<Turn>,
     /// How the progress thread sleeps.
     sleep: Cell<Sleep>,
+    /// A caller went to sit out while the progress thread was awake: what it waits for may have come before that thread
+    /// wants to hear of it.
+    newcomer: Cell<bool>,
+    /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
+    relieved: Cell<bool>,
     /// What ended the progress thread.
     failure: RefCell<Option<Arc<Error>>>,
 }
@@ -245,6 +250,8 @@ impl<'h> Job<'h> {
             rounds: Cell::new(0),
             turn: OnceCell::new(),
             sleep: Cell::new(Sleep::Awake),
+            newcomer: Cell::new(false),
+            relieved: Cell::new(false),
             failure: RefCell::default(),
         });
         let system = Endpoint::system_options();
@@ -417,6 +424,15 @@ impl<'h> Inner<'h> {
         Ok(worked)
     }
 
+    /// Progress by a caller who will be back soon: while the progress thread naps, nobody needs to wake it.
+    pub fn progress_in_passing(&self) -> Result<bool> {
+        if self.sleep.get() == Sleep::Nap {
+            self.relieved.set(true);
+            self.doorbell.awake();
+        }
+        self.progress()
+    }
+
     /// Makes progress until `done` gives a value; sleeps while nothing moves. Among threads, others have their turns
     /// meanwhile: the caller keeps no borrow of anything that they reach.
     pub fn wait<T>(&self, done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
@@ -441,7 +457,11 @@ impl<'h> Inner<'h> {
                 }
                 continue;
             }
-            match (backoff.next(), self.turn.get()) {
+            let step = match waiter {
+                Waiter::ProgressThread if self.relieved.take() => Step::Park,
+                _ => backoff.next(),
+            };
+            match (step, self.turn.get()) {
                 (Step::Spin, _) => std::hint::spin_loop(),
                 (Step::Yield, None) => std::thread::yield_now(),
                 (Step::Yield, Some(turn)) => {
@@ -452,7 +472,9 @@ impl<'h> Inner<'h> {
                 }
                 (Step::Park, Some(turn)) if waiter == Waiter::Caller => {
                     self.check_failure()?;
-                    if std::mem::take(&mut unknown) {
+                    if self.sleep.get() == Sleep::Awake {
+                        self.newcomer.set(true);
+                    } else if std::mem::take(&mut unknown) {
                         self.wake_from(Sleep::Nap);
                     }
                     // SAFETY: as above.
@@ -507,7 +529,7 @@ impl<'h> Inner<'h> {
     fn wake_from(&self, sleep: Sleep) {
         if self.sleep.get() == sleep || self.sleep.get() == Sleep::Deep {
             self.sleep.set(Sleep::Awake);
-            self.doorbell.ring();
+            self.doorbell.wake();
         }
     }
 
@@ -521,6 +543,9 @@ impl<'h> Inner<'h> {
             let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
             blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time())
         };
+        if let Some(turn) = self.turn.get().filter(|_| self.newcomer.take()) {
+            turn.tell_moved();
+        }
         let left = Cell::new(false);
         let stay_awake = || {
             let (streams, mut link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow_mut());

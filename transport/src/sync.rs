@@ -182,3 +182,24 @@ macro_rules! word {
 word!(MappedU64);
 #[cfg(any(trihop_loom, trihop_shuttle))]
 word!(AtomicU64);
+
+/// Whether something has happened. What was written before it is [raised](Self::raise) is seen by who finds it so.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    /// It has happened. Pairs with [`is_raised`](Self::is_raised).
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Waits for the next time.
+    pub fn lower(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it has happened. Pairs with [`raise`](Self::raise).
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use trihop_transport::park::{Content, Mail, Mailbox};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Bell;
-use trihop_transport::sync::{AtomicBool, Ordering};
+use trihop_transport::sync::Flag;
 
 use super::queue::Entry;
 use super::{Delivery, DeliveryQueue};
@@ -26,7 +26,7 @@ pub(crate) struct Handover {
     bell: Arc<Bell>,
     /// The delivery thread has done something that progress or a flush waits for. Written before the bell is rung, whose
     /// fence pairs with that of the sleep which looks here once more.
-    freed: AtomicBool,
+    freed: Flag,
     piece_records: usize,
     threshold: usize,
 }
@@ -78,7 +78,7 @@ impl Handover {
                 failure: None,
             }),
             bell,
-            freed: AtomicBool::new(false),
+            freed: Flag::default(),
             piece_records: options.deliverq_max.div_ceil(PIECES),
             threshold: options.deliverq_threshold,
         }
@@ -91,19 +91,29 @@ impl Handover {
         })
     }
 
+    /// As `with`, for whoever calls [`show`](Self::show) before long: waking per delivery would cost more than it.
+    fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
+        self.pending.with(|pending| (change(pending), Content::Nothing))
+    }
+
+    /// Wakes the delivery thread if it sleeps and there is something for it.
+    pub fn show(&self) {
+        self.with(|_| ());
+    }
+
     /// Whether a delivery of `count` records of together `bytes` may come.
     pub fn admit(&self, count: usize, bytes: usize) -> bool {
-        self.with(|pending| pending.queue.admit(count, bytes))
+        self.with_quietly(|pending| pending.queue.admit(count, bytes))
     }
 
-    /// Copies a delivery that was admitted.
+    /// Copies a delivery that was admitted, to be shown later.
     pub fn push(&self, delivery: &Delivery<'_>) {
-        self.with(|pending| pending.push(delivery));
+        self.with_quietly(|pending| pending.push(delivery));
     }
 
-    /// Copies a delivery of `count` records and `bytes` bytes if it is admitted; else false.
+    /// Copies a delivery of `count` records and `bytes` bytes, to be shown later, if it is admitted; else false.
     pub fn offer(&self, delivery: &Delivery<'_>, count: usize, bytes: usize) -> bool {
-        self.with(|pending| {
+        self.with_quietly(|pending| {
             let admitted = pending.queue.admit(count, bytes);
             if admitted {
                 pending.push(delivery);
@@ -147,19 +157,19 @@ impl Handover {
     /// # Errors
     /// What ended the delivery thread, whenever this is asked.
     pub fn take_freed(&self) -> Result<bool> {
-        if !self.freed.load(Ordering::Acquire) {
+        if !self.freed.is_raised() {
             return Ok(false);
         }
         if let Some(failure) = self.with(|pending| pending.failure.clone()) {
             return Err(Error::Stopped(failure));
         }
-        self.freed.store(false, Ordering::Relaxed);
+        self.freed.lower();
         Ok(true)
     }
 
     /// As [`take_freed`](Self::take_freed), without taking it; asked before a sleep.
     pub fn is_freed(&self) -> bool {
-        self.freed.load(Ordering::Acquire)
+        self.freed.is_raised()
     }
 
     /// The delivery thread: waits for deliveries, and takes some; false when there will be no more.
@@ -198,7 +208,7 @@ impl Handover {
     }
 
     fn tell(&self) {
-        self.freed.store(true, Ordering::Release);
+        self.freed.raise();
         self.bell.ring();
     }
 

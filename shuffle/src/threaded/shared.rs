@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trihop_transport::bootstrap::Launcher;
 use trihop_transport::park::Turn;
-use trihop_transport::sync::{AtomicBool, Mutex, Ordering, PoisonError};
+use trihop_transport::sync::{Flag, Mutex, MutexGuard, PoisonError};
 use trihop_transport::topology::Topology;
 
 use super::thread::{Thread, is_in_handler};
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     /// Defaults of the job's streams.
     pub stream_options: StreamOptions,
     /// The progress thread is to end.
-    stopping: Arc<AtomicBool>,
+    stopping: Flag,
     /// Calls in which all ranks take part, one at a time.
     collective: Mutex<()>,
     threads: Mutex<Threads>,
@@ -83,7 +83,7 @@ impl Shared {
             launcher,
             provider,
             stream_options,
-            stopping: Arc::default(),
+            stopping: Flag::default(),
             collective: Mutex::new(()),
             threads: Mutex::default(),
         });
@@ -93,10 +93,7 @@ impl Shared {
             // SAFETY: `shared` is kept until this thread was joined, in `stop`.
             let shared = unsafe { &*lent.0 };
             let _turn = OneTurn::take(shared.turn());
-            shared
-                .job
-                .inner
-                .progress_until(|| shared.stopping.load(Ordering::Relaxed));
+            shared.job.inner.progress_until(|| shared.stopping.is_raised());
         })?;
         shared.lock_threads().progress = Some(progress);
         Ok(shared)
@@ -106,7 +103,7 @@ impl Shared {
         self.job.inner.turn.get().expect("set by `start`")
     }
 
-    fn lock_threads(&self) -> trihop_transport::sync::MutexGuard<'_, Threads> {
+    fn lock_threads(&self) -> MutexGuard<'_, Threads> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -224,7 +221,7 @@ impl Shared {
             handover.close();
             thread.join();
         }
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.raise();
         // Not the turn: a job that has failed may have left it in disorder. The bell is for everybody.
         self.job.inner.ring();
         if let Some(thread) = progress {

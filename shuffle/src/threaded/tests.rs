@@ -1,3 +1,6 @@
+// Counters between threads of a test; nothing here is modelled.
+#![allow(clippy::disallowed_types)]
+
 use std::sync::Mutex;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -18,9 +21,11 @@ fn job() -> Job {
     .unwrap()
 }
 
+type Heard = Arc<Mutex<Vec<(u32, Vec<u8>)>>>;
+
 /// Opens a shuffle that keeps what it hears.
-fn listening(job: &Job, name: &str) -> (Shuffle, Arc<Mutex<Vec<(u32, Vec<u8>)>>>) {
-    let heard = Arc::new(Mutex::new(Vec::new()));
+fn listening(job: &Job, name: &str) -> (Shuffle, Heard) {
+    let heard = Heard::default();
     let keep = Arc::clone(&heard);
     let shuffle = job
         .shuffle(name)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, PoisonError, RawLock};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, RawLock};
 
 /// Whose turn it is. Who has it may wait for others to move something, and lets them have the turn meanwhile.
 ///
@@ -11,11 +11,16 @@ use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, PoisonError, RawLock};
 #[derive(Debug, Default)]
 pub struct Turn {
     lock: RawLock,
-    /// How often something was moved while somebody sat out. Written with the turn only.
-    moved: Mutex<u64>,
+    bench: Mutex<Bench>,
     news: Condvar,
-    /// Threads that sit out. Read and written with the turn only: the lock orders it.
-    sitting: AtomicU32,
+}
+
+/// Who sits out.
+#[derive(Debug, Default)]
+struct Bench {
+    sitting: u32,
+    /// How often something was moved while somebody sat out. Changed by those who have the turn.
+    moved: u64,
 }
 
 impl Turn {
@@ -55,37 +60,37 @@ impl Turn {
     /// # Safety
     /// As [`leave`](Self::leave).
     pub unsafe fn sit_out(&self, limit: Duration) {
-        let seen = *self.count();
-        self.sitting.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller has the turn.
+        let mut bench = self.bench();
+        bench.sitting += 1;
+        let seen = bench.moved;
+        // SAFETY: the caller has the turn. Whoever takes it now finds us on the bench.
         unsafe { self.leave() };
-        let mut count = self.count();
-        while *count == seen {
+        while bench.moved == seen {
             let (again, slept) = self
                 .news
-                .wait_timeout(count, limit)
+                .wait_timeout(bench, limit)
                 .unwrap_or_else(PoisonError::into_inner);
-            count = again;
+            bench = again;
             if slept.timed_out() {
                 break;
             }
         }
-        drop(count);
+        bench.sitting -= 1;
+        drop(bench);
         self.take();
-        self.sitting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Wakes all who sit out, because something that they may wait for has changed. The caller has the turn: else the
     /// change could fall between a look and a sleep.
-    #[inline]
     pub fn tell_moved(&self) {
-        if self.sitting.load(Ordering::Relaxed) > 0 {
-            *self.count() += 1;
+        let mut bench = self.bench();
+        if bench.sitting > 0 {
+            bench.moved += 1;
             self.news.notify_all();
         }
     }
 
-    fn count(&self) -> crate::sync::MutexGuard<'_, u64> {
-        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    fn bench(&self) -> MutexGuard<'_, Bench> {
+        self.bench.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
