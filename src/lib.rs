@@ -6,6 +6,9 @@
 //!
 //! Start with [`Job`]; send byte records with [`Shuffle`] and typed items with [`Stream`].
 
+#[cfg(feature = "capi")]
+pub mod capi;
+
 pub use trihop_shuffle::{
     Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options, Outbox, Queues, Rank, Reduce,
     Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology,

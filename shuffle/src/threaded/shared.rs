@@ -186,7 +186,8 @@ impl Shared {
             }
             Err(error) => {
                 handover.close();
-                thread.join();
+                // Not joined before the job ends: a handler may be waiting for what its caller does after opening.
+                self.lock_threads().deliveries.push((handover, thread));
                 Err(error)
             }
         }
