@@ -15,6 +15,9 @@ pub use trihop_shuffle::{
     route, simulation, threaded,
 };
 
+#[cfg(feature = "log")]
+pub mod log;
+
 /// The layer below: links, rings, memory, bootstrap.
 pub use trihop_transport as transport;
 

@@ -3,11 +3,13 @@
 mod bench;
 mod exchange;
 mod info;
+mod man;
 mod partition;
 mod run;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
+use trihop::log;
 
 /// Many-to-many messaging for HPC jobs
 #[derive(Debug, Parser)]
@@ -18,8 +20,10 @@ struct Cli {
 }
 
 const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
-    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG  log filter, e.g. `debug` or `trihop_shuffle=trace` (default `warn`)\n  \
-    TRIHOP_*    options of the library; `trihop exchange --help` lists those of queues";
+    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`); facilities: \
+    client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
+    TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
+    TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -33,26 +37,22 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),
+    /// Write the manual pages that `make install` puts in place
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
-    let filter = match std::env::var("TRIHOP_LOG") {
-        Err(_) => tracing_subscriber::EnvFilter::new("warn"),
-        Ok(text) => match tracing_subscriber::EnvFilter::try_new(&text) {
-            Ok(filter) => filter,
-            Err(error) => return refuse(&format!("TRIHOP_LOG: `{text}` is no log filter: {error}")),
-        },
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    if let Err(error) = log::Options::from_env().and_then(log::install) {
+        return refuse(&error.to_string());
+    }
     let outcome = match Cli::parse().command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Bench(args) => bench::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Man(args) => man::run(args, Cli::command()).map(|()| 0).map_err(|why| (why, 1)),
         Command::Partition(args) => partition::run(args).map_err(|e| (e.to_string(), e.exit_status())),
     };
     match outcome {

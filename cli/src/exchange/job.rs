@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use trihop::route::RouteName;
-use trihop::{Job, Options, Rank, Reduce, Shuffle};
+use trihop::{Job, Options, Rank, Reduce, Shuffle, log};
 
 use super::args::{Ending, ExchangeArgs};
 use super::error::{Error, Result};
@@ -46,6 +46,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
     let inbox: OnceLock<Arc<Inbox>> = OnceLock::new();
     let route = options.route;
     let job = Job::start(options)?;
+    log::set_rank(job.rank().0)?;
     let seed = agree_on_seed(&job, own_seed)?;
     let (rank, size) = (job.rank().0, job.size());
     let targets = match agree_on_options(&job, &args) {

@@ -15,7 +15,7 @@ mod thread;
 use std::io::Write;
 use std::sync::Arc;
 
-use trihop_transport::bootstrap::Launcher;
+use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::collective::Reduce;
@@ -63,6 +63,16 @@ impl Job {
     /// As [`crate::Job::start`], or no thread is to be had.
     pub fn start(options: Options) -> Result<Self> {
         let shared = Shared::start(crate::Job::start(options)?)?;
+        Ok(Self { shared })
+    }
+
+    /// As [`crate::Job::start_with`], with a progress thread. A bootstrap that may be used on one thread only wants
+    /// [`Job::start_with`] and [`Job::shutdown`] called there.
+    ///
+    /// # Errors
+    /// As [`Job::start`].
+    pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
+        let shared = Shared::start(crate::Job::start_with(options, bootstrap)?)?;
         Ok(Self { shared })
     }
 
