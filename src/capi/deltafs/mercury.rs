@@ -112,9 +112,13 @@ pub(super) fn pointer_or_said<T>(what: &str, make: impl FnOnce() -> Result<*mut 
     guard_or(said).unwrap_or(std::ptr::null_mut())
 }
 
-/// One line on stderr about a call that cannot return why it failed.
+/// One line about a call that cannot return why it failed: in the logs where there are any, else on stderr.
 pub(super) fn say(what: &str, why: &str) {
-    eprintln!("trihop: {what}: {why}");
+    if tracing::dispatcher::has_been_set() {
+        tracing::error!("{what}: {why}");
+    } else {
+        eprintln!("trihop: {what}: {why}");
+    }
 }
 
 /// `HG_Init`.

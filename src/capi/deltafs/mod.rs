@@ -12,6 +12,7 @@
 mod hg_return;
 mod iter;
 mod local_barrier;
+mod log_config;
 mod mercury;
 mod nexus;
 mod options;

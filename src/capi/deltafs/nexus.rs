@@ -15,7 +15,7 @@ use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or};
 use crate::threaded::Job;
 use crate::transport::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::{Error, Options, Rank};
+use crate::{Error, Options, Rank, log};
 
 /// `nexus_ret_t`.
 type nexus_ret_t = c_int;
@@ -70,6 +70,7 @@ impl nexus_ctx {
     /// Starts the job.
     fn bootstrap(net: &progressor_handle, local: Option<&progressor_handle>) -> Result<Self, Failure> {
         let job = Job::start(Options::from_env()?)?;
+        log::set_rank(job.rank().0)?;
         let local = match local {
             Some(local) => local.duplicate(),
             None => {

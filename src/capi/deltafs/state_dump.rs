@@ -170,6 +170,9 @@ fn answer(mut requests: File) {
         let (handle, rest) = request.split_at(8);
         let handle = u64::from_le_bytes(handle.try_into().expect("8 bytes")) as usize;
         let text = describe(handle);
+        for line in String::from_utf8_lossy(&text).lines() {
+            tracing::warn!("{line}");
+        }
         if rest[0] != 0 {
             // One write, so that ranks do not mix their lines more than they must. Nobody is there to be told of a failure.
             let _ = io::stderr().write_all(&text);

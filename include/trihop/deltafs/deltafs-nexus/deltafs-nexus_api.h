@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /*
- * Joins the job; collective. NULL, with the reason on stderr: no nethand, a launcher or fabric that fails, a rank that
+ * Joins the job; collective. NULL, and the reason is said: no nethand, a launcher or fabric that fails, a rank that
  * does not come, or a nexus that exists already.
  *
  * localhand NULL: ranks of a node reach each other through shared memory. localhand another handle than nethand: the same,
@@ -75,7 +75,7 @@ nexus_ret_t nexus_set_grank(nexus_ctx_t nctx, int rank);
 progressor_handle_t *nexus_localprogressor(nexus_ctx_t nctx);
 progressor_handle_t *nexus_remoteprogressor(nexus_ctx_t nctx);
 
-/* Writes the tables to OUTFILE.RANK.id, .lmap and .rmap, to stderr if outfile is NULL. A file that fails is named on stderr. */
+/* Writes the tables to OUTFILE.RANK.id, .lmap and .rmap, to stderr if outfile is NULL. A file that fails is named. */
 void nexus_dump(nexus_ctx_t nctx, char *outfile);
 
 /* Walks the ranks of this node (local not 0; this one too) by rank, or the nodes that this rank represents, by node. */

@@ -9,13 +9,14 @@
  *   - shuffle_opts_init() gives options that one can run with: batches, several in flight (table below). The original's are 1, 1, ...
  *   - A message of no bytes is a message, whatever its type: it is delivered, in its turn.
  *   - A rank outside the job is HG_INVALID_ARG.
- *   - Options with which nothing could ever move are refused: shuffle_init() returns NULL and says why on stderr.
+ *   - Options with which nothing could ever move are refused: shuffle_init() returns NULL and says why.
  *   - What was taken is delivered, or the next flush, and every one after it, says that it was not
  *     (HG_HOSTUNREACH: a rank is gone); shuffle_statedump() shows the reason. Nothing is dropped without that.
  *   - No call ends the process and no call gives up after a time of its own: a call that waits for others returns
  *     when they have moved, or with an error when one of them is gone (TRIHOP_PEER_TIMEOUT_MS).
  *   - Per source, destination and shuffle, messages are delivered in the order in which they were enqueued, always.
  *   - All counters have 64 bits.
+ *   - What a call cannot return, such as why it returned NULL, is in the log, on stderr where shuffle_cfglog() was not called.
  *   - Partial batches do not wait for ever: the progress thread sends them on when they are 100 microseconds old.
  *   - shuffle_init() and shuffle_shutdown() are collective: all ranks call them, for the same shuffles in the same order.
  *   - shuffle_shutdown() first delivers everything that any rank enqueued. Nobody's messages are stranded by it.
@@ -105,8 +106,8 @@ void shuffle_opts_init(struct shuffle_opts *sopt);
  * Opens the shuffle of this name; collective, with the same name and the same options on all ranks. Shuffles have queues,
  * credits and a callback thread of their own each, so that one never waits for another's.
  *
- * sopt NULL: the defaults. NULL is returned, and why is on stderr, for impossible options, ranks that disagree, a name
- * that is open, a rank that is gone, and where memory is short.
+ * sopt NULL: the defaults. NULL is returned for impossible options, ranks that disagree, a name that is open, a
+ * rank that is gone, and where memory is short.
  */
 shuffle_t shuffle_init(nexus_ctx_t nxp, char *funname, shuffle_deliverfn_t delivercb, struct shuffle_opts *sopt);
 
@@ -147,7 +148,7 @@ hg_return_t shuffle_shutdown(shuffle_t sh);
  *   stderrpri       what of that goes to stderr too; everything with stderrlog (xtra_stderrlog on the former ranks)
  *   logfile         each rank appends its number; alllogs 0: the former ranks only
  *   msgbufsz        bytes of the log that stay in memory, for core files and dumps
- * 0, or -1 with the reason on stderr.
+ * 0, or -1: a word that is unknown, a file that cannot be opened, or a process that logs already.
  */
 int shuffle_cfglog(int max_xtra_rank, const char *defpri, const char *stderrpri, const char *mask, const char *xmask,
                    const char *logfile, int alllogs, int msgbufsz, int stderrlog, int xtra_stderrlog);
