@@ -483,6 +483,24 @@ static void a_local_barrier_involves_one_node_only(void) {
     CHECK(delivered == 1);
 }
 
+/* What cannot be returned, and dumps, are in the log: here a file for each rank, named by the environment. */
+static void configure_logs(void) {
+    const char *file = getenv("DEFECTS_LOG");
+    CHECK(file != NULL);
+    CHECK(shuffle_cfglog(-1, "LOUD", NULL, NULL, NULL, NULL, 1, 0, 0, 0) == -1); /* no such priority */
+    CHECK(shuffle_cfglog(-1, "INFO", "CRIT", NULL, NULL, file, 1, 0, 0, 0) == 0);
+    CHECK(shuffle_cfglog(-1, "INFO", "CRIT", NULL, NULL, file, 1, 0, 0, 0) == -1); /* once */
+}
+
+static void logs_go_to_a_file_for_each_rank(void) {
+    struct shuffle_opts options = {0, 0, 1, 1, 1, 1, 1, 1, 4, 8};
+    char name[] = "refused";
+    shuffle_t sh = open_shuffle("logged", count, NULL);
+    CHECK(shuffle_init(job.nexus, name, count, &options) == NULL);
+    shuffle_statedump(sh, 0);
+    OK(shuffle_shutdown(sh));
+}
+
 #define TEST(NAME) {#NAME, NAME}
 static const struct {
     const char *name;
@@ -509,6 +527,7 @@ static const struct {
     TEST(the_next_flush_tells_of_a_dead_rank),
     TEST(nexus_tables_agree),
     TEST(a_local_barrier_involves_one_node_only),
+    TEST(logs_go_to_a_file_for_each_rank),
 };
 
 int main(int argc, char **argv) {
@@ -520,6 +539,8 @@ int main(int argc, char **argv) {
     }
     for (at = 0; at < sizeof tests / sizeof tests[0]; at++) {
         if (strcmp(argv[1], tests[at].name) == 0) {
+            if (tests[at].run == logs_go_to_a_file_for_each_rank)
+                configure_logs();
             begin(&argc, &argv, 0);
             tests[at].run();
             end();
