@@ -266,6 +266,8 @@ typedef struct trihop_stats_t {
   uint64_t blocked_deliveries;
   // Messages dropped because they were none of this job's.
   uint64_t bad_headers;
+  // Frames taken from lanes by this rank.
+  uint64_t frames_received;
 } trihop_stats_t;
 
 // Called for `count` items of one source that arrived one after the other. `items` are valid during the call only, and

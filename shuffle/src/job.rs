@@ -76,6 +76,8 @@ pub(crate) struct Inner<'h> {
     /// A thread of ours waits for the launcher's fence.
     fencing: Cell<bool>,
     checked_ns: Cell<u64>,
+    /// Rounds of progress.
+    rounds: Cell<u64>,
     /// Where a progress thread parks and several threads call: what all of this is reached with.
     pub turn: OnceCell<Turn>,
     /// How the progress thread sleeps.
@@ -255,6 +257,7 @@ impl<'h> Job<'h> {
             closing: Cell::new(false),
             fencing: Cell::new(false),
             checked_ns: Cell::new(0),
+            rounds: Cell::new(0),
             turn: OnceCell::new(),
             sleep: Cell::new(Sleep::Awake),
             newcomer: Cell::new(false),
@@ -369,6 +372,11 @@ impl<'h> Job<'h> {
         self.inner.progress()
     }
 
+    /// Rounds of progress that were made so far, by whichever call.
+    pub fn rounds(&self) -> u64 {
+        self.inner.rounds.get()
+    }
+
     /// Ends the whole job through the launcher, where it can; the caller still has to exit.
     pub fn abort(&self, status: i32, why: &str) {
         if let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut()
@@ -429,6 +437,7 @@ impl<'h> Inner<'h> {
 
     pub fn progress(&self) -> Result<bool> {
         let now_ns = self.now_ns();
+        self.rounds.set(self.rounds.get() + 1);
         let worked = self.endpoint.progress(now_ns)?;
         if now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
             self.look_after_peers(now_ns)?;

@@ -30,6 +30,8 @@ pub struct Stats {
     pub relay_frames: u64,
     /// Frames put into batches by this rank.
     pub remote_frames: u64,
+    /// Frames taken from lanes by this rank.
+    pub frames_received: u64,
     /// Batches sealed.
     pub batches_sent: u64,
     /// Batches received.

@@ -14,6 +14,7 @@
 )]
 
 pub mod custom;
+pub mod deltafs;
 pub mod items;
 pub mod job;
 pub mod options;

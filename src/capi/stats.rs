@@ -49,6 +49,8 @@ pub struct trihop_stats_t {
     pub blocked_deliveries: u64,
     /// Messages dropped because they were none of this job's.
     pub bad_headers: u64,
+    /// Frames taken from lanes by this rank.
+    pub frames_received: u64,
 }
 
 impl trihop_stats_t {
@@ -73,6 +75,7 @@ impl trihop_stats_t {
             queue_waits,
             blocked_deliveries,
             bad_headers,
+            frames_received,
         } = stats;
         Self {
             size: size_of::<Self>(),
@@ -94,6 +97,7 @@ impl trihop_stats_t {
             queue_waits,
             blocked_deliveries,
             bad_headers,
+            frames_received,
         }
     }
 }

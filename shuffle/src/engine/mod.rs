@@ -307,6 +307,7 @@ impl<'h> Core<'h> {
         };
         if moved > 0 {
             consumer.release();
+            self.stats.borrow_mut().frames_received += moved as u64;
         }
         Ok((moved > 0, empty))
     }

@@ -147,6 +147,11 @@ impl Job {
         self.shared.try_look(|job| job.abort(status, why));
     }
 
+    /// As [`crate::Job::rounds`]; `None` when the engine is in use and does not come free.
+    pub fn rounds(&self) -> Option<u64> {
+        self.shared.try_look(|job| job.rounds())
+    }
+
     /// Writes every stream's queues with their use and their bounds. Does not wait for long: where the engine cannot be
     /// had, it says so.
     ///

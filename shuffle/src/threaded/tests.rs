@@ -49,7 +49,10 @@ fn records_of_all_lengths_arrive_in_order_before_a_fence_returns() {
         .map(|(kind, &l)| (kind, vec![kind as u8; l]))
         .collect();
     assert!(*heard.lock().unwrap() == expected);
-    assert_eq!(shuffle.stats().unwrap().delivered, lengths.len() as u64);
+    let stats = shuffle.stats().unwrap();
+    assert_eq!(stats.delivered, lengths.len() as u64);
+    assert_eq!(stats.frames_received, stats.origin_frames, "all went to oneself");
+    assert!(job.rounds().unwrap() > 0);
     assert!(matches!(
         shuffle.send(Rank(1), 0, b""),
         Err(Error::Rank { rank: 1, size: 1 })

@@ -1,0 +1,478 @@
+//! The DeltaFS interface, as its clients see it: the programs of tests/deltafs, written against the original's headers,
+//! compiled against ours in C and C++, and run by `trihop run` and under each MPI that is there.
+
+mod launched;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use launched::{Ended, Launched, is_installed, run};
+
+const HEADERS: [&str; 6] = [
+    "deltafs-shuffle/shuffle_api.h",
+    "deltafs-nexus/deltafs-nexus_api.h",
+    "mercury-progressor/mercury-progressor.h",
+    "mercury.h",
+    "mercury_types.h",
+    "mercury_macros.h",
+];
+
+/// Ranks and nodes of the jobs that every defect is looked for in: one rank; two nodes of two; uneven nodes.
+const JOBS: [&[&str]; 3] = [
+    &["-n", "1"],
+    &["-n", "4", "--nodes", "2"],
+    &["--node-sizes", "2,1,3"],
+];
+
+/// What compiles a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Compiler {
+    C,
+    Cpp,
+    Mpich,
+    MpichCpp,
+    OpenMpi,
+}
+
+impl Compiler {
+    fn command(self) -> &'static str {
+        match self {
+            Self::C => "cc",
+            Self::Cpp => "c++",
+            Self::Mpich => "mpicc.mpich",
+            Self::MpichCpp => "mpicxx.mpich",
+            Self::OpenMpi => "mpicc.openmpi",
+        }
+    }
+
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::C => &["-std=c11", "-D_GNU_SOURCE", "-Wstrict-prototypes"],
+            Self::Cpp => &["-std=c++17", "-x", "c++"],
+            // The headers of MPI are not ours to be strict about.
+            Self::Mpich | Self::OpenMpi => &["-std=c11", "-D_GNU_SOURCE", "-DWITH_MPI"],
+            Self::MpichCpp => &["-std=c++17", "-DWITH_MPI", "-x", "c++"],
+        }
+    }
+
+    fn is_there(self) -> bool {
+        let there = is_installed(self.command());
+        if !there {
+            eprintln!("skipped: {} is not installed", self.command());
+        }
+        there
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The folder of the shared library, which is built where that has not happened yet.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<&'static Path> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_trihop")).parent().unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build
+            .args([
+                "rustc",
+                "--quiet",
+                "--package",
+                "trihop",
+                "--lib",
+                "--features",
+                "capi",
+            ])
+            .args(["--crate-type", "cdylib", "--target-dir"])
+            .arg(folder.parent().unwrap())
+            // As tests are, so that cargo has most of it already.
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+            .current_dir(root());
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "{build:?} failed");
+        folder
+    })
+}
+
+/// Compiles a source into a program, or only looks at it where `program` is none.
+fn compile(source: &Path, compiler: Compiler, program: Option<&Path>) {
+    let mut command = Command::new(compiler.command());
+    command
+        .args(compiler.options())
+        .args(["-Wall", "-Wextra", "-Werror", "-Wundef", "-O1", "-g", "-I"])
+        .arg(root().join("include/trihop/deltafs"))
+        .arg(source);
+    match program {
+        Some(program) => {
+            let library = library();
+            // Behind `-x c++`, what follows would be taken for a source.
+            command.args(["-x", "none", "-pthread", "-o"]).arg(program);
+            command.arg("-L").arg(library).arg("-ltrihop");
+            command.arg(format!("-Wl,-rpath,{}", library.display()));
+        }
+        None => {
+            command.args(["-pedantic", "-fsyntax-only"]);
+        }
+    }
+    run(command).succeeded();
+}
+
+/// A client of tests/deltafs, compiled once.
+fn client(name: &str, compiler: Compiler) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<(String, Compiler), PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (name.to_owned(), compiler);
+    if let Some(program) = built.get(&key) {
+        return program.clone();
+    }
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deltafs-{name}-{compiler:?}"));
+    compile(
+        &root().join(format!("tests/deltafs/{name}.c")),
+        compiler,
+        Some(&program),
+    );
+    built.insert(key, program.clone());
+    program
+}
+
+/// Runs a program as a job of `trihop run`.
+fn launch(job: &[&str], program: &Path, arguments: &[&str]) -> Ended {
+    launch_with(job, program, arguments, &[])
+}
+
+fn launch_with(job: &[&str], program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
+    let words = [job, &["--no-prefix", "--", program.to_str().unwrap()], arguments].concat();
+    let mut command = Launched::command(words.into_iter().map(str::to_owned));
+    command.envs(environment.iter().copied());
+    run(command)
+}
+
+/// Runs a client under an MPI; none where that is not installed.
+fn under_mpi(compiler: Compiler, launcher: &[&str], name: &str, arguments: &[&str]) -> Option<Ended> {
+    if !compiler.is_there() {
+        return None;
+    }
+    if !is_installed(launcher[0]) {
+        eprintln!("skipped: {} is not installed", launcher[0]);
+        return None;
+    }
+    let mut command = Command::new(launcher[0]);
+    command
+        .args(&launcher[1..])
+        .arg(client(name, compiler))
+        .args(arguments)
+        // Open MPI refuses root unless told twice.
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    Some(run(command))
+}
+
+/// What the runner's ranks say that they delivered, and the batches that they sent and received: local, remote.
+fn totals(ended: &Ended) -> [u64; 5] {
+    let mut totals = [0; 5];
+    for line in ended.stdout.lines().filter(|line| line.starts_with("rank ")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| words[at].parse::<u64>().unwrap_or_else(|e| panic!("{line}: {e}"));
+        let values = [number(3), number(5) + number(6), number(7), number(9), number(10)];
+        for (total, value) in totals.iter_mut().zip(values) {
+            *total += value;
+        }
+    }
+    totals
+}
+
+#[test]
+fn each_header_stands_alone_in_c_and_in_cpp() {
+    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+        for (at, header) in HEADERS.iter().enumerate() {
+            let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{compiler:?}-{at}.c"));
+            fs::write(
+                &source,
+                format!("#include <{header}>\nint main(void) {{ return 0; }}\n"),
+            )
+            .unwrap();
+            compile(&source, compiler, None);
+        }
+    }
+}
+
+#[test]
+fn types_and_prototypes_are_the_originals() {
+    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+        run(Command::new(client("layout", compiler))).succeeded();
+    }
+}
+
+/// The options of a run: the messages come whole, once and in order under each of them.
+const RUNS: [(&str, &[&str]); 13] = [
+    ("defaults", &["-c", "5000"]),
+    ("in turns, not to oneself", &["-c", "2000", "-l", "-e"]),
+    ("longer messages", &["-c", "1000", "-i", "1500"]),
+    ("messages longer than a lane", &["-c", "20", "-i", "200000"]),
+    ("flushes in between", &["-c", "1000", "-f", "100"]),
+    (
+        "all to one slow rank",
+        &["-c", "100", "-R", "0", "-o", "1", "-d", "4"],
+    ),
+    (
+        "one message at a time",
+        &[
+            "-c", "200", "-a", "1", "-b", "1", "-B", "1", "-m", "1", "-y", "1", "-M", "1", "-d", "1",
+        ],
+    ),
+    (
+        "as in production",
+        &[
+            "-c", "5000", "-a", "32768", "-b", "32768", "-B", "32768", "-m", "16", "-y", "16", "-M", "16",
+            "-d", "4096", "-h", "1024", "-z", "16", "-Z", "16",
+        ],
+    ),
+    (
+        "tight sender limits",
+        &["-c", "1000", "-z", "1", "-Z", "1", "-i", "500"],
+    ),
+    ("broadcasts", &["-c", "500", "-A"]),
+    ("broadcasts to oneself too", &["-c", "500", "-A", "-k"]),
+    ("long broadcasts", &["-c", "20", "-A", "-k", "-i", "50000"]),
+    ("one transport for all hops", &["-c", "1000", "-x"]),
+];
+
+#[test]
+fn a_runner_delivers_everything_once_and_in_order() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let runner = client("runner", Compiler::C);
+    for (name, arguments) in RUNS {
+        for job in JOBS {
+            let ended = launch(job, &runner, arguments);
+            assert_eq!(
+                ended.status, 0,
+                "{name}, {job:?}: {}\n{}",
+                ended.stdout, ended.stderr
+            );
+            let [
+                delivered,
+                local_sent,
+                remote_sent,
+                local_received,
+                remote_received,
+            ] = totals(&ended);
+            // One rank alone has nobody else to send to.
+            assert!(
+                delivered > 0 || job == JOBS[0],
+                "{name}, {job:?}: {}",
+                ended.stdout
+            );
+            assert_eq!(local_sent, local_received, "{name}, {job:?}: {}", ended.stdout);
+            assert_eq!(remote_sent, remote_received, "{name}, {job:?}: {}", ended.stdout);
+        }
+    }
+}
+
+#[test]
+fn a_runner_in_cpp_behaves_as_in_c() {
+    if Compiler::Cpp.is_there() {
+        let ended = launch(JOBS[2], &client("runner", Compiler::Cpp), &["-c", "1000"]);
+        assert!(totals(&ended.succeeded())[0] > 0);
+    }
+}
+
+#[test]
+fn a_runner_inside_mpich() {
+    for ranks in ["4", "8"] {
+        let launcher = ["mpiexec.mpich", "-n", ranks];
+        if let Some(ended) = under_mpi(Compiler::Mpich, &launcher, "runner", &["-c", "1000", "-f", "500"]) {
+            assert!(totals(&ended.succeeded())[0] > 0);
+        }
+    }
+}
+
+#[test]
+fn a_runner_inside_open_mpi() {
+    for ranks in ["4", "8"] {
+        let launcher = ["mpiexec.openmpi", "--oversubscribe", "-n", ranks];
+        if let Some(ended) = under_mpi(
+            Compiler::OpenMpi,
+            &launcher,
+            "runner",
+            &["-c", "1000", "-f", "500"],
+        ) {
+            assert!(totals(&ended.succeeded())[0] > 0);
+        }
+    }
+}
+
+#[test]
+fn a_preload_library_shuffles_epochs_beside_urgent_messages() {
+    if Compiler::C.is_there() {
+        for job in JOBS {
+            launch(job, &client("preload", Compiler::C), &[]).succeeded();
+        }
+    }
+}
+
+#[test]
+fn a_preload_library_inside_mpich_in_cpp() {
+    let launcher = ["mpiexec.mpich", "-n", "4"];
+    if let Some(ended) = under_mpi(Compiler::MpichCpp, &launcher, "preload", &["1000"]) {
+        ended.succeeded();
+    }
+}
+
+#[test]
+fn nexus_dumps_its_tables_into_three_files_for_each_rank() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let spec = folder.path().join("tables");
+    let runner = client("runner", Compiler::C);
+    launch(JOBS[1], &runner, &["-c", "1", "-N", spec.to_str().unwrap()]).succeeded();
+    let read = |rank: u32, part: &str| {
+        let path = folder.path().join(format!("tables.{rank}.{part}"));
+        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    assert!(
+        read(3, "id").starts_with("NX-3: 3 4 1 2 1 2\n"),
+        "{}",
+        read(3, "id")
+    );
+    assert!(read(3, "id").contains("NX-3: grank2node 0 0 1 1\nNX-3: local2global 2 3\nNX-3: node2rep 1 3\n"));
+    assert_eq!(read(1, "lmap").lines().count(), 2);
+    assert_eq!(read(1, "rmap"), "NX-1: rmap 1 trihop+fabric://2\n");
+    assert_eq!(read(0, "rmap"), "");
+}
+
+/// Runs a test of tests/deltafs/defects.c in each of the jobs.
+fn look_for_defect(name: &str) {
+    if Compiler::C.is_there() {
+        let defects = client("defects", Compiler::C);
+        for job in JOBS {
+            let ended = launch(job, &defects, &[name]);
+            assert_eq!(ended.status, 0, "{job:?}: {}\n{}", ended.stdout, ended.stderr);
+        }
+    }
+}
+
+macro_rules! defects {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                look_for_defect(stringify!($name));
+            }
+        )*
+
+        /// Tests of tests/deltafs/defects.c that run in all jobs alike.
+        const DEFECTS: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+defects! {
+    an_empty_message_among_others_is_delivered_and_so_are_they
+    empty_messages_alone_are_flushed
+    empty_messages_alone_survive_a_shutdown
+    impossible_options_are_refused
+    messages_below_the_threshold_are_delivered_by_a_flush
+    a_rank_outside_the_job_is_an_invalid_argument
+    null_handles_are_invalid_arguments
+    shuffles_are_opened_and_shut_down_again_and_again
+    a_dump_does_not_wait_for_a_callback_that_blocks
+    many_threads_enqueue_flush_and_read_counters
+    counters_fill_64_bits
+    messages_of_a_pair_stay_in_order_with_many_batches_under_way
+    a_partial_batch_leaves_by_itself
+    a_shutdown_delivers_what_is_under_way
+    nothing_is_lost_to_a_rank_that_opens_late
+    a_message_that_is_too_long_is_refused
+    callbacks_answer_while_queues_are_full
+    nexus_tables_agree
+    a_local_barrier_involves_one_node_only
+}
+
+/// Tests of tests/deltafs/defects.c that have a test of their own here.
+const ALONE: [&str; 3] = [
+    "a_negative_queue_discards_what_arrives",
+    "the_next_flush_tells_of_a_dead_rank",
+    "logs_go_to_a_file_for_each_rank",
+];
+
+#[test]
+fn no_defect_is_left_out() {
+    if Compiler::C.is_there() {
+        let listed = run(Command::new(client("defects", Compiler::C))).succeeded();
+        let mut expected: Vec<&str> = DEFECTS.iter().copied().chain(ALONE).collect();
+        expected.sort_unstable();
+        assert_eq!(listed.sorted_lines(), expected);
+    }
+}
+
+#[test]
+fn a_negative_queue_discards_what_arrives() {
+    if Compiler::C.is_there() {
+        for job in JOBS {
+            let ended = launch(job, &client("defects", Compiler::C), &[ALONE[0]]).succeeded();
+            assert!(
+                ended.stderr.contains("discarded") && ended.stderr.contains("100"),
+                "{}",
+                ended.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn the_next_flush_tells_of_a_dead_rank() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    for job in [&["-n", "3"][..], &["-n", "4", "--nodes", "2"]] {
+        let patience = [("TRIHOP_PEER_TIMEOUT_MS", "1000")];
+        let ended = launch_with(job, &client("defects", Compiler::C), &[ALONE[1]], &patience);
+        // The status is that of the rank that was ended: 128 + SIGKILL.
+        assert_eq!(ended.status, 137, "{}", ended.stderr);
+        let ranks: u32 = job[1].parse().unwrap();
+        for rank in 0..ranks - 1 {
+            for said in [
+                format!("rank {rank}: enqueue says HG_HOSTUNREACH\n"),
+                format!(
+                    "rank {rank}: flushes say HG_HOSTUNREACH HG_HOSTUNREACH HG_HOSTUNREACH HG_HOSTUNREACH\n"
+                ),
+                format!("rank {rank}: shutdown says HG_HOSTUNREACH\n"),
+                format!("rank {rank}: goes on\n"),
+            ] {
+                assert!(ended.stderr.contains(&said), "{said}{}", ended.stderr);
+            }
+        }
+        // The dump says why.
+        assert!(
+            ended.stderr.contains("failed: rank ") && ended.stderr.contains(" is gone: "),
+            "{}",
+            ended.stderr
+        );
+    }
+}
+
+#[test]
+fn logs_go_to_a_file_for_each_rank() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shuffle.log");
+    let log = [("DEFECTS_LOG", file.to_str().unwrap())];
+    launch_with(JOBS[1], &client("defects", Compiler::C), &[ALONE[2]], &log).succeeded();
+    for rank in 0..4 {
+        let path = folder.path().join(format!("shuffle.log.{rank}"));
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        assert!(text.contains("`logged`"), "the state dump is in the log: {text}");
+        assert!(text.contains("deliverq_threshold"), "and the refusal: {text}");
+    }
+}

@@ -1,0 +1,131 @@
+/*
+ * mercury_types.h: the types of mercury that clients of the DeltaFS shuffle touch, over trihop.
+ *
+ * Names and values are those of mercury 2.4, so that a client compiles unchanged and may compare and print
+ * what it is given. Nothing here is ABI compatible with a mercury library: objects made by one are no objects of the other.
+ */
+#ifndef TRIHOP_DELTAFS_MERCURY_TYPES_H
+#define TRIHOP_DELTAFS_MERCURY_TYPES_H
+
+#if defined(MERCURY_TYPES_H) || defined(MERCURY_CORE_TYPES_H)
+#error "a real mercury's headers are included already: give the compiler either -I for mercury or -I for trihop/deltafs"
+#endif
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int8_t hg_int8_t;
+typedef uint8_t hg_uint8_t;
+typedef int16_t hg_int16_t;
+typedef uint16_t hg_uint16_t;
+typedef int32_t hg_int32_t;
+typedef uint32_t hg_uint32_t;
+typedef int64_t hg_int64_t;
+typedef uint64_t hg_uint64_t;
+typedef uint8_t hg_bool_t;
+typedef uint64_t hg_size_t;
+
+#define HG_TRUE 1
+#define HG_FALSE 0
+#define HG_SIZE_MAX UINT64_MAX
+
+/* An instance of mercury: here what it was called with. */
+typedef struct hg_class hg_class_t;
+/* An execution context of a class. */
+typedef struct hg_context hg_context_t;
+/* An address: of this process, or of a rank that nexus knows. Compare with HG_Addr_cmp, print with HG_Addr_to_string. */
+typedef struct hg_addr *hg_addr_t;
+
+#define HG_ADDR_NULL ((hg_addr_t) 0)
+
+/* What calls return. Values as in mercury 2.4. */
+typedef enum hg_return {
+    HG_SUCCESS = 0,
+    HG_PERMISSION = 1,
+    HG_NOENTRY = 2,
+    HG_INTERRUPT = 3,
+    HG_AGAIN = 4,
+    HG_NOMEM = 5,
+    HG_ACCESS = 6,
+    HG_FAULT = 7,
+    HG_BUSY = 8,
+    HG_EXIST = 9,
+    HG_NODEV = 10,
+    HG_INVALID_ARG = 11,
+    HG_PROTOCOL_ERROR = 12,
+    HG_OVERFLOW = 13,
+    HG_MSGSIZE = 14,
+    HG_PROTONOSUPPORT = 15,
+    HG_OPNOTSUPPORTED = 16,
+    HG_ADDRINUSE = 17,
+    HG_ADDRNOTAVAIL = 18,
+    HG_HOSTUNREACH = 19,
+    HG_TIMEOUT = 20,
+    HG_CANCELED = 21,
+    HG_IO_ERROR = 22,
+    HG_CHECKSUM_ERROR = 23,
+    HG_NA_ERROR = 24,
+    HG_OTHER_ERROR = 25,
+    HG_RETURN_MAX
+} hg_return_t;
+
+/* Older spellings. */
+#define HG_INVALID_PARAM HG_INVALID_ARG
+#define HG_SIZE_ERROR HG_MSGSIZE
+#define HG_NOMEM_ERROR HG_NOMEM
+#define HG_NO_MATCH HG_NOENTRY
+
+/* Flags of na_init_info.progress_mode. */
+#define NA_DEFAULT 0x00
+#define NA_NO_BLOCK 0x01
+#define NA_NO_RETRY 0x02
+
+/* Flags of na_init_info.thread_mode. */
+#define NA_THREAD_MODE_SINGLE_CLS 0x01
+#define NA_THREAD_MODE_SINGLE_CTX 0x02
+#define NA_THREAD_MODE_SINGLE (NA_THREAD_MODE_SINGLE_CLS | NA_THREAD_MODE_SINGLE_CTX)
+
+enum na_addr_format { NA_ADDR_UNSPEC, NA_ADDR_IPV4, NA_ADDR_IPV6, NA_ADDR_NATIVE };
+
+/*
+ * Hints for a mercury transport. They are accepted and have no effect: trihop's transport is chosen by TRIHOP_PROVIDER and
+ * TRIHOP_INTERFACE, its progress thread sleeps when there is nothing to do, and its buffers follow from shuffle_opts.
+ */
+struct na_init_info {
+    const char *ip_subnet;
+    const char *auth_key;
+    size_t max_unexpected_size;
+    size_t max_expected_size;
+    uint32_t progress_mode;
+    enum na_addr_format addr_format;
+    uint8_t max_contexts;
+    uint8_t thread_mode;
+    bool request_mem_device;
+};
+
+#define NA_INIT_INFO_INITIALIZER                                                                                       \
+    { NULL, NULL, 0, 0, NA_DEFAULT, NA_ADDR_UNSPEC, 1, 0, false }
+
+typedef struct na_class na_class_t;
+
+/* Hints for a mercury class: as na_init_info, without effect. */
+struct hg_init_info {
+    struct na_init_info na_init_info;
+    na_class_t *na_class;
+    uint32_t request_post_init;
+    uint32_t request_post_incr;
+    hg_bool_t auto_sm;
+    const char *sm_info_string;
+    hg_bool_t no_bulk_eager;
+    hg_bool_t no_loopback;
+    hg_bool_t stats;
+    hg_bool_t no_multi_recv;
+    hg_bool_t release_input_early;
+};
+
+#define HG_INIT_INFO_INITIALIZER                                                                                       \
+    { NA_INIT_INFO_INITIALIZER, NULL, 0, 0, HG_FALSE, NULL, HG_FALSE, HG_FALSE, HG_FALSE, HG_FALSE, HG_FALSE }
+
+#endif /* TRIHOP_DELTAFS_MERCURY_TYPES_H */

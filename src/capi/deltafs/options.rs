@@ -1,0 +1,251 @@
+//! `struct shuffle_opts` as options of ours.
+
+use std::ffi::c_int;
+
+use crate::capi::status::Failure;
+use crate::{Error, Options, StreamOptions};
+
+/// `struct shuffle_opts`; the header says what each field means.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct shuffle_opts {
+    localsenderlimit: c_int,
+    remotesenderlimit: c_int,
+    lomaxrpc: c_int,
+    lobuftarget: c_int,
+    lrmaxrpc: c_int,
+    lrbuftarget: c_int,
+    rmaxrpc: c_int,
+    rbuftarget: c_int,
+    deliverq_max: c_int,
+    deliverq_threshold: c_int,
+}
+
+const _: () = assert!(size_of::<shuffle_opts>() == 40);
+
+/// Largest values of [`StreamOptions::check`].
+const LOCAL_MAXRPC: u32 = 65_535;
+const REMOTE_MAXRPC: u32 = 1_024;
+const LOCAL_BUFTARGET: usize = 1 << 20;
+const REMOTE_BUFTARGET: usize = 16 << 20;
+
+/// What a shuffle is opened with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Chosen {
+    pub stream: StreamOptions,
+    /// What arrives is thrown away and counted.
+    pub discard: bool,
+}
+
+impl shuffle_opts {
+    /// The defaults: those of the engine, as the environment has them.
+    pub fn good() -> Self {
+        let stream = Options::from_env().map_or_else(|_| StreamOptions::default(), |options| options.stream);
+        Self::from_stream(&stream)
+    }
+
+    fn from_stream(stream: &StreamOptions) -> Self {
+        fn int(value: impl TryInto<c_int>) -> c_int {
+            value.try_into().unwrap_or(c_int::MAX)
+        }
+        Self {
+            localsenderlimit: 0,
+            remotesenderlimit: 0,
+            lomaxrpc: int(stream.origin_maxrpc),
+            lobuftarget: int(stream.origin_buftarget_bytes),
+            lrmaxrpc: int(stream.relay_maxrpc),
+            lrbuftarget: int(stream.relay_buftarget_bytes),
+            rmaxrpc: int(stream.remote_maxrpc),
+            rbuftarget: int(stream.remote_buftarget_bytes),
+            deliverq_max: int(stream.deliverq_max),
+            deliverq_threshold: int(stream.deliverq_threshold),
+        }
+    }
+
+    /// Options of a stream that are like `base` in all that these do not say.
+    ///
+    /// # Errors
+    /// Options with which nothing could ever move.
+    pub fn choose(&self, base: &StreamOptions) -> Result<Chosen, Failure> {
+        let mut stream = base.clone();
+        stream.origin_maxrpc = in_flight("lomaxrpc", self.lomaxrpc)?.min(LOCAL_MAXRPC);
+        stream.relay_maxrpc = in_flight("lrmaxrpc", self.lrmaxrpc)?.min(LOCAL_MAXRPC);
+        stream.remote_maxrpc = in_flight("rmaxrpc", self.rmaxrpc)?.min(REMOTE_MAXRPC);
+        stream.origin_buftarget_bytes = target(self.lobuftarget).min(LOCAL_BUFTARGET);
+        stream.relay_buftarget_bytes = target(self.lrbuftarget).min(LOCAL_BUFTARGET);
+        stream.remote_buftarget_bytes = target(self.rbuftarget).min(REMOTE_BUFTARGET);
+        if self.lobuftarget <= 1 {
+            stream.linger_us = 0;
+        }
+        not_negative("localsenderlimit", self.localsenderlimit)?;
+        not_negative("remotesenderlimit", self.remotesenderlimit)?;
+        let threshold = not_negative("deliverq_threshold", self.deliverq_threshold)?;
+        let discard = self.deliverq_max < 0;
+        if discard {
+            stream.deliverq_threshold = 0;
+            return Ok(Chosen { stream, discard });
+        }
+        if self.deliverq_max == 0 {
+            let why = "0 messages may wait, so none could ever be delivered; give 1 or more, or -1 to discard what arrives";
+            return Err(refused("deliverq_max", why));
+        }
+        stream.deliverq_max = self.deliverq_max as usize;
+        stream.deliverq_threshold = threshold as usize;
+        if self.deliverq_threshold >= self.deliverq_max {
+            let why = format!(
+                "{} is not below deliverq_max ({}), so the callback would never be woken; lower it",
+                self.deliverq_threshold, self.deliverq_max
+            );
+            return Err(refused("deliverq_threshold", why));
+        }
+        Ok(Chosen { stream, discard })
+    }
+}
+
+/// A number of batches under way.
+fn in_flight(name: &str, value: c_int) -> Result<u32, Failure> {
+    match u32::try_from(value) {
+        Ok(value) if value > 0 => Ok(value),
+        _ => {
+            let why = format!("{value} batches may be under way, so none could ever leave; give 1 or more");
+            Err(refused(name, why))
+        }
+    }
+}
+
+/// A batch's bytes: up to 1 means one message each.
+fn target(value: c_int) -> usize {
+    usize::try_from(value).unwrap_or(1).max(1)
+}
+
+fn not_negative(name: &str, value: c_int) -> Result<u32, Failure> {
+    u32::try_from(value).map_err(|_| refused(name, format!("{value} is below 0; 0 means none")))
+}
+
+fn refused(name: &str, why: impl Into<String>) -> Failure {
+    Failure::from(Error::Config {
+        key: name.to_owned(),
+        why: why.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> StreamOptions {
+        StreamOptions::default()
+    }
+
+    fn good() -> shuffle_opts {
+        shuffle_opts::from_stream(&base())
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_engine() {
+        let chosen = good().choose(&base()).unwrap();
+        assert_eq!(
+            chosen,
+            Chosen {
+                stream: base(),
+                discard: false
+            }
+        );
+        assert!(good().lobuftarget > 1 && good().rmaxrpc > 1 && good().deliverq_max > 1);
+    }
+
+    #[test]
+    fn settings_of_production_runs_are_taken_as_they_are() {
+        let opts = shuffle_opts {
+            localsenderlimit: 16,
+            remotesenderlimit: 16,
+            lomaxrpc: 16,
+            lobuftarget: 32768,
+            lrmaxrpc: 16,
+            lrbuftarget: 32768,
+            rmaxrpc: 16,
+            rbuftarget: 32768,
+            deliverq_max: 4096,
+            deliverq_threshold: 1024,
+        };
+        let stream = opts.choose(&base()).unwrap().stream;
+        stream.check().unwrap();
+        assert_eq!((stream.origin_maxrpc, stream.origin_buftarget_bytes), (16, 32768));
+        assert_eq!((stream.relay_maxrpc, stream.relay_buftarget_bytes), (16, 32768));
+        assert_eq!((stream.remote_maxrpc, stream.remote_buftarget_bytes), (16, 32768));
+        assert_eq!((stream.deliverq_max, stream.deliverq_threshold), (4096, 1024));
+        assert_eq!(stream.linger_us, base().linger_us);
+    }
+
+    #[test]
+    fn the_originals_defaults_mean_message_by_message() {
+        let opts = shuffle_opts {
+            localsenderlimit: 0,
+            remotesenderlimit: 0,
+            lomaxrpc: 1,
+            lobuftarget: 0,
+            lrmaxrpc: 1,
+            lrbuftarget: -7,
+            rmaxrpc: 1,
+            rbuftarget: 1,
+            deliverq_max: 1,
+            deliverq_threshold: 0,
+        };
+        let stream = opts.choose(&base()).unwrap().stream;
+        stream.check().unwrap();
+        assert_eq!(
+            [
+                stream.origin_buftarget_bytes,
+                stream.relay_buftarget_bytes,
+                stream.remote_buftarget_bytes
+            ],
+            [1; 3]
+        );
+        assert_eq!((stream.linger_us, stream.deliverq_max), (0, 1));
+    }
+
+    #[test]
+    fn what_could_never_move_is_refused_with_the_reason() {
+        let refuse = |change: &dyn Fn(&mut shuffle_opts), words: &[&str]| {
+            let mut opts = good();
+            change(&mut opts);
+            let text = opts.choose(&base()).unwrap_err().text;
+            for word in words {
+                assert!(text.contains(word), "{text}");
+            }
+        };
+        refuse(
+            &|o| (o.deliverq_max, o.deliverq_threshold) = (4, 8),
+            &["deliverq_threshold", "8", "4"],
+        );
+        refuse(
+            &|o| (o.deliverq_max, o.deliverq_threshold) = (4, 4),
+            &["deliverq_threshold"],
+        );
+        refuse(&|o| o.deliverq_max = 0, &["deliverq_max", "-1"]);
+        refuse(&|o| o.deliverq_threshold = -1, &["deliverq_threshold", "-1"]);
+        refuse(&|o| o.lomaxrpc = 0, &["lomaxrpc"]);
+        refuse(&|o| o.lrmaxrpc = -3, &["lrmaxrpc", "-3"]);
+        refuse(&|o| o.rmaxrpc = 0, &["rmaxrpc"]);
+        refuse(&|o| o.localsenderlimit = -1, &["localsenderlimit"]);
+        refuse(&|o| o.remotesenderlimit = -1, &["remotesenderlimit"]);
+    }
+
+    #[test]
+    fn discarding_needs_no_sense_of_the_threshold() {
+        let mut opts = good();
+        (opts.deliverq_max, opts.deliverq_threshold) = (-1, 1024);
+        let chosen = opts.choose(&base()).unwrap();
+        assert!(chosen.discard);
+        chosen.stream.check().unwrap();
+    }
+
+    #[test]
+    fn larger_values_count_as_the_largest() {
+        let mut opts = good();
+        (opts.lomaxrpc, opts.lrmaxrpc, opts.rmaxrpc) = (c_int::MAX, c_int::MAX, c_int::MAX);
+        (opts.lobuftarget, opts.lrbuftarget, opts.rbuftarget) = (c_int::MAX, c_int::MAX, c_int::MAX);
+        opts.deliverq_max = c_int::MAX;
+        opts.choose(&base()).unwrap().stream.check().unwrap();
+    }
+}

@@ -1,0 +1,365 @@
+//! The shuffle's calls.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::hg_return::{hg_return_t, returning};
+use super::mercury::pointer_or_said;
+use super::nexus::{nexus, nexus_ctx, rank_in};
+use super::options::shuffle_opts;
+use super::state_dump::{self, Dumped, Notes};
+use crate::capi::argument;
+use crate::capi::status::{Failure, guard_or, trihop_status_t};
+use crate::threaded::Shuffle;
+use crate::transport::sync::{Arc, Ordering};
+use crate::{Error, Message, Options, Queues, Rank, Stats};
+
+/// `shuffle_deliverfn_t`.
+type Deliver = extern "C" fn(source: c_int, target: c_int, kind: u32, bytes: *mut c_void, length: u32);
+
+const SHUFFLE_RTYPE_BCAST: u32 = 1 << 31;
+const SHUFFLE_BCAST_SELF: c_int = 1;
+
+const SHUFFLE_REMOTE_QUEUES: c_int = 0;
+const SHUFFLE_ORIGIN_QUEUES: c_int = 1;
+const SHUFFLE_RELAY_QUEUES: c_int = 2;
+
+/// An open shuffle.
+pub struct shuffle {
+    stream: Shuffle,
+    me: Rank,
+    size: u32,
+    notes: Arc<Notes>,
+}
+
+impl shuffle {
+    fn open(
+        nexus: &nexus_ctx,
+        name: &str,
+        deliver: Deliver,
+        opts: Option<&shuffle_opts>,
+    ) -> Result<Box<Self>, Failure> {
+        let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
+        let chosen = opts.choose(&Options::from_env()?.stream)?;
+        let notes = Arc::<Notes>::default();
+        let builder = nexus.job.shuffle(name).options(chosen.stream);
+        let builder = if chosen.discard {
+            let notes = Arc::clone(&notes);
+            builder.handler(move |_| {
+                notes.discarded.fetch_add(1, Ordering::Relaxed);
+            })
+        } else {
+            let mut caller = Caller::new(deliver, nexus.job.rank());
+            let deliveries = Arc::clone(&nexus.deliveries);
+            builder.handler(move |message| {
+                deliveries.fetch_add(1, Ordering::Relaxed);
+                caller.call(message);
+            })
+        };
+        let opened = Box::new(Self {
+            stream: builder.open()?,
+            me: nexus.job.rank(),
+            size: nexus.job.size(),
+            notes: Arc::clone(&notes),
+        });
+        state_dump::enter(Dumped {
+            handle: opened.handle(),
+            shuffle: opened.stream.clone(),
+            notes,
+        });
+        Ok(opened)
+    }
+
+    /// What callers know it by.
+    fn handle(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// Keeps a failure for dumps.
+    #[inline]
+    fn noted(&self, outcome: Result<(), Error>) -> Result<(), Failure> {
+        outcome
+            .inspect_err(|error| self.notes.keep(error))
+            .map_err(Failure::from)
+    }
+
+    /// Sends to all other ranks, and to this one if `to_me`.
+    fn broadcast(&self, kind: u32, bytes: &[u8], to_me: bool) -> Result<(), Error> {
+        let others = (0..self.size).map(Rank).filter(|&rank| to_me || rank != self.me);
+        others
+            .into_iter()
+            .try_for_each(|rank| self.stream.send(rank, kind, bytes))
+    }
+
+    fn flush(&self, queues: Queues) -> Result<(), Failure> {
+        self.noted(self.stream.flush(queues))
+    }
+
+    /// Counters, when the engine comes free.
+    fn stats(&self) -> Result<Stats, Failure> {
+        self.stream.stats().ok_or_else(|| {
+            let why = format!(
+                "the engine of `{}` is in use and does not come free",
+                self.stream.name()
+            );
+            Failure::new(trihop_status_t::TRIHOP_ERR_WOULD_BLOCK, why)
+        })
+    }
+}
+
+/// Calls a client's function, with bytes that it may write to.
+struct Caller {
+    deliver: Deliver,
+    me: Rank,
+    /// Aligned for any type of C.
+    bytes: Vec<u128>,
+}
+
+impl Caller {
+    fn new(deliver: Deliver, me: Rank) -> Self {
+        Self {
+            deliver,
+            me,
+            bytes: vec![0],
+        }
+    }
+
+    fn call(&mut self, message: Message<'_>) {
+        let length = message.bytes.len();
+        let words = length.div_ceil(size_of::<u128>()).max(1);
+        if self.bytes.len() < words {
+            self.bytes.resize(words, 0);
+        }
+        let place = self.bytes.as_mut_ptr().cast::<u8>();
+        // SAFETY: the words hold `length` bytes, and are not those of the message.
+        unsafe { std::ptr::copy_nonoverlapping(message.bytes.as_ptr(), place, length) };
+        // Lengths are below 4 GiB: `max_message_bytes` is.
+        (self.deliver)(
+            message.source.0 as c_int,
+            self.me.0 as c_int,
+            message.kind,
+            place.cast(),
+            length as u32,
+        );
+    }
+}
+
+/// The shuffle behind a handle.
+///
+/// # Safety
+/// The handle is null or one of [`shuffle_init`] that was not shut down.
+#[inline]
+unsafe fn shuffle_at<'a>(handle: *const shuffle) -> Result<&'a shuffle, Failure> {
+    // SAFETY: as the caller promises.
+    unsafe { argument::reference(handle, "shuffle_t") }
+}
+
+/// Sets the defaults.
+///
+/// # Safety
+/// `sopt` is null or a place for them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_opts_init(sopt: *mut shuffle_opts) {
+    // SAFETY: as the caller promises; written as a whole, whatever was there.
+    let _ = guard_or(|| unsafe {
+        if !sopt.is_null() {
+            sopt.write(shuffle_opts::good());
+        }
+        Ok(())
+    });
+}
+
+/// Opens a shuffle.
+///
+/// # Safety
+/// The nexus is null or was not ended, `funname` is null or a text that ends with NUL, `sopt` is null or points to options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_init(
+    nxp: *mut nexus_ctx,
+    funname: *mut c_char,
+    delivercb: Option<Deliver>,
+    sopt: *mut shuffle_opts,
+) -> *mut shuffle {
+    pointer_or_said("shuffle_init", || {
+        // SAFETY: as the caller promises.
+        let (nexus, name, opts) =
+            unsafe { (nexus(nxp)?, argument::text(funname, "funname")?, sopt.as_ref()) };
+        let deliver = delivercb.ok_or_else(|| Failure::argument("`delivercb` is a null pointer"))?;
+        Ok(Box::into_raw(shuffle::open(nexus, name, deliver, opts)?))
+    })
+}
+
+/// Sends a message.
+///
+/// # Safety
+/// As [`shuffle_at`]; `d` points to `datalen` bytes, or `datalen` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_enqueue(
+    sh: *mut shuffle,
+    dst: c_int,
+    kind: u32,
+    d: *mut c_void,
+    datalen: u32,
+) -> hg_return_t {
+    returning(|| {
+        // SAFETY: as the caller promises.
+        let (shuffle, bytes) = unsafe { (shuffle_at(sh)?, argument::bytes(d, datalen as usize, "d")?) };
+        check_kind(kind)?;
+        let target = rank_in(shuffle.size, dst)?;
+        shuffle.noted(shuffle.stream.send(target, kind, bytes))
+    })
+}
+
+/// The user's bits of a type are all that a caller may set.
+#[inline]
+fn check_kind(kind: u32) -> Result<(), Failure> {
+    if kind & SHUFFLE_RTYPE_BCAST == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "type {kind:#x} has the bit that marks broadcasts; use those of SHUFFLE_RTYPE_USRBITS, 0x7fffffff"
+    );
+    Err(Failure::argument(why))
+}
+
+/// Sends a message to all.
+///
+/// # Safety
+/// As [`shuffle_enqueue`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_enqueue_broadcast(
+    sh: *mut shuffle,
+    kind: u32,
+    d: *mut c_void,
+    datalen: u32,
+    flags: c_int,
+) -> hg_return_t {
+    returning(|| {
+        // SAFETY: as the caller promises.
+        let (shuffle, bytes) = unsafe { (shuffle_at(sh)?, argument::bytes(d, datalen as usize, "d")?) };
+        check_kind(kind)?;
+        if flags & !SHUFFLE_BCAST_SELF != 0 {
+            let why = format!("flags {flags:#x}; SHUFFLE_BCAST_SELF (1) is the only one");
+            return Err(Failure::argument(why));
+        }
+        let to_me = flags & SHUFFLE_BCAST_SELF != 0;
+        shuffle.noted(shuffle.broadcast(kind | SHUFFLE_RTYPE_BCAST, bytes, to_me))
+    })
+}
+
+/// Waits for the deliveries.
+///
+/// # Safety
+/// As [`shuffle_at`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_flush_delivery(sh: *mut shuffle) -> hg_return_t {
+    returning(|| {
+        // SAFETY: as the caller promises.
+        unsafe { shuffle_at(sh)? }.flush(Queues::Delivery)
+    })
+}
+
+/// Waits for the queues of one class.
+///
+/// # Safety
+/// As [`shuffle_at`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_flush_qs(sh: *mut shuffle, whichqs: c_int) -> hg_return_t {
+    returning(|| {
+        let queues = match whichqs {
+            SHUFFLE_REMOTE_QUEUES => Queues::Remote,
+            SHUFFLE_ORIGIN_QUEUES => Queues::Origin,
+            SHUFFLE_RELAY_QUEUES => Queues::Relay,
+            _ => {
+                let why = format!("whichqs {whichqs}; there are 0 (remote), 1 (origin) and 2 (relay)");
+                return Err(Failure::argument(why));
+            }
+        };
+        // SAFETY: as the caller promises.
+        unsafe { shuffle_at(sh)? }.flush(queues)
+    })
+}
+
+/// Closes a shuffle.
+///
+/// # Safety
+/// As [`shuffle_at`]; the handle is gone afterwards, unless the caller is a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
+    returning(|| {
+        // SAFETY: as the caller promises.
+        let stream = unsafe { shuffle_at(sh)? }.stream.clone();
+        let outcome = stream.shutdown();
+        if !matches!(outcome, Err(Error::Nested(_))) {
+            // SAFETY: as the caller promises, nobody uses the handle any more; `shuffle_init` made it of a box.
+            let shuffle = unsafe { Box::from_raw(sh) };
+            state_dump::leave(shuffle.handle());
+        }
+        Ok(outcome?)
+    })
+}
+
+/// Batches sent.
+///
+/// # Safety
+/// As [`shuffle_at`]; the other pointers are null or places for numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_send_stats(
+    sh: *mut shuffle,
+    local_origin: *mut u64,
+    local_relay: *mut u64,
+    remote: *mut u64,
+) -> hg_return_t {
+    returning(|| {
+        // SAFETY: as the caller promises.
+        let stats = unsafe { shuffle_at(sh)? }.stats()?;
+        // SAFETY: as the caller promises.
+        unsafe {
+            give(local_origin, stats.origin_frames);
+            give(local_relay, stats.relay_frames);
+            give(remote, stats.batches_sent);
+        }
+        Ok(())
+    })
+}
+
+/// Batches received.
+///
+/// # Safety
+/// As [`shuffle_send_stats`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_recv_stats(
+    sh: *mut shuffle,
+    local: *mut u64,
+    remote: *mut u64,
+) -> hg_return_t {
+    returning(|| {
+        // SAFETY: as the caller promises.
+        let stats = unsafe { shuffle_at(sh)? }.stats()?;
+        // SAFETY: as the caller promises.
+        unsafe {
+            give(local, stats.frames_received);
+            give(remote, stats.batches_received);
+        }
+        Ok(())
+    })
+}
+
+/// Writes a number where somebody wants it.
+///
+/// # Safety
+/// The place is null or one for a number.
+unsafe fn give(place: *mut u64, value: u64) {
+    // SAFETY: as the caller promises.
+    if let Some(place) = unsafe { place.as_mut() } {
+        *place = value;
+    }
+}
+
+/// Dumps the queues.
+///
+/// # Safety
+/// Any handle: one that is not open is said to be so.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shuffle_statedump(sh: *mut shuffle, tostderr: c_int) {
+    state_dump::ask(sh as usize, tostderr != 0);
+}

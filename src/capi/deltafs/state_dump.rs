@@ -1,0 +1,199 @@
+//! State dumps on behalf of signal handlers: a thread writes them, and the asker waits a while.
+//!
+//! A handler may interrupt its thread inside of malloc or with a lock taken, so asking does nothing but a write to a
+//! pipe and naps.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{MutexGuard, PoisonError};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::Error;
+use crate::capi::status::Failure;
+use crate::threaded::Shuffle;
+use crate::transport::sync::thread::{self, JoinHandle};
+use crate::transport::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering};
+
+/// Naps of a millisecond that an asker takes at most.
+const NAPS: u32 = 2_000;
+
+/// A request on its way: the handle of a shuffle, and whether stderr wants it.
+const REQUEST_BYTES: usize = 16;
+
+/// The writing end of the pipe plus 1, 0 while there is none. Set before the first shuffle exists and cleared when
+/// none is left, which orders these with whoever has a handle.
+static ASK: AtomicU32 = AtomicU32::new(0);
+/// Requests that were written, and that were answered; the store of the latter pairs with the load in [`ask`].
+static ASKED: AtomicU64 = AtomicU64::new(0);
+static ANSWERED: AtomicU64 = AtomicU64::new(0);
+
+/// What can be dumped.
+pub(super) struct Dumped {
+    /// The handle that a caller has.
+    pub handle: usize,
+    pub shuffle: Shuffle,
+    pub notes: Arc<Notes>,
+}
+
+/// What this interface knows of a shuffle beyond the engine.
+#[derive(Default)]
+pub(super) struct Notes {
+    /// Messages thrown away because the options say so; alone, so relaxed.
+    pub discarded: AtomicU64,
+    /// The first failure that was not the caller's fault.
+    failure: Mutex<Option<String>>,
+}
+
+impl Notes {
+    /// Keeps the failure of a call, unless the caller can do better.
+    pub fn keep(&self, error: &Error) {
+        if !matches!(
+            error.root(),
+            Error::Rank { .. } | Error::TooLarge { .. } | Error::Nested(_) | Error::WouldBlock
+        ) {
+            self.failure().get_or_insert_with(|| error.to_string());
+        }
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let discarded = self.discarded.load(Ordering::Relaxed);
+        if discarded > 0 {
+            writeln!(out, "  discarded on arrival (deliverq_max below 0): {discarded}")?;
+        }
+        if let Some(failure) = &*self.failure() {
+            writeln!(out, "  failed: {failure}")?;
+        }
+        Ok(())
+    }
+}
+
+static SHUFFLES: Mutex<Vec<Dumped>> = Mutex::new(Vec::new());
+
+fn shuffles() -> MutexGuard<'static, Vec<Dumped>> {
+    SHUFFLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on the shuffle can be dumped.
+pub(super) fn enter(dumped: Dumped) {
+    shuffles().push(dumped);
+}
+
+/// The shuffle cannot be dumped any more.
+pub(super) fn leave(handle: usize) {
+    let mut shuffles = shuffles();
+    let at = shuffles.iter().position(|dumped| dumped.handle == handle);
+    let gone = at.map(|at| shuffles.swap_remove(at));
+    drop(shuffles);
+    drop(gone);
+}
+
+/// The thread that dumps.
+pub(super) struct StateDump {
+    writer: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StateDump {
+    /// Starts the thread.
+    pub fn start() -> Result<Self, Failure> {
+        let pipe = pipe_with(PipeFlags::CLOEXEC);
+        let (reader, writer) = pipe.map_err(|e| Failure::system("a pipe for state dumps", &e.into()))?;
+        // An asker never waits for room: a full pipe means that dumps enough are asked for.
+        rustix::io::ioctl_fionbio(&writer, true)
+            .map_err(|e| Failure::system("a pipe for state dumps that does not block", &e.into()))?;
+        let thread = thread::Builder::new()
+            .name("trihop-dump".into())
+            .spawn(move || answer(File::from(reader)))
+            .map_err(|e| Failure::system("a thread for state dumps", &e))?;
+        ASK.store(writer.as_raw_fd() as u32 + 1, Ordering::Release);
+        Ok(Self {
+            writer: Some(writer),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for StateDump {
+    fn drop(&mut self) {
+        ASK.store(0, Ordering::Release);
+        self.writer = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Asks for a dump, and waits until it is written or for two seconds. May be called by a signal handler.
+pub(super) fn ask(handle: usize, to_stderr: bool) {
+    let descriptor = ASK.load(Ordering::Acquire);
+    if descriptor == 0 {
+        return;
+    }
+    let number = ASKED.fetch_add(1, Ordering::Relaxed) + 1;
+    let mut request = [0; REQUEST_BYTES];
+    request[..8].copy_from_slice(&(handle as u64).to_le_bytes());
+    request[8] = to_stderr.into();
+    // SAFETY: a system call that a signal handler may make; errno is given back what it was, as the interrupted code expects.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let written = libc::write(descriptor as c_int - 1, request.as_ptr().cast(), REQUEST_BYTES);
+        if written < 0 {
+            // Nobody will answer this one.
+            ANSWERED.fetch_add(1, Ordering::Release);
+        }
+        let nap = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        for _ in 0..NAPS {
+            if ANSWERED.load(Ordering::Acquire) >= number {
+                break;
+            }
+            libc::nanosleep(&raw const nap, std::ptr::null_mut());
+        }
+        *errno = before;
+    }
+}
+
+/// The thread: reads requests until the other end is closed.
+fn answer(mut requests: File) {
+    let mut request = [0; REQUEST_BYTES];
+    while requests.read_exact(&mut request).is_ok() {
+        let (handle, rest) = request.split_at(8);
+        let handle = u64::from_le_bytes(handle.try_into().expect("8 bytes")) as usize;
+        let text = describe(handle);
+        for line in String::from_utf8_lossy(&text).lines() {
+            tracing::warn!("{line}");
+        }
+        if rest[0] != 0 {
+            // One write, so that ranks do not mix their lines more than they must. Nobody is there to be told of a failure.
+            let _ = io::stderr().write_all(&text);
+        }
+        ANSWERED.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The dump of a shuffle; a handle that is none, any more, is said to be so.
+fn describe(handle: usize) -> Vec<u8> {
+    let mut text = Vec::new();
+    let found = shuffles()
+        .iter()
+        .find(|dumped| dumped.handle == handle)
+        .map(|dumped| (dumped.shuffle.clone(), Arc::clone(&dumped.notes)));
+    match found {
+        Some((shuffle, notes)) => {
+            // Memory takes all of it.
+            let _ = shuffle.dump(&mut text).and_then(|()| notes.write(&mut text));
+        }
+        None => text.extend_from_slice(b"trihop: shuffle_statedump: this shuffle is not open\n"),
+    }
+    text
+}
