@@ -160,12 +160,20 @@ typedef struct trihop_options_t {
   uint64_t remote_maxrpc;
   // Bytes at which a batch is sealed.
   uint64_t remote_buftarget_bytes;
+  // Batches of the origin class that this rank's own sends may have under way, over all local queues; 0 for no limit.
+  uint64_t origin_sender_limit;
+  // As `origin_sender_limit`, over all queues to other nodes.
+  uint64_t remote_sender_limit;
   // Records that may wait for delivery.
   uint64_t deliverq_max;
   // Bytes that may wait for delivery.
   uint64_t deliverq_bytes;
   // Records for which a delivery thread is woken at once; fewer are delivered after a millisecond, or by a flush.
   uint64_t deliverq_threshold;
+  // 1 to count and drop what arrives, for debugging; else 0.
+  uint64_t deliverq_discard;
+  // Streams of a higher priority are served first; up to 255.
+  uint64_t priority;
   // Longest time in microseconds that a partial run or batch waits.
   uint64_t linger_us;
   // Size of a run in bytes.
@@ -268,6 +276,14 @@ typedef struct trihop_stats_t {
   uint64_t bad_headers;
   // Frames taken from lanes by this rank.
   uint64_t frames_received;
+  // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
+  uint64_t broadcasts;
+  // Copies of broadcasts that this rank put into its queues, of its own and as a representative.
+  uint64_t broadcast_copies;
+  // Records that arrived and were dropped on purpose (`deliverq_discard`).
+  uint64_t discarded;
+  // Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
+  uint64_t limit_hits;
 } trihop_stats_t;
 
 // Called for `count` items of one source that arrived one after the other. `items` are valid during the call only, and

@@ -703,7 +703,11 @@ mod tests {
         for stream in &streams {
             stream.send(Rank(0), 0, b"").unwrap();
             stream.handle.outbound().unwrap().close_runs();
-            stream.handle.outbound().unwrap().publish(crate::queue::tally::Why::Flush);
+            stream
+                .handle
+                .outbound()
+                .unwrap()
+                .publish(crate::queue::tally::Why::Flush);
         }
         job.progress().unwrap();
         assert_eq!(*heard.borrow(), ["urgent", "usual", "as usual", "bulk"]);

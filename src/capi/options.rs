@@ -31,12 +31,20 @@ pub struct trihop_options_t {
     pub remote_maxrpc: u64,
     /// Bytes at which a batch is sealed.
     pub remote_buftarget_bytes: u64,
+    /// Batches of the origin class that this rank's own sends may have under way, over all local queues; 0 for no limit.
+    pub origin_sender_limit: u64,
+    /// As `origin_sender_limit`, over all queues to other nodes.
+    pub remote_sender_limit: u64,
     /// Records that may wait for delivery.
     pub deliverq_max: u64,
     /// Bytes that may wait for delivery.
     pub deliverq_bytes: u64,
     /// Records for which a delivery thread is woken at once; fewer are delivered after a millisecond, or by a flush.
     pub deliverq_threshold: u64,
+    /// 1 to count and drop what arrives, for debugging; else 0.
+    pub deliverq_discard: u64,
+    /// Streams of a higher priority are served first; up to 255.
+    pub priority: u64,
     /// Longest time in microseconds that a partial run or batch waits.
     pub linger_us: u64,
     /// Size of a run in bytes.
@@ -186,9 +194,13 @@ impl trihop_options_t {
             relay_buftarget_bytes,
             remote_maxrpc,
             remote_buftarget_bytes,
+            origin_sender_limit,
+            remote_sender_limit,
             deliverq_max,
             deliverq_bytes,
             deliverq_threshold,
+            deliverq_discard,
+            priority,
             linger_us,
             run_bytes,
             run_table_bytes,
@@ -213,9 +225,13 @@ impl trihop_options_t {
             relay_buftarget_bytes: *relay_buftarget_bytes as u64,
             remote_maxrpc: u64::from(*remote_maxrpc),
             remote_buftarget_bytes: *remote_buftarget_bytes as u64,
+            origin_sender_limit: u64::from(*origin_sender_limit),
+            remote_sender_limit: u64::from(*remote_sender_limit),
             deliverq_max: *deliverq_max as u64,
             deliverq_bytes: *deliverq_bytes as u64,
             deliverq_threshold: *deliverq_threshold as u64,
+            deliverq_discard: u64::from(*deliverq_discard),
+            priority: u64::from(*priority),
             linger_us: *linger_us,
             run_bytes: *run_bytes as u64,
             run_table_bytes: *run_table_bytes as u64,
@@ -248,9 +264,13 @@ impl trihop_options_t {
                 relay_buftarget_bytes: narrow("relay_buftarget_bytes", self.relay_buftarget_bytes)?,
                 remote_maxrpc: narrow("remote_maxrpc", self.remote_maxrpc)?,
                 remote_buftarget_bytes: narrow("remote_buftarget_bytes", self.remote_buftarget_bytes)?,
+                origin_sender_limit: narrow("origin_sender_limit", self.origin_sender_limit)?,
+                remote_sender_limit: narrow("remote_sender_limit", self.remote_sender_limit)?,
                 deliverq_max: narrow("deliverq_max", self.deliverq_max)?,
                 deliverq_bytes: narrow("deliverq_bytes", self.deliverq_bytes)?,
                 deliverq_threshold: narrow("deliverq_threshold", self.deliverq_threshold)?,
+                deliverq_discard: narrow::<u8>("deliverq_discard", self.deliverq_discard)? != 0,
+                priority: narrow("priority", self.priority)?,
                 linger_us: self.linger_us,
                 run_bytes: narrow("run_bytes", self.run_bytes)?,
                 run_table_bytes: narrow("run_table_bytes", self.run_table_bytes)?,

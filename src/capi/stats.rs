@@ -51,6 +51,14 @@ pub struct trihop_stats_t {
     pub bad_headers: u64,
     /// Frames taken from lanes by this rank.
     pub frames_received: u64,
+    /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
+    pub broadcasts: u64,
+    /// Copies of broadcasts that this rank put into its queues, of its own and as a representative.
+    pub broadcast_copies: u64,
+    /// Records that arrived and were dropped on purpose (`deliverq_discard`).
+    pub discarded: u64,
+    /// Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
+    pub limit_hits: u64,
 }
 
 impl trihop_stats_t {
@@ -76,6 +84,10 @@ impl trihop_stats_t {
             blocked_deliveries,
             bad_headers,
             frames_received,
+            broadcasts,
+            broadcast_copies,
+            discarded,
+            limit_hits,
         } = stats;
         Self {
             size: size_of::<Self>(),
@@ -98,6 +110,10 @@ impl trihop_stats_t {
             blocked_deliveries,
             bad_headers,
             frames_received,
+            broadcasts,
+            broadcast_copies,
+            discarded,
+            limit_hits,
         }
     }
 }

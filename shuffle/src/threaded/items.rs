@@ -7,13 +7,15 @@ use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 
 use super::shared::{Deliver, Opened, Shared};
+use super::shuffle::broadcast;
 use super::thread::is_in_handler;
+use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::dump;
 use crate::error::{Error, Result};
 use crate::flush::Queues;
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// Opens [`Items`]: name, size, options, handler.
 pub struct ItemsBuilder {
@@ -111,15 +113,7 @@ impl Items {
     /// # Errors
     /// As [`Items::push`]; items before the failing one are sent.
     pub fn push_many(&self, targets: &[u32], items: &[u8]) -> Result<()> {
-        if items.len() != targets.len() * self.item_bytes {
-            let why = format!(
-                "{} bytes are not {} items of {} bytes",
-                items.len(),
-                targets.len(),
-                self.item_bytes
-            );
-            return Err(Error::config("items", why));
-        }
+        self.check(targets.len(), items)?;
         let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
         self.opened.with(|h| {
             let spill = is_in_handler();
@@ -130,6 +124,25 @@ impl Items {
                 })
             })
         })
+    }
+
+    /// Sends an item to all other ranks, or to every rank, along the route's tree; waits as [`Items::push`] does.
+    ///
+    /// # Errors
+    /// As [`Items::push`].
+    pub fn broadcast(&self, item: &[u8], to: BroadcastTo) -> Result<()> {
+        self.check(1, item)?;
+        broadcast(&self.opened, 0, item, to)
+    }
+
+    /// Refuses what are not `count` items.
+    fn check(&self, count: usize, items: &[u8]) -> Result<()> {
+        if items.len() == count * self.item_bytes {
+            return Ok(());
+        }
+        let (bytes, item_bytes) = (items.len(), self.item_bytes);
+        let why = format!("{bytes} bytes are not {count} items of {item_bytes} bytes");
+        Err(Error::config("items", why))
     }
 
     /// As [`super::Shuffle::flush`].
@@ -159,6 +172,11 @@ impl Items {
     /// As [`super::Shuffle::stats`].
     pub fn stats(&self) -> Option<Stats> {
         self.opened.try_look(|h| h.core.snapshot())
+    }
+
+    /// As [`super::Shuffle::detailed_stats`].
+    pub fn detailed_stats(&self) -> Option<DetailedStats> {
+        self.opened.try_look(|h| h.core.detailed())
     }
 
     /// As [`super::Shuffle::dump`].

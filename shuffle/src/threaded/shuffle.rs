@@ -7,13 +7,14 @@ use trihop_transport::topology::Rank;
 
 use super::shared::{Deliver, Opened, Shared};
 use super::thread::is_in_handler;
+use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::deliver::Message;
 use crate::dump;
 use crate::error::Result;
 use crate::flush::Queues;
 use crate::shuffle::each_message;
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// Opens a [`Shuffle`]: name, options, handler.
 pub struct ShuffleBuilder {
@@ -62,6 +63,17 @@ impl ShuffleBuilder {
     }
 }
 
+/// A broadcast of a record, or of an item.
+pub(super) fn broadcast(opened: &Opened, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+    let spill = is_in_handler();
+    opened.with(|h| {
+        h.send_with(|out| match spill {
+            true => out.broadcast_or_spill(to, kind, bytes),
+            false => out.try_broadcast(to, kind, bytes),
+        })
+    })
+}
+
 /// A shuffle of byte records between all ranks of a job, for all threads. Clones are handles of the same shuffle.
 #[derive(Clone)]
 pub struct Shuffle {
@@ -101,6 +113,14 @@ impl Shuffle {
         self.opened.with(|h| h.outbound()?.try_send(target, kind, bytes))
     }
 
+    /// Sends a record to all other ranks, or to every rank, along the route's tree; waits as [`Shuffle::send`] does.
+    ///
+    /// # Errors
+    /// As [`Shuffle::send`].
+    pub fn broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        broadcast(&self.opened, kind, bytes, to)
+    }
+
     /// Waits until the queues of one class have passed on what was in them; [`Queues::Delivery`] waits for the handler.
     ///
     /// # Errors
@@ -129,6 +149,11 @@ impl Shuffle {
     /// Counters of this rank; `None` when the engine is in use and does not come free.
     pub fn stats(&self) -> Option<Stats> {
         self.opened.try_look(|h| h.core.snapshot())
+    }
+
+    /// As [`Shuffle::stats`], with each queue's.
+    pub fn detailed_stats(&self) -> Option<DetailedStats> {
+        self.opened.try_look(|h| h.core.detailed())
     }
 
     /// As [`crate::Shuffle::dump`]. Does not wait for long: where the engine cannot be had, it says so.
