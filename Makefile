@@ -40,7 +40,7 @@ uninstall: ## Removes what was installed last
 	packaging/install.sh --undo $(target)/installed
 
 header: ## Writes include/trihop.h anew from src/capi
-	TRIHOP_HEADER=write .ci/header
+	HEADER=write .ci/header
 
 test: ## Runs all tests
 	@tools/install.sh test
