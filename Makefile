@@ -45,6 +45,7 @@ header: ## Writes include/trihop.h anew from src/capi
 test: ## Runs all tests
 	@tools/install.sh test
 	.ci/test
+	.ci/install
 
 simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues; TRIHOP_SEED=<seed> replays one
 	@tools/install.sh build

@@ -166,6 +166,8 @@ typedef struct trihop_options_t {
   uint64_t deliverq_bytes;
   // Records for which a delivery thread is woken at once; fewer are delivered after a millisecond, or by a flush.
   uint64_t deliverq_threshold;
+  // Streams of a higher priority are served first, 0 to 255.
+  uint64_t priority;
   // Longest time in microseconds that a partial run or batch waits.
   uint64_t linger_us;
   // Size of a run in bytes.

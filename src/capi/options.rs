@@ -37,6 +37,8 @@ pub struct trihop_options_t {
     pub deliverq_bytes: u64,
     /// Records for which a delivery thread is woken at once; fewer are delivered after a millisecond, or by a flush.
     pub deliverq_threshold: u64,
+    /// Streams of a higher priority are served first, 0 to 255.
+    pub priority: u64,
     /// Longest time in microseconds that a partial run or batch waits.
     pub linger_us: u64,
     /// Size of a run in bytes.
@@ -166,6 +168,7 @@ impl trihop_options_t {
             deliverq_max,
             deliverq_bytes,
             deliverq_threshold,
+            priority,
             linger_us,
             run_bytes,
             run_table_bytes,
@@ -193,6 +196,7 @@ impl trihop_options_t {
             deliverq_max: *deliverq_max as u64,
             deliverq_bytes: *deliverq_bytes as u64,
             deliverq_threshold: *deliverq_threshold as u64,
+            priority: u64::from(*priority),
             linger_us: *linger_us,
             run_bytes: *run_bytes as u64,
             run_table_bytes: *run_table_bytes as u64,
@@ -228,6 +232,7 @@ impl trihop_options_t {
                 deliverq_max: narrow("deliverq_max", self.deliverq_max)?,
                 deliverq_bytes: narrow("deliverq_bytes", self.deliverq_bytes)?,
                 deliverq_threshold: narrow("deliverq_threshold", self.deliverq_threshold)?,
+                priority: narrow("priority", self.priority)?,
                 linger_us: self.linger_us,
                 run_bytes: narrow("run_bytes", self.run_bytes)?,
                 run_table_bytes: narrow("run_table_bytes", self.run_table_bytes)?,
@@ -396,7 +401,7 @@ mod tests {
         for name in Options::NAMES {
             let mut rust = Options::default();
             // One of these is a value of every option.
-            let accepted = ["1023", "direct", "single", "read", "1"]
+            let accepted = ["1023", "77", "direct", "single", "read", "1"]
                 .into_iter()
                 .find(|value| rust.set(name, value).is_ok());
             let mut options = fresh();
