@@ -40,11 +40,12 @@ uninstall: ## Removes what was installed last
 	packaging/install.sh --undo $(target)/installed
 
 header: ## Writes include/trihop.h anew from src/capi
-	TRIHOP_HEADER=write .ci/header
+	HEADER=write .ci/header
 
 test: ## Runs all tests
 	@tools/install.sh test
 	.ci/test
+	.ci/install
 
 simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues; TRIHOP_SEED=<seed> replays one
 	@tools/install.sh build

@@ -292,6 +292,45 @@ typedef struct trihop_stats_t {
 // Threads: as `trihop_handler_t`.
 typedef void (*trihop_items_handler_t)(void *context, uint32_t source, const void *items, size_t count);
 
+// Takes each message that is recorded. `level` is 1 for errors, 2 warnings, 3 information, 4 and 5 details; `facility` is the
+// part of the library that it comes from. Both texts are valid during the call only.
+//
+// Threads: several at once, whichever have something to say. It may call the library; what that logs does not come here.
+typedef void (*trihop_log_callback_t)(void *context, int32_t level, const char *facility, const char *text);
+
+// What is recorded and where it goes. Later versions add fields at the end. Fill it with `trihop_log_options_init`; all texts
+// have to live until `trihop_log_install` has returned.
+//
+// A filter is a list of levels and of `FACILITY=LEVEL` with commas, later ones win, such as `info,fabric=debug`. Levels are
+// `off`, `error`, `warn`, `info`, `debug`, `trace`; facilities `client`, `route`, `queue`, `link`, `deliver`, `bootstrap`,
+// `fabric`, `memory`, `other`.
+typedef struct trihop_log_options_t {
+  // Bytes of this struct as the caller knows it; set by `trihop_log_options_init`.
+  size_t size;
+  // Filter for what is recorded at all; null for what `TRIHOP_LOG` says, or warnings.
+  const char *record;
+  // Filter for what of it goes to standard error; null for everything.
+  const char *to_stderr;
+  // As `record`, on ranks below `detailed_ranks`; null for the same.
+  const char *detailed_record;
+  // As `to_stderr`, on ranks below `detailed_ranks`; null for the same.
+  const char *detailed_to_stderr;
+  // File that lines are appended to; null for what `TRIHOP_LOG_FILE` says, or none.
+  const char *file;
+  // Called for everything that is recorded; null for nothing.
+  trihop_log_callback_t callback;
+  // Handed to `callback`.
+  void *context;
+  // Number of first ranks that log in more detail.
+  uint64_t detailed_ranks;
+  // 1 if each rank has a file of its own, with `.` and the rank added to its name; 0 if all append to one.
+  uint64_t file_per_rank;
+  // 1 if only ranks below `detailed_ranks` write to a file, else 0.
+  uint64_t file_of_detailed_only;
+  // Memory in bytes for the last lines, which `trihop_log_recent` and a core dump show; 0 for none.
+  uint64_t ring_bytes;
+} trihop_log_options_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -468,6 +507,27 @@ trihop_status_t trihop_dump(const struct trihop_job_t *job,
 // Threads: any.
 trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
 
+// Dumps as `trihop_dump` does whenever the process gets signal `number` (`SIGUSR1`, say), within a tenth of a second: to the
+// file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
+// is called too. No signal is handled without this call.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
+// Threads: any.
+trihop_status_t trihop_dump_on_signal(const struct trihop_job_t *job,
+                                      int number,
+                                      const char *path);
+
+// Writes what the threads of the job have used so far as a JSON array that ends with NUL, an object for each: `name`, `user_ms`,
+// `system_ms`, `voluntary_switches`, `involuntary_switches`, `minor_faults`. Its length without the NUL goes to `length`.
+// Where `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and
+// only stores the length; numbers may have grown when it is called again.
+//
+// Threads: any.
+trihop_status_t trihop_threads_json(const struct trihop_job_t *job,
+                                    char *text,
+                                    size_t capacity,
+                                    size_t *length);
+
 // Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
 // the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
 // `allgather`. `options` null stands for those of the environment.
@@ -640,6 +700,28 @@ trihop_status_t trihop_items_dump(const struct trihop_items_t *items, int descri
 // `TRIHOP_ERR_NESTED`. The handler is not called any more once this has returned.
 // Threads: any, but no other call on the stream may be under way or follow.
 trihop_status_t trihop_items_close(struct trihop_items_t *items);
+
+// Fills `options` with the defaults. `size` is `sizeof(trihop_log_options_t)` as the caller knows it.
+//
+// Threads: any.
+trihop_status_t trihop_log_options_init(struct trihop_log_options_t *options, size_t size);
+
+// Takes the library's messages from now on, once per process and before its first job. `options` null stands for those of
+// the environment. Without this call the library says nothing but what its calls return.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a filter that is none and where it was called before, and with `TRIHOP_ERR_SYSTEM` where
+// the file cannot be opened.
+// Threads: any, but none that changes the environment meanwhile.
+trihop_status_t trihop_log_install(const struct trihop_log_options_t *options);
+
+// Writes the last lines that were recorded, oldest first, as a text that ends with NUL, and its length without that. Where
+// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
+// stores the length; more may have been recorded when it is called again.
+//
+// Threads: any.
+trihop_status_t trihop_log_recent(char *text,
+                                  size_t capacity,
+                                  size_t *length);
 
 #ifdef __cplusplus
 }  // extern "C"

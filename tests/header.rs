@@ -1,4 +1,4 @@
-//! The committed header is what `src/capi` says. `TRIHOP_HEADER=write` commits to the new one (`make header`).
+//! The committed header is what `src/capi` says. `HEADER=write` commits to the new one (`make header`).
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use std::fs;
 fn the_committed_header_is_that_of_the_sources() {
     let fresh = include_str!(concat!(env!("OUT_DIR"), "/trihop.h"));
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/include/trihop.h");
-    if std::env::var("TRIHOP_HEADER").is_ok_and(|what| what == "write") {
+    if std::env::var("HEADER").is_ok_and(|what| what == "write") {
         fs::write(path, fresh).unwrap_or_else(|e| panic!("writing {path}: {e}"));
         return;
     }

@@ -3,7 +3,9 @@
  * messages, and MPI checks the result.
  *
  *   mpicc inside_mpi.c $(pkg-config --cflags --libs trihop) -o inside_mpi
- *   mpiexec -n 4 ./inside_mpi
+ *   mpiexec -n 4 ./inside_mpi [ROUNDS [RANKS_PER_NODE]]
+ *
+ * With RANKS_PER_NODE and TRIHOP_LOOPBACK=1 the ranks of one machine play several nodes.
  */
 #include <inttypes.h>
 #include <mpi.h>
@@ -28,11 +30,13 @@ static int32_t allgather(void *context, const void *mine, size_t bytes, void *al
 }
 
 /* The lowest rank of this rank's node names the node. */
-static uint64_t node_label(int rank)
+static uint64_t node_label(int rank, int ranks_per_node)
 {
     MPI_Comm node;
     int lowest = rank;
 
+    if (ranks_per_node > 0)
+        return (uint64_t)(rank / ranks_per_node);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
     MPI_Bcast(&lowest, 1, MPI_INT, 0, node);
     MPI_Comm_free(&node);
@@ -49,6 +53,7 @@ static void add(void *context, uint32_t source, uint32_t kind, const void *bytes
 int main(int argc, char **argv)
 {
     uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000;
+    int ranks_per_node = argc > 2 ? atoi(argv[2]) : 0;
     MPI_Comm world = MPI_COMM_WORLD;
     trihop_job_t *job = NULL;
     trihop_shuffle_t *shuffle = NULL;
@@ -60,7 +65,8 @@ int main(int argc, char **argv)
     MPI_Comm_rank(world, &rank);
     MPI_Comm_size(world, &size);
 
-    check(trihop_init_custom((uint32_t)rank, (uint32_t)size, node_label(rank), allgather, &world, NULL, &job),
+    check(trihop_init_custom((uint32_t)rank, (uint32_t)size, node_label(rank, ranks_per_node), allgather, &world, NULL,
+                             &job),
           "trihop_init_custom");
     check(trihop_shuffle_open(job, "numbers", NULL, add, &heard, &shuffle), "trihop_shuffle_open");
     for (uint64_t round = 0; round < rounds; round++)
@@ -82,8 +88,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "rank %d heard %" PRIu64 ", not %" PRIu64 "\n", rank, heard, expected);
     MPI_Allreduce(&heard, &sum, 1, MPI_UINT64_T, MPI_SUM, world);
     if (rank == 0)
-        printf("%d ranks by %s: heard %" PRIu64 " of %" PRIu64 "\n", size, trihop_launcher(job), sum,
-               expected * (uint64_t)size);
+        printf("%d ranks on %" PRIu32 " nodes by %s: heard %" PRIu64 " of %" PRIu64 "\n", size, trihop_nodes(job),
+               trihop_launcher(job), sum, expected * (uint64_t)size);
 
     check(trihop_shuffle_close(shuffle), "trihop_shuffle_close");
     check(trihop_finalize(job), "trihop_finalize");

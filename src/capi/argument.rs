@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use super::status::Failure;
+use super::status::{Failure, trihop_status_t};
 
 fn null(name: &str) -> Failure {
     Failure::argument(format!("`{name}` is a null pointer"))
@@ -104,15 +104,48 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
 }
 
 /// Writes a text that ends with NUL into a caller's buffer, and its length without the NUL to `length`.
-pub(crate) fn give_text(text: &str, buffer: &mut [u8], length: &mut usize) -> Result<(), Failure> {
-    use super::status::trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL;
+///
+/// # Safety
+/// `buffer` is null where `capacity` is 0, else points to as many bytes that nobody else uses; `length` is null, or a place for
+/// a number.
+pub(crate) unsafe fn give_text(
+    text: &str,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    let (buffer, length) = unsafe {
+        (
+            slice_mut(buffer.cast::<u8>(), capacity, "text")?,
+            place(length, "length")?,
+        )
+    };
     *length = text.len();
     let Some(room) = buffer.get_mut(..=text.len()) else {
-        let why = format!("{} bytes and a NUL do not fit into {}", text.len(), buffer.len());
-        return Err(Failure::new(TRIHOP_ERR_BUFFER_TOO_SMALL, why));
+        let why = format!("{} bytes and a NUL do not fit into {capacity}", text.len());
+        return Err(Failure::new(trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL, why));
     };
     let (words, end) = room.split_at_mut(text.len());
     words.copy_from_slice(text.as_bytes());
     end[0] = 0;
     Ok(())
+}
+
+/// As [`give_text`], of a value as JSON.
+///
+/// # Safety
+/// As [`give_text`].
+pub(crate) unsafe fn give_json(
+    value: &impl serde::Serialize,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Result<(), Failure> {
+    let json = serde_json::to_string(value).map_err(|error| {
+        let why = format!("this cannot be written as JSON: {error}");
+        Failure::new(trihop_status_t::TRIHOP_ERR_OTHER, why)
+    })?;
+    // SAFETY: as the caller promises.
+    unsafe { give_text(&json, buffer, capacity, length) }
 }

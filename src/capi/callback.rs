@@ -11,6 +11,9 @@ pub(crate) struct Context(*mut c_void);
 // may be used there.
 unsafe impl Send for Context {}
 
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
 impl Context {
     pub fn new(context: *mut c_void) -> Self {
         Self(context)

@@ -6,7 +6,7 @@ use super::argument;
 use super::dump;
 use super::options::trihop_options_t;
 use super::status::{Failure, guard, guard_or, trihop_status_t};
-use crate::threaded::Job;
+use crate::threaded::{DumpOutput, Job};
 use crate::{NodeId, Options, Rank, Reduce, Topology};
 
 /// One rank's part of a job, with a progress thread of its own: traffic goes on while the program computes.
@@ -142,6 +142,9 @@ pub unsafe extern "C" fn trihop_abort(
 impl trihop_job_t {
     /// A handle for the caller, which [`trihop_finalize`] takes back.
     pub(crate) fn give(job: Job, options: Options) -> *mut Self {
+        if let Err(error) = crate::log::set_rank(job.rank().0) {
+            tracing::warn!(%error, "the logs of this rank");
+        }
         let launcher = CString::new(job.launcher().name()).unwrap_or_default();
         let provider = job.provider().and_then(|name| CString::new(name).ok());
         Box::into_raw(Box::new(Self {
@@ -475,5 +478,51 @@ pub unsafe extern "C" fn trihop_dump_to_file(
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
         let (job, path) = unsafe { (argument::reference(job, "job")?, argument::text(path, "path")?) };
         dump::to_file(path, |writer| job.job.dump(writer))
+    })
+}
+
+/// Dumps as `trihop_dump` does whenever the process gets signal `number` (`SIGUSR1`, say), within a tenth of a second: to the
+/// file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
+/// is called too. No signal is handled without this call.
+///
+/// Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_dump_on_signal(
+    job: *const trihop_job_t,
+    number: c_int,
+    path: *const c_char,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::reference(job, "job")? };
+        let output = if path.is_null() {
+            DumpOutput::Stderr
+        } else {
+            // SAFETY: not null, so the header asks for a text that ends with NUL.
+            DumpOutput::Files(unsafe { argument::text(path, "path")? }.into())
+        };
+        Ok(job.job.dump_on(number, output)?)
+    })
+}
+
+/// Writes what the threads of the job have used so far as a JSON array that ends with NUL, an object for each: `name`, `user_ms`,
+/// `system_ms`, `voluntary_switches`, `involuntary_switches`, `minor_faults`. Its length without the NUL goes to `length`.
+/// Where `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and
+/// only stores the length; numbers may have grown when it is called again.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_threads_json(
+    job: *const trihop_job_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::reference(job, "job")? };
+        // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
+        unsafe { argument::give_json(&job.job.threads(), text, capacity, length) }
     })
 }

@@ -17,6 +17,7 @@ pub mod custom;
 pub mod deltafs;
 pub mod items;
 pub mod job;
+pub mod log;
 pub mod options;
 pub mod shuffle;
 pub mod stats;

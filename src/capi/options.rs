@@ -135,31 +135,8 @@ impl trihop_options_t {
     /// # Safety
     /// `options` is null, or points to as many bytes as its first field says, filled by [`trihop_options_init`].
     pub(crate) unsafe fn load(options: *const Self) -> Result<Options, Failure> {
-        // SAFETY: as the caller promises, there is at least the first field.
-        let size = *unsafe { argument::reference(options.cast::<usize>(), "options")? };
-        check_size(size)?;
-        let mut copy = Self::from_rust(&Options::default())?;
-        // SAFETY: the caller promises `size` readable bytes, and ours hold `size_of::<Self>()`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                options.cast::<u8>(),
-                (&raw mut copy).cast(),
-                size.min(size_of::<Self>()),
-            )
-        };
-        if size > size_of::<Self>() {
-            // SAFETY: the caller promises `size` readable bytes.
-            let newer = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), size) };
-            if newer[size_of::<Self>()..].iter().any(|byte| *byte != 0) {
-                let why = format!(
-                    "`options` has {size} bytes and sets fields that this library, which knows {}, does not have; use the library \
-                     that the program was compiled for",
-                    size_of::<Self>()
-                );
-                return Err(Failure::argument(why));
-            }
-        }
-        copy.to_rust()
+        // SAFETY: as the caller promises.
+        unsafe { load_sized(options, Self::from_rust(&Options::default())?)? }.to_rust()
     }
 
     /// Fills the caller's struct, as much of it as both know; what only the caller knows becomes zero.
@@ -309,6 +286,39 @@ impl trihop_options_t {
     }
 }
 
+/// What a caller's struct says whose first field is its size; fields that the caller's version does not have are those of
+/// `defaults`.
+///
+/// # Safety
+/// `place` is null, or points to as many bytes as its first field says, filled by this library. Any bytes are a `T`.
+pub(crate) unsafe fn load_sized<T>(place: *const T, defaults: T) -> Result<T, Failure> {
+    // SAFETY: as the caller promises, there is at least the first field.
+    let size = *unsafe { argument::reference(place.cast::<usize>(), "options")? };
+    check_size(size)?;
+    let mut copy = defaults;
+    // SAFETY: the caller promises `size` readable bytes, and ours hold `size_of::<T>()`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            place.cast::<u8>(),
+            (&raw mut copy).cast(),
+            size.min(size_of::<T>()),
+        );
+    }
+    if size > size_of::<T>() {
+        // SAFETY: the caller promises `size` readable bytes.
+        let newer = unsafe { std::slice::from_raw_parts(place.cast::<u8>(), size) };
+        if newer[size_of::<T>()..].iter().any(|byte| *byte != 0) {
+            let why = format!(
+                "`options` has {size} bytes and sets fields that this library, which knows {}, does not have; use the \
+                 library that the program was compiled for",
+                size_of::<T>()
+            );
+            return Err(Failure::argument(why));
+        }
+    }
+    Ok(copy)
+}
+
 /// Copies what both sides know of a struct whose first field is its size; the rest of the caller's becomes zero.
 ///
 /// # Safety
@@ -406,7 +416,7 @@ mod tests {
         for name in Options::NAMES {
             let mut rust = Options::default();
             // One of these is a value of every option.
-            let accepted = ["1023", "direct", "single", "read", "1"]
+            let accepted = ["1023", "77", "direct", "single", "read", "1"]
                 .into_iter()
                 .find(|value| rust.set(name, value).is_ok());
             let mut options = fresh();

@@ -144,22 +144,14 @@ const _: () = assert!(size_of::<trihop_stats_t>().is_multiple_of(8) && size_of::
 /// Writes the counters as one JSON object into the caller's buffer.
 ///
 /// # Safety
-/// `text` is null where `capacity` is 0, else points to as many bytes that nobody else uses; `length` is null, or a
-/// place for a number.
+/// As [`argument::give_json`].
 pub(crate) unsafe fn give_json(
     stats: Option<Stats>,
     text: *mut c_char,
     capacity: usize,
     length: *mut usize,
 ) -> Result<(), Failure> {
-    let json = serde_json::to_string(&stats.ok_or_else(busy)?)
-        .map_err(|e| Failure::new(trihop_status_t::TRIHOP_ERR_OTHER, format!("writing JSON: {e}")))?;
+    let stats = stats.ok_or_else(busy)?;
     // SAFETY: as the caller promises.
-    let (buffer, length) = unsafe {
-        (
-            argument::slice_mut(text.cast::<u8>(), capacity, "text")?,
-            argument::place(length, "length")?,
-        )
-    };
-    argument::give_text(&json, buffer, length)
+    unsafe { argument::give_json(&stats, text, capacity, length) }
 }

@@ -3,7 +3,9 @@
 use std::ffi::{CStr, c_void};
 use std::os::fd::IntoRawFd;
 use std::ptr::{null, null_mut};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use super::items::*;
 use super::job::*;
@@ -15,10 +17,25 @@ use super::status::*;
 
 const RECORDS: u64 = 1_000;
 
+/// Ends the whole program where a test hangs.
+struct Watchdog(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
+
+fn watchdog() -> Watchdog {
+    let (alive, ended) = channel::<()>();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("a test of the C interface hangs");
+            std::process::abort();
+        }
+    });
+    Watchdog(alive)
+}
+
 /// Options of a job of one, whatever started the test; one such job at a time.
-fn single() -> (trihop_options_t, MutexGuard<'static, ()>) {
+fn single() -> (trihop_options_t, (MutexGuard<'static, ()>, Watchdog)) {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let one = (one, watchdog());
     let mut options = trihop_options_t::from_rust(&crate::Options::default()).unwrap();
     // SAFETY: options of our own, and texts that end with NUL.
     let status = unsafe { trihop_options_set(&mut options, c"launcher".as_ptr(), c"single".as_ptr()) };
