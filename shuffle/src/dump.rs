@@ -139,7 +139,7 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                     lane.tally.waits(),
                     Waiting(lane.tally.waiting_ns(now_ns))
                 )?;
-                let (used, most) = (lane.in_use_bytes(), lane.capacity_bytes());
+                let (used, most) = (lane.in_use_bytes(), lanes.most_bytes());
                 if used > most {
                     writeln!(
                         writer,

@@ -107,11 +107,6 @@ impl LaneQueue {
         self.producer.consumed()
     }
 
-    /// Bytes that the lane can hold.
-    pub fn capacity_bytes(&self) -> usize {
-        self.producer.capacity_bytes()
-    }
-
     /// Bytes that the consumer has not released yet.
     pub fn in_use_bytes(&self) -> usize {
         self.producer.in_use_bytes()

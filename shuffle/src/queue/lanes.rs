@@ -112,6 +112,11 @@ impl Lanes {
         }
     }
 
+    /// Bytes that may be in use of a lane: of its nursery and its ring.
+    pub fn most_bytes(&self) -> usize {
+        self.neighbours.layout.max_in_use_bytes()
+    }
+
     /// Local rank whose inbox is damaged, and how.
     pub fn failure(&self) -> Option<(u32, String)> {
         let corrupt = || {
