@@ -5,6 +5,7 @@ mod exchange;
 mod info;
 mod partition;
 mod run;
+mod topo;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ enum Command {
     Exchange(exchange::ExchangeArgs),
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
+    /// Show who represents which nodes, and what a route asks of each rank; starts no ranks
+    Topo(topo::TopoArgs),
     /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),
 }
@@ -53,6 +56,9 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Bench(args) => bench::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Topo(args) => topo::run(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
         Command::Partition(args) => partition::run(args).map_err(|e| (e.to_string(), e.exit_status())),
     };
     match outcome {
