@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use launched::exchanged::launcher;
 use launched::{Ended, run};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
@@ -192,12 +193,7 @@ fn inside_a_job_rank_0_prints_and_each_rank_writes_its_own_files() {
 
 #[test]
 fn inside_a_job_of_mpich_it_shows_what_mpiexec_placed() {
-    let programs = ["mpiexec.hydra", "mpiexec.mpich", "mpiexec"];
-    let Some(mpiexec) = programs.into_iter().find(|program| {
-        let output = Command::new(program).arg("--version").output();
-        output.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("HYDRA"))
-    }) else {
-        eprintln!("skipped: none of {programs:?} is here and says `HYDRA`");
+    let Some(mpiexec) = launcher(&["mpiexec.hydra", "mpiexec.mpich", "mpiexec"], "HYDRA") else {
         return;
     };
     let mut command = Command::new(mpiexec);

@@ -14,8 +14,10 @@ use super::ledger::{Ledger, TALLY};
 use super::mailbox::{Inbox, Mailbox};
 use super::payload::{Contents, mixed};
 use super::report::{Report, Share, Stopwatch};
-use super::stall::{Phase, Pulse, Watch};
+use super::stall::{Patience, Phase, Pulse, Watch};
 use super::traffic::{Messages, Targets};
+use super::usage::Usage;
+use crate::topo::Maps;
 
 /// Messages between two looks at the progress bar.
 const MESSAGES_PER_TICK: u64 = 4096;
@@ -30,7 +32,7 @@ const TEXT_BYTES: usize = 2000;
 pub fn run(args: ExchangeArgs) -> Result<i32> {
     args.check()?;
     let mut options = Options::from_env()?;
-    args.queues.apply(&mut options)?;
+    args.options.apply(&mut options)?;
     let limit = options.stream.max_message_bytes;
     if args.size.largest() > limit {
         let largest = args.size.largest();
@@ -62,14 +64,19 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         Err(error) => return Err(error),
     };
     let ledger = Ledger::new(rank, size, args.size.clone(), Contents::new(seed));
-    let inbox =
-        inbox.get_or_init(|| Arc::new(Inbox::new(ledger, Duration::from_millis(args.deliver_delay_ms))));
+    if let Some(prefix) = &args.topo {
+        Maps::new(job.topology(), route).write_files(prefix)?;
+    }
+    let delay = Duration::from_millis(args.deliver_delay_ms);
+    let inbox = inbox.get_or_init(|| Arc::new(Inbox::new(ledger, delay, args.print.then_some(rank))));
     let pulse = Pulse::new(rank, Arc::clone(inbox));
-    let watch = Watch::start(Arc::clone(&pulse), Duration::from_secs(args.stall_s)).map_err(|source| {
-        Error::System {
-            what: "starting the watch for stalls",
-            source,
-        }
+    let patience = Patience {
+        still: Duration::from_secs(args.stall_s),
+        whole: Duration::from_secs(args.timeout_s),
+    };
+    let watch = Watch::start(Arc::clone(&pulse), patience).map_err(|source| Error::System {
+        what: "starting the watch for stalls",
+        source,
     })?;
     let builder = job.shuffle("exchange");
     let shuffle = match args.poll {
@@ -145,13 +152,12 @@ impl ThisRank<'_, '_> {
     fn exchange(&self, shuffle: &Shuffle<'_>, targets: Targets) -> Result<i32> {
         let mut mailbox = Mailbox::new(shuffle, self.inbox, self.args.poll);
         self.job.barrier()?;
+        let begun = Usage::now();
         let stopwatch = Stopwatch::start();
         let mut share = self.send(&mut mailbox, targets)?;
+        let sending = Usage::now().since(&begun);
         self.pulse.enter(Phase::Ending);
-        match self.args.flush {
-            Ending::Fence => mailbox.fence()?,
-            Ending::Four => mailbox.flush_all()?,
-        }
+        self.flush(&mailbox)?;
         (share.elapsed_ns, share.cpu_ns) = stopwatch.read();
         let texts = {
             let mut ledger = self.inbox.ledger();
@@ -159,11 +165,12 @@ impl ThisRank<'_, '_> {
             share.faults = ledger.faults();
             ledger.texts().join("\n")
         };
+        let whole = Usage::now().since(&begun);
         self.pulse.enter(Phase::Summing);
         if self.args.dump {
             self.dump(shuffle)?;
         }
-        let report = Report::gather(
+        let mut report = Report::gather(
             self.job,
             self.args,
             self.route,
@@ -174,6 +181,12 @@ impl ThisRank<'_, '_> {
         if report.faults() > 0 {
             self.tell_faults(&report, &texts)?;
             return Ok(1);
+        }
+        if self.args.usage {
+            report.usage = Some(Usage::gather(
+                self.job,
+                &[("sending", sending), ("whole", whole)],
+            )?);
         }
         if self.job.rank() == Rank(0) {
             let text = if self.args.json {
@@ -187,6 +200,14 @@ impl ThisRank<'_, '_> {
         Ok(0)
     }
 
+    fn flush(&self, mailbox: &Mailbox<'_, '_>) -> Result<()> {
+        match self.args.flush {
+            Ending::Fence => mailbox.fence()?,
+            Ending::Four => mailbox.flush_all()?,
+        }
+        Ok(())
+    }
+
     /// Sends all messages of this rank, and to every rank how many there were for it.
     fn send(&self, mailbox: &mut Mailbox<'_, '_>, targets: Targets) -> Result<Share> {
         let (args, contents) = (self.args, Contents::new(self.seed));
@@ -198,7 +219,7 @@ impl ThisRank<'_, '_> {
             // The flush at the end is the last fence.
             if args.fence_every > 0 && index > 0 && index % args.fence_every == 0 {
                 self.pulse.enter(Phase::Fencing);
-                mailbox.fence()?;
+                self.flush(mailbox)?;
                 self.pulse.enter(Phase::Sending);
             }
             if !messages.any() {
@@ -228,7 +249,11 @@ impl ThisRank<'_, '_> {
 
     /// Rank 0's own progress, on a terminal.
     fn bar(&self, sends: bool) -> Option<ProgressBar> {
-        let shown = sends && self.job.rank() == Rank(0) && std::io::stderr().is_terminal();
+        let shown = sends
+            && !self.args.quiet
+            && !self.args.print
+            && self.job.rank() == Rank(0)
+            && std::io::stderr().is_terminal();
         shown.then(|| {
             let style = ProgressStyle::with_template("rank 0 {bar:40} {pos}/{len} messages {per_sec} {eta}");
             ProgressBar::new(self.args.count)

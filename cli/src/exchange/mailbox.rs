@@ -1,5 +1,6 @@
 //! The shuffle as the exchange uses it: calls that wait until they are done, whether messages come to a handler or are taken.
 
+use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,14 +16,17 @@ const SENDS_PER_TAKE: u32 = 64;
 pub struct Inbox {
     ledger: Mutex<Ledger>,
     delay: Duration,
+    /// This rank, where a line for each message is wanted.
+    print: Option<u32>,
 }
 
 impl Inbox {
     /// An inbox over a ledger.
-    pub fn new(ledger: Ledger, delay: Duration) -> Self {
+    pub fn new(ledger: Ledger, delay: Duration, print: Option<u32>) -> Self {
         Self {
             ledger: Mutex::new(ledger),
             delay,
+            print,
         }
     }
 
@@ -30,10 +34,33 @@ impl Inbox {
     #[inline]
     pub fn take(&self, message: Message<'_>) {
         // What senders tell of their counts is no message of the exchange.
-        if !self.delay.is_zero() && message.kind != TALLY {
-            std::thread::sleep(self.delay);
+        if message.kind != TALLY {
+            if self.print.is_some() {
+                self.print(
+                    "received",
+                    message.kind,
+                    "from",
+                    message.source.0,
+                    message.bytes.len(),
+                );
+            }
+            if !self.delay.is_zero() {
+                std::thread::sleep(self.delay);
+            }
         }
         self.ledger().take(message);
+    }
+
+    /// Writes a line for a message, where that is wanted.
+    #[cold]
+    fn print(&self, what: &str, number: u32, way: &str, peer: u32, bytes: usize) {
+        if let Some(rank) = self.print {
+            // Without standard error there is nobody to read it.
+            let _ = writeln!(
+                std::io::stderr(),
+                "rank {rank} {what} message {number} of {bytes} bytes {way} rank {peer}"
+            );
+        }
     }
 
     /// The ledger. Only the watch for stalls asks for it from another thread, and rarely.
@@ -73,6 +100,9 @@ impl<'a, 'h> Mailbox<'a, 'h> {
                 self.untaken = 0;
                 self.take()?;
             }
+        }
+        if self.inbox.print.is_some() && kind != TALLY {
+            self.inbox.print("sent", kind, "to", target, bytes.len());
         }
         self.finish(|shuffle| shuffle.send(Rank(target), kind, bytes))
     }

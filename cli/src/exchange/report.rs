@@ -10,6 +10,7 @@ use trihop::{Job, Reduce, Stats};
 
 use super::args::ExchangeArgs;
 use super::error::{Error, Result};
+use super::usage::RankUsage;
 
 /// A clock of time and of processor time.
 #[derive(Debug)]
@@ -70,6 +71,8 @@ pub struct Share {
 #[derive(Debug, Serialize)]
 pub struct Report {
     bench: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_number: Option<u64>,
     ranks: u32,
     nodes: u32,
     route: &'static str,
@@ -90,6 +93,9 @@ pub struct Report {
     queue_waits: u64,
     faults: u64,
     checked: bool,
+    /// What each rank used, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Vec<RankUsage>>,
 }
 
 impl Report {
@@ -142,6 +148,7 @@ impl Report {
         let each = |total: f64, of: u64| if of == 0 { 0.0 } else { total / of as f64 };
         Ok(Self {
             bench: "exchange",
+            run_number: args.run_number,
             ranks: job.size(),
             nodes: job.topology().nodes(),
             route: route.name(),
@@ -162,6 +169,7 @@ impl Report {
             queue_waits,
             faults,
             checked: faults == 0,
+            usage: None,
         })
     }
 
@@ -190,6 +198,9 @@ impl Report {
         let mut row = |name: &str, value: String| {
             let _ = writeln!(table, "{name:<12} {value}");
         };
+        if let Some(number) = self.run_number {
+            row("run", number.to_string());
+        }
         row(
             "ranks",
             format!("{} on {} nodes, {}", self.ranks, self.nodes, self.route),
@@ -237,6 +248,9 @@ impl Report {
             ),
         );
         row("queue waits", self.queue_waits.to_string());
+        if let Some(usage) = &self.usage {
+            table += &RankUsage::table(usage);
+        }
         table
     }
 }

@@ -18,8 +18,9 @@ use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Bootstrap, Launcher};
 use trihop::{Options, Rank, Topology, transport};
 
+pub use self::maps::Maps;
+
 use self::load::Load;
-use self::maps::Maps;
 use self::shape::{Ranks, Shape, check_picks, picked};
 
 /// Key under which each rank leaves the placement that its launcher told it.
