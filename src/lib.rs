@@ -9,7 +9,7 @@
 pub use trihop_shuffle::{
     Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options, Outbox, Queues, Rank, Reduce,
     Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology,
-    route, simulation,
+    route, simulation, threaded,
 };
 
 /// The layer below: links, rings, memory, bootstrap.

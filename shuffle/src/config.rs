@@ -28,10 +28,13 @@ pub struct StreamOptions {
     /// Bytes at which a batch is sealed. Default 65,536, up to 16 MiB; fewer where links are so many that `send_pool_bytes`
     /// does not hold two such batches for each. Memory: `links x (remote_maxrpc + 1) x` this, bounded by `send_pool_bytes`.
     pub remote_buftarget_bytes: usize,
-    /// Records that may wait for an application without a handler. Default 4,096 (one run always may).
+    /// Records that may wait for a delivery thread, or for an application without a handler. Default 4,096 (one run always may).
     pub deliverq_max: usize,
-    /// Bytes that may wait for an application without a handler. Default 16 MiB (one run or record always may).
+    /// Bytes that may wait for a delivery thread, or for an application without a handler. Default 16 MiB (one run or record always may).
     pub deliverq_bytes: usize,
+    /// Records for which a delivery thread is woken; fewer are delivered after a millisecond, or by a flush. Default 0, at
+    /// once; below `deliverq_max`.
+    pub deliverq_threshold: usize,
     /// Longest time in microseconds that a partial run or batch waits while its rank makes progress. Default 100.
     pub linger_us: u64,
     /// Size of a run, header included, in bytes. Default 1,024; at most a quarter of a lane.
@@ -70,6 +73,7 @@ impl Default for StreamOptions {
             remote_buftarget_bytes: 65536,
             deliverq_max: 4096,
             deliverq_bytes: 16 << 20,
+            deliverq_threshold: 0,
             linger_us: 100,
             run_bytes: 1024,
             run_table_bytes: 256 << 10,
@@ -144,7 +148,7 @@ const NOT_OPTIONS: [&str; 9] = [
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
-    pub const NAMES: [&'static str; 28] = [
+    pub const NAMES: [&'static str; 29] = [
         "origin_maxrpc",
         "origin_buftarget_bytes",
         "relay_maxrpc",
@@ -153,6 +157,7 @@ impl Options {
         "remote_buftarget_bytes",
         "deliverq_max",
         "deliverq_bytes",
+        "deliverq_threshold",
         "linger_us",
         "run_bytes",
         "run_table_bytes",
@@ -254,6 +259,7 @@ impl Options {
             "remote_buftarget_bytes" => stream.remote_buftarget_bytes = number(key, value)?,
             "deliverq_max" => stream.deliverq_max = number(key, value)?,
             "deliverq_bytes" => stream.deliverq_bytes = number(key, value)?,
+            "deliverq_threshold" => stream.deliverq_threshold = number(key, value)?,
             "linger_us" => stream.linger_us = number(key, value)?,
             "run_bytes" => stream.run_bytes = number(key, value)?,
             "run_table_bytes" => stream.run_table_bytes = number(key, value)?,
@@ -383,6 +389,12 @@ impl StreamOptions {
         range("remote_buftarget_bytes", self.remote_buftarget_bytes, 1, 16 << 20)?;
         range("deliverq_max", self.deliverq_max, 1, u32::MAX as usize)?;
         range("deliverq_bytes", self.deliverq_bytes, 1, 1 << 40)?;
+        range(
+            "deliverq_threshold",
+            self.deliverq_threshold,
+            0,
+            self.deliverq_max - 1,
+        )?;
         range("linger_us", self.linger_us as usize, 0, 10_000_000)?;
         range("run_bytes", self.run_bytes, 24, 16384)?;
         range("run_table_bytes", self.run_table_bytes, self.run_bytes, 1 << 30)?;

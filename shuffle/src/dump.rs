@@ -37,7 +37,7 @@ impl Bound {
             lane_bytes: layout.lane_bytes(),
             receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
             delivery_queue: match &*core.sink.try_borrow().ok()? {
-                Sink::Queue(_) => core.options.deliverq_bytes,
+                Sink::Queue(_) | Sink::Thread(_) => core.options.deliverq_bytes,
                 Sink::Handler(_) | Sink::Closed => 0,
             },
             long_record: core.options.reassembly_bytes.max(core.options.max_message_bytes),
@@ -169,16 +169,27 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     if let Ok(sink) = core.sink.try_borrow() {
         match &*sink {
             Sink::Handler(_) => writeln!(writer, "  delivery: handler")?,
-            Sink::Queue(queue) => writeln!(
-                writer,
-                "  delivery queue: {} of {} records, {} of {} bytes",
-                queue.records(),
-                core.options.deliverq_max,
-                queue.bytes(),
-                core.options.deliverq_bytes
-            )?,
+            Sink::Queue(queue) => write_queue(core, "queue", queue.records(), queue.bytes(), writer)?,
+            Sink::Thread(handover) => {
+                let (records, bytes) = handover.waiting();
+                write_queue(core, "thread's queue", records, bytes, writer)?;
+            }
             Sink::Closed => writeln!(writer, "  delivery: shut down")?,
         }
     }
     Ok(())
+}
+
+fn write_queue(
+    core: &Core<'_>,
+    what: &str,
+    records: usize,
+    bytes: usize,
+    writer: &mut dyn Write,
+) -> io::Result<()> {
+    let (most_records, most_bytes) = (core.options.deliverq_max, core.options.deliverq_bytes);
+    writeln!(
+        writer,
+        "  delivery {what}: {records} of {most_records} records, {bytes} of {most_bytes} bytes"
+    )
 }

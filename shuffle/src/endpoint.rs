@@ -302,6 +302,10 @@ impl<'h> Endpoint<'h> {
         let (rank, size) = (self.topology.rank().0, self.topology.size());
         let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);
         let inbound = Inbound::new(inbox, links, &options);
+        let handover = match &sink {
+            Sink::Thread(handover) => Some(Arc::clone(handover)),
+            _ => None,
+        };
         let core = Rc::new(Core {
             id,
             name,
@@ -313,8 +317,9 @@ impl<'h> Endpoint<'h> {
             inbound: RefCell::new(inbound),
             sink: RefCell::new(sink),
             stats: RefCell::default(),
-            delivered: Cell::new(0),
-            urgent: Cell::new(id == SYSTEM_STREAM),
+            handover,
+            taken: Cell::new(0),
+            urgent: Cell::new(u32::from(id == SYSTEM_STREAM)),
             fence: Cell::default(),
             barrier: Cell::default(),
             notices,

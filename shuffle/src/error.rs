@@ -50,12 +50,31 @@ pub enum Error {
         /// What is wrong with it and what is possible.
         why: String,
     },
+    /// A handler panicked on its delivery thread; the job cannot go on.
+    #[error("the handler of `{stream}` panicked: {why}")]
+    Handler {
+        /// Name of the stream.
+        stream: String,
+        /// What it said.
+        why: String,
+    },
+    /// What ended the progress thread; every later call on its job says so.
+    #[error(transparent)]
+    Stopped(std::sync::Arc<Error>),
     /// The transport failed.
     #[error(transparent)]
     Transport(#[from] trihop_transport::Error),
 }
 
 impl Error {
+    /// The error itself, where it was the progress thread that met it.
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Stopped(error) => error.root(),
+            other => other,
+        }
+    }
+
     pub(crate) fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Config {
             key: key.into(),

@@ -34,6 +34,8 @@ enum Stage {
     /// Batches that links must acknowledge.
     Links(Vec<u64>),
     Deliveries(DeliveryMarks),
+    /// Records with which the delivery thread must be through.
+    Handed(u64),
 }
 
 impl Flush {
@@ -48,7 +50,13 @@ impl Flush {
     /// Whether the flush is complete; to be asked after each round of progress.
     pub fn poll(&mut self, core: &Core<'_>) -> Result<bool> {
         if let Stage::Deliveries(marks) = &self.stage {
-            return Ok(core.passed(marks));
+            if !core.passed(marks) {
+                return Ok(false);
+            }
+            self.stage = Stage::Handed(core.handover.as_ref().map_or(0, |h| h.handed()));
+        }
+        if let Stage::Handed(count) = self.stage {
+            return Ok(core.handover.as_ref().is_none_or(|h| h.has_done(count)));
         }
         let mut out = core.out.borrow_mut();
         if matches!(self.stage, Stage::Gathering) {
@@ -109,6 +117,8 @@ impl Flush {
 pub(crate) struct Fence {
     round: Option<Ticket>,
     last: Option<(u64, u64)>,
+    /// It hurries its stream.
+    hurries: bool,
     /// Rounds that were needed.
     pub rounds: u32,
 }
@@ -116,7 +126,9 @@ pub(crate) struct Fence {
 impl Fence {
     /// Whether the fence is complete on all ranks; to be asked after each round of progress.
     pub fn poll(&mut self, core: &Core<'_>, collectives: &mut Collectives) -> bool {
-        core.urgent.set(true);
+        if !std::mem::replace(&mut self.hurries, true) {
+            core.hurry();
+        }
         loop {
             if let Some(ticket) = self.round {
                 let Some(result) = collectives.result(ticket) else {
@@ -129,7 +141,8 @@ impl Fence {
                 let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
                 let same = self.last.replace(sums) == Some(sums);
                 if same && sums.0 == sums.1 {
-                    core.urgent.set(false);
+                    core.calm();
+                    self.hurries = false;
                     return true;
                 }
                 if same {
@@ -141,7 +154,7 @@ impl Fence {
             }
             // The next round begins in the same call: nothing else might wake a rank that has heard the last one's result.
             let mut counts = core.out.borrow().sent.to_le_bytes().to_vec();
-            counts.extend_from_slice(&core.delivered.get().to_le_bytes());
+            counts.extend_from_slice(&core.delivered().to_le_bytes());
             self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));
             self.rounds += 1;
         }

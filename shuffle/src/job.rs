@@ -1,6 +1,6 @@
 //! A rank's part of a job: start-up, waiting, collectives, end.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,14 +11,15 @@ use trihop_transport::fabric;
 use trihop_transport::link::Link;
 use trihop_transport::memory::handover::Handover;
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::park::{Backoff, Parker, Step, spin_budget};
-use trihop_transport::ring::Doorbell;
+use trihop_transport::park::{Backoff, Parker, Step, Turn, spin_budget};
+use trihop_transport::ring::{Bell, Doorbell};
 use trihop_transport::sync;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::collective::{Operation, Reduce, Ticket};
 use crate::config::{Options, StreamOptions};
 use crate::deliver::Sink;
+use crate::dump;
 use crate::endpoint::{Endpoint, Prepared, SYSTEM_STREAM, check_memory};
 use crate::engine::Core;
 use crate::error::{Error, Result};
@@ -67,13 +68,39 @@ pub(crate) struct Inner<'h> {
     node: RefCell<NodeExchange>,
     doorbell: Doorbell,
     parker: RefCell<Parker>,
-    backoff: RefCell<Backoff>,
+    /// How long a wait spins.
+    spin: Duration,
     woken: RefCell<Vec<u64>>,
     epoch: Instant,
     closing: Cell<bool>,
     /// A thread of ours waits for the launcher's fence.
     fencing: Cell<bool>,
     checked_ns: Cell<u64>,
+    /// Where a progress thread parks and several threads call: what all of this is reached with.
+    pub turn: OnceCell<Turn>,
+    /// How the progress thread sleeps.
+    sleep: Cell<Sleep>,
+    /// What ended the progress thread.
+    failure: RefCell<Option<Arc<Error>>>,
+}
+
+/// How the progress thread sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// It looks around again very soon.
+    Nap,
+    /// Until somebody rings.
+    Deep,
+}
+
+/// Who waits, and so how he passes the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiter {
+    /// A call.
+    Caller,
+    /// The progress thread.
+    ProgressThread,
 }
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's cookie (rank 0's counts), its
@@ -207,12 +234,15 @@ impl<'h> Job<'h> {
             node: RefCell::new(node),
             doorbell,
             parker: RefCell::new(parker),
-            backoff: RefCell::new(Backoff::new(spin)),
+            spin,
             woken: RefCell::default(),
             epoch: Instant::now(),
             closing: Cell::new(false),
             fencing: Cell::new(false),
             checked_ns: Cell::new(0),
+            turn: OnceCell::new(),
+            sleep: Cell::new(Sleep::Awake),
+            failure: RefCell::default(),
         });
         let system = Endpoint::system_options();
         let prepared = inner.endpoint.prepare("(collectives)", &system, 0)?;
@@ -271,9 +301,7 @@ impl<'h> Job<'h> {
     /// # Errors
     /// The transport's, and [`Error::Nested`] inside a handler.
     pub fn barrier(&self) -> Result<()> {
-        self.inner
-            .collective(Operation::Reduce(Reduce::Sum), &[])
-            .map(|_| ())
+        self.inner.barrier()
     }
 
     /// Replaces each value by its reduction over all ranks; every rank gives as many values.
@@ -322,6 +350,17 @@ impl<'h> Job<'h> {
         }
     }
 
+    /// Writes the queues of every stream with their use and their bounds.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
+        for core in self.inner.endpoint.streams.borrow().iter() {
+            dump::write(core, writer)?;
+        }
+        Ok(())
+    }
+
     /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
     ///
     /// Records that wait for [`crate::Shuffle::take`] are given up here; the log says how many.
@@ -329,45 +368,7 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn shutdown(self) -> Result<()> {
-        let inner = &self.inner;
-        let streams: Vec<_> = inner
-            .endpoint
-            .streams
-            .borrow()
-            .iter()
-            .skip(1)
-            .map(Rc::clone)
-            .collect();
-        for core in streams.into_iter().filter(|core| !core.out.borrow().closed) {
-            let before = core.delivered.get();
-            let untaken = core.give_up_untaken();
-            let mut fence = core.fence.take().unwrap_or_default();
-            inner.wait(|| {
-                Ok(fence
-                    .poll(&core, &mut inner.endpoint.collectives.borrow_mut())
-                    .then_some(()))
-            })?;
-            if let Some(untaken) = untaken {
-                let lost = untaken + core.delivered.get() - before;
-                if lost > 0 {
-                    tracing::warn!(
-                        stream = core.name,
-                        lost,
-                        "records were not taken before the job ended"
-                    );
-                }
-            }
-            core.out.borrow_mut().closed = true;
-        }
-        self.barrier()?;
-        self.inner.closing.set(true);
-        let bootstrap = self.inner.bootstrap.borrow_mut().take();
-        if let Some(bootstrap) = bootstrap {
-            // Everyone keeps forwarding until the launcher says that all have arrived here.
-            let mut bootstrap = self.inner.fence_while_progressing(bootstrap)?;
-            bootstrap.finalize()?;
-        }
-        Ok(())
+        self.inner.shutdown()
     }
 }
 
@@ -407,51 +408,142 @@ impl<'h> Inner<'h> {
         Ok(worked)
     }
 
-    /// Makes progress until `done` gives a value; sleeps while nothing moves.
-    pub fn wait<T>(&self, mut done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    /// Makes progress until `done` gives a value; sleeps while nothing moves. Among threads, others have their turns
+    /// meanwhile: the caller keeps no borrow of anything that they reach.
+    pub fn wait<T>(&self, done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        self.wait_as(Waiter::Caller, done)
+    }
+
+    fn wait_as<T>(&self, waiter: Waiter, mut done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        let mut backoff = Backoff::new(self.spin);
+        // Whether the progress thread may sleep without knowing what is waited for here.
+        let mut unknown = true;
         loop {
             if let Some(value) = done()? {
-                self.backoff.borrow_mut().reset();
                 return Ok(value);
             }
             if self.progress()? {
-                self.backoff.borrow_mut().reset();
+                backoff.reset();
+                unknown = true;
+                if let Some(turn) = self.turn.get() {
+                    turn.tell_moved();
+                    // SAFETY: who calls has the turn, since there is one; nothing is borrowed here.
+                    unsafe { turn.give_way() };
+                }
                 continue;
             }
-            let step = self.backoff.borrow_mut().next();
-            match step {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => std::thread::yield_now(),
-                Step::Park => self.park()?,
+            match (backoff.next(), self.turn.get()) {
+                (Step::Spin, _) => std::hint::spin_loop(),
+                (Step::Yield, None) => std::thread::yield_now(),
+                (Step::Yield, Some(turn)) => {
+                    // SAFETY: as above.
+                    unsafe { turn.leave() };
+                    std::thread::yield_now();
+                    turn.take();
+                }
+                (Step::Park, Some(turn)) if waiter == Waiter::Caller => {
+                    self.check_failure()?;
+                    if std::mem::take(&mut unknown) {
+                        self.wake_from(Sleep::Nap);
+                    }
+                    // SAFETY: as above.
+                    unsafe { turn.sit_out(PARK) };
+                }
+                (Step::Park, turn) => {
+                    self.park()?;
+                    if let Some(turn) = turn {
+                        turn.tell_moved();
+                    }
+                }
             }
+        }
+    }
+
+    /// What the progress thread does until `stopping`. Its caller has the turn; an error is kept for all callers.
+    pub fn progress_until(&self, stopping: impl Fn() -> bool) {
+        let outcome = self.wait_as(Waiter::ProgressThread, || Ok(stopping().then_some(())));
+        if let Err(error) = outcome {
+            *self.failure.borrow_mut() = Some(Arc::new(error));
+        }
+        if let Some(turn) = self.turn.get() {
+            turn.tell_moved();
+        }
+    }
+
+    /// What ended the progress thread, if anything did.
+    pub fn check_failure(&self) -> Result<()> {
+        match &*self.failure.borrow() {
+            Some(error) => Err(Error::Stopped(Arc::clone(error))),
+            None => Ok(()),
+        }
+    }
+
+    /// What wakes whoever makes progress.
+    pub fn bell(&self) -> Arc<Bell> {
+        self.doorbell.bell()
+    }
+
+    /// Wakes whoever makes progress; needs no turn.
+    pub fn ring(&self) {
+        self.doorbell.ring();
+    }
+
+    /// After a call that may have left something to be sent on by age: a progress thread in deep sleep must know.
+    #[inline]
+    pub fn wake_progress_thread(&self) {
+        self.wake_from(Sleep::Deep);
+    }
+
+    #[inline]
+    fn wake_from(&self, sleep: Sleep) {
+        if self.sleep.get() == sleep || self.sleep.get() == Sleep::Deep {
+            self.sleep.set(Sleep::Awake);
+            self.doorbell.ring();
         }
     }
 
     fn park(&self) -> Result<()> {
         let now_ns = self.now_ns();
-        let streams = self.endpoint.streams.borrow();
-        let mut link = self.endpoint.link.borrow_mut();
-        let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
-        let timed = blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time());
-        for core in streams.iter() {
-            core.want_space(core.urgent.get());
-        }
+        let timed = {
+            let (streams, link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow());
+            for core in streams.iter() {
+                core.want_space(core.urgent.get() > 0);
+            }
+            let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
+            blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time())
+        };
+        let left = Cell::new(false);
         let stay_awake = || {
-            streams.iter().any(|s| s.must_stay_awake()) || link.as_deref_mut().is_some_and(|l| !l.try_wait())
+            let (streams, mut link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow_mut());
+            let awake = streams.iter().any(|s| s.must_stay_awake())
+                || link.as_deref_mut().is_some_and(|l| !l.try_wait());
+            drop((streams, link));
+            if let Some(turn) = self.turn.get().filter(|_| !awake) {
+                self.sleep.set(if timed { Sleep::Nap } else { Sleep::Deep });
+                left.set(true);
+                // SAFETY: the caller has the turn. What stays borrowed, the parker and its list, only the one thread
+                // reaches that parks.
+                unsafe { turn.leave() };
+            }
+            awake
         };
         let mut woken = self.woken.borrow_mut();
         woken.clear();
         let timeout = if timed { NAP } else { PARK };
-        self.parker
+        let parked = self
+            .parker
             .borrow_mut()
-            .park(&self.doorbell, timeout, stay_awake, &mut woken)?;
+            .park(&self.doorbell, timeout, stay_awake, &mut woken);
+        if let Some(turn) = self.turn.get().filter(|_| left.get()) {
+            turn.take();
+            self.sleep.set(Sleep::Awake);
+        }
+        parked?;
         let (ended, arrived) = (
             woken.iter().any(|&m| m < LINK_MARK),
             woken.contains(&HANDOVER_MARK),
         );
         drop(woken);
-        drop(streams);
-        drop(link);
         if ended {
             self.look_after_peers(now_ns)?;
         }
@@ -462,6 +554,53 @@ impl<'h> Inner<'h> {
             }
         }
         Ok(())
+    }
+
+    /// See [`Job::shutdown`].
+    pub fn shutdown(&self) -> Result<()> {
+        let streams: Vec<_> = self
+            .endpoint
+            .streams
+            .borrow()
+            .iter()
+            .skip(1)
+            .map(Rc::clone)
+            .collect();
+        for core in streams.into_iter().filter(|core| !core.out.borrow().closed) {
+            let before = core.delivered();
+            let untaken = core.give_up_untaken();
+            let mut fence = core.fence.take().unwrap_or_default();
+            self.wait(|| {
+                Ok(fence
+                    .poll(&core, &mut self.endpoint.collectives.borrow_mut())
+                    .then_some(()))
+            })?;
+            if let Some(untaken) = untaken {
+                let lost = untaken + core.delivered() - before;
+                if lost > 0 {
+                    tracing::warn!(
+                        stream = core.name,
+                        lost,
+                        "records were not taken before the job ended"
+                    );
+                }
+            }
+            core.out.borrow_mut().closed = true;
+        }
+        self.barrier()?;
+        self.closing.set(true);
+        let bootstrap = self.bootstrap.borrow_mut().take();
+        if let Some(bootstrap) = bootstrap {
+            // Everyone keeps forwarding until the launcher says that all have arrived here.
+            let mut bootstrap = self.fence_while_progressing(bootstrap)?;
+            bootstrap.finalize()?;
+        }
+        Ok(())
+    }
+
+    /// See [`Job::barrier`].
+    pub fn barrier(&self) -> Result<()> {
+        self.collective(Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
     }
 
     /// A local peer that ended, or a remote one that owes us an answer for too long, ends the job with its rank.

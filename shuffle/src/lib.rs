@@ -21,6 +21,7 @@ mod shuffle;
 pub mod simulation;
 mod stats;
 mod stream;
+pub mod threaded;
 
 #[cfg(test)]
 mod conformance;

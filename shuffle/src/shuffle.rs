@@ -119,9 +119,9 @@ impl<'h> Handle<'h> {
     }
 
     pub fn poll(&self) -> Result<u64> {
-        let before = self.core.delivered.get();
+        let before = self.core.delivered();
         self.job.progress()?;
-        Ok(self.core.delivered.get() - before)
+        Ok(self.core.delivered() - before)
     }
 
     pub fn flush(&self, queues: Queues) -> Result<()> {
@@ -130,7 +130,7 @@ impl<'h> Handle<'h> {
         }
         self.check_open()?;
         let mut flush = Flush::begin(queues, &self.core);
-        let urgent = self.core.urgent.replace(true);
+        self.core.hurry();
         let outcome = self.job.wait(|| {
             if flush.poll(&self.core)? {
                 return Ok(Some(()));
@@ -138,7 +138,7 @@ impl<'h> Handle<'h> {
             self.check_undelivered()?;
             Ok(None)
         });
-        self.core.urgent.set(urgent);
+        self.core.calm();
         outcome
     }
 
@@ -200,7 +200,7 @@ impl<'h> Handle<'h> {
         Ok(())
     }
 
-    pub fn shutdown(self) -> Result<()> {
+    pub fn shut_down(&self) -> Result<()> {
         self.fence()?;
         self.outbound()?.closed = true;
         *self.core.sink.borrow_mut() = Sink::Closed;
@@ -489,7 +489,7 @@ impl<'h> Shuffle<'h> {
     /// # Errors
     /// As [`Shuffle::fence`].
     pub fn shutdown(self) -> Result<()> {
-        self.handle.shutdown()
+        self.handle.shut_down()
     }
 }
 

@@ -281,6 +281,6 @@ impl<T: Item> Stream<'_, T> {
     /// # Errors
     /// As [`crate::Shuffle::shutdown`].
     pub fn shutdown(self) -> Result<()> {
-        self.handle.shutdown()
+        self.handle.shut_down()
     }
 }

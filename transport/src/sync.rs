@@ -8,30 +8,135 @@
 #[cfg(not(any(trihop_loom, trihop_shuttle)))]
 pub use std::{
     cell::UnsafeCell,
-    sync::Arc,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
 };
 
 #[cfg(trihop_loom)]
 pub use loom::{
     cell::UnsafeCell,
-    sync::Arc,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
 };
 
 #[cfg(trihop_shuttle)]
 pub use shuttle::{
-    sync::Arc,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
 };
 // Shuttle has no cell: what happens between two of its operations is one step.
 #[cfg(trihop_shuttle)]
 pub use std::cell::UnsafeCell;
 
-pub use std::sync::{Mutex, Once, PoisonError};
+pub use std::sync::{Once, PoisonError};
+
+/// A lock for statics, which outlive every model.
+pub use std::sync::Mutex as StaticMutex;
+
+/// A lock whose holder lets go and takes it again in the midst of other people's calls, hence without a guard.
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
+pub struct RawLock(parking_lot::RawMutex);
+
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
+impl std::fmt::Debug for RawLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RawLock")
+    }
+}
+
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
+mod raw_lock {
+    use parking_lot::lock_api::{RawMutex, RawMutexFair, RawMutexTimed};
+
+    use super::RawLock;
+
+    impl Default for RawLock {
+        fn default() -> Self {
+            Self(parking_lot::RawMutex::INIT)
+        }
+    }
+
+    impl RawLock {
+        /// Waits until nobody else holds it, and holds it.
+        #[inline]
+        pub fn lock(&self) {
+            self.0.lock();
+        }
+
+        /// Waits at most for `limit`; whether it is held now.
+        pub fn lock_within(&self, limit: std::time::Duration) -> bool {
+            self.0.try_lock_for(limit)
+        }
+
+        /// Lets go.
+        ///
+        /// # Safety
+        /// The caller holds it.
+        #[inline]
+        pub unsafe fn unlock(&self) {
+            // SAFETY: the caller holds it.
+            unsafe { self.0.unlock() }
+        }
+
+        /// Hands it over to somebody who sleeps on it, if anybody does, and waits to hold it again.
+        ///
+        /// # Safety
+        /// The caller holds it.
+        #[inline]
+        pub unsafe fn bump(&self) {
+            // SAFETY: the caller holds it.
+            unsafe { self.0.bump() }
+        }
+    }
+}
+
+/// A lock whose holder lets go and takes it again in the midst of other people's calls, hence without a guard.
+#[cfg(any(trihop_loom, trihop_shuttle))]
+#[derive(Debug, Default)]
+pub struct RawLock {
+    held: Mutex<bool>,
+    freed: Condvar,
+}
+
+#[cfg(any(trihop_loom, trihop_shuttle))]
+impl RawLock {
+    /// Waits until nobody else holds it, and holds it.
+    pub fn lock(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        while *held {
+            held = self.freed.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        *held = true;
+    }
+
+    /// Holds it if nobody else does; whether it is held now.
+    pub fn lock_within(&self, _limit: std::time::Duration) -> bool {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        !std::mem::replace(&mut *held, true)
+    }
+
+    /// Lets go.
+    ///
+    /// # Safety
+    /// The caller holds it.
+    pub unsafe fn unlock(&self) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.freed.notify_one();
+    }
+
+    /// Lets go and takes it again.
+    ///
+    /// # Safety
+    /// The caller holds it.
+    pub unsafe fn bump(&self) {
+        // SAFETY: the caller holds it.
+        unsafe { self.unlock() };
+        self.lock();
+    }
+}
 pub use std::thread::{available_parallelism, sleep};
 
 /// A word in mapped memory, shared with threads and processes.
@@ -77,3 +182,24 @@ macro_rules! word {
 word!(MappedU64);
 #[cfg(any(trihop_loom, trihop_shuttle))]
 word!(AtomicU64);
+
+/// Whether something has happened. What was written before it is [raised](Self::raise) is seen by who finds it so.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    /// It has happened. Pairs with [`is_raised`](Self::is_raised).
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Waits for the next time.
+    pub fn lower(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it has happened. Pairs with [`raise`](Self::raise).
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}

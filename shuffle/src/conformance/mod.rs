@@ -41,7 +41,7 @@ fn the_four_flushes_and_three_barriers_deliver_everything() {
             let mut flushes: Vec<Flush> = (0..world.size())
                 .map(|r| Flush::begin(queues, world.core(r)))
                 .collect();
-            (0..world.size()).for_each(|r| world.core(r).urgent.set(true)); // as a flush does that waits
+            (0..world.size()).for_each(|r| world.core(r).hurry()); // as a flush does that waits
             // Between the stages everyone waits for everyone: the barrier.
             world.until("flush", |i, r| flushes[i as usize].poll(&r.core).unwrap());
         }
@@ -153,7 +153,7 @@ fn a_peer_that_owes_nothing_is_not_silent() {
         .borrow_mut()
         .try_send(Rank(1), 0, &payload(0, 0, 8))
         .unwrap();
-    core.urgent.set(true);
+    core.hurry();
     for _ in 0..5 {
         endpoint.progress(second * 200 + 1).unwrap();
     }

@@ -9,6 +9,7 @@ pub(crate) mod tags;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link};
 pub(crate) use trihop_transport::protocol::wire::BadRun;
@@ -18,7 +19,7 @@ use trihop_transport::topology::{Rank, Topology};
 
 use crate::collective::Ticket;
 use crate::config::StreamOptions;
-use crate::deliver::{Assembled, Delivery, Outbox, Reassembly, Sink};
+use crate::deliver::{Assembled, Delivery, Handover, Outbox, Reassembly, Sink};
 use crate::error::{Error, Result};
 use crate::flush::Fence;
 use crate::queue::Feeder;
@@ -114,10 +115,12 @@ pub(crate) struct Core<'h> {
     pub inbound: RefCell<Inbound>,
     pub sink: RefCell<Sink<'h>>,
     pub stats: RefCell<Stats>,
-    /// Records delivered here (or queued for an application without a handler).
-    pub delivered: Cell<u64>,
-    /// A flush or fence wants partial runs and batches out now.
-    pub urgent: Cell<bool>,
+    /// Way to the stream's delivery thread, if it has one.
+    pub handover: Option<Arc<Handover>>,
+    /// Records delivered here without a delivery thread (or queued for an application without a handler).
+    pub taken: Cell<u64>,
+    /// Flushes and fences that want partial runs and batches out now.
+    pub urgent: Cell<u32>,
     /// A fence that gave way to deliveries.
     pub fence: Cell<Option<Fence>>,
     /// A barrier that gave way to deliveries.
@@ -141,6 +144,9 @@ impl<'h> Core<'h> {
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
     pub fn progress(&self, link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
         let mut worked = self.out.borrow_mut().retry();
+        if let Some(handover) = &self.handover {
+            worked |= handover.take_freed()?;
+        }
         {
             let mut inbound = self.inbound.borrow_mut();
             let mut sink = self.sink.borrow_mut();
@@ -150,7 +156,7 @@ impl<'h> Core<'h> {
             worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Origin)?;
         }
         let mut out = self.out.borrow_mut();
-        let urgent = self.urgent.get();
+        let urgent = self.urgent.get() > 0;
         if urgent {
             out.close_runs();
         }
@@ -389,6 +395,7 @@ impl<'h> Core<'h> {
         taken: &mut HashMap<Feeder, usize>,
     ) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
+        let is_plain = run.header.flags & run_flags::ALL == 0;
         let admitted = match sink {
             Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
             Sink::Queue(queue) => {
@@ -398,13 +405,17 @@ impl<'h> Core<'h> {
                 };
                 queue.admit(records, bytes)
             }
+            Sink::Thread(handover) if is_plain => {
+                return Ok(self.handed_over(handover.offer(&Delivery::Run(*run), records, run.frame.len())));
+            }
+            Sink::Thread(handover) => handover.admit(records, reassembly.record_bytes(feeder)),
             Sink::Closed => true,
         };
         if !admitted {
             self.stats.borrow_mut().blocked_deliveries += 1;
             return Ok(false);
         }
-        if run.header.flags & run_flags::ALL == 0 {
+        if is_plain {
             let before = if taken.is_empty() {
                 None
             } else {
@@ -456,13 +467,44 @@ impl<'h> Core<'h> {
                 queue.push(&delivery);
                 all
             }
+            Sink::Thread(handover) => {
+                handover.push(&delivery);
+                self.handed_over(true);
+                return Ok(all);
+            }
             Sink::Closed => all,
         };
-        self.delivered.set(self.delivered.get() + (now - done) as u64);
+        self.taken.set(self.taken.get() + (now - done) as u64);
         if now == all {
             self.stats.borrow_mut().runs_delivered += 1;
         }
         Ok(now)
+    }
+
+    /// Counts a run that was, or could not be, handed over to the delivery thread.
+    fn handed_over(&self, taken: bool) -> bool {
+        let mut stats = self.stats.borrow_mut();
+        if taken {
+            stats.runs_delivered += 1;
+        } else {
+            stats.blocked_deliveries += 1;
+        }
+        taken
+    }
+
+    /// Records that were delivered here: the handler has returned, or (without one) the application may take them.
+    pub fn delivered(&self) -> u64 {
+        self.taken.get() + self.handover.as_ref().map_or(0, |h| h.done())
+    }
+
+    /// Somebody wants everything out at once, until as many calls of [`calm`](Self::calm).
+    pub fn hurry(&self) {
+        self.urgent.set(self.urgent.get() + 1);
+    }
+
+    /// See [`hurry`](Self::hurry).
+    pub fn calm(&self) {
+        self.urgent.set(self.urgent.get() - 1);
     }
 
     /// Closes a stream without a handler for deliveries; returns the records that were waiting to be taken.
@@ -481,14 +523,15 @@ impl<'h> Core<'h> {
         out.is_quiet()
             && !inbound.has_backlog()
             && !links.is_some_and(|links| links.has_backlog(&out.queues.remotes))
+            && self.handover.as_ref().is_none_or(|h| h.has_done_all())
     }
 
     /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a release) came.
     pub fn must_stay_awake(&self) -> bool {
-        if self.inbound.borrow().inbox.any_active() {
+        if self.inbound.borrow().inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
             return true;
         }
-        let flushing = self.urgent.get();
+        let flushing = self.urgent.get() > 0;
         let mut out = self.out.borrow_mut();
         out.queues
             .lanes_mut()
@@ -536,7 +579,7 @@ impl<'h> Core<'h> {
     /// Counters of this moment.
     pub fn snapshot(&self) -> Stats {
         let mut stats = self.stats.borrow().clone();
-        stats.delivered = self.delivered.get();
+        stats.delivered = self.delivered();
         // An open reservation of another handle holds the sending side; its counters are 0 then.
         let Ok(out) = self.out.try_borrow() else {
             return stats;

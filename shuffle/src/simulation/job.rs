@@ -509,7 +509,7 @@ impl Member<'_> {
     fn sleep(&self, awake: &mut Awake, rank: u32, blind: bool) -> bool {
         let streams = self.endpoint.streams.borrow();
         for core in streams.iter() {
-            core.want_space(core.urgent.get());
+            core.want_space(core.urgent.get() > 0);
         }
         self.doorbell.announce_sleep();
         let mut link = self.endpoint.link.borrow_mut();

@@ -8,12 +8,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 use crate::memory::hugepage;
-use crate::sync::{Mutex, PoisonError};
+use crate::sync::{PoisonError, StaticMutex};
 
 /// Address space reserved at a time. It costs nothing until pages are touched.
 const RESERVED_BYTES: usize = 1 << 30;
 
-static SPACE: Mutex<Space> = Mutex::new(Space {
+static SPACE: StaticMutex<Space> = StaticMutex::new(Space {
     process: 0,
     next: 0,
     left_bytes: 0,

@@ -1,9 +1,14 @@
-//! Waiting: spin briefly, yield, then sleep on the doorbell and on other descriptors at once.
+//! Waiting: spin briefly, yield, then sleep on the doorbell and on other descriptors at once. Among threads: taking turns
+//! with what only one may use at a time, and handing over what another one works off.
 
 mod backoff;
+mod mailbox;
 mod parker;
 mod process;
+mod turn;
 
 pub use backoff::{Backoff, Step, spin_budget};
+pub use mailbox::{Content, Mail, Mailbox};
 pub use parker::Parker;
 pub use process::ProcessWatch;
+pub use turn::Turn;

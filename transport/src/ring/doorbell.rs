@@ -182,6 +182,11 @@ impl Doorbell {
         Arc::clone(&self.bell)
     }
 
+    /// Wakes whoever sleeps on it, as its [`bell`](Self::bell) does.
+    pub fn ring(&self) {
+        self.bell.ring();
+    }
+
     /// Says that we are about to sleep; look around once more before doing so.
     pub fn announce_sleep(&self) {
         announce::<_, Shipped>(self.bell.word());

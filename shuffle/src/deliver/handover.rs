@@ -1,0 +1,229 @@
+//! From whoever makes progress to a delivery thread, which calls the handler outside of every lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use trihop_transport::park::{Content, Mail, Mailbox};
+use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::ring::Bell;
+use trihop_transport::sync::Flag;
+
+use super::queue::Entry;
+use super::{Delivery, DeliveryQueue};
+use crate::config::StreamOptions;
+use crate::error::{Error, Result};
+
+/// Longest wait of fewer records than `deliverq_threshold`.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// Part of the delivery queue's bound that a delivery thread takes at a time: room comes back in such pieces.
+const PIECES: usize = 8;
+
+/// Deliveries on their way to a delivery thread. What it has in its hands counts as waiting until its calls return.
+pub(crate) struct Handover {
+    pending: Mailbox<Pending>,
+    /// Wakes whoever makes progress.
+    bell: Arc<Bell>,
+    /// The delivery thread has done something that progress or a flush waits for. Written before the bell is rung, whose
+    /// fence pairs with that of the sleep which looks here once more.
+    freed: Flag,
+    piece_records: usize,
+    threshold: usize,
+}
+
+struct Pending {
+    queue: DeliveryQueue,
+    /// Records that were handed over since the stream was opened.
+    handed: u64,
+    /// Records whose handler has returned.
+    done: u64,
+    /// A flush or a fence waits until `done` has come so far.
+    awaited: u64,
+    /// What ended the delivery thread.
+    failure: Option<Arc<Error>>,
+}
+
+/// Deliveries in the hands of a delivery thread.
+#[derive(Default)]
+pub(crate) struct Chunk {
+    entries: Vec<Entry>,
+}
+
+impl Chunk {
+    /// Hands each delivery to `take`; an error comes with the source.
+    pub fn each(
+        &self,
+        job_size: u32,
+        mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>,
+    ) -> Result<(), (u32, BadRun)> {
+        self.entries.iter().try_for_each(|entry| {
+            let mut from = 0;
+            let outcome = entry.hand_to(job_size, |delivery| {
+                from = delivery.source();
+                take(delivery)
+            });
+            outcome.map_err(|why| (from, why))
+        })
+    }
+}
+
+impl Handover {
+    pub fn new(options: &StreamOptions, bell: Arc<Bell>) -> Self {
+        Self {
+            pending: Mailbox::new(Pending {
+                queue: DeliveryQueue::new(options),
+                handed: 0,
+                done: 0,
+                awaited: 0,
+                failure: None,
+            }),
+            bell,
+            freed: Flag::default(),
+            piece_records: options.deliverq_max.div_ceil(PIECES),
+            threshold: options.deliverq_threshold,
+        }
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
+        self.pending.with(|pending| {
+            let result = change(pending);
+            (result, pending.content(self.threshold))
+        })
+    }
+
+    /// Whether a delivery of `count` records of together `bytes` may come.
+    pub fn admit(&self, count: usize, bytes: usize) -> bool {
+        self.with(|pending| pending.queue.admit(count, bytes))
+    }
+
+    /// Copies a delivery that was admitted.
+    pub fn push(&self, delivery: &Delivery<'_>) {
+        self.with(|pending| pending.push(delivery));
+    }
+
+    /// Copies a delivery of `count` records and `bytes` bytes if it is admitted; else false.
+    pub fn offer(&self, delivery: &Delivery<'_>, count: usize, bytes: usize) -> bool {
+        self.with(|pending| {
+            let admitted = pending.queue.admit(count, bytes);
+            if admitted {
+                pending.push(delivery);
+            }
+            admitted
+        })
+    }
+
+    /// Records that were handed over so far.
+    pub fn handed(&self) -> u64 {
+        self.with(|pending| pending.handed)
+    }
+
+    /// Records whose handler has returned.
+    pub fn done(&self) -> u64 {
+        self.with(|pending| pending.done)
+    }
+
+    /// Records and bytes that wait, or are in the handler's hands.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.with(|pending| (pending.queue.records(), pending.queue.bytes()))
+    }
+
+    /// Whether the handler is through with the first `count` records. If not, the delivery thread wakes whoever makes
+    /// progress once it is, and waits for no threshold until then.
+    pub fn has_done(&self, count: u64) -> bool {
+        self.with(|pending| {
+            pending.awaited = pending.awaited.max(count);
+            pending.done >= count
+        })
+    }
+
+    /// Whether the handler is through with everything; as [`has_done`](Self::has_done).
+    pub fn has_done_all(&self) -> bool {
+        let handed = self.handed();
+        self.has_done(handed)
+    }
+
+    /// Whether the delivery thread has made room, or gone as far as somebody waits for, since this was last asked.
+    ///
+    /// # Errors
+    /// What ended the delivery thread, whenever this is asked.
+    pub fn take_freed(&self) -> Result<bool> {
+        if !self.freed.is_raised() {
+            return Ok(false);
+        }
+        if let Some(failure) = self.with(|pending| pending.failure.clone()) {
+            return Err(Error::Stopped(failure));
+        }
+        self.freed.lower();
+        Ok(true)
+    }
+
+    /// As [`take_freed`](Self::take_freed), without taking it; asked before a sleep.
+    pub fn is_freed(&self) -> bool {
+        self.freed.is_raised()
+    }
+
+    /// The delivery thread: waits for deliveries, and takes some; false when there will be no more.
+    pub fn next(&self, chunk: &mut Chunk) -> bool {
+        debug_assert!(chunk.entries.is_empty());
+        let taken = self.pending.wait(|pending, late| {
+            match pending.content(self.threshold) {
+                Content::Nothing => return Mail::Nothing,
+                Content::Something if !late => return Mail::Soon(PATIENCE),
+                _ => {}
+            }
+            pending.queue.take(self.piece_records, &mut chunk.entries);
+            Mail::Taken(())
+        });
+        taken.is_some()
+    }
+
+    /// The delivery thread: the handler is through with a chunk.
+    pub fn finish(&self, chunk: &mut Chunk) {
+        let news = self.with(|pending| {
+            let before = pending.done;
+            let wanted = pending.queue.is_blocked();
+            pending.done += pending.queue.finish(&mut chunk.entries) as u64;
+            let awaited = before < pending.awaited && pending.awaited <= pending.done;
+            wanted || awaited
+        });
+        if news {
+            self.tell();
+        }
+    }
+
+    /// The delivery thread ends here: its handler failed.
+    pub fn fail(&self, failure: Error) {
+        self.with(|pending| pending.failure = Some(Arc::new(failure)));
+        self.tell();
+    }
+
+    fn tell(&self) {
+        self.freed.raise();
+        self.bell.ring();
+    }
+
+    /// Lets the delivery thread end once nothing is left.
+    pub fn close(&self) {
+        self.pending.close();
+    }
+}
+
+impl Pending {
+    fn push(&mut self, delivery: &Delivery<'_>) {
+        let before = self.queue.records();
+        self.queue.push(delivery);
+        self.handed += (self.queue.records() - before) as u64;
+    }
+
+    /// Whether there is enough for the delivery thread to begin.
+    fn content(&self, threshold: usize) -> Content {
+        let queue = &self.queue;
+        if queue.is_empty() {
+            Content::Nothing
+        } else if queue.records() < threshold && self.awaited <= self.done && !queue.is_blocked() {
+            Content::Something
+        } else {
+            Content::Enough
+        }
+    }
+}

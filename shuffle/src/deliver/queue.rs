@@ -1,0 +1,188 @@
+//! Deliveries that wait: for an application without a handler, or for a delivery thread.
+
+use std::collections::VecDeque;
+
+use trihop_transport::protocol::wire::{BadRun, Run};
+
+use super::Delivery;
+use crate::config::StreamOptions;
+use crate::queue::spare::{Spare, bytes_of};
+
+/// Deliveries that wait, at most `deliverq_max` records and `deliverq_bytes` (one run always may).
+#[derive(Debug)]
+pub(crate) struct DeliveryQueue {
+    entries: VecDeque<Entry>,
+    spare: Spare<u64>,
+    /// Records and bytes that wait, those that were [taken](Self::take) and are not [finished](Self::finish) included.
+    records: usize,
+    bytes: usize,
+    limit_records: usize,
+    limit_bytes: usize,
+    /// A run was turned away since something was last taken.
+    refused: bool,
+}
+
+/// One delivery, copied.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// A run's frame, or a long record's bytes.
+    words: Vec<u64>,
+    bytes: usize,
+    records: usize,
+    /// Source and kind of a long record.
+    whole: Option<(u32, u32)>,
+}
+
+impl Entry {
+    /// Gives the delivery to `take`.
+    pub fn hand_to(
+        &self,
+        job_size: u32,
+        take: impl FnOnce(Delivery<'_>) -> Result<(), BadRun>,
+    ) -> Result<(), BadRun> {
+        let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
+        match self.whole {
+            Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
+            None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
+        }
+    }
+}
+
+impl DeliveryQueue {
+    pub fn new(options: &StreamOptions) -> Self {
+        // Kept once, and once more as what a kept buffer has too much.
+        let spare_bytes = options.deliverq_bytes / 16;
+        Self {
+            entries: VecDeque::new(),
+            spare: Spare::new(spare_bytes),
+            records: 0,
+            bytes: 0,
+            limit_records: options.deliverq_max,
+            limit_bytes: options.deliverq_bytes - 2 * spare_bytes,
+            refused: false,
+        }
+    }
+
+    /// Bytes of the buffers in which something waits.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Records that wait.
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Whether a delivery of `count` records of together `bytes` may come; into an empty queue always.
+    pub fn admit(&mut self, count: usize, bytes: usize) -> bool {
+        let fits = self.records + count <= self.limit_records && self.bytes + bytes <= self.limit_bytes;
+        let admitted = self.records == 0 || fits;
+        self.refused |= !admitted;
+        admitted
+    }
+
+    /// Whether something waits for room that only taking makes: the queue is full, or too full for the next run.
+    pub fn is_blocked(&self) -> bool {
+        self.refused
+            || (self.records > 0 && (self.records >= self.limit_records || self.bytes >= self.limit_bytes))
+    }
+
+    /// Copies a delivery.
+    pub fn push(&mut self, delivery: &Delivery<'_>) {
+        let (bytes, records, whole) = match delivery {
+            Delivery::Run(run) => (run.frame, run.header.count as usize, None),
+            Delivery::Record { source, kind, bytes } => (*bytes, 1, Some((*source, *kind))),
+        };
+        let mut words = self.spare.take(bytes.len().div_ceil(8));
+        words.resize(bytes.len().div_ceil(8), 0);
+        zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..bytes.len()].copy_from_slice(bytes);
+        self.bytes += bytes_of(&words);
+        self.entries.push_back(Entry {
+            words,
+            bytes: bytes.len(),
+            records,
+            whole,
+        });
+        self.records += records;
+    }
+
+    /// Gives the oldest delivery to `take`; false when there is none.
+    pub fn pop(
+        &mut self,
+        job_size: u32,
+        take: impl FnOnce(Delivery<'_>) -> Result<(), BadRun>,
+    ) -> Result<bool, BadRun> {
+        let Some(entry) = self.entries.pop_front() else {
+            return Ok(false);
+        };
+        let taken = entry.hand_to(job_size, take);
+        self.release(entry);
+        taken.map(|()| true)
+    }
+
+    /// Whether nothing can be taken.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes the oldest deliveries out, of about `most` records; they go on counting until they are finished.
+    pub fn take(&mut self, most: usize, into: &mut Vec<Entry>) {
+        let mut records = 0;
+        while records < most
+            && let Some(entry) = self.entries.pop_front()
+        {
+            records += entry.records;
+            into.push(entry);
+        }
+    }
+
+    /// Deliveries that were taken are done with; returns their records.
+    pub fn finish(&mut self, taken: &mut Vec<Entry>) -> usize {
+        let before = self.records;
+        for entry in taken.drain(..) {
+            self.release(entry);
+        }
+        before - self.records
+    }
+
+    fn release(&mut self, entry: Entry) {
+        self.refused = false;
+        self.records -= entry.records;
+        self.bytes -= bytes_of(&entry.words);
+        self.spare.give_back(entry.words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_turned_a_run_away_is_blocked_until_something_is_taken() {
+        let options = StreamOptions {
+            deliverq_max: 3,
+            ..StreamOptions::default()
+        };
+        let mut queue = DeliveryQueue::new(&options);
+        let record = Delivery::Record {
+            source: 1,
+            kind: 2,
+            bytes: b"abc",
+        };
+        assert!(queue.admit(9, 72), "one run always may come");
+        queue.push(&record);
+        assert!(!queue.is_blocked());
+        assert!(queue.admit(2, 16) && !queue.admit(3, 24));
+        assert!(
+            queue.is_blocked(),
+            "there is room for a record, but not for the run that waits"
+        );
+        assert!(queue.pop(2, |_| Ok(())).unwrap());
+        assert!(!queue.is_blocked() && !queue.pop(2, |_| Ok(())).unwrap());
+        for _ in 0..3 {
+            assert!(queue.admit(1, 8));
+            queue.push(&record);
+        }
+        assert!(queue.is_blocked(), "full");
+    }
+}

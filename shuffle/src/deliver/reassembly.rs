@@ -1,0 +1,207 @@
+//! Long records that arrive in fragments.
+
+use std::collections::HashMap;
+
+use trihop_transport::protocol::wire::{
+    BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, run_flags,
+};
+use zerocopy::FromBytes;
+
+use crate::queue::Feeder;
+use crate::queue::spare::{Spare, bytes_of};
+
+/// A record that arrives in fragments over one lane or link.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    pub source: u32,
+    pub kind: u32,
+    pub total: usize,
+    pub bytes: Vec<u8>,
+}
+
+/// What a fragment does to its feeder's partial record.
+pub(crate) enum Assembled {
+    /// More is to come.
+    Growing,
+    /// The record is whole.
+    Whole(Partial),
+    /// The record may not begin now: the reassembly limit is reached.
+    Later,
+}
+
+/// Memory that may be kept for the next long record, in bytes. Longer records pay an allocation with their length.
+pub(crate) const SPARE_BYTES: usize = 1 << 20;
+
+/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one always may); of these,
+/// an eighth at most is for buffers that wait to be used again, or that are larger than their record.
+#[derive(Debug)]
+pub(crate) struct Reassembly {
+    partials: HashMap<Feeder, Partial>,
+    spare: Spare<u8>,
+    reserved_bytes: usize,
+    limit_bytes: usize,
+    max_record_bytes: usize,
+}
+
+impl Reassembly {
+    pub fn new(limit_bytes: usize, max_record_bytes: usize) -> Self {
+        // Kept once, and once more as what a kept buffer has too much.
+        let spare_bytes = (limit_bytes / 16).min(SPARE_BYTES);
+        Self {
+            partials: HashMap::new(),
+            spare: Spare::new(spare_bytes),
+            reserved_bytes: 0,
+            limit_bytes: limit_bytes - 2 * spare_bytes,
+            max_record_bytes,
+        }
+    }
+
+    /// Bytes of the buffers of records in reassembly.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes
+    }
+
+    /// Length of the record that this feeder's fragments make up, 0 when none is in reassembly.
+    pub fn record_bytes(&self, feeder: Feeder) -> usize {
+        self.partials.get(&feeder).map_or(0, |p| p.total)
+    }
+
+    /// Takes one fragment.
+    pub fn add(&mut self, feeder: Feeder, run: &Run<'_>) -> Result<Assembled, BadRun> {
+        let mut payload = run.payload;
+        if run.header.flags == run_flags::FIRST {
+            if self.partials.contains_key(&feeder) {
+                return Err(BadRun::Fragment("a record begins inside another"));
+            }
+            let (header, rest) = FragmentHeader::ref_from_prefix(payload)
+                .map_err(|_| BadRun::Fragment("a first fragment without its header"))?;
+            let total = usize::try_from(header.total.get()).unwrap_or(usize::MAX);
+            if total > self.max_record_bytes {
+                return Err(BadRun::Fragment("a record above max_message_bytes"));
+            }
+            if self.reserved_bytes > 0 && self.reserved_bytes + total > self.limit_bytes {
+                return Ok(Assembled::Later);
+            }
+            let bytes = self.spare.take(total);
+            self.reserved_bytes += bytes_of(&bytes);
+            let partial = Partial {
+                source: run.header.source,
+                kind: header.kind.get(),
+                total,
+                bytes,
+            };
+            self.partials.insert(feeder, partial);
+            payload = rest;
+            debug_assert_eq!(run.payload.len() - rest.len(), FRAGMENT_HEADER_BYTES);
+        }
+        let partial = self
+            .partials
+            .get_mut(&feeder)
+            .ok_or(BadRun::Fragment("a fragment without a beginning"))?;
+        if partial.source != run.header.source {
+            return Err(BadRun::Fragment("fragments of two sources"));
+        }
+        let missing = partial.total - partial.bytes.len();
+        partial
+            .bytes
+            .extend_from_slice(&payload[..payload.len().min(missing)]);
+        let last = run.header.flags == run_flags::LAST;
+        match (partial.bytes.len() == partial.total, last) {
+            (true, true) => {
+                let whole = self.partials.remove(&feeder).expect("found above");
+                self.reserved_bytes -= bytes_of(&whole.bytes);
+                Ok(Assembled::Whole(whole))
+            }
+            (false, false) => Ok(Assembled::Growing),
+            _ => Err(BadRun::Fragment("fragments do not add up to the record")),
+        }
+    }
+
+    /// The bytes of a whole record that was handed over, for the next one.
+    pub fn give_back(&mut self, bytes: Vec<u8>) {
+        self.spare.give_back(bytes);
+    }
+}
+
+/// Smallest frame that can carry a fragment of at least 8 bytes.
+pub(crate) const MIN_FRAGMENT_FRAME: usize = RUN_HEADER_BYTES + FRAGMENT_HEADER_BYTES + 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trihop_transport::protocol::wire::RunHeader;
+
+    fn fragment(flags: u16, source: u32, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; RUN_HEADER_BYTES];
+        frame.extend_from_slice(payload);
+        frame.resize(frame.len().next_multiple_of(8), 0);
+        let length = frame.len();
+        RunHeader {
+            target: 0,
+            source,
+            count: 0,
+            flags,
+        }
+        .write(length, &mut frame);
+        frame
+    }
+
+    fn add(reassembly: &mut Reassembly, feeder: u32, frame: &[u8]) -> Result<Assembled, BadRun> {
+        let (run, _) = Run::split(frame, 10).unwrap();
+        reassembly.add(Feeder(feeder), &run)
+    }
+
+    fn first(total: u64, data: &[u8]) -> Vec<u8> {
+        let mut payload = total.to_le_bytes().to_vec();
+        payload.extend_from_slice(&5u32.to_le_bytes());
+        payload.extend_from_slice(&[0; 4]);
+        payload.extend_from_slice(data);
+        fragment(run_flags::FIRST, 3, &payload)
+    }
+
+    #[test]
+    fn fragments_become_a_record() {
+        let mut reassembly = Reassembly::new(100, 1000);
+        assert!(matches!(
+            add(&mut reassembly, 0, &first(13, b"01234567")),
+            Ok(Assembled::Growing)
+        ));
+        assert_eq!(reassembly.reserved_bytes(), 13);
+        match add(&mut reassembly, 0, &fragment(run_flags::LAST, 3, b"89abc")) {
+            Ok(Assembled::Whole(record)) => {
+                assert_eq!(
+                    (record.source, record.kind, &record.bytes[..]),
+                    (3, 5, &b"0123456789abc"[..])
+                );
+            }
+            _ => panic!("not whole"),
+        }
+        assert_eq!(reassembly.reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn the_limit_delays_a_beginning_and_never_a_continuation() {
+        let mut reassembly = Reassembly::new(100, 1000);
+        assert!(matches!(
+            add(&mut reassembly, 0, &first(900, b"01234567")),
+            Ok(Assembled::Growing)
+        ));
+        assert!(matches!(
+            add(&mut reassembly, 1, &first(10, b"01234567")),
+            Ok(Assembled::Later)
+        ));
+        let middle = fragment(run_flags::MORE, 3, &[1; 64]);
+        assert!(matches!(add(&mut reassembly, 0, &middle), Ok(Assembled::Growing)));
+    }
+
+    #[test]
+    fn hostile_fragments_are_errors() {
+        let mut reassembly = Reassembly::new(100, 1000);
+        assert!(add(&mut reassembly, 0, &fragment(run_flags::MORE, 3, b"x")).is_err());
+        assert!(add(&mut reassembly, 0, &first(u64::MAX, b"")).is_err());
+        assert!(add(&mut reassembly, 0, &fragment(run_flags::FIRST, 3, b"")).is_err());
+        assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_ok());
+        assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_err());
+        assert!(add(&mut reassembly, 0, &fragment(run_flags::LAST, 3, b"too short")).is_err());
+    }
+}

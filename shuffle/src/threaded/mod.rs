@@ -1,0 +1,154 @@
+//! Jobs with a progress thread, for applications that compute, sit in other libraries, or call from several threads.
+//!
+//! The progress thread routes, acknowledges and sends on by age while the application does something else; it sleeps
+//! while there is nothing to do. Handlers run on a delivery thread of their stream, one call at a time and outside of
+//! every lock: they may block, and then hold up those who send to them, nobody else. Calls make progress themselves
+//! while they wait. All of it is the same engine as [`crate::Job`]'s, used by one thread at a time.
+
+mod items;
+mod shared;
+mod shuffle;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::io::Write;
+use std::sync::Arc;
+
+use trihop_transport::bootstrap::Launcher;
+use trihop_transport::topology::{Rank, Topology};
+
+use crate::collective::Reduce;
+use crate::config::Options;
+use crate::error::Result;
+pub use items::{Items, ItemsBuilder};
+use shared::Shared;
+pub use shuffle::{Shuffle, ShuffleBuilder};
+
+/// One rank's part of a job, for all threads of its process. Clones are handles of the same job.
+///
+/// Collective calls are made in the same order on every rank, whichever threads make them.
+///
+/// ```no_run
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::sync::Arc;
+/// use trihop_shuffle::{Options, Rank, threaded};
+///
+/// let heard = Arc::new(AtomicU32::new(0));
+/// let count = Arc::clone(&heard);
+/// let job = threaded::Job::start(Options::from_env()?)?;
+/// let shuffle = job
+///     .shuffle("greetings")
+///     .handler(move |_message| {
+///         count.fetch_add(1, Ordering::Relaxed);
+///     })
+///     .open()?;
+/// for rank in 0..job.size() {
+///     shuffle.send(Rank(rank), 0, b"hello")?;
+/// }
+/// shuffle.fence()?;
+/// assert_eq!(heard.load(Ordering::Relaxed), job.size());
+/// job.shutdown()?;
+/// # Ok::<(), trihop_shuffle::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Job {
+    shared: Arc<Shared>,
+}
+
+impl Job {
+    /// As [`crate::Job::start`], with a progress thread.
+    ///
+    /// # Errors
+    /// As [`crate::Job::start`], or no thread is to be had.
+    pub fn start(options: Options) -> Result<Self> {
+        let shared = Shared::start(crate::Job::start(options)?)?;
+        Ok(Self { shared })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.shared.topology.rank()
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.shared.topology.size()
+    }
+
+    /// Who is where.
+    pub fn topology(&self) -> &Topology {
+        &self.shared.topology
+    }
+
+    /// Who started the job.
+    pub fn launcher(&self) -> Launcher {
+        self.shared.launcher
+    }
+
+    /// Provider that carries traffic between nodes, where this rank represents any.
+    pub fn provider(&self) -> Option<&str> {
+        self.shared.provider.as_deref()
+    }
+
+    /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
+    pub fn shuffle(&self, name: &str) -> ShuffleBuilder {
+        ShuffleBuilder::new(&self.shared, name)
+    }
+
+    /// A stream of items of `item_bytes` bytes. Opening is collective; the same names in the same order on every rank.
+    pub fn items(&self, name: &str, item_bytes: usize) -> ItemsBuilder {
+        ItemsBuilder::new(&self.shared, name, item_bytes)
+    }
+
+    /// As [`crate::Job::barrier`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::barrier`].
+    pub fn barrier(&self) -> Result<()> {
+        self.shared.collective("a barrier", |job| job.barrier())
+    }
+
+    /// As [`crate::Job::allreduce`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::allreduce`].
+    pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
+        self.shared
+            .collective("a reduction", |job| job.allreduce(values, reduce))
+    }
+
+    /// As [`crate::Job::allgather`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::allgather`].
+    pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.shared
+            .collective("a gathering", |job| job.allgather(contribution))
+    }
+
+    /// As [`crate::Job::abort`].
+    pub fn abort(&self, status: i32, why: &str) {
+        // A job whose engine is stuck is to be ended all the same: the caller exits.
+        self.shared.try_look(|job| job.abort(status, why));
+    }
+
+    /// Writes every stream's queues with their use and their bounds. Does not wait for long: where the engine cannot be
+    /// had, it says so.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        let written = self.shared.try_look(|job| job.dump(writer));
+        written.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))
+    }
+
+    /// As [`crate::Job::shutdown`], with everything delivered and all threads ended. Collective. Calls that come later
+    /// fail with [`crate::Error::Closed`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::shutdown`].
+    pub fn shutdown(self) -> Result<()> {
+        self.shared.shutdown()
+    }
+}

@@ -1,0 +1,302 @@
+//! The engine among threads: who has the turn may use it.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use trihop_transport::bootstrap::Launcher;
+use trihop_transport::park::Turn;
+use trihop_transport::sync::{Flag, Mutex, MutexGuard, PoisonError};
+use trihop_transport::topology::Topology;
+
+use super::thread::{Thread, is_in_handler};
+use crate::Job;
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, Handover, Sink};
+use crate::engine::BadRun;
+use crate::error::{Error, Result};
+use crate::shuffle::Handle;
+
+/// A handler as a delivery thread calls it.
+pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>) -> Result<(), BadRun> + Send>;
+
+/// A job among threads.
+pub(crate) struct Shared {
+    /// Reached with the turn only, as is everything that shares its reference counts: the streams' handles.
+    job: ManuallyDrop<Job<'static>>,
+    pub topology: Topology,
+    pub launcher: Launcher,
+    pub provider: Option<String>,
+    /// Defaults of the job's streams.
+    pub stream_options: StreamOptions,
+    /// The progress thread is to end.
+    stopping: Flag,
+    /// Calls in which all ranks take part, one at a time.
+    collective: Mutex<()>,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Default)]
+struct Threads {
+    progress: Option<Thread>,
+    deliveries: Vec<(Arc<Handover>, Thread)>,
+    /// The job was shut down.
+    ended: bool,
+}
+
+// SAFETY: the job's cells and reference counts are reached with the turn only, so by one thread at a time, and the turn's
+// lock orders these; nothing in the job belongs to the thread that made it (its handlers are `Send`: see `open`).
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// The job on its way to the progress thread, which ends before it.
+struct Lent(*const Shared);
+
+// SAFETY: `Shared` is `Sync`.
+unsafe impl Send for Lent {}
+
+/// Ends a turn, also when a panic does.
+struct OneTurn<'a>(&'a Turn);
+
+impl<'a> OneTurn<'a> {
+    fn take(turn: &'a Turn) -> Self {
+        turn.take();
+        Self(turn)
+    }
+}
+
+impl Drop for OneTurn<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made with the turn, and calls that give it away meanwhile have taken it again.
+        unsafe { self.0.leave() }
+    }
+}
+
+impl Shared {
+    pub fn start(job: Job<'static>) -> Result<Arc<Self>> {
+        let (topology, launcher, provider) = (job.topology().clone(), job.launcher(), job.provider());
+        let stream_options = job.inner.options.stream.clone();
+        job.inner.turn.get_or_init(Turn::default);
+        let shared = Arc::new(Self {
+            job: ManuallyDrop::new(job),
+            topology,
+            launcher,
+            provider,
+            stream_options,
+            stopping: Flag::default(),
+            collective: Mutex::new(()),
+            threads: Mutex::default(),
+        });
+        let lent = Lent(Arc::as_ptr(&shared));
+        let progress = Thread::spawn("trihop-progress", move || {
+            let lent = lent; // whole, not its field
+            // SAFETY: `shared` is kept until this thread was joined, in `stop`.
+            let shared = unsafe { &*lent.0 };
+            let _turn = OneTurn::take(shared.turn());
+            shared.job.inner.progress_until(|| shared.stopping.is_raised());
+        })?;
+        shared.lock_threads().progress = Some(progress);
+        Ok(shared)
+    }
+
+    fn turn(&self) -> &Turn {
+        self.job.inner.turn.get().expect("set by `start`")
+    }
+
+    fn lock_threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses the engine, when it is this thread's turn.
+    #[inline]
+    pub fn with<R>(&self, call: impl FnOnce(&Job<'static>) -> Result<R>) -> Result<R> {
+        let _turn = OneTurn::take(self.turn());
+        self.job.inner.check_failure()?;
+        let result = call(&self.job);
+        self.job.inner.wake_progress_thread();
+        result
+    }
+
+    /// Looks at the engine if it can be had soon.
+    pub fn try_look<R>(&self, look: impl FnOnce(&Job<'static>) -> R) -> Option<R> {
+        if !self.turn().try_take() {
+            return None;
+        }
+        let _turn = OneTurn(self.turn());
+        Some(look(&self.job))
+    }
+
+    /// A call that may wait, which a handler may not.
+    pub fn wait<R>(&self, what: &'static str, call: impl FnOnce(&Job<'static>) -> Result<R>) -> Result<R> {
+        if is_in_handler() {
+            return Err(Error::Nested(what));
+        }
+        self.with(call)
+    }
+
+    /// A call in which all ranks take part.
+    pub fn collective<R>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&Job<'static>) -> Result<R>,
+    ) -> Result<R> {
+        if is_in_handler() {
+            return Err(Error::Nested(what));
+        }
+        let _one = self.collective.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lock_threads().ended {
+            return Err(Error::Closed("(all of the job)".into()));
+        }
+        self.with(call)
+    }
+
+    /// Opens a stream whose handler, if it has one, a thread of its own calls.
+    pub fn open(
+        self: &Arc<Self>,
+        name: &str,
+        options: &StreamOptions,
+        item_bytes: usize,
+        deliver: Option<Deliver>,
+    ) -> Result<Arc<Opened>> {
+        let Some(deliver) = deliver else {
+            let why =
+                "a stream of a job with a progress thread needs one: nobody else would take what arrives";
+            return Err(Error::config("handler", why));
+        };
+        options.check()?;
+        let bell = self.job.inner.bell();
+        let handover = Arc::new(Handover::new(options, bell));
+        // The thread is there before the stream: what arrives has somewhere to go, whatever fails in between.
+        let thread = super::thread::deliver(name, self.topology.size(), Arc::clone(&handover), deliver)?;
+        let opened = self.collective("opening a stream", |job| {
+            let sink = Sink::Thread(Arc::clone(&handover));
+            let core = job.inner.open(name, options, item_bytes, sink)?;
+            Ok(Arc::new(Opened {
+                shared: Arc::clone(self),
+                handle: ManuallyDrop::new(Handle::new(core, std::rc::Rc::clone(&job.inner))),
+                handover: Arc::clone(&handover),
+                name: name.to_owned(),
+                collective: Mutex::new(()),
+            }))
+        });
+        match opened {
+            Ok(opened) => {
+                self.lock_threads().deliveries.push((handover, thread));
+                Ok(opened)
+            }
+            Err(error) => {
+                handover.close();
+                thread.join();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the delivery thread of a stream that is shut down.
+    fn end_deliveries(&self, of: &Arc<Handover>) {
+        let mut threads = self.lock_threads();
+        let at = threads.deliveries.iter().position(|(h, _)| Arc::ptr_eq(h, of));
+        if let Some((handover, thread)) = at.map(|at| threads.deliveries.swap_remove(at)) {
+            drop(threads);
+            handover.close();
+            thread.join();
+        }
+    }
+
+    pub fn shutdown(&self) -> Result<()> {
+        let outcome = self.collective("shutting down", |job| job.inner.shutdown());
+        if !matches!(outcome, Err(Error::Nested(_) | Error::Closed(_))) {
+            self.stop();
+        }
+        outcome
+    }
+
+    /// Ends all threads.
+    fn stop(&self) {
+        let mut threads = self.lock_threads();
+        threads.ended = true;
+        let (progress, deliveries) = (threads.progress.take(), std::mem::take(&mut threads.deliveries));
+        drop(threads);
+        for (handover, thread) in deliveries {
+            handover.close();
+            thread.join();
+        }
+        self.stopping.raise();
+        // Not the turn: a job that has failed may have left it in disorder. The bell is for everybody.
+        self.job.inner.ring();
+        if let Some(thread) = progress {
+            thread.join();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop();
+        let turn = self.turn();
+        turn.take();
+        // SAFETY: nobody else is left, and the job is not used again. The turn lives inside of it: it is not left.
+        unsafe { ManuallyDrop::drop(&mut self.job) };
+    }
+}
+
+/// A stream of a job among threads.
+pub(crate) struct Opened {
+    pub shared: Arc<Shared>,
+    /// As the job itself, reached with the turn only.
+    handle: ManuallyDrop<Handle<'static>>,
+    handover: Arc<Handover>,
+    pub name: String,
+    /// Fences and barriers, one at a time.
+    collective: Mutex<()>,
+}
+
+// SAFETY: as for `Shared`: the handle is used, counted and dropped with the turn only.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+impl Opened {
+    /// Uses the stream, when it is this thread's turn. The call may wait, and lets others have the turn then.
+    #[inline]
+    pub fn with<R>(&self, call: impl FnOnce(&Handle<'static>) -> Result<R>) -> Result<R> {
+        self.shared.with(|_| call(&self.handle))
+    }
+
+    /// A call that a handler may not make.
+    pub fn wait<R>(&self, what: &'static str, call: impl FnOnce(&Handle<'static>) -> Result<R>) -> Result<R> {
+        self.shared.wait(what, |_| call(&self.handle))
+    }
+
+    /// A call in which this stream takes part on all ranks.
+    pub fn collective<R>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&Handle<'static>) -> Result<R>,
+    ) -> Result<R> {
+        if is_in_handler() {
+            return Err(Error::Nested(what));
+        }
+        let _one = self.collective.lock().unwrap_or_else(PoisonError::into_inner);
+        self.with(call)
+    }
+
+    /// Looks at the stream if the engine can be had soon.
+    pub fn try_look<R>(&self, look: impl FnOnce(&Handle<'static>) -> R) -> Option<R> {
+        self.shared.try_look(|_| look(&self.handle))
+    }
+
+    pub fn shutdown(&self) -> Result<()> {
+        self.collective("shutting down", Handle::shut_down)?;
+        self.shared.end_deliveries(&self.handover);
+        Ok(())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let _turn = OneTurn::take(self.shared.turn());
+        // SAFETY: not used again; its counts are touched with the turn.
+        unsafe { ManuallyDrop::drop(&mut self.handle) };
+    }
+}

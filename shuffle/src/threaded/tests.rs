@@ -1,0 +1,269 @@
+// Counters between threads of a test; nothing here is modelled.
+#![allow(clippy::disallowed_types)]
+
+use std::sync::Mutex;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use trihop_transport::bootstrap::Launcher;
+use trihop_transport::sync::{AtomicBool, AtomicU64, Ordering, thread};
+
+use super::*;
+use crate::config::StreamOptions;
+use crate::error::Error;
+use crate::flush::Queues;
+
+fn job() -> Job {
+    Job::start(Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    })
+    .unwrap()
+}
+
+type Heard = Arc<Mutex<Vec<(u32, Vec<u8>)>>>;
+
+/// Opens a shuffle that keeps what it hears.
+fn listening(job: &Job, name: &str) -> (Shuffle, Heard) {
+    let heard = Heard::default();
+    let keep = Arc::clone(&heard);
+    let shuffle = job
+        .shuffle(name)
+        .handler(move |m| keep.lock().unwrap().push((m.kind, m.bytes.to_vec())))
+        .open()
+        .unwrap();
+    (shuffle, heard)
+}
+
+#[test]
+fn records_of_all_lengths_arrive_in_order_before_a_fence_returns() {
+    let job = job();
+    let (shuffle, heard) = listening(&job, "all lengths");
+    let lengths = [0usize, 1, 24, 600, 5_000, 100_000, 3_000_000];
+    for (kind, &length) in (0..).zip(&lengths) {
+        shuffle.send(Rank(0), kind, &vec![kind as u8; length]).unwrap();
+    }
+    shuffle.fence().unwrap();
+    let expected: Vec<_> = (0..)
+        .zip(&lengths)
+        .map(|(kind, &l)| (kind, vec![kind as u8; l]))
+        .collect();
+    assert!(*heard.lock().unwrap() == expected);
+    assert_eq!(shuffle.stats().unwrap().delivered, lengths.len() as u64);
+    assert!(matches!(
+        shuffle.send(Rank(1), 0, b""),
+        Err(Error::Rank { rank: 1, size: 1 })
+    ));
+    job.shutdown().unwrap();
+    assert!(matches!(shuffle.fence(), Err(Error::Closed(_))));
+}
+
+#[test]
+fn what_is_sent_arrives_although_the_application_never_calls_again() {
+    let job = job();
+    let (tell, told) = mpsc::channel();
+    let shuffle = job
+        .shuffle("by age")
+        .handler(move |m| tell.send(m.kind).unwrap())
+        .open()
+        .unwrap();
+    for kind in 0..3 {
+        // Each time the progress thread has gone to sleep before.
+        thread::sleep(Duration::from_millis(20));
+        shuffle.send(Rank(0), kind, b"on its own").unwrap();
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(kind));
+    }
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn a_blocked_handler_holds_its_senders_up_and_no_other_stream() {
+    let job = job();
+    let (open_gate, gate) = mpsc::channel::<()>();
+    let options = StreamOptions {
+        deliverq_max: 64,
+        ..StreamOptions::default()
+    };
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    let bulk = job
+        .shuffle("bulk")
+        .options(options)
+        .handler(move |_| {
+            if counted.fetch_add(1, Ordering::Relaxed) == 0 {
+                let _ = gate.recv_timeout(Duration::from_secs(60));
+            }
+        })
+        .open()
+        .unwrap();
+    let (urgent, heard) = listening(&job, "urgent");
+    const RECORDS: u64 = 100_000;
+    let stuck = Arc::new(AtomicBool::new(true));
+    let sender = thread::spawn({
+        let (bulk, stuck) = (bulk.clone(), Arc::clone(&stuck));
+        move || {
+            for _ in 0..RECORDS {
+                bulk.send(Rank(0), 0, &[7; 100]).unwrap();
+            }
+            stuck.store(false, Ordering::Relaxed);
+        }
+    });
+    while bulk.stats().unwrap().blocked_deliveries == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    for kind in 0..50 {
+        urgent.send(Rank(0), kind, b"now").unwrap();
+        urgent.flush(Queues::Origin).unwrap();
+        urgent.flush(Queues::Delivery).unwrap();
+        assert_eq!(heard.lock().unwrap().len() as u32, kind + 1);
+    }
+    assert!(stuck.load(Ordering::Relaxed), "the queues took everything");
+    assert!(count.load(Ordering::Relaxed) <= 1);
+    open_gate.send(()).unwrap();
+    sender.join().unwrap();
+    bulk.fence().unwrap();
+    assert_eq!(count.load(Ordering::Relaxed), RECORDS);
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn many_threads_send_each_in_order_while_others_flush() {
+    let job = job();
+    let (shuffle, heard) = listening(&job, "threads");
+    const EACH: u32 = 20_000;
+    let senders: Vec<_> = (0..4u32)
+        .map(|number| {
+            let shuffle = shuffle.clone();
+            thread::spawn(move || {
+                for at in 0..EACH {
+                    shuffle.send(Rank(0), number, &at.to_le_bytes()).unwrap();
+                    if at % 4096 == number {
+                        shuffle.flush(Queues::Origin).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for sender in senders {
+        sender.join().unwrap();
+    }
+    shuffle.fence().unwrap();
+    let mut next = [0u32; 4];
+    for (number, bytes) in heard.lock().unwrap().iter() {
+        let at = u32::from_le_bytes(bytes[..].try_into().unwrap());
+        assert_eq!(std::mem::replace(&mut next[*number as usize], at + 1), at);
+    }
+    assert_eq!(next, [EACH; 4]);
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn a_fence_counts_what_handlers_send_and_a_handler_may_not_wait_for_itself() {
+    let job = job();
+    let slot: Arc<Mutex<Option<Shuffle>>> = Arc::default();
+    let (answers, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let shuffle = job
+        .shuffle("answers")
+        .handler({
+            let (slot, answers, refused) = (Arc::clone(&slot), Arc::clone(&answers), Arc::clone(&refused));
+            move |m| {
+                let guard = slot.lock().unwrap();
+                let shuffle = guard.as_ref().unwrap();
+                match m.kind {
+                    // A chain of sends, far beyond what is gathered in one run.
+                    1.. => shuffle.send(Rank(0), m.kind - 1, &[1; 200]).unwrap(),
+                    0 => _ = answers.fetch_add(1, Ordering::Relaxed),
+                }
+                let nested = [shuffle.fence(), shuffle.flush(Queues::Delivery)];
+                let all = nested.iter().all(|n| matches!(n, Err(Error::Nested(_))));
+                refused.fetch_add(u64::from(all), Ordering::Relaxed);
+            }
+        })
+        .open()
+        .unwrap();
+    *slot.lock().unwrap() = Some(shuffle.clone());
+    for _ in 0..1000 {
+        shuffle.send(Rank(0), 20, b"").unwrap();
+    }
+    shuffle.fence().unwrap();
+    assert_eq!(answers.load(Ordering::Relaxed), 1000);
+    assert_eq!(refused.load(Ordering::Relaxed), 21_000);
+    *slot.lock().unwrap() = None;
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn few_records_below_the_threshold_are_delivered_all_the_same() {
+    let job = job();
+    let options = StreamOptions {
+        deliverq_threshold: 1000,
+        ..StreamOptions::default()
+    };
+    let (tell, told) = mpsc::channel();
+    let shuffle = job
+        .shuffle("threshold")
+        .options(options)
+        .handler(move |m| tell.send(m.kind).unwrap())
+        .open()
+        .unwrap();
+    shuffle.send(Rank(0), 9, b"few").unwrap();
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(9));
+    let impossible = StreamOptions {
+        deliverq_threshold: 8,
+        deliverq_max: 4,
+        ..StreamOptions::default()
+    };
+    let refused = job
+        .shuffle("impossible")
+        .options(impossible)
+        .handler(|_| {})
+        .open()
+        .err();
+    let text = refused.unwrap().to_string();
+    assert!(
+        text.contains("deliverq_threshold") && text.contains('3'),
+        "{text}"
+    );
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn a_handler_that_panics_fails_the_job_with_what_it_said() {
+    let job = job();
+    let shuffle = job
+        .shuffle("fragile")
+        .handler(|_| panic!("on purpose"))
+        .open()
+        .unwrap();
+    shuffle.send(Rank(0), 0, b"").unwrap();
+    let error = shuffle.fence().unwrap_err();
+    let text = error.root().to_string();
+    assert!(text.contains("fragile") && text.contains("on purpose"), "{text}");
+}
+
+#[test]
+fn items_of_a_size_known_at_run_time() {
+    let job = job();
+    let sum = Arc::new(AtomicU64::new(0));
+    let add = Arc::clone(&sum);
+    let items = job
+        .items("items", 12)
+        .handler(move |source, bytes| {
+            assert_eq!((source, bytes.len() % 12), (Rank(0), 0));
+            for item in bytes.chunks(12) {
+                add.fetch_add(u64::from(item[11]), Ordering::Relaxed);
+            }
+        })
+        .open()
+        .unwrap();
+    items.push(Rank(0), &[1; 12]).unwrap();
+    items.push_many(&[0; 1000], &[2; 12_000]).unwrap();
+    assert!(items.push_many(&[0; 2], &[0; 23]).is_err());
+    assert!(items.push(Rank(1), &[0; 12]).is_err());
+    items.fence().unwrap();
+    assert_eq!(sum.load(Ordering::Relaxed), 2001);
+    items.shutdown().unwrap();
+    assert!(job.items("none", 0).handler(|_, _| {}).open().is_err());
+    assert!(job.shuffle("deaf").open().is_err());
+    job.shutdown().unwrap();
+}

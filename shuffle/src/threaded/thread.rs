@@ -1,0 +1,108 @@
+//! Threads of a job: they take no signals, and say what they are for.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use trihop_transport::sync::thread::{self, JoinHandle};
+
+use super::shared::Deliver;
+use crate::deliver::{Chunk, Handover};
+use crate::error::{Error, Result};
+
+thread_local! {
+    /// This thread calls handlers.
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is a handler on its delivery thread.
+pub(crate) fn is_in_handler() -> bool {
+    IN_HANDLER.get()
+}
+
+/// A thread of the job.
+pub(crate) struct Thread(JoinHandle<()>);
+
+impl Thread {
+    /// Starts a thread that no signal of the process is given to.
+    pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<Self> {
+        let before = SignalMask::block_all();
+        let spawned = thread::Builder::new().name(name.into()).spawn(run);
+        drop(before);
+        let thread = spawned
+            .map_err(|e| trihop_transport::Error::system(format!("starting the thread `{name}`"), e))?;
+        Ok(Self(thread))
+    }
+
+    /// Waits for its end; the thread itself does not.
+    pub fn join(self) {
+        if self.0.thread().id() != thread::current().id() {
+            // What it panicked with, it has said.
+            let _ = self.0.join();
+        }
+    }
+}
+
+/// The calling thread's signal mask, to be put back.
+struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    fn block_all() -> Self {
+        // SAFETY: a signal set is plain data; both calls write and read those given, and change this thread's mask only.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled in by `block_all`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Starts the thread that gives a stream's deliveries to `deliver`.
+pub(crate) fn deliver(
+    stream: &str,
+    job_size: u32,
+    handover: Arc<Handover>,
+    mut deliver: Deliver,
+) -> Result<Thread> {
+    let stream = stream.to_owned();
+    Thread::spawn("trihop-deliver", move || {
+        IN_HANDLER.set(true);
+        let mut chunk = Chunk::default();
+        while handover.next(&mut chunk) {
+            let outcome = catch_unwind(AssertUnwindSafe(|| chunk.each(job_size, &mut deliver)));
+            let failure = match outcome {
+                Ok(Ok(())) => {
+                    handover.finish(&mut chunk);
+                    continue;
+                }
+                Ok(Err((source, why))) => Error::bad_peer(source, why),
+                Err(panic) => Error::Handler {
+                    stream,
+                    why: text_of(&*panic),
+                },
+            };
+            handover.fail(failure);
+            return;
+        }
+    })
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "(with something that is no text)".to_owned())
+}
