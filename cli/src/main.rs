@@ -3,6 +3,7 @@
 mod bench;
 mod exchange;
 mod info;
+mod logs;
 mod partition;
 mod run;
 mod topo;
@@ -40,18 +41,15 @@ enum Command {
 
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
-    let filter = match std::env::var("TRIHOP_LOG") {
-        Err(_) => tracing_subscriber::EnvFilter::new("warn"),
-        Ok(text) => match tracing_subscriber::EnvFilter::try_new(&text) {
-            Ok(filter) => filter,
-            Err(error) => return refuse(&format!("TRIHOP_LOG: `{text}` is no log filter: {error}")),
-        },
+    let command = Cli::parse().command;
+    let started = match &command {
+        Command::Exchange(args) => logs::start(&args.logs),
+        _ => logs::start(&logs::LogOptions::default()),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
-    let outcome = match Cli::parse().command {
+    if let Err(why) = started {
+        return refuse(&why);
+    }
+    let outcome = match command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),

@@ -160,3 +160,67 @@ fn options_of_the_library_count_more_than_the_environment() {
     let refused = run(exchange("2,2", "--count 100 --launcher pmix"));
     refused.refused(2, &["pmix"]);
 }
+
+#[test]
+fn logs_go_where_the_options_say() {
+    // What every rank says at start, at the level `debug`.
+    const LINE: &str = "trihop_transport::bootstrap: bootstrap launcher=local";
+    let directory = tempfile::tempdir().unwrap();
+    let prefix = directory.path().join("log");
+    let said = |options: &str| {
+        let done = run(exchange("2,1", &format!("--count 5 {options}")));
+        done.report(15);
+        done.stderr
+    };
+    let file = |rank: u32| fs::read_to_string(directory.path().join(format!("log.{rank}"))).unwrap();
+    // Escape sequences of colours would be in the way.
+    let plain = |text: String| {
+        text.replace("\u{1b}[2m", "")
+            .replace("\u{1b}[0m", "")
+            .replace("\u{1b}[3m", "")
+    };
+    let lines = |text: String| plain(text).matches(LINE).count();
+    assert_eq!(lines(said("")), 0);
+    assert_eq!(lines(said("--log debug")), 3);
+    assert_eq!(lines(said("--log warn,trihop_transport::bootstrap=debug")), 3);
+    assert_eq!(lines(said("--log debug,trihop_transport=warn")), 0);
+    assert_eq!(lines(said("--log warn --log-extra debug --log-extra-max 1")), 2);
+
+    assert_eq!(
+        lines(said(&format!("--log debug --log-file {}", prefix.display()))),
+        0
+    );
+    assert_eq!([0, 1, 2].map(|rank| lines(file(rank))), [1, 1, 1]);
+    let options = format!(
+        "--log-extra debug --log-extra-max 0 --log-file {}",
+        prefix.display()
+    );
+    assert_eq!(lines(said(&format!("{options} --log-stderr debug"))), 1);
+    assert_eq!([0, 1, 2].map(|rank| lines(file(rank))), [1, 0, 0]);
+
+    let dumped = said(&format!(
+        "--log debug --log-file {} --log-ring-bytes 65536 --dump",
+        prefix.display()
+    ));
+    assert_eq!(lines(dumped), 3, "memory shows them");
+    assert_eq!(
+        lines(said(&format!(
+            "--log debug --log-file {} --log-ring-bytes 10 --dump",
+            prefix.display()
+        ))),
+        0
+    );
+}
+
+#[test]
+fn logs_that_cannot_be_are_refused() {
+    let alone = |options: &[&str]| {
+        let mut command = Command::new(TRIHOP);
+        command.args(["exchange", "--count", "1"]).args(options);
+        run(command)
+    };
+    alone(&["--log", "a=b=c"]).refused(2, &["--log", "a=b=c"]);
+    alone(&["--log-file", "/proc/none/log"]).refused(2, &["--log-file", "/proc/none/log.0"]);
+    alone(&["--log-extra-max", "3"]).refused(2, &["--log-extra"]);
+    alone(&["--log-stderr", "loud", "--log-file", "x"]).refused(2, &["--log-stderr", "loud"]);
+}

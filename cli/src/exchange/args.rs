@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::error::{Error, Result};
 use super::options::EngineOptions;
+use crate::logs::LogOptions;
 
 /// Exchanges messages between all ranks and checks every one of them.
 ///
@@ -85,6 +86,10 @@ pub struct ExchangeArgs {
     #[arg(long)]
     pub dump: bool,
 
+    /// What is logged, and where to
+    #[command(flatten)]
+    pub logs: LogOptions,
+
     /// Options of the library
     #[command(flatten)]
     pub options: EngineOptions,
@@ -119,6 +124,7 @@ impl ExchangeArgs {
             quiet: false,
             print: false,
             run_number: None,
+            logs: LogOptions::default(),
             options: EngineOptions::default(),
             ..self.clone()
         };
@@ -285,6 +291,16 @@ mod tests {
         let default = format!("{:?}", parsed(&[]));
         for (short, long) in [
             (&["-c", "9"][..], &["--count", "9"][..]),
+            (&["-D", "info"], &["--log", "info"]),
+            (
+                &["-E", "info", "-X", "9"],
+                &["--log-extra", "info", "--log-extra-max", "9"],
+            ),
+            (
+                &["-F", "x", "-S", "warn"],
+                &["--log-file", "x", "--log-stderr", "warn"],
+            ),
+            (&["-I", "9"], &["--log-ring-bytes", "9"]),
             (&["-e"], &["--exclude-self"]),
             (&["-f", "9"], &["--fence-every", "9"]),
             (&["-i", "9"], &["--size", "9"]),

@@ -17,6 +17,7 @@ use super::report::{Report, Share, Stopwatch};
 use super::stall::{Patience, Phase, Pulse, Watch};
 use super::traffic::{Messages, Targets};
 use super::usage::Usage;
+use crate::logs;
 use crate::topo::Maps;
 
 /// Messages between two looks at the progress bar.
@@ -265,6 +266,7 @@ impl ThisRank<'_, '_> {
         let mut text = Vec::new();
         shuffle
             .dump(&mut text)
+            .and_then(|()| text.write_all(logs::recent().as_bytes()))
             .and_then(|()| std::io::stderr().write_all(&text))
             .map_err(|source| Error::System {
                 what: "writing the state of the queues to standard error",

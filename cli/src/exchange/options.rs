@@ -59,6 +59,12 @@ const QUEUES: &[Known] = &[
         "Bytes that may wait for an application without a handler",
     ),
     (
+        "deliverq_threshold",
+        "deliverq-threshold",
+        None,
+        "Records for which a delivery thread is woken",
+    ),
+    (
         "linger_us",
         "linger-us",
         None,

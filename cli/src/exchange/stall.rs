@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use trihop::transport::sync::thread;
 
 use super::mailbox::Inbox;
+use crate::logs;
 
 /// How long a job that has seen a fault may stand still: a lost message keeps its fence from ever ending.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
@@ -89,6 +90,11 @@ impl Pulse {
         for text in ledger.texts() {
             story += "\n  ";
             story += text;
+        }
+        let recent = logs::recent();
+        if !recent.is_empty() {
+            story += "\nlast logs:\n";
+            story += recent.trim_end();
         }
         story
     }
