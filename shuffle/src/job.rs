@@ -80,6 +80,8 @@ pub(crate) struct Inner<'h> {
     pub turn: OnceCell<Turn>,
     /// How the progress thread sleeps.
     sleep: Cell<Sleep>,
+    /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
+    relieved: Cell<bool>,
     /// What ended the progress thread.
     failure: RefCell<Option<Arc<Error>>>,
 }
@@ -242,6 +244,7 @@ impl<'h> Job<'h> {
             checked_ns: Cell::new(0),
             turn: OnceCell::new(),
             sleep: Cell::new(Sleep::Awake),
+            relieved: Cell::new(false),
             failure: RefCell::default(),
         });
         let system = Endpoint::system_options();
@@ -408,6 +411,15 @@ impl<'h> Inner<'h> {
         Ok(worked)
     }
 
+    /// Progress by a caller who will be back soon: while the progress thread naps, nobody needs to wake it.
+    pub fn progress_in_passing(&self) -> Result<bool> {
+        if self.sleep.get() == Sleep::Nap {
+            self.relieved.set(true);
+            self.doorbell.awake();
+        }
+        self.progress()
+    }
+
     /// Makes progress until `done` gives a value; sleeps while nothing moves. Among threads, others have their turns
     /// meanwhile: the caller keeps no borrow of anything that they reach.
     pub fn wait<T>(&self, done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
@@ -432,7 +444,11 @@ impl<'h> Inner<'h> {
                 }
                 continue;
             }
-            match (backoff.next(), self.turn.get()) {
+            let step = match waiter {
+                Waiter::ProgressThread if self.relieved.take() => Step::Park,
+                _ => backoff.next(),
+            };
+            match (step, self.turn.get()) {
                 (Step::Spin, _) => std::hint::spin_loop(),
                 (Step::Yield, None) => std::thread::yield_now(),
                 (Step::Yield, Some(turn)) => {
@@ -498,7 +514,7 @@ impl<'h> Inner<'h> {
     fn wake_from(&self, sleep: Sleep) {
         if self.sleep.get() == sleep || self.sleep.get() == Sleep::Deep {
             self.sleep.set(Sleep::Awake);
-            self.doorbell.ring();
+            self.doorbell.wake();
         }
     }
 

@@ -89,7 +89,7 @@ impl<'h> Handle<'h> {
         if sends >= SENDS_PER_ROUND {
             self.sends.set(0);
             if !self.job.endpoint.is_busy() {
-                self.job.progress()?;
+                self.job.progress_in_passing()?;
             }
         }
         Ok(())

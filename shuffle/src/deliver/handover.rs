@@ -91,19 +91,29 @@ impl Handover {
         })
     }
 
+    /// As `with`, for whoever calls [`show`](Self::show) before long: waking per delivery would cost more than it.
+    fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
+        self.pending.with(|pending| (change(pending), Content::Nothing))
+    }
+
+    /// Wakes the delivery thread if it sleeps and there is something for it.
+    pub fn show(&self) {
+        self.with(|_| ());
+    }
+
     /// Whether a delivery of `count` records of together `bytes` may come.
     pub fn admit(&self, count: usize, bytes: usize) -> bool {
-        self.with(|pending| pending.queue.admit(count, bytes))
+        self.with_quietly(|pending| pending.queue.admit(count, bytes))
     }
 
-    /// Copies a delivery that was admitted.
+    /// Copies a delivery that was admitted, to be shown later.
     pub fn push(&self, delivery: &Delivery<'_>) {
-        self.with(|pending| pending.push(delivery));
+        self.with_quietly(|pending| pending.push(delivery));
     }
 
-    /// Copies a delivery of `count` records and `bytes` bytes if it is admitted; else false.
+    /// Copies a delivery of `count` records and `bytes` bytes, to be shown later, if it is admitted; else false.
     pub fn offer(&self, delivery: &Delivery<'_>, count: usize, bytes: usize) -> bool {
-        self.with(|pending| {
+        self.with_quietly(|pending| {
             let admitted = pending.queue.admit(count, bytes);
             if admitted {
                 pending.push(delivery);

@@ -155,6 +155,9 @@ impl<'h> Core<'h> {
             worked |= self.drain_links(&mut inbound, &mut sink)?;
             worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Origin)?;
         }
+        if let Some(handover) = self.handover.as_ref().filter(|_| worked) {
+            handover.show();
+        }
         let mut out = self.out.borrow_mut();
         let urgent = self.urgent.get() > 0;
         if urgent {

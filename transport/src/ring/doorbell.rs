@@ -187,6 +187,12 @@ impl Doorbell {
         self.bell.ring();
     }
 
+    /// Wakes whoever sleeps on it, whether or not it says so: for somebody who has said [`awake`](Self::awake) on behalf
+    /// of a sleeper.
+    pub fn wake(&self) {
+        self.bell.signal();
+    }
+
     /// Says that we are about to sleep; look around once more before doing so.
     pub fn announce_sleep(&self) {
         announce::<_, Shipped>(self.bell.word());
