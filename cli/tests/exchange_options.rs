@@ -224,3 +224,29 @@ fn logs_that_cannot_be_are_refused() {
     alone(&["--log-extra-max", "3"]).refused(2, &["--log-extra"]);
     alone(&["--log-stderr", "loud", "--log-file", "x"]).refused(2, &["--log-stderr", "loud"]);
 }
+
+#[test]
+fn a_progress_and_a_delivery_thread_carry_it_as_calls_do() {
+    for (nodes, options, messages) in [
+        ("1", "--count 500", 500),
+        ("2,2", "--count 2000 --size 0-4K", 8000),
+        (
+            "1,3,2",
+            "--count 300 --size 0-9K --flush four --fence-every 90",
+            1800,
+        ),
+        ("2,1", "--count 300 --deliverq-max 4 --deliverq-threshold 3", 900),
+        ("2,1", "--count 4 --size 0-3M", 12),
+    ] {
+        run(exchange(nodes, &format!("--threaded {options}"))).report(messages);
+    }
+    let dumped = |options: &str| {
+        let done = run(exchange("2", &format!("--count 50 --dump {options}")));
+        done.report(100);
+        done.stderr
+    };
+    assert!(!dumped("").contains("delivery thread's queue"));
+    assert!(dumped("--threaded --deliverq-max 77").contains("delivery thread's queue: 0 of 77 records"));
+    run(exchange("2", "--threaded --poll")).refused(2, &["--poll"]);
+    run(exchange("2", "--deliverq-max 4 --deliverq-threshold 4")).refused(2, &["deliverq_threshold"]);
+}

@@ -50,6 +50,10 @@ pub struct ExchangeArgs {
     #[arg(long)]
     pub poll: bool,
 
+    /// A thread makes progress and another one delivers, instead of the calls of the exchange
+    #[arg(long, conflicts_with = "poll")]
+    pub threaded: bool,
+
     /// Gives up when this rank has sent and received nothing for so many seconds; 0 is never
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub stall_s: u64,
@@ -119,6 +123,7 @@ impl ExchangeArgs {
             json: false,
             dump: false,
             poll: false,
+            threaded: false,
             timeout_s: 0,
             topo: None,
             quiet: false,
@@ -325,7 +330,17 @@ mod tests {
     fn what_decides_the_traffic_is_agreed_on_and_nothing_else() {
         let word = parsed(&[]).agreement();
         assert_eq!(
-            parsed(&["--json", "--dump", "--seed", "4", "--print", "-r", "1"]).agreement(),
+            parsed(&[
+                "--json",
+                "--dump",
+                "--seed",
+                "4",
+                "--print",
+                "-r",
+                "1",
+                "--threaded"
+            ])
+            .agreement(),
             word
         );
         for other in [

@@ -1,12 +1,12 @@
 //! The exchange on one rank, from its start to its report.
 
 use std::io::{IsTerminal, Write};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use trihop::route::RouteName;
-use trihop::{Job, Options, Rank, Reduce, Shuffle};
+use trihop::{Options, Rank, Reduce};
 
 use super::args::{Ending, ExchangeArgs};
 use super::error::{Error, Result};
@@ -14,6 +14,7 @@ use super::ledger::{Ledger, TALLY};
 use super::mailbox::{Inbox, Mailbox};
 use super::payload::{Contents, mixed};
 use super::report::{Report, Share, Stopwatch};
+use super::seat::{Post, Seat};
 use super::stall::{Patience, Phase, Pulse, Watch};
 use super::traffic::{Messages, Targets};
 use super::usage::Usage;
@@ -46,9 +47,8 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         Some(seed) => seed,
         None => seed_of_environment()?,
     };
-    let inbox: OnceLock<Arc<Inbox>> = OnceLock::new();
     let route = options.route;
-    let job = Job::start(options)?;
+    let job = Seat::start(options, args.threaded)?;
     let seed = agree_on_seed(&job, own_seed)?;
     let (rank, size) = (job.rank().0, job.size());
     let targets = match agree_on_options(&job, &args) {
@@ -69,8 +69,8 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         Maps::new(job.topology(), route).write_files(prefix)?;
     }
     let delay = Duration::from_millis(args.deliver_delay_ms);
-    let inbox = inbox.get_or_init(|| Arc::new(Inbox::new(ledger, delay, args.print.then_some(rank))));
-    let pulse = Pulse::new(rank, Arc::clone(inbox));
+    let inbox = Arc::new(Inbox::new(ledger, delay, args.print.then_some(rank)));
+    let pulse = Pulse::new(rank, Arc::clone(&inbox));
     let patience = Patience {
         still: Duration::from_secs(args.stall_s),
         whole: Duration::from_secs(args.timeout_s),
@@ -79,15 +79,12 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         what: "starting the watch for stalls",
         source,
     })?;
-    let builder = job.shuffle("exchange");
-    let shuffle = match args.poll {
-        true => builder.open()?,
-        false => builder.handler(|message, _| inbox.take(message)).open()?,
-    };
+    let taking = Arc::clone(&inbox);
+    let shuffle = job.open("exchange", args.poll, move |message| taking.take(message))?;
     let rank = ThisRank {
         args: &args,
         job: &job,
-        inbox,
+        inbox: &inbox,
         pulse: &pulse,
         route,
         seed,
@@ -99,7 +96,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
 }
 
 /// The first that rank 0 has to say.
-fn tell(job: &Job<'_>, why: &str) {
+fn tell(job: &Seat, why: &str) {
     if job.rank() == Rank(0) {
         // Without standard error the exit status still tells.
         let _ = writeln!(std::io::stderr(), "trihop exchange: {why}");
@@ -120,14 +117,14 @@ fn seed_of_environment() -> Result<u64> {
 }
 
 /// The seed of rank 0 is everyone's.
-fn agree_on_seed(job: &Job<'_>, own: u64) -> Result<u64> {
+fn agree_on_seed(job: &Seat, own: u64) -> Result<u64> {
     let mut word = [if job.rank() == Rank(0) { own } else { 0 }];
     job.allreduce(&mut word, Reduce::Max)?;
     Ok(word[0])
 }
 
 /// Ranks that draw different messages could not check them.
-fn agree_on_options(job: &Job<'_>, args: &ExchangeArgs) -> Result<()> {
+fn agree_on_options(job: &Seat, args: &ExchangeArgs) -> Result<()> {
     let own = args.agreement();
     let mut words = [own, !own];
     job.allreduce(&mut words, Reduce::Min)?;
@@ -140,17 +137,17 @@ fn agree_on_options(job: &Job<'_>, args: &ExchangeArgs) -> Result<()> {
 }
 
 /// What does not change during the exchange.
-struct ThisRank<'a, 'h> {
+struct ThisRank<'a> {
     args: &'a ExchangeArgs,
-    job: &'a Job<'h>,
+    job: &'a Seat,
     inbox: &'a Inbox,
     pulse: &'a Pulse,
     route: RouteName,
     seed: u64,
 }
 
-impl ThisRank<'_, '_> {
-    fn exchange(&self, shuffle: &Shuffle<'_>, targets: Targets) -> Result<i32> {
+impl ThisRank<'_> {
+    fn exchange(&self, shuffle: &Post, targets: Targets) -> Result<i32> {
         let mut mailbox = Mailbox::new(shuffle, self.inbox, self.args.poll);
         self.job.barrier()?;
         let begun = Usage::now();
@@ -171,14 +168,11 @@ impl ThisRank<'_, '_> {
         if self.args.dump {
             self.dump(shuffle)?;
         }
-        let mut report = Report::gather(
-            self.job,
-            self.args,
-            self.route,
-            self.seed,
-            share,
-            &shuffle.stats(),
-        )?;
+        let stats = shuffle.stats().ok_or_else(|| Error::System {
+            what: "reading the counters of the shuffle",
+            source: std::io::ErrorKind::WouldBlock.into(),
+        })?;
+        let mut report = Report::gather(self.job, self.args, self.route, self.seed, share, &stats)?;
         if report.faults() > 0 {
             self.tell_faults(&report, &texts)?;
             return Ok(1);
@@ -201,7 +195,7 @@ impl ThisRank<'_, '_> {
         Ok(0)
     }
 
-    fn flush(&self, mailbox: &Mailbox<'_, '_>) -> Result<()> {
+    fn flush(&self, mailbox: &Mailbox<'_>) -> Result<()> {
         match self.args.flush {
             Ending::Fence => mailbox.fence()?,
             Ending::Four => mailbox.flush_all()?,
@@ -210,7 +204,7 @@ impl ThisRank<'_, '_> {
     }
 
     /// Sends all messages of this rank, and to every rank how many there were for it.
-    fn send(&self, mailbox: &mut Mailbox<'_, '_>, targets: Targets) -> Result<Share> {
+    fn send(&self, mailbox: &mut Mailbox<'_>, targets: Targets) -> Result<Share> {
         let (args, contents) = (self.args, Contents::new(self.seed));
         let mut messages = Messages::new(&contents, &args.size, targets);
         let mut share = Share::default();
@@ -262,7 +256,7 @@ impl ThisRank<'_, '_> {
         })
     }
 
-    fn dump(&self, shuffle: &Shuffle<'_>) -> Result<()> {
+    fn dump(&self, shuffle: &Post) -> Result<()> {
         let mut text = Vec::new();
         shuffle
             .dump(&mut text)

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use trihop::{Message, Queues, Rank, Result, Shuffle};
+use trihop::{Message, Queues, Rank, Result};
 
 use super::ledger::{Ledger, TALLY};
+use super::seat::Post;
 
 /// Sends between two looks at what waits, without a handler.
 const SENDS_PER_TAKE: u32 = 64;
@@ -70,17 +71,17 @@ impl Inbox {
 }
 
 /// A shuffle with or without a handler.
-pub struct Mailbox<'a, 'h> {
-    shuffle: &'a Shuffle<'h>,
+pub struct Mailbox<'a> {
+    shuffle: &'a Post,
     inbox: &'a Inbox,
     /// Messages are taken, not handled.
     polls: bool,
     untaken: u32,
 }
 
-impl<'a, 'h> Mailbox<'a, 'h> {
+impl<'a> Mailbox<'a> {
     /// A mailbox over `shuffle`, which has a handler unless the mailbox `polls`.
-    pub fn new(shuffle: &'a Shuffle<'h>, inbox: &'a Inbox, polls: bool) -> Self {
+    pub fn new(shuffle: &'a Post, inbox: &'a Inbox, polls: bool) -> Self {
         Self {
             shuffle,
             inbox,
@@ -112,7 +113,7 @@ impl<'a, 'h> Mailbox<'a, 'h> {
     /// # Errors
     /// The engine's.
     pub fn fence(&self) -> Result<()> {
-        self.finish(Shuffle::fence)?;
+        self.finish(Post::fence)?;
         self.take()
     }
 
@@ -123,13 +124,13 @@ impl<'a, 'h> Mailbox<'a, 'h> {
     pub fn flush_all(&self) -> Result<()> {
         for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
             self.finish(|shuffle| shuffle.flush(queues))?;
-            self.finish(Shuffle::barrier)?;
+            self.finish(Post::barrier)?;
         }
         self.take()
     }
 
     /// Repeats a call that only taking messages can let go on.
-    fn finish(&self, call: impl Fn(&Shuffle<'h>) -> Result<()>) -> Result<()> {
+    fn finish(&self, call: impl Fn(&Post) -> Result<()>) -> Result<()> {
         loop {
             match call(self.shuffle) {
                 Err(trihop::Error::WouldBlock) if self.polls => self.take()?,

@@ -6,10 +6,11 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use trihop::route::RouteName;
-use trihop::{Job, Reduce, Stats};
+use trihop::{Reduce, Stats};
 
 use super::args::ExchangeArgs;
 use super::error::{Error, Result};
+use super::seat::Seat;
 use super::usage::RankUsage;
 
 /// A clock of time and of processor time.
@@ -104,7 +105,7 @@ impl Report {
     /// # Errors
     /// The engine's.
     pub fn gather(
-        job: &Job<'_>,
+        job: &Seat,
         args: &ExchangeArgs,
         route: RouteName,
         seed: u64,
@@ -256,8 +257,8 @@ impl Report {
 }
 
 /// What carries messages between nodes, as the ranks that represent nodes tell it.
-fn provider(job: &Job<'_>) -> Result<String> {
-    let told = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
+fn provider(job: &Seat) -> Result<String> {
+    let told = job.allgather(job.provider().as_bytes())?;
     let mut names: Vec<_> = told
         .iter()
         .map(|name| String::from_utf8_lossy(name))

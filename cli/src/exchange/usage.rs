@@ -5,9 +5,9 @@ use std::mem::MaybeUninit;
 use std::time::Instant;
 
 use serde::Serialize;
-use trihop::Job;
 
 use super::error::Result;
+use super::seat::Seat;
 
 /// Counted of a process.
 const COUNTS: usize = 9;
@@ -74,7 +74,7 @@ impl Usage {
     ///
     /// # Errors
     /// The engine's.
-    pub fn gather(job: &Job<'_>, phases: &[(&str, Self)]) -> Result<Vec<RankUsage>> {
+    pub fn gather(job: &Seat, phases: &[(&str, Self)]) -> Result<Vec<RankUsage>> {
         let counts = phases.iter().flat_map(|(_, usage)| usage.counts);
         let own: Vec<u8> = counts.flat_map(u64::to_le_bytes).collect();
         let told = job.allgather(&own)?;
