@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate check deny bench compare verbs
+.PHONY: help run library install uninstall header test simulate check deny bench compare verbs
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -9,6 +9,14 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 target := $(or $(CARGO_TARGET_DIR),target)
 trihop := $(target)/release/trihop
+
+# One number for all versions whose programs can use each other's library.
+soname := libtrihop.so.0
+# Cargo profile of what is installed, and the folder that cargo puts it in.
+PROFILE ?= release
+built := $(target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+PREFIX ?= /usr/local
+export PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR MANDIR
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +26,21 @@ run: ## Partitions the places of the world by country, on 8 ranks over 2 simulat
 	cargo build --locked --release --package trihop-cli
 	@sh data/fetch.sh
 	$(trihop) run -n 8 --nodes 2 --no-prefix -- $(trihop) partition --by countrycode --out target/parts --force data/cities.csv
+
+library: ## Builds the C library, shared and static
+	@tools/install.sh build
+	cargo rustc --locked --profile $(PROFILE) --package trihop --lib --features capi --crate-type cdylib,staticlib -- \
+	    -C link-arg=-Wl,-soname,$(soname)
+
+install: library ## Installs library, headers, CLI and manual pages below PREFIX (/usr/local), for packagers below DESTDIR
+	cargo build --locked --profile $(PROFILE) --package trihop-cli
+	packaging/install.sh $(built) $(target)/installed
+
+uninstall: ## Removes what was installed last
+	packaging/install.sh --undo $(target)/installed
+
+header: ## Writes include/trihop.h anew from src/capi
+	TRIHOP_HEADER=write .ci/header
 
 test: ## Runs all tests
 	@tools/install.sh test

@@ -6,11 +6,17 @@
 //!
 //! Start with [`Job`]; send byte records with [`Shuffle`] and typed items with [`Stream`].
 
+#[cfg(feature = "capi")]
+pub mod capi;
+
 pub use trihop_shuffle::{
     Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options, Outbox, Queues, Rank, Reduce,
     Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology,
     route, simulation, threaded,
 };
+
+#[cfg(feature = "log")]
+pub mod log;
 
 /// The layer below: links, rings, memory, bootstrap.
 pub use trihop_transport as transport;

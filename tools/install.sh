@@ -3,7 +3,8 @@
 #
 #   build   Rust, a C compiler, libfabric with its headers, libclang (it reads those headers)
 #   check   rustfmt and clippy
-#   test    the launchers that tests start ranks with, and `ip` for network namespaces
+#   test    the launchers that tests start ranks with, `ip` for network namespaces, and what C programs are built and checked
+#           with against the installed library
 #   bench   fi_pingpong, which benchmarks are compared with
 #   compare MPICH, Open MPI and UCX to build and run rivals with
 #   deny    cargo-deny
@@ -90,6 +91,11 @@ group_test() {
     has mpiexec.mpich || needs 'mpiexec of MPICH' mpich
     has mpirun.openmpi || needs 'mpirun of Open MPI' openmpi-bin
     has ip || needs ip iproute2
+    has c++ || needs 'a C++ compiler' g++
+    has cmake || needs cmake cmake
+    has valgrind || needs valgrind valgrind
+    has mpicc.mpich || needs 'mpicc of MPICH' libmpich-dev
+    has mpicc.openmpi || needs 'mpicc of Open MPI' libopenmpi-dev
 }
 
 group_bench() {

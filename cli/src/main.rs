@@ -3,13 +3,14 @@
 mod bench;
 mod exchange;
 mod info;
-mod logs;
+mod man;
 mod partition;
 mod run;
 mod topo;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
+use trihop::log;
 
 /// Many-to-many messaging for HPC jobs
 #[derive(Debug, Parser)]
@@ -20,8 +21,10 @@ struct Cli {
 }
 
 const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
-    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG  log filter, e.g. `debug` or `trihop_shuffle=trace` (default `warn`)\n  \
-    TRIHOP_*    options of the library; `trihop exchange --help` lists those of queues";
+    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`); facilities: \
+    client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
+    TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
+    TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -37,23 +40,27 @@ enum Command {
     Topo(topo::TopoArgs),
     /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),
+    /// Write the manual pages that `make install` puts in place
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
     let command = Cli::parse().command;
-    let started = match &command {
-        Command::Exchange(args) => logs::start(&args.logs),
-        _ => logs::start(&logs::LogOptions::default()),
-    };
-    if let Err(why) = started {
-        return refuse(&why);
+    let logs = log::Options::from_env().map(|logs| match &command {
+        Command::Exchange(args) => args.logs.over(logs),
+        _ => logs,
+    });
+    if let Err(error) = logs.and_then(log::install) {
+        return refuse(&error.to_string());
     }
     let outcome = match command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Bench(args) => bench::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Man(args) => man::run(args, Cli::command()).map(|()| 0).map_err(|why| (why, 1)),
         Command::Topo(args) => topo::run(args)
             .map(|()| 0)
             .map_err(|e| (e.to_string(), e.exit_status())),

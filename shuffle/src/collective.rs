@@ -2,6 +2,10 @@
 //!
 //! Their messages travel as records of a stream of their own (id 0), by the same routes as everything else, so that
 //! no launcher is needed after start. A pure state machine: messages in, messages out.
+//!
+//! Parent and child are always one hop apart: between nodes the representatives for each other speak, inside a node
+//! everyone speaks with the one that speaks with the parent. So nobody relays a collective's message, and a rank whose
+//! own messages have left is not needed by anybody (which the end of a job relies on).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -115,18 +119,28 @@ pub(crate) struct Collectives {
 
 impl Collectives {
     pub fn new(topology: &Topology) -> Self {
-        let leader = |node: u32| topology.rank_at(NodeId(node), 0);
-        let node = topology.node().0;
-        let mut children = Vec::new();
-        let parent = if topology.local_rank() > 0 {
-            Some(leader(node))
-        } else {
-            children.extend((1..topology.local_size()).map(|local| topology.rank_at(topology.node(), local)));
-            let first = u64::from(node) * u64::from(FAN_OUT) + 1;
-            let nodes = u64::from(topology.nodes());
-            children.extend((first..(first + u64::from(FAN_OUT)).min(nodes)).map(|n| leader(n as u32)));
-            (node > 0).then(|| leader((node - 1) / FAN_OUT))
+        let (me, node) = (topology.rank(), topology.node());
+        let parent_of = |node: NodeId| node.0.checked_sub(1).map(|n| NodeId(n / FAN_OUT));
+        let root = match parent_of(node) {
+            Some(above) => topology.representative(node, above),
+            None => topology.rank_at(node, 0),
         };
+        let parent = match parent_of(node) {
+            _ if me != root => Some(root),
+            Some(above) => Some(topology.representative(above, node)),
+            None => None,
+        };
+        let mut children = Vec::new();
+        if me == root {
+            children.extend(topology.ranks_of(node).filter(|&rank| rank != me));
+        }
+        let first = u64::from(node.0) * u64::from(FAN_OUT) + 1;
+        let below = first..(first + u64::from(FAN_OUT)).min(u64::from(topology.nodes()));
+        for below in below.map(|n| NodeId(n as u32)) {
+            if topology.representative(node, below) == me {
+                children.push(topology.representative(below, node));
+            }
+        }
         Self {
             rank: topology.rank().0,
             size: topology.size(),
@@ -313,10 +327,48 @@ fn message(target: Rank, kind: u32, ticket: Ticket, data: &[u8]) -> Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::{Chosen, Hop, Place, Route, RouteName};
     use proptest::prelude::*;
 
     proptest! {
         #![proptest_config(crate::seed::properties())]
+
+        #[test]
+        fn parent_and_child_know_each_other_and_are_one_hop_apart(
+            sizes in proptest::collection::vec(1u32..6, 1..30), seed: u64,
+        ) {
+            // Ranks of a node need not be neighbours.
+            let mut nodes: Vec<u32> = (0..).zip(&sizes).flat_map(|(n, s)| vec![n; *s as usize]).collect();
+            let mut state = seed;
+            for last in (1..nodes.len()).rev() {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                nodes.swap(last, (state >> 33) as usize % (last + 1));
+            }
+            let total = nodes.len() as u32;
+            let at = |rank: Rank| Topology::from_node_of(&nodes, rank).unwrap();
+            let top = at(Rank(0)).rank_at(NodeId(0), 0);
+            for rank in (0..total).map(Rank) {
+                let (topology, here) = (at(rank), Collectives::new(&at(rank)));
+                prop_assert_eq!(here.parent.is_none(), rank == top);
+                if let Some(parent) = here.parent {
+                    prop_assert_eq!(Collectives::new(&at(parent)).children.iter().filter(|c| **c == rank).count(), 1);
+                }
+                for &other in here.children.iter().chain(&here.parent) {
+                    for name in RouteName::ALL {
+                        let route = Chosen::new(name, &topology);
+                        let next = match route.next_hop(Place::Source, other) {
+                            Some(Hop::Local(local)) => Some(topology.rank_at(topology.node(), local)),
+                            Some(Hop::Fabric(link)) => Some(route.peer(link)),
+                            Some(Hop::Deliver) | None => None,
+                        };
+                        prop_assert_eq!(next, Some(other), "{} from {}", name, rank);
+                    }
+                }
+                for &child in &here.children {
+                    prop_assert_eq!(Collectives::new(&at(child)).parent, Some(rank));
+                }
+            }
+        }
 
         #[test]
         fn every_rank_gets_the_same_result(sizes in proptest::collection::vec(1u32..5, 1..12), seed: u64) {

@@ -134,7 +134,7 @@ impl Default for Options {
 }
 
 /// Variables that belong to the launcher, the command line or the logs, not to [`Options`].
-const NOT_OPTIONS: [&str; 9] = [
+const NOT_OPTIONS: [&str; 10] = [
     "BOOT_FD",
     "RANK",
     "SIZE",
@@ -143,6 +143,7 @@ const NOT_OPTIONS: [&str; 9] = [
     "SEED",
     "SCHEDULES",
     "LOG",
+    "LOG_FILE",
     "TEST_PROVIDERS",
 ];
 

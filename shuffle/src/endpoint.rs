@@ -495,6 +495,16 @@ impl<'h> Endpoint<'h> {
         sent && self.collectives.borrow().front().is_none()
     }
 
+    /// As [`Endpoint::has_passed_on_results`], and the provider is done with sending them: no progress of this rank is
+    /// needed for them to arrive, since nobody relays them and their receivers still wait.
+    pub fn has_left_results(&self) -> bool {
+        let streams = self.streams.borrow();
+        self.has_passed_on_results()
+            && streams
+                .first()
+                .is_none_or(|system| system.out.borrow().queues.remotes.has_left())
+    }
+
     /// Result of a collective, once it is there.
     pub fn collective_result(&self, ticket: Ticket) -> Option<Vec<u8>> {
         self.collectives.borrow_mut().result(ticket)

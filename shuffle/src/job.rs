@@ -80,6 +80,9 @@ pub(crate) struct Inner<'h> {
     pub turn: OnceCell<Turn>,
     /// How the progress thread sleeps.
     sleep: Cell<Sleep>,
+    /// A caller went to sit out while the progress thread was awake: what it waits for may have come before that thread
+    /// wants to hear of it.
+    newcomer: Cell<bool>,
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
     relieved: Cell<bool>,
     /// What ended the progress thread.
@@ -151,7 +154,17 @@ impl<'h> Job<'h> {
     /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`, memory.
     pub fn start(options: Options) -> Result<Self> {
         options.check()?;
-        let mut bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
+        let bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
+        Self::start_with(options, bootstrap)
+    }
+
+    /// As [`Job::start`], with a bootstrap of the caller's: [`bootstrap::Custom`] for ranks that know each other already.
+    /// `options.launcher` then says nothing.
+    ///
+    /// # Errors
+    /// As [`Job::start`].
+    pub fn start_with(options: Options, mut bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
+        options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
         let route = Chosen::new(options.route, &topology);
@@ -244,6 +257,7 @@ impl<'h> Job<'h> {
             checked_ns: Cell::new(0),
             turn: OnceCell::new(),
             sleep: Cell::new(Sleep::Awake),
+            newcomer: Cell::new(false),
             relieved: Cell::new(false),
             failure: RefCell::default(),
         });
@@ -252,11 +266,22 @@ impl<'h> Job<'h> {
         debug_assert_eq!(prepared.id, SYSTEM_STREAM);
         let sink = inner.endpoint.system_sink();
         inner.connect(prepared, sink)?;
-        // The receives of the system stream are posted: only now may anybody send to anybody.
+        // The receives of the system stream are posted: only now may anybody send to anybody. Until then nobody needs
+        // anybody's progress; a fence on another thread is there to notice a dead neighbour.
         let waiting = inner.bootstrap.borrow_mut().take().expect("put there above");
-        let waiting = inner.fence_while_progressing(waiting)?;
+        let mut waiting = inner.launchers_fence(waiting)?;
+        waiting.forget();
         *inner.bootstrap.borrow_mut() = Some(waiting);
-        Ok(Self { inner })
+        let job = Self { inner };
+        tracing::info!(
+            size = job.size(),
+            nodes = job.topology().nodes(),
+            %launcher,
+            route = %job.inner.options.route,
+            provider = job.provider(),
+            "job started"
+        );
+        Ok(job)
     }
 
     /// This rank.
@@ -459,7 +484,9 @@ impl<'h> Inner<'h> {
                 }
                 (Step::Park, Some(turn)) if waiter == Waiter::Caller => {
                     self.check_failure()?;
-                    if std::mem::take(&mut unknown) {
+                    if self.sleep.get() == Sleep::Awake {
+                        self.newcomer.set(true);
+                    } else if std::mem::take(&mut unknown) {
                         self.wake_from(Sleep::Nap);
                     }
                     // SAFETY: as above.
@@ -528,6 +555,9 @@ impl<'h> Inner<'h> {
             let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
             blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time())
         };
+        if let Some(turn) = self.turn.get().filter(|_| self.newcomer.take()) {
+            turn.tell_moved();
+        }
         let left = Cell::new(false);
         let stay_awake = || {
             let (streams, mut link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow_mut());
@@ -604,11 +634,18 @@ impl<'h> Inner<'h> {
             core.out.borrow_mut().closed = true;
         }
         self.barrier()?;
-        self.closing.set(true);
         let bootstrap = self.bootstrap.borrow_mut().take();
         if let Some(bootstrap) = bootstrap {
-            // Everyone keeps forwarding until the launcher says that all have arrived here.
-            let mut bootstrap = self.fence_while_progressing(bootstrap)?;
+            if bootstrap.fences_on_callers_thread() {
+                // Every record of every stream has been delivered, and a barrier's last messages go to ranks one hop away that
+                // still wait for them: once they have left, nobody needs this rank's progress. The first barrier has used
+                // each of these links both ways, so that none of the second one's waits for a connection.
+                self.barrier()?;
+                self.wait(|| Ok(self.endpoint.has_left_results().then_some(())))?;
+            }
+            self.closing.set(true);
+            // Nobody's memory and addresses go before the launcher says that all have arrived here.
+            let mut bootstrap = self.launchers_fence(bootstrap)?;
             bootstrap.finalize()?;
         }
         Ok(())
@@ -664,6 +701,15 @@ impl<'h> Inner<'h> {
     /// Sends what a collective that is complete here still has to tell others: the caller may not come back for long.
     pub fn pass_on_results(&self) -> Result<()> {
         self.wait(|| Ok(self.endpoint.has_passed_on_results().then_some(())))
+    }
+
+    /// The launcher's fence: with progress where the launcher allows it, else on this thread, where it must not be needed.
+    fn launchers_fence(&self, mut bootstrap: Box<dyn Bootstrap>) -> Result<Box<dyn Bootstrap>> {
+        if !bootstrap.fences_on_callers_thread() {
+            return self.fence_while_progressing(bootstrap);
+        }
+        bootstrap.fence()?;
+        Ok(bootstrap)
     }
 
     /// Runs a launcher's call, which waits, on a thread of its own while this one keeps forwarding.

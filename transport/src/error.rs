@@ -45,7 +45,7 @@ pub enum Error {
     /// The launcher could not tell who we are, or a peer did not arrive.
     #[error("bootstrap ({launcher}): {why}")]
     Bootstrap {
-        /// Launcher protocol in use: `pmix`, `pmi1`, `local` or `single`.
+        /// Launcher protocol in use: `pmix`, `pmi1`, `local`, `single` or `custom`.
         launcher: &'static str,
         /// What is missing and from whom.
         why: String,

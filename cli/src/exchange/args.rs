@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::error::{Error, Result};
+use super::logs::LogOptions;
 use super::options::EngineOptions;
-use crate::logs::LogOptions;
 
 /// Exchanges messages between all ranks and checks every one of them.
 ///

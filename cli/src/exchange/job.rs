@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use trihop::route::RouteName;
-use trihop::{Options, Rank, Reduce};
+use trihop::{Options, Rank, Reduce, log};
 
 use super::args::{Ending, ExchangeArgs};
 use super::error::{Error, Result};
@@ -18,7 +18,6 @@ use super::seat::{Post, Seat};
 use super::stall::{Patience, Phase, Pulse, Watch};
 use super::traffic::{Messages, Targets};
 use super::usage::Usage;
-use crate::logs;
 use crate::topo::Maps;
 
 /// Messages between two looks at the progress bar.
@@ -49,6 +48,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
     };
     let route = options.route;
     let job = Seat::start(options, args.threaded)?;
+    log::set_rank(job.rank().0)?;
     let seed = agree_on_seed(&job, own_seed)?;
     let (rank, size) = (job.rank().0, job.size());
     let targets = match agree_on_options(&job, &args) {
@@ -260,7 +260,7 @@ impl ThisRank<'_> {
         let mut text = Vec::new();
         shuffle
             .dump(&mut text)
-            .and_then(|()| text.write_all(logs::recent().as_bytes()))
+            .and_then(|()| text.write_all(log::recent().as_bytes()))
             .and_then(|()| std::io::stderr().write_all(&text))
             .map_err(|source| Error::System {
                 what: "writing the state of the queues to standard error",

@@ -5,12 +5,13 @@
 //! sizes are drawn in `traffic`; `seat` is the job, with a progress thread or without, and `mailbox` the only place
 //! that talks to the shuffle, with a handler or without; `report` adds up
 //! what all ranks measured, and `usage` what each of them used; `stall` ends a job in which nothing moves any more, and says who
-//! waits for what. `options` makes every option of the library one of this command.
+//! waits for what. `logs` says what is logged and where to, and `options` makes every option of the library one of this command.
 
 mod args;
 mod error;
 mod job;
 mod ledger;
+mod logs;
 mod mailbox;
 mod options;
 mod payload;

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use trihop::log;
 use trihop::transport::sync::thread;
 
 use super::mailbox::Inbox;
-use crate::logs;
 
 /// How long a job that has seen a fault may stand still: a lost message keeps its fence from ever ending.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ impl Pulse {
             story += "\n  ";
             story += text;
         }
-        let recent = logs::recent();
+        let recent = log::recent();
         if !recent.is_empty() {
             story += "\nlast logs:\n";
             story += recent.trim_end();

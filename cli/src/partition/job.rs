@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use trihop::{Job, Options, Rank, Shuffle};
+use trihop::{Job, Options, Rank, Shuffle, log};
 
 use super::args::{Format, PartitionArgs};
 use super::cut::{Blocks, Halt as CutHalt, cut};
@@ -37,6 +37,7 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
     let limit = options.stream.max_message_bytes.saturating_sub(2);
     let desk = Desk::default();
     let job = Job::start(options)?;
+    log::set_rank(job.rank().0)?;
     let this = ThisRank {
         args: &args,
         format,

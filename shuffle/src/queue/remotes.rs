@@ -113,6 +113,11 @@ impl Remotes {
         self.batches.as_ref().map_or(0, Pool::bytes)
     }
 
+    /// Whether every send buffer is home again: nothing is open, waits, or is still leaving.
+    pub fn has_left(&self) -> bool {
+        self.batches.as_ref().is_none_or(|p| p.free_slots() == p.slots())
+    }
+
     /// The pool from which queue `number` may take a buffer now: always up to its own two, beyond them only what no other
     /// link is due.
     pub fn pool_for(&self, number: usize) -> Option<&Pool> {

@@ -23,6 +23,20 @@ pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     )
 }
 
+/// This process's rank as the environment has it, before anybody was asked; `None` without a launcher. For logs.
+pub fn environment_rank() -> Option<u32> {
+    let forced = env::var("TRIHOP_LAUNCHER")
+        .ok()
+        .and_then(|name| name.parse().ok());
+    let variable = match detect(forced).ok()? {
+        Launcher::Pmix => "PMIX_RANK",
+        Launcher::Pmi1 => "PMI_RANK",
+        Launcher::Local => super::local::ENV_RANK,
+        Launcher::Single | Launcher::Custom => return None,
+    };
+    env::var(variable).ok()?.parse().ok()
+}
+
 /// `has` answers whether a variable with this prefix is set.
 fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launcher> {
     let trace = |launcher: Launcher| match launcher {
@@ -30,30 +44,37 @@ fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launch
         Launcher::Pmi1 => has("PMI_FD"),
         Launcher::Local => has("TRIHOP_BOOT_FD"),
         Launcher::Single => true,
+        // Only the program can know, and it does not come here.
+        Launcher::Custom => false,
     };
     match forced {
         Some(launcher) if trace(launcher) => Ok(launcher),
-        Some(launcher) => {
-            let (variables, remedy) = match launcher {
-                Launcher::Pmix => (
-                    "PMIX_NAMESPACE and PMIX_SERVER_URI*",
-                    "start with a PMIx launcher such as mpirun",
-                ),
-                Launcher::Pmi1 => ("PMI_FD", "start with mpiexec of MPICH"),
-                Launcher::Local | Launcher::Single => ("TRIHOP_BOOT_FD", "start with `trihop run`"),
-            };
-            Err(Error::config(
-                "TRIHOP_LAUNCHER",
-                format!(
-                    "{launcher} is asked for, but {variables} not set; {remedy}, or unset TRIHOP_LAUNCHER"
-                ),
-            ))
-        }
+        Some(launcher) => Err(no_trace(launcher)),
         None => {
             let order = [Launcher::Pmix, Launcher::Pmi1, Launcher::Local, Launcher::Single];
             Ok(order.into_iter().find(|l| trace(*l)).unwrap_or(Launcher::Single))
         }
     }
+}
+
+/// Why this launcher, which was asked for, cannot be the one.
+pub(super) fn no_trace(launcher: Launcher) -> Error {
+    let (missing, remedy) = match launcher {
+        Launcher::Pmix => (
+            "PMIX_NAMESPACE and PMIX_SERVER_URI* are not set",
+            "start with a PMIx launcher such as mpirun",
+        ),
+        Launcher::Pmi1 => ("PMI_FD is not set", "start with mpiexec of MPICH"),
+        Launcher::Local | Launcher::Single => ("TRIHOP_BOOT_FD is not set", "start with `trihop run`"),
+        Launcher::Custom => (
+            "only the program itself can give its callback",
+            "start the job with that (`Job::start_with`)",
+        ),
+    };
+    Error::config(
+        "TRIHOP_LAUNCHER",
+        format!("{launcher} is asked for, but {missing}; {remedy}, or unset TRIHOP_LAUNCHER"),
+    )
 }
 
 #[cfg(test)]
@@ -87,5 +108,6 @@ mod tests {
         assert_eq!(chosen(&["PMI_FD"], Some(Launcher::Pmix)), None);
         assert_eq!(chosen(&[], Some(Launcher::Pmi1)), None);
         assert_eq!(chosen(&[], Some(Launcher::Local)), None);
+        assert_eq!(chosen(&["PMI_FD"], Some(Launcher::Custom)), None);
     }
 }

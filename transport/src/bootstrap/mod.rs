@@ -1,9 +1,10 @@
 //! Who are we: rank, size, nodes, and a small store of keys with a fence to exchange addresses through.
 //!
-//! Five sources, one trait. [`detect`] picks by the environment that a launcher left: PMIx, PMI-1 (MPICH's and
-//! Slurm's), the local launcher `trihop run`, else a job of one rank. Used at start only; nothing here runs while
-//! messages move.
+//! Several sources, one trait. [`detect`] picks by the environment that a launcher left: PMIx, PMI-1 (MPICH's and
+//! Slurm's), the local launcher `trihop run`, else a job of one rank; [`Custom`] is for programs that bring their own.
+//! Used at start and end only; nothing here runs while messages move.
 
+mod custom;
 mod detect;
 mod hosts;
 pub mod local;
@@ -19,7 +20,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
-pub use detect::detect;
+pub use custom::{Allgather, Custom};
+pub use detect::{detect, environment_rank};
 pub use local::Local;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
@@ -39,6 +41,8 @@ pub enum Launcher {
     Pmi1,
     /// A PMIx server (Open MPI's `mpirun`, `prterun`, `srun --mpi=pmix`).
     Pmix,
+    /// The program itself, by its own allgather: see [`Custom`]. Cannot be asked for by name.
+    Custom,
 }
 
 impl Launcher {
@@ -49,6 +53,7 @@ impl Launcher {
             Self::Local => "local",
             Self::Pmi1 => "pmi1",
             Self::Pmix => "pmix",
+            Self::Custom => "custom",
         }
     }
 }
@@ -116,6 +121,15 @@ pub trait Bootstrap: Send {
     /// # Errors
     /// When the launcher does not answer.
     fn finalize(&mut self) -> Result<()>;
+
+    /// Whether [`Bootstrap::fence`] may be called only on the thread that started this: then nothing makes progress
+    /// meanwhile, and it may only be called while no other rank needs this one's.
+    fn fences_on_callers_thread(&self) -> bool {
+        false
+    }
+
+    /// Start-up is over: no [`Bootstrap::get`] follows, and what was kept for it may go.
+    fn forget(&mut self) {}
 }
 
 /// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then and later.
@@ -131,6 +145,7 @@ pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Boo
         Launcher::Local => Ok(Box::new(Local::connect(deadline)?)),
         Launcher::Pmi1 => Ok(Box::new(Pmi1::connect(deadline)?)),
         Launcher::Pmix => Ok(Box::new(Pmix::connect(deadline)?)),
+        Launcher::Custom => Err(detect::no_trace(launcher)),
     }
 }
 

@@ -1,0 +1,73 @@
+//! What `TRIHOP_LOG` and `TRIHOP_LOG_FILE` do for a user of the command line.
+
+mod launched;
+
+use std::process::Command;
+
+use launched::{Ended, run};
+
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
+/// `trihop` with these words and variables.
+fn trihop(words: &str, variables: &[(&str, &str)]) -> Ended {
+    let mut command = Command::new(TRIHOP);
+    command.args(words.split(' ')).envs(variables.iter().copied());
+    run(command)
+}
+
+#[test]
+fn a_filter_that_means_nothing_is_wrong_usage() {
+    let ended = trihop("info", &[("TRIHOP_LOG", "info,fabrik=debug")]);
+    assert_eq!((ended.status, &ended.stdout[..]), (2, ""), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("TRIHOP_LOG: `fabrik` at position 6 of `info,fabrik=debug` is no facility"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn nothing_is_said_unasked() {
+    let ended = trihop("exchange --count 10", &[]).succeeded();
+    assert!(!ended.stderr.contains("job started"), "{}", ended.stderr);
+}
+
+#[test]
+fn each_rank_writes_a_file_and_standard_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let variables = [
+        ("TRIHOP_LOG", "client=info"),
+        ("TRIHOP_LOG_FILE", path.to_str().unwrap()),
+    ];
+    let words = format!("run --no-prefix -n 3 -- {TRIHOP} exchange --count 10");
+    let ended = trihop(&words, &variables).succeeded();
+    for rank in 0..3 {
+        let text = std::fs::read_to_string(path.with_extension(rank.to_string())).unwrap();
+        let told = format!("info  client rank {rank}: job started size=3 nodes=1 launcher=local");
+        assert!(
+            text.contains(&told) && ended.stderr.contains(&told),
+            "{text}\n{}",
+            ended.stderr
+        );
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_job_of_one_is_rank_0() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let variables = [
+        ("TRIHOP_LOG", "bootstrap=debug"),
+        ("TRIHOP_LOG_FILE", path.to_str().unwrap()),
+    ];
+    trihop("exchange --count 10", &variables).succeeded();
+    let text = std::fs::read_to_string(path.with_extension("0")).unwrap();
+    assert!(
+        text.contains("debug bootstrap: bootstrap launcher=single"),
+        "from before the rank was known: {text}"
+    );
+}

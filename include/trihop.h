@@ -1,0 +1,610 @@
+/*
+ * trihop: many-to-many messaging for HPC jobs. Any rank sends small messages to any rank, over shared-memory rings inside a
+ * node and libfabric between nodes.
+ *
+ * Every function returns a status unless it says otherwise; trihop_last_error() has the whole sentence about a failure.
+ * Pointers may be null only where the comment of a function says so; a null pointer is refused with
+ * TRIHOP_ERR_INVALID_ARGUMENT. Texts are UTF-8 and end with NUL. A handle is valid until the function that gives it back.
+ * After fork() the child uses none of them.
+ *
+ * This file is generated: see CONTRIBUTING.md.
+ */
+
+
+#ifndef TRIHOP_H
+#define TRIHOP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TRIHOP_VERSION_MAJOR 0
+#define TRIHOP_VERSION_MINOR 1
+#define TRIHOP_VERSION_PATCH 0
+
+// What a call returns. The numbers are stable; new ones may be added.
+enum trihop_status_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Done.
+  TRIHOP_OK = 0,
+  // No room now and nothing was taken; try again.
+  TRIHOP_ERR_WOULD_BLOCK = 1,
+  // A rank outside of the job.
+  TRIHOP_ERR_RANK = 2,
+  // A record above `max_message_bytes`.
+  TRIHOP_ERR_TOO_LARGE = 3,
+  // A call that waits for others, from inside a handler.
+  TRIHOP_ERR_NESTED = 4,
+  // The job, shuffle or stream was shut down.
+  TRIHOP_ERR_CLOSED = 5,
+  // The ranks do not agree about a stream or a collective.
+  TRIHOP_ERR_MISMATCH = 6,
+  // An option that is unknown, impossible, or contradicts another.
+  TRIHOP_ERR_CONFIG = 7,
+  // A libfabric call failed for good.
+  TRIHOP_ERR_FABRIC = 8,
+  // No provider of libfabric meets the needs.
+  TRIHOP_ERR_NO_PROVIDER = 9,
+  // A call of the operating system failed.
+  TRIHOP_ERR_SYSTEM = 10,
+  // The launcher, or the allgather of `trihop_init_custom`, failed or a rank did not arrive.
+  TRIHOP_ERR_BOOTSTRAP = 11,
+  // A peer runs another version of the wire format.
+  TRIHOP_ERR_WIRE_VERSION = 12,
+  // A peer sent bytes that cannot be true.
+  TRIHOP_ERR_BAD_PEER = 13,
+  // A peer died or stopped answering.
+  TRIHOP_ERR_PEER_DEAD = 14,
+  // An argument that cannot be: a null pointer, a text that is not UTF-8, an unknown number.
+  TRIHOP_ERR_INVALID_ARGUMENT = 15,
+  // The caller's buffer does not hold the result; the length that is needed was stored.
+  TRIHOP_ERR_BUFFER_TOO_SMALL = 16,
+  // No memory.
+  TRIHOP_ERR_NO_MEMORY = 17,
+  // A defect of the library: please report the text. The object that was called is in no known state.
+  TRIHOP_ERR_PANIC = 18,
+  // A failure that this interface has no number for yet; the text says what it is.
+  TRIHOP_ERR_OTHER = 19,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_status_t trihop_status_t;
+#else
+typedef int32_t trihop_status_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Which queues a flush empties.
+enum trihop_queues_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // What this rank sent: until the next hop has taken it.
+  TRIHOP_ORIGIN_QUEUES = 0,
+  // Batches to other nodes: until the representatives there have taken them.
+  TRIHOP_REMOTE_QUEUES = 1,
+  // What came from other nodes for ranks of this node: until these have taken it.
+  TRIHOP_RELAY_QUEUES = 2,
+  // What has arrived here: until it was handled.
+  TRIHOP_DELIVERY_QUEUE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_queues_t trihop_queues_t;
+#else
+typedef int32_t trihop_queues_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// How `trihop_allreduce` joins values.
+enum trihop_reduce_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Sum, which wraps around at 2^64.
+  TRIHOP_SUM = 0,
+  // Smallest.
+  TRIHOP_MIN = 1,
+  // Largest.
+  TRIHOP_MAX = 2,
+  // Exclusive or.
+  TRIHOP_XOR = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_reduce_t trihop_reduce_t;
+#else
+typedef int32_t trihop_reduce_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// A stream of items of one size between all ranks of a job: a run of items has one header, so that small items cost less
+// than records.
+//
+// Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
+// handler of any stream.
+typedef struct trihop_items_t trihop_items_t;
+
+// One rank's part of a job, with a progress thread of its own: traffic goes on while the program computes.
+//
+// Threads: except where a function says otherwise, any thread may call at any time, several at once too.
+typedef struct trihop_job_t trihop_job_t;
+
+// A shuffle of byte records between all ranks of a job.
+//
+// Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
+// handler of any stream.
+typedef struct trihop_shuffle_t trihop_shuffle_t;
+
+// Options of a job and of its streams, with the names, units, ranges and defaults of the library's documentation
+// (`trihop exchange --help`, or `Options` and `StreamOptions` of the Rust interface).
+//
+// Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then change
+// fields, or set them by name. Later versions add fields at the end.
+typedef struct trihop_options_t {
+  // Bytes of this struct as the caller knows it; set by `trihop_options_init`.
+  size_t size;
+  // For streams: batches of the origin class that may be unconsumed per local queue.
+  uint64_t origin_maxrpc;
+  // Bytes after which an origin lane is shown to its consumer.
+  uint64_t origin_buftarget_bytes;
+  // As `origin_maxrpc`, for relay lanes.
+  uint64_t relay_maxrpc;
+  // As `origin_buftarget_bytes`, for relay lanes.
+  uint64_t relay_buftarget_bytes;
+  // Batches per link that may be in flight, unacknowledged.
+  uint64_t remote_maxrpc;
+  // Bytes at which a batch is sealed.
+  uint64_t remote_buftarget_bytes;
+  // Records that may wait for delivery.
+  uint64_t deliverq_max;
+  // Bytes that may wait for delivery.
+  uint64_t deliverq_bytes;
+  // Records for which a delivery thread is woken at once; fewer are delivered after a millisecond, or by a flush.
+  uint64_t deliverq_threshold;
+  // Longest time in microseconds that a partial run or batch waits.
+  uint64_t linger_us;
+  // Size of a run in bytes.
+  uint64_t run_bytes;
+  // Memory for open runs in bytes.
+  uint64_t run_table_bytes;
+  // Memory for the lanes into a rank in bytes.
+  uint64_t lane_budget_bytes;
+  // Bound of what handlers' sends may spill, in bytes.
+  uint64_t spill_bytes;
+  // Spill that must be free before a handler is called, in bytes.
+  uint64_t handler_reserve_bytes;
+  // Longest record in bytes.
+  uint64_t max_message_bytes;
+  // Bytes of long records that a rank puts together at a time.
+  uint64_t reassembly_bytes;
+  // Memory for send batches of a rank in bytes.
+  uint64_t send_pool_bytes;
+  // Memory for shared large receive slots of a rank in bytes.
+  uint64_t receive_pool_bytes;
+  // Size of the receive slot that every link always has, in bytes.
+  uint64_t small_slot_bytes;
+  // For jobs from here on; a stream looks no further. Longest message that is sent without asking, in bytes; 0 for
+  // the provider's own limit.
+  uint64_t eager_bytes;
+  // 1 for simulated nodes on one machine, so loopback only; else 0.
+  uint64_t loopback;
+  // How long start-up waits for the others, in milliseconds.
+  uint64_t bootstrap_timeout_ms;
+  // How long a peer that owes an answer may be silent before it counts as dead, in milliseconds.
+  uint64_t peer_timeout_ms;
+  // How messages reach other nodes: `three-hop` or `direct`.
+  char route[16];
+  // Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.
+  char launcher[16];
+  // How longer batches move: `read` or `segments`; empty for what suits the provider.
+  char mover[16];
+  // libfabric provider; empty for the one that scores best.
+  char provider[64];
+  // Network interface, domain or address; empty for the provider's own best.
+  char interface[64];
+} trihop_options_t;
+
+// Called for every record that arrives. `bytes` are valid during the call only; it is not null where `length` is 0.
+//
+// Threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
+// block, and its senders then wait. It may send and read counters; it may not wait for others: no flush, fence, collective,
+// open or close. It must return: no exception and no longjmp across it.
+typedef void (*trihop_handler_t)(void *context,
+                                 uint32_t source,
+                                 uint32_t kind,
+                                 const void *bytes,
+                                 size_t length);
+
+// What a stream has done on this rank since it was opened. Later versions add fields at the end.
+typedef struct trihop_stats_t {
+  // Bytes of this struct as the caller knows it; set by the library.
+  size_t size;
+  // Records that this rank sent, from the application and from handlers.
+  uint64_t sent;
+  // Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+  uint64_t sent_bytes;
+  // Records delivered here.
+  uint64_t delivered;
+  // Runs delivered here.
+  uint64_t runs_delivered;
+  // Runs forwarded as source representative.
+  uint64_t runs_to_fabric;
+  // Runs forwarded as target representative.
+  uint64_t runs_from_fabric;
+  // Frames put on origin lanes by this rank.
+  uint64_t origin_frames;
+  // Frames put on relay lanes by this rank.
+  uint64_t relay_frames;
+  // Frames put into batches by this rank.
+  uint64_t remote_frames;
+  // Batches sealed.
+  uint64_t batches_sent;
+  // Batches received.
+  uint64_t batches_received;
+  // Batches that came by rendezvous.
+  uint64_t announced;
+  // Control messages sent.
+  uint64_t controls_sent;
+  // Bytes handed to the fabric, headers and control messages included.
+  uint64_t wire_bytes;
+  // Sends refused for want of room (a waiting send counts each try).
+  uint64_t would_block;
+  // Frames that found their queue full.
+  uint64_t queue_waits;
+  // Times that a delivery had to wait for the application.
+  uint64_t blocked_deliveries;
+  // Messages dropped because they were none of this job's.
+  uint64_t bad_headers;
+} trihop_stats_t;
+
+// Called for `count` items of one source that arrived one after the other. `items` are valid during the call only, and
+// aligned to 8 bytes where the size of an item is a multiple of 8.
+//
+// Threads: as `trihop_handler_t`.
+typedef void (*trihop_items_handler_t)(void *context, uint32_t source, const void *items, size_t count);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What a status means, in a few words; never null. Statuses that this version does not know have words too.
+//
+// Threads: any. The text lives as long as the library.
+const char *trihop_strerror(int32_t status);
+
+// The full sentence about the last call of this thread that failed: what, on which object, with which value, and the
+// remedy. Empty where none has; never null. Successful calls leave it as it is.
+//
+// Threads: any, each sees its own. The text is valid until the next call of this thread that fails.
+const char *trihop_last_error(void);
+
+// Fills `options` with the defaults, overridden by the environment (`TRIHOP_<NAME>` for each field). `size` is
+// `sizeof(trihop_options_t)` as the caller knows it.
+//
+// Fails with `TRIHOP_ERR_CONFIG` where the environment has an unknown or impossible option.
+// Threads: any, but none that changes the environment meanwhile.
+trihop_status_t trihop_options_init(struct trihop_options_t *options,
+                                    size_t size);
+
+// Sets one option by its name, for instance `"remote_maxrpc"` to `"9"`. The name is that of the field.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on an unknown name (`trihop_last_error` has the nearest) or an impossible value.
+// Threads: any, one at a time for each struct.
+trihop_status_t trihop_options_set(struct trihop_options_t *options,
+                                   const char *name,
+                                   const char *value);
+
+// Version of the library that runs, for instance `0.1.0`.
+//
+// Threads: any.
+const char *trihop_version(void);
+
+// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a launcher, a job of one.
+// Collective over all ranks. `options` null stands for those of the environment.
+//
+// Fails on a bad option, where no provider can be used, and where a rank does not arrive in time.
+// Threads: any. A process can be in several jobs, if its launcher knows how.
+trihop_status_t trihop_init(const struct trihop_options_t *options,
+                            struct trihop_job_t **job);
+
+// Fills `options` with those of the job, as a start for the options of one stream. `size` is
+// `sizeof(trihop_options_t)` as the caller knows it.
+//
+// Threads: any.
+trihop_status_t trihop_job_options(const struct trihop_job_t *job,
+                                   struct trihop_options_t *options,
+                                   size_t size);
+
+// Leaves the job: every stream that is still open is fenced, and everyone is waited for. Collective over all ranks.
+//
+// The job is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
+// `TRIHOP_ERR_NESTED`. Handles of its shuffles and streams remain valid, answer `TRIHOP_ERR_CLOSED`, and have to be closed
+// for their memory.
+// Threads: any, but no other call on the job may be under way or follow. After `trihop_init_custom` the allgather is
+// called on this thread.
+trihop_status_t trihop_finalize(struct trihop_job_t *job);
+
+// Ends the whole job through its launcher, where that can; the caller still has to exit. `why` goes to the launcher's
+// output; it may be null.
+//
+// Threads: any.
+trihop_status_t trihop_abort(const struct trihop_job_t *job,
+                             int exit_status,
+                             const char *why);
+
+// This rank: 0 to `trihop_size` - 1. `UINT32_MAX` where `job` is null, as for the other numbers.
+//
+// Threads: any.
+uint32_t trihop_rank(const struct trihop_job_t *job);
+
+// Ranks of the job.
+//
+// Threads: any.
+uint32_t trihop_size(const struct trihop_job_t *job);
+
+// Node of this rank: 0 to `trihop_nodes` - 1.
+//
+// Threads: any.
+uint32_t trihop_node(const struct trihop_job_t *job);
+
+// Nodes of the job.
+//
+// Threads: any.
+uint32_t trihop_nodes(const struct trihop_job_t *job);
+
+// Number of this rank among the ranks of its node, from 0.
+//
+// Threads: any.
+uint32_t trihop_local_rank(const struct trihop_job_t *job);
+
+// Ranks of this rank's node.
+//
+// Threads: any.
+uint32_t trihop_local_size(const struct trihop_job_t *job);
+
+// Stores the node of a rank.
+//
+// Threads: any.
+trihop_status_t trihop_node_of(const struct trihop_job_t *job, uint32_t rank, uint32_t *node);
+
+// Stores the number of a rank among the ranks of its node.
+//
+// Threads: any.
+trihop_status_t trihop_local_rank_of(const struct trihop_job_t *job, uint32_t rank, uint32_t *local_rank);
+
+// Stores how many ranks a node has.
+//
+// Threads: any.
+trihop_status_t trihop_local_size_of(const struct trihop_job_t *job, uint32_t node, uint32_t *local_size);
+
+// Stores the rank with number `local_rank` on a node.
+//
+// Threads: any.
+trihop_status_t trihop_rank_at(const struct trihop_job_t *job,
+                               uint32_t node,
+                               uint32_t local_rank,
+                               uint32_t *rank);
+
+// Stores the rank on node `of` that speaks with node `towards` on the three-hop route.
+//
+// Threads: any.
+trihop_status_t trihop_representative(const struct trihop_job_t *job,
+                                      uint32_t of,
+                                      uint32_t towards,
+                                      uint32_t *rank);
+
+// Who started the job: `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
+//
+// Threads: any. The text lives as long as the job.
+const char *trihop_launcher(const struct trihop_job_t *job);
+
+// Provider that carries this rank's traffic to other nodes; null where it carries none, or where `job` is null.
+//
+// Threads: any. The text lives as long as the job.
+const char *trihop_provider(const struct trihop_job_t *job);
+
+// Waits until every rank has called this as often as this rank. Collective over all ranks; not inside a handler.
+//
+// Threads: any, but all ranks have to call collectives in one order, so one at a time.
+trihop_status_t trihop_barrier(const struct trihop_job_t *job);
+
+// Replaces each of `count` values by its reduction over all ranks. `reduce` is one of `trihop_reduce_t`. Collective over
+// all ranks, each with as many values; not inside a handler.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_allreduce(const struct trihop_job_t *job,
+                                 int32_t reduce,
+                                 uint64_t *values,
+                                 size_t count);
+
+// Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank order. Collective over
+// all ranks, each with the same length; not inside a handler.
+//
+// Fails with `TRIHOP_ERR_MISMATCH` on every rank where lengths differ.
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_allgather(const struct trihop_job_t *job,
+                                 const void *mine,
+                                 size_t length,
+                                 void *all);
+
+// Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
+// value. For people to read; the text may change.
+//
+// Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
+trihop_status_t trihop_dump(const struct trihop_job_t *job,
+                            int descriptor);
+
+// As `trihop_dump`, into a file, which is made or replaced.
+//
+// Threads: any.
+trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
+
+// Opens a shuffle. Collective over all ranks: the same names in the same order, with the same options. `options` null
+// stands for those of the job. `context` is handed to `handler`.
+//
+// Fails on impossible options, and on every rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
+// Threads: any, but one that opens at a time; not inside a handler.
+trihop_status_t trihop_shuffle_open(const struct trihop_job_t *job,
+                                    const char *name,
+                                    const struct trihop_options_t *options,
+                                    trihop_handler_t handler,
+                                    void *context,
+                                    struct trihop_shuffle_t **shuffle);
+
+// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while there is no room, also
+// inside a handler. Records from one rank to another arrive in the order in which they were sent, each exactly once.
+//
+// Fails on a bad rank, a record that is too long, and a peer that is gone.
+// Threads: any. There is no order between records of different threads.
+trihop_status_t trihop_shuffle_send(const struct trihop_shuffle_t *shuffle,
+                                    uint32_t target,
+                                    uint32_t kind,
+                                    const void *bytes,
+                                    size_t length);
+
+// As `trihop_shuffle_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
+//
+// Threads: any. It waits for nobody.
+trihop_status_t trihop_shuffle_try_send(const struct trihop_shuffle_t *shuffle,
+                                        uint32_t target,
+                                        uint32_t kind,
+                                        const void *bytes,
+                                        size_t length);
+
+// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
+// handler.
+//
+// Threads: any.
+trihop_status_t trihop_shuffle_flush(const struct trihop_shuffle_t *shuffle,
+                                     int32_t queues);
+
+// Returns on every rank when every record that any rank sent before, and every record that handlers sent because of
+// them, has been handled. Collective over all ranks; not inside a handler.
+//
+// Threads: any, one fence of a shuffle at a time.
+trihop_status_t trihop_shuffle_fence(const struct trihop_shuffle_t *shuffle);
+
+// As `trihop_barrier`, of the job that the shuffle belongs to.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_shuffle_barrier(const struct trihop_shuffle_t *shuffle);
+
+// Fills `counters` with what the shuffle has done on this rank. `size` is `sizeof(trihop_stats_t)` as the caller knows
+// it.
+//
+// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come free.
+trihop_status_t trihop_shuffle_stats(const struct trihop_shuffle_t *shuffle,
+                                     struct trihop_stats_t *counters,
+                                     size_t size);
+
+// Writes what the shuffle has done on this rank as a JSON object that ends with NUL, and its length without that. Where
+// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
+// stores the length.
+//
+// Threads: as `trihop_shuffle_stats`.
+trihop_status_t trihop_shuffle_stats_json(const struct trihop_shuffle_t *shuffle,
+                                          char *text,
+                                          size_t capacity,
+                                          size_t *length);
+
+// As `trihop_dump`, of this shuffle alone.
+//
+// Threads: as `trihop_dump`.
+trihop_status_t trihop_shuffle_dump(const struct trihop_shuffle_t *shuffle, int descriptor);
+
+// Fences the shuffle and closes it. Collective over all ranks, unless the job has ended.
+//
+// The shuffle is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
+// `TRIHOP_ERR_NESTED`. The handler is not called any more once this has returned.
+// Threads: any, but no other call on the shuffle may be under way or follow.
+trihop_status_t trihop_shuffle_close(struct trihop_shuffle_t *shuffle);
+
+// Opens a stream of items of `item_bytes` bytes. Collective over all ranks: the same names in the same order, with the same
+// size and options. `options` null stands for those of the job. `context` is handed to `handler`.
+//
+// Fails on impossible options or sizes, and on every rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
+// Threads: any, but one that opens at a time; not inside a handler.
+trihop_status_t trihop_items_open(const struct trihop_job_t *job,
+                                  const char *name,
+                                  size_t item_bytes,
+                                  const struct trihop_options_t *options,
+                                  trihop_items_handler_t handler,
+                                  void *context,
+                                  struct trihop_items_t **items);
+
+// Sends one item, which is copied. Waits while there is no room, also inside a handler. Items from one rank to another
+// arrive in the order in which they were sent, each exactly once.
+//
+// Fails on a bad rank and on a peer that is gone.
+// Threads: any. There is no order between items of different threads.
+trihop_status_t trihop_items_push(const struct trihop_items_t *items,
+                                  uint32_t target,
+                                  const void *item);
+
+// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`: cheaper than one call
+// for each. Otherwise as `trihop_items_push`; after a failure, some of them may have been sent.
+//
+// Threads: any.
+trihop_status_t trihop_items_push_many(const struct trihop_items_t *items,
+                                       const uint32_t *targets,
+                                       const void *values,
+                                       size_t count);
+
+// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
+// handler.
+//
+// Threads: any.
+trihop_status_t trihop_items_flush(const struct trihop_items_t *items,
+                                   int32_t queues);
+
+// Returns on every rank when every record that any rank sent before, and every record that handlers sent because of
+// them, has been handled. Collective over all ranks; not inside a handler.
+//
+// Threads: any, one fence of a stream at a time.
+trihop_status_t trihop_items_fence(const struct trihop_items_t *items);
+
+// As `trihop_barrier`, of the job that the stream belongs to.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_items_barrier(const struct trihop_items_t *items);
+
+// Fills `counters` with what the stream has done on this rank. `size` is `sizeof(trihop_stats_t)` as the caller knows
+// it.
+//
+// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come free.
+trihop_status_t trihop_items_stats(const struct trihop_items_t *items,
+                                   struct trihop_stats_t *counters,
+                                   size_t size);
+
+// Writes what the stream has done on this rank as a JSON object that ends with NUL, and its length without that. Where
+// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
+// stores the length.
+//
+// Threads: as `trihop_items_stats`.
+trihop_status_t trihop_items_stats_json(const struct trihop_items_t *items,
+                                        char *text,
+                                        size_t capacity,
+                                        size_t *length);
+
+// As `trihop_dump`, of this stream alone.
+//
+// Threads: as `trihop_dump`.
+trihop_status_t trihop_items_dump(const struct trihop_items_t *items, int descriptor);
+
+// Fences the stream and closes it. Collective over all ranks, unless the job has ended.
+//
+// The stream is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
+// `TRIHOP_ERR_NESTED`. The handler is not called any more once this has returned.
+// Threads: any, but no other call on the stream may be under way or follow.
+trihop_status_t trihop_items_close(struct trihop_items_t *items);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* TRIHOP_H */

@@ -1,0 +1,84 @@
+#!/bin/sh
+# install.sh BUILT MANIFEST: puts what was built into BUILT in place below $DESTDIR$PREFIX, and lists it in MANIFEST.
+# install.sh --undo MANIFEST: removes what MANIFEST lists.
+#
+# From the environment: PREFIX, and where they differ from its usual folders BINDIR, LIBDIR, INCLUDEDIR, MANDIR; DESTDIR for
+# packagers.
+set -eu
+
+if [ "$1" = --undo ]; then
+    [ -e "$2" ] || { echo "packaging/install.sh: $2 is not there: nothing was installed from this tree" >&2; exit 1; }
+    while IFS= read -r file; do
+        rm -f "$file"
+        # What the folders hold besides is not ours.
+        rmdir -p "$(dirname "$file")" 2>/dev/null || true
+    done <"$2"
+    rm -f "$2"
+    exit 0
+fi
+
+built=$(cd "$1" && pwd)
+mkdir -p "$(dirname "$2")"
+manifest=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+cd "$(dirname "$0")/.."
+
+: "${PREFIX:=/usr/local}"
+case $PREFIX in
+/*) ;;
+*) echo "packaging/install.sh: PREFIX=$PREFIX has to begin with /" >&2; exit 1 ;;
+esac
+: "${BINDIR:=$PREFIX/bin}" "${LIBDIR:=$PREFIX/lib}" "${INCLUDEDIR:=$PREFIX/include}" "${MANDIR:=$PREFIX/share/man}"
+root=${DESTDIR:-}
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+soname=$(sed -n 's/^soname := //p' Makefile)
+# What a program needs that links the static library: libfabric, and what Rust's standard library calls.
+private="$(pkg-config --libs libfabric) -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
+
+new=$(mktemp -d)
+trap 'rm -rf "$new"' EXIT
+
+place() { # MODE SOURCE TARGET
+    install -D -m "$1" "$2" "$root$3"
+    echo "$root$3" >>"$new/manifest"
+}
+
+link() { # TO NAME
+    ln -sf "$1" "$root$2"
+    echo "$root$2" >>"$new/manifest"
+}
+
+fill() { # TEMPLATE TARGET
+    sed -e "s|@VERSION@|$version|g" -e "s|@SONAME@|$soname|g" -e "s|@PREFIX@|$PREFIX|g" \
+        -e "s|@LIBDIR@|$(below "$LIBDIR")|g" -e "s|@INCLUDEDIR@|$(below "$INCLUDEDIR")|g" \
+        -e "s|@LIBDIR_TO_INCLUDEDIR@|$(realpath -m --relative-to="$LIBDIR" "$INCLUDEDIR")|g" \
+        -e "s|@LIBS_PRIVATE@|$private|g" "packaging/$1" >"$new/filled"
+    place 644 "$new/filled" "$2"
+}
+
+below() { # FOLDER, as pkg-config likes it
+    case $1 in
+    "$PREFIX"/*) echo "\${prefix}${1#"$PREFIX"}" ;;
+    *) echo "$1" ;;
+    esac
+}
+
+place 755 "$built/trihop" "$BINDIR/trihop"
+place 755 "$built/libtrihop.so" "$LIBDIR/libtrihop.so.$version"
+link "libtrihop.so.$version" "$LIBDIR/$soname"
+link "$soname" "$LIBDIR/libtrihop.so"
+place 644 "$built/libtrihop.a" "$LIBDIR/libtrihop.a"
+(cd include && find . -name '*.h' -type f) >"$new/headers"
+while IFS= read -r header; do
+    place 644 "include/$header" "$INCLUDEDIR/${header#./}"
+done <"$new/headers"
+fill trihop.pc.in "$LIBDIR/pkgconfig/trihop.pc"
+fill TrihopConfig.cmake.in "$LIBDIR/cmake/Trihop/TrihopConfig.cmake"
+fill TrihopConfigVersion.cmake.in "$LIBDIR/cmake/Trihop/TrihopConfigVersion.cmake"
+mkdir "$new/man1"
+"$built/trihop" man "$new/man1"
+for page in "$new"/man1/*; do
+    place 644 "$page" "$MANDIR/man1/$(basename "$page")"
+done
+place 644 packaging/trihop.3 "$MANDIR/man3/trihop.3"
+mv "$new/manifest" "$manifest"

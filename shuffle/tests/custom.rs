@@ -1,0 +1,226 @@
+//! Whole jobs whose ranks are threads that lend trihop their allgather, as ranks inside MPI do: it is called on the
+//! rank's own thread only, and no rank needs another's progress while that one sits in it.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use trihop_shuffle::{Error, Job, Options, Rank, Reduce, Result, threaded};
+use trihop_transport::bootstrap::{Allgather, Bootstrap, Custom, Launcher};
+
+/// How long a job may take before the test gives up on it.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// What the ranks of one job share.
+struct Gathering {
+    table: Mutex<Vec<u8>>,
+    barrier: Barrier,
+}
+
+impl Gathering {
+    /// The callback of one rank; `calls` counts its calls.
+    fn callback(self: &Arc<Self>, rank: usize, calls: &Arc<Mutex<u32>>) -> Allgather {
+        let (this, calls, owner) = (Arc::clone(self), Arc::clone(calls), thread::current().id());
+        Box::new(move |mine, all| {
+            assert_eq!(thread::current().id(), owner, "called on another thread");
+            *calls.lock().unwrap() += 1;
+            {
+                let mut table = this.table.lock().unwrap();
+                table.resize(all.len(), 0);
+                table[rank * mine.len()..][..mine.len()].copy_from_slice(mine);
+            }
+            this.barrier.wait();
+            all.copy_from_slice(&this.table.lock().unwrap());
+            this.barrier.wait();
+            Ok(())
+        })
+    }
+}
+
+/// Runs a job with a rank on each of these nodes; what the ranks return, in their order.
+fn run<T: Send + 'static>(
+    nodes: &[u64],
+    options: &Options,
+    rank: fn(Options, Box<dyn Bootstrap>) -> T,
+) -> Vec<(T, u32)> {
+    let gathering = Arc::new(Gathering {
+        table: Mutex::default(),
+        barrier: Barrier::new(nodes.len()),
+    });
+    let (done, ended) = mpsc::channel();
+    for (number, &node) in nodes.iter().enumerate() {
+        let (gathering, done, size) = (Arc::clone(&gathering), done.clone(), nodes.len() as u32);
+        let options = options.clone();
+        thread::spawn(move || {
+            let calls = Arc::default();
+            let callback = gathering.callback(number, &calls);
+            let bootstrap = Custom::new(number as u32, size, node, callback).unwrap();
+            let outcome = rank(options, Box::new(bootstrap));
+            let calls = *calls.lock().unwrap();
+            done.send((number, (outcome, calls))).unwrap();
+        });
+    }
+    drop(done);
+    let mut outcomes: Vec<_> = (0..nodes.len())
+        .map(|_| {
+            ended
+                .recv_timeout(WATCHDOG)
+                .expect("a rank panicked, or the job hangs")
+        })
+        .collect();
+    outcomes.sort_by_key(|(number, _)| *number);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+fn loopback() -> Options {
+    Options {
+        loopback: true,
+        // What the environment says of launchers does not count.
+        launcher: Some(Launcher::Pmix),
+        ..Options::default()
+    }
+}
+
+/// Whether the fabric is missing here; then the test has nothing to say.
+fn lacks_provider<T>(outcome: &Result<T>) -> bool {
+    match outcome {
+        Err(Error::Transport(error @ trihop_transport::Error::NoProvider { .. })) => {
+            eprintln!("skipped: {error}");
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Every rank sends to every rank, and the job ends.
+fn exchange(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<(Vec<u32>, u64)> {
+    let heard = RefCell::new(Vec::new());
+    let job = Job::start_with(options, bootstrap)?;
+    assert_eq!(job.launcher().name(), "custom");
+    let shuffle = job
+        .shuffle("all")
+        .handler(|message, _| {
+            assert_eq!(message.bytes, message.source.0.to_le_bytes());
+            heard.borrow_mut().push(message.source.0);
+        })
+        .open()?;
+    for round in 0..50 {
+        for target in (0..job.size()).map(Rank) {
+            shuffle.send(target, round, &job.rank().0.to_le_bytes())?;
+        }
+    }
+    shuffle.fence()?;
+    let mut sum = [1u64 << job.rank().0];
+    job.allreduce(&mut sum, Reduce::Sum)?;
+    drop(shuffle);
+    job.shutdown()?;
+    Ok((heard.take(), sum[0]))
+}
+
+#[test]
+fn a_job_over_two_nodes_starts_exchanges_and_ends() {
+    let nodes = [900, 7, 900, 7];
+    for (outcome, calls) in run(&nodes, &loopback(), exchange) {
+        if lacks_provider(&outcome) {
+            return;
+        }
+        let (mut heard, sum) = outcome.unwrap();
+        heard.sort_unstable();
+        let expected: Vec<u32> = (0..4).flat_map(|rank| [rank; 50]).collect();
+        assert_eq!((heard, sum), (expected, 0b1111));
+        // Who is where; lengths and cards; the receives are posted; the end.
+        assert_eq!(
+            calls, 5,
+            "what the engine does between start and end needs no allgather"
+        );
+    }
+}
+
+#[test]
+fn a_job_on_one_node_and_a_job_of_one_need_no_provider() {
+    for nodes in [&[3; 4][..], &[5]] {
+        for (outcome, _) in run(nodes, &loopback(), exchange) {
+            assert_eq!(outcome.unwrap().0.len(), 50 * nodes.len());
+        }
+    }
+}
+
+/// Ranks that have arrived at the end make no progress any more: the others must come there without them.
+#[test]
+fn nobody_needs_a_rank_that_waits_in_the_callback_at_the_end() {
+    fn end(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<()> {
+        Job::start_with(options, bootstrap)?.shutdown()
+    }
+    fn end_after_collectives(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<()> {
+        let job = Job::start_with(options, bootstrap)?;
+        for length in [1, 3000, 20_000] {
+            let all = job.allgather(&vec![job.rank().0 as u8; length])?;
+            assert!(
+                all.iter()
+                    .zip(0..)
+                    .all(|(bytes, rank)| bytes == &vec![rank; length])
+            );
+        }
+        job.shutdown()
+    }
+    // Two and three ranks a node, so that leaders and representatives differ; ten nodes have three levels of a tree.
+    let shapes: [Vec<u64>; 3] = [
+        (0..6).map(|rank| rank / 3).collect(),
+        (0..8).map(|rank| rank % 4).collect(),
+        (0..20).map(|rank| rank % 7 + rank / 10).collect(),
+    ];
+    for nodes in &shapes {
+        for rank in [end, end_after_collectives] {
+            for (outcome, _) in run(nodes, &loopback(), rank) {
+                if lacks_provider(&outcome) {
+                    return;
+                }
+                outcome.unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_progress_thread_never_calls_the_callback() {
+    fn exchange(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<usize> {
+        let heard = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&heard);
+        let job = threaded::Job::start_with(options, bootstrap)?;
+        let shuffle = job
+            .shuffle("all")
+            .handler(move |message| *count.lock().unwrap() += message.bytes.len())
+            .open()?;
+        for target in (0..job.size()).map(Rank) {
+            shuffle.send(target, 0, b"hello")?;
+        }
+        shuffle.fence()?;
+        job.shutdown()?;
+        let heard = *heard.lock().unwrap();
+        Ok(heard)
+    }
+    for (outcome, calls) in run(&[1, 2, 1, 2], &loopback(), exchange) {
+        if lacks_provider(&outcome) {
+            return;
+        }
+        assert_eq!((outcome.unwrap(), calls), (20, 5));
+    }
+}
+
+#[test]
+fn a_callback_that_fails_at_the_end_is_the_error_of_shutdown() {
+    let mut calls = 0;
+    let callback: Allgather = Box::new(move |mine, all| {
+        calls += 1;
+        all.copy_from_slice(mine);
+        if calls == 5 { Err(42) } else { Ok(()) }
+    });
+    let bootstrap = Custom::new(0, 1, 0, callback).unwrap();
+    let job = Job::start_with(loopback(), Box::new(bootstrap)).unwrap();
+    let text = job.shutdown().unwrap_err().to_string();
+    assert!(
+        text.contains("custom") && text.contains("returned 42 while exchanging lengths at a fence"),
+        "{text}"
+    );
+}

@@ -1,0 +1,265 @@
+//! Shuffles of byte records.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::argument;
+use super::callback::{Context, Gate};
+use super::dump;
+use super::job::trihop_job_t;
+use super::options::trihop_options_t;
+use super::stats::{self, trihop_stats_t};
+use super::status::{Failure, guard, trihop_status_t};
+use crate::threaded::Shuffle;
+use crate::{Error, Queues, Rank};
+
+/// A shuffle of byte records between all ranks of a job.
+///
+/// Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
+/// handler of any stream.
+pub struct trihop_shuffle_t {
+    shuffle: Shuffle,
+}
+
+/// Called for every record that arrives. `bytes` are valid during the call only; it is not null where `length` is 0.
+///
+/// Threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
+/// block, and its senders then wait. It may send and read counters; it may not wait for others: no flush, fence, collective,
+/// open or close. It must return: no exception and no longjmp across it.
+pub type trihop_handler_t = Option<
+    unsafe extern "C" fn(context: *mut c_void, source: u32, kind: u32, bytes: *const c_void, length: usize),
+>;
+
+/// Which queues a flush empties.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_queues_t {
+    /// What this rank sent: until the next hop has taken it.
+    TRIHOP_ORIGIN_QUEUES = 0,
+    /// Batches to other nodes: until the representatives there have taken them.
+    TRIHOP_REMOTE_QUEUES = 1,
+    /// What came from other nodes for ranks of this node: until these have taken it.
+    TRIHOP_RELAY_QUEUES = 2,
+    /// What has arrived here: until it was handled.
+    TRIHOP_DELIVERY_QUEUE = 3,
+}
+
+impl trihop_queues_t {
+    pub(crate) fn parse(number: i32) -> Result<Queues, Failure> {
+        [
+            (Self::TRIHOP_ORIGIN_QUEUES, Queues::Origin),
+            (Self::TRIHOP_REMOTE_QUEUES, Queues::Remote),
+            (Self::TRIHOP_RELAY_QUEUES, Queues::Relay),
+            (Self::TRIHOP_DELIVERY_QUEUE, Queues::Delivery),
+        ]
+        .into_iter()
+        .find_map(|(known, queues)| (known as i32 == number).then_some(queues))
+        .ok_or_else(|| Failure::argument(format!("{number} is no class of queues")))
+    }
+}
+
+/// Opens a shuffle. Collective over all ranks: the same names in the same order, with the same options. `options` null
+/// stands for those of the job. `context` is handed to `handler`.
+///
+/// Fails on impossible options, and on every rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
+/// Threads: any, but one that opens at a time; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_open(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    options: *const trihop_options_t,
+    handler: trihop_handler_t,
+    context: *mut c_void,
+    shuffle: *mut *mut trihop_shuffle_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        let place = unsafe { argument::place(shuffle, "shuffle")? };
+        *place = std::ptr::null_mut();
+        // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
+        let (job, name) = unsafe { (argument::reference(job, "job")?, argument::text(name, "name")?) };
+        let handler = handler.ok_or_else(|| Failure::argument("`handler` is a null pointer"))?;
+        let mut builder = job.job.shuffle(name);
+        if !options.is_null() {
+            // SAFETY: not null, so the header asks for initialised options.
+            builder = builder.options(unsafe { trihop_options_t::load(options)? }.stream);
+        }
+        let context = Context::new(context);
+        let (mut gate, opened) = Gate::closed();
+        let builder = builder.handler(move |message| {
+            gate.pass();
+            let (bytes, length) = (message.bytes.as_ptr().cast(), message.bytes.len());
+            // SAFETY: the header says how a handler is called, and this is how.
+            unsafe { handler(context.get(), message.source.0, message.kind, bytes, length) }
+        });
+        let shuffle = builder.open()?;
+        *place = Box::into_raw(Box::new(trihop_shuffle_t { shuffle }));
+        drop(opened);
+        Ok(())
+    })
+}
+
+/// Runs `call` on the shuffle.
+///
+/// # Safety
+/// `shuffle` is null or a shuffle that was not closed.
+#[inline]
+unsafe fn with(
+    shuffle: *const trihop_shuffle_t,
+    call: impl FnOnce(&Shuffle) -> Result<(), Failure>,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        let shuffle = unsafe { argument::reference(shuffle, "shuffle")? };
+        call(&shuffle.shuffle)
+    })
+}
+
+/// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while there is no room, also
+/// inside a handler. Records from one rank to another arrive in the order in which they were sent, each exactly once.
+///
+/// Fails on a bad rank, a record that is too long, and a peer that is gone.
+/// Threads: any. There is no order between records of different threads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_send(
+    shuffle: *const trihop_shuffle_t,
+    target: u32,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+) -> trihop_status_t {
+    let send = |shuffle: &Shuffle| {
+        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
+        Ok(shuffle.send(Rank(target), kind, bytes)?)
+    };
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, send) }
+}
+
+/// As `trihop_shuffle_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
+///
+/// Threads: any. It waits for nobody.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_try_send(
+    shuffle: *const trihop_shuffle_t,
+    target: u32,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+) -> trihop_status_t {
+    let send = |shuffle: &Shuffle| {
+        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
+        Ok(shuffle.try_send(Rank(target), kind, bytes)?)
+    };
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, send) }
+}
+
+/// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
+/// handler.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_flush(
+    shuffle: *const trihop_shuffle_t,
+    queues: i32,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe {
+        with(shuffle, |shuffle| {
+            Ok(shuffle.flush(trihop_queues_t::parse(queues)?)?)
+        })
+    }
+}
+
+/// Returns on every rank when every record that any rank sent before, and every record that handlers sent because of
+/// them, has been handled. Collective over all ranks; not inside a handler.
+///
+/// Threads: any, one fence of a shuffle at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_fence(shuffle: *const trihop_shuffle_t) -> trihop_status_t {
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, |shuffle| Ok(shuffle.fence()?)) }
+}
+
+/// As `trihop_barrier`, of the job that the shuffle belongs to.
+///
+/// Threads: as `trihop_barrier`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_barrier(shuffle: *const trihop_shuffle_t) -> trihop_status_t {
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, |shuffle| Ok(shuffle.barrier()?)) }
+}
+
+/// Fills `counters` with what the shuffle has done on this rank. `size` is `sizeof(trihop_stats_t)` as the caller knows
+/// it.
+///
+/// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_stats(
+    shuffle: *const trihop_shuffle_t,
+    counters: *mut trihop_stats_t,
+    size: usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or `size` bytes that nobody else uses.
+    let give = |shuffle: &Shuffle| unsafe { stats::give(shuffle.stats(), counters, size) };
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, give) }
+}
+
+/// Writes what the shuffle has done on this rank as a JSON object that ends with NUL, and its length without that. Where
+/// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
+/// stores the length.
+///
+/// Threads: as `trihop_shuffle_stats`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_stats_json(
+    shuffle: *const trihop_shuffle_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
+    let give = |shuffle: &Shuffle| unsafe { stats::give_json(shuffle.stats(), text, capacity, length) };
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, give) }
+}
+
+/// As `trihop_dump`, of this shuffle alone.
+///
+/// Threads: as `trihop_dump`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_dump(
+    shuffle: *const trihop_shuffle_t,
+    descriptor: c_int,
+) -> trihop_status_t {
+    let dump = |shuffle: &Shuffle| dump::to_descriptor(descriptor, |writer| shuffle.dump(writer));
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, dump) }
+}
+
+/// Fences the shuffle and closes it. Collective over all ranks, unless the job has ended.
+///
+/// The shuffle is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
+/// `TRIHOP_ERR_NESTED`. The handler is not called any more once this has returned.
+/// Threads: any, but no other call on the shuffle may be under way or follow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_close(shuffle: *mut trihop_shuffle_t) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a shuffle that was not closed.
+        let outcome = unsafe { argument::reference(shuffle, "shuffle")? }
+            .shuffle
+            .clone()
+            .shutdown();
+        if !matches!(outcome, Err(Error::Nested(_))) {
+            // SAFETY: made by `trihop_shuffle_open`; the header allows no other call on it.
+            drop(unsafe { Box::from_raw(shuffle) });
+        }
+        match outcome {
+            // The job has ended, and with it the shuffle.
+            Err(Error::Closed(_)) => Ok(()),
+            outcome => Ok(outcome?),
+        }
+    })
+}

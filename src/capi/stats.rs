@@ -1,0 +1,145 @@
+//! Counters of a stream for C: a struct that may grow, and JSON.
+
+use std::ffi::c_char;
+
+use super::argument;
+use super::options::{check_size, store_sized};
+use super::status::{Failure, trihop_status_t};
+use crate::Stats;
+
+/// What a stream has done on this rank since it was opened. Later versions add fields at the end.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct trihop_stats_t {
+    /// Bytes of this struct as the caller knows it; set by the library.
+    pub size: usize,
+    /// Records that this rank sent, from the application and from handlers.
+    pub sent: u64,
+    /// Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+    pub sent_bytes: u64,
+    /// Records delivered here.
+    pub delivered: u64,
+    /// Runs delivered here.
+    pub runs_delivered: u64,
+    /// Runs forwarded as source representative.
+    pub runs_to_fabric: u64,
+    /// Runs forwarded as target representative.
+    pub runs_from_fabric: u64,
+    /// Frames put on origin lanes by this rank.
+    pub origin_frames: u64,
+    /// Frames put on relay lanes by this rank.
+    pub relay_frames: u64,
+    /// Frames put into batches by this rank.
+    pub remote_frames: u64,
+    /// Batches sealed.
+    pub batches_sent: u64,
+    /// Batches received.
+    pub batches_received: u64,
+    /// Batches that came by rendezvous.
+    pub announced: u64,
+    /// Control messages sent.
+    pub controls_sent: u64,
+    /// Bytes handed to the fabric, headers and control messages included.
+    pub wire_bytes: u64,
+    /// Sends refused for want of room (a waiting send counts each try).
+    pub would_block: u64,
+    /// Frames that found their queue full.
+    pub queue_waits: u64,
+    /// Times that a delivery had to wait for the application.
+    pub blocked_deliveries: u64,
+    /// Messages dropped because they were none of this job's.
+    pub bad_headers: u64,
+}
+
+impl trihop_stats_t {
+    fn from_rust(stats: &Stats) -> Self {
+        // The list is complete: a new counter of the library is missed by no field here.
+        let &Stats {
+            sent,
+            sent_bytes,
+            delivered,
+            runs_delivered,
+            runs_to_fabric,
+            runs_from_fabric,
+            origin_frames,
+            relay_frames,
+            remote_frames,
+            batches_sent,
+            batches_received,
+            announced,
+            controls_sent,
+            wire_bytes,
+            would_block,
+            queue_waits,
+            blocked_deliveries,
+            bad_headers,
+        } = stats;
+        Self {
+            size: size_of::<Self>(),
+            sent,
+            sent_bytes,
+            delivered,
+            runs_delivered,
+            runs_to_fabric,
+            runs_from_fabric,
+            origin_frames,
+            relay_frames,
+            remote_frames,
+            batches_sent,
+            batches_received,
+            announced,
+            controls_sent,
+            wire_bytes,
+            would_block,
+            queue_waits,
+            blocked_deliveries,
+            bad_headers,
+        }
+    }
+}
+
+fn busy() -> Failure {
+    let why = "the engine is in use and does not come free; try again";
+    Failure::new(trihop_status_t::TRIHOP_ERR_WOULD_BLOCK, why)
+}
+
+/// Fills the caller's struct, as much of it as both know.
+///
+/// # Safety
+/// `place` is null, or points to `size` bytes that nobody else uses.
+pub(crate) unsafe fn give(
+    stats: Option<Stats>,
+    place: *mut trihop_stats_t,
+    size: usize,
+) -> Result<(), Failure> {
+    check_size(size)?;
+    let mut filled = trihop_stats_t::from_rust(&stats.ok_or_else(busy)?);
+    filled.size = size;
+    // SAFETY: as the caller promises; all fields have eight bytes, so that there is no padding.
+    unsafe { store_sized(&filled, place, size, "stats") }
+}
+
+const _: () = assert!(size_of::<trihop_stats_t>().is_multiple_of(8) && size_of::<usize>() == 8);
+
+/// Writes the counters as one JSON object into the caller's buffer.
+///
+/// # Safety
+/// `text` is null where `capacity` is 0, else points to as many bytes that nobody else uses; `length` is null, or a
+/// place for a number.
+pub(crate) unsafe fn give_json(
+    stats: Option<Stats>,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Result<(), Failure> {
+    let json = serde_json::to_string(&stats.ok_or_else(busy)?)
+        .map_err(|e| Failure::new(trihop_status_t::TRIHOP_ERR_OTHER, format!("writing JSON: {e}")))?;
+    // SAFETY: as the caller promises.
+    let (buffer, length) = unsafe {
+        (
+            argument::slice_mut(text.cast::<u8>(), capacity, "text")?,
+            argument::place(length, "length")?,
+        )
+    };
+    argument::give_text(&json, buffer, length)
+}

@@ -1,0 +1,257 @@
+//! The C functions in a job of one rank, and what they refuse.
+
+use std::ffi::{CStr, c_void};
+use std::os::fd::IntoRawFd;
+use std::ptr::{null, null_mut};
+use std::sync::{Mutex, MutexGuard};
+
+use super::items::*;
+use super::job::*;
+use super::options::*;
+use super::shuffle::*;
+use super::stats::*;
+use super::status::trihop_status_t::*;
+use super::status::*;
+
+const RECORDS: u64 = 1_000;
+
+/// Options of a job of one, whatever started the test; one such job at a time.
+fn single() -> (trihop_options_t, MutexGuard<'static, ()>) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut options = trihop_options_t::from_rust(&crate::Options::default()).unwrap();
+    // SAFETY: options of our own, and texts that end with NUL.
+    let status = unsafe { trihop_options_set(&mut options, c"launcher".as_ptr(), c"single".as_ptr()) };
+    assert_eq!(status, TRIHOP_OK);
+    (options, one)
+}
+
+fn last_error() -> String {
+    // SAFETY: the text of this thread, copied at once.
+    let text = unsafe { CStr::from_ptr(trihop_last_error()) };
+    text.to_string_lossy().into_owned()
+}
+
+/// What the handlers of a test have seen.
+#[derive(Default)]
+struct Heard {
+    shuffle: *mut trihop_shuffle_t,
+    records: u64,
+    sum: u64,
+    answers: u64,
+    nested: Vec<trihop_status_t>,
+}
+
+/// Kind 0 is answered by kind 1.
+unsafe extern "C" fn hear(context: *mut c_void, source: u32, kind: u32, bytes: *const c_void, length: usize) {
+    assert_eq!(source, 0);
+    // SAFETY: the context is a `Heard` that nobody else uses while the handler runs; the record has `length` bytes.
+    unsafe {
+        let heard = &mut *context.cast::<Heard>();
+        if kind == 1 {
+            assert_eq!(length, 0);
+            assert!(!bytes.is_null());
+            heard.answers += 1;
+            return;
+        }
+        assert_eq!(length, 8);
+        heard.records += 1;
+        heard.sum += bytes.cast::<u64>().read_unaligned();
+        assert_eq!(trihop_shuffle_send(heard.shuffle, 0, 1, null(), 0), TRIHOP_OK);
+        if heard.records == 1 {
+            heard.nested = vec![
+                trihop_shuffle_fence(heard.shuffle),
+                trihop_shuffle_flush(heard.shuffle, trihop_queues_t::TRIHOP_ORIGIN_QUEUES as i32),
+                trihop_shuffle_close(heard.shuffle),
+            ];
+        }
+    }
+}
+
+unsafe extern "C" fn add(context: *mut c_void, _source: u32, items: *const c_void, count: usize) {
+    // SAFETY: the context is a number that nobody else uses while the handler runs; there are `count` items of 8 bytes.
+    unsafe {
+        let items = std::slice::from_raw_parts(items.cast::<u64>(), count);
+        *context.cast::<u64>() += items.iter().sum::<u64>();
+    }
+}
+
+#[test]
+fn a_job_of_one_sends_answers_and_ends() {
+    let (options, _one) = single();
+    let mut job = null_mut();
+    let mut heard = Heard::default();
+    let mut total = 0u64;
+    // SAFETY: what the header asks for: handles of ours, used until they are given back; the handlers' contexts outlive
+    // the streams, and are looked at after a fence only.
+    unsafe {
+        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!((trihop_rank(job), trihop_size(job), trihop_nodes(job)), (0, 1, 1));
+        assert_eq!(CStr::from_ptr(trihop_launcher(job)), c"single");
+        let mut own = options.clone();
+        assert_eq!(trihop_job_options(job, &mut own, size_of_val(&own)), TRIHOP_OK);
+        own.deliverq_max = 7;
+
+        let context = (&raw mut heard).cast();
+        let place = &raw mut heard.shuffle;
+        let status = trihop_shuffle_open(job, c"words".as_ptr(), &own, Some(hear), context, place);
+        assert_eq!(status, TRIHOP_OK, "{}", last_error());
+        let shuffle = heard.shuffle;
+        for number in 0..RECORDS {
+            let status = trihop_shuffle_send(shuffle, 0, 0, (&raw const number).cast(), 8);
+            assert_eq!(status, TRIHOP_OK, "{}", last_error());
+        }
+        assert_eq!(trihop_shuffle_fence(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!((heard.records, heard.answers), (RECORDS, RECORDS));
+        assert_eq!(heard.sum, RECORDS * (RECORDS - 1) / 2);
+        assert_eq!(heard.nested, [TRIHOP_ERR_NESTED; 3]);
+
+        let mut counters = std::mem::zeroed::<trihop_stats_t>();
+        assert_eq!(
+            trihop_shuffle_stats(shuffle, &mut counters, size_of_val(&counters)),
+            TRIHOP_OK
+        );
+        assert_eq!((counters.sent, counters.delivered), (2 * RECORDS, 2 * RECORDS));
+        let mut length = 0;
+        let status = trihop_shuffle_stats_json(shuffle, null_mut(), 0, &mut length);
+        assert_eq!(status, TRIHOP_ERR_BUFFER_TOO_SMALL);
+        let mut json = vec![0u8; length + 1];
+        let status = trihop_shuffle_stats_json(shuffle, json.as_mut_ptr().cast(), length + 1, &mut length);
+        assert_eq!(status, TRIHOP_OK);
+        let json: serde_json::Value = serde_json::from_slice(&json[..length]).unwrap();
+        assert_eq!(json["delivered"], 2 * RECORDS);
+
+        let mut items = null_mut();
+        let context = (&raw mut total).cast();
+        let status = trihop_items_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
+        assert_eq!(status, TRIHOP_OK, "{}", last_error());
+        let values: Vec<u64> = (0..RECORDS).collect();
+        let targets = vec![0u32; values.len()];
+        let status = trihop_items_push_many(items, targets.as_ptr(), values.as_ptr().cast(), values.len());
+        assert_eq!(status, TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_items_push(items, 0, (&raw const values[7]).cast()),
+            TRIHOP_OK
+        );
+        assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(total, RECORDS * (RECORDS - 1) / 2 + 7);
+
+        let mut sum = [41u64, 1];
+        assert_eq!(
+            trihop_allreduce(job, trihop_reduce_t::TRIHOP_SUM as i32, sum.as_mut_ptr(), 2),
+            TRIHOP_OK
+        );
+        assert_eq!(sum, [41, 1]);
+        let mut all = [0u8; 3];
+        assert_eq!(
+            trihop_allgather(job, b"abc".as_ptr().cast(), 3, all.as_mut_ptr().cast()),
+            TRIHOP_OK
+        );
+        assert_eq!(&all, b"abc");
+
+        assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+        let refused = trihop_shuffle_send(shuffle, 0, 0, null(), 0);
+        assert_eq!(refused, TRIHOP_ERR_CLOSED, "{}", last_error());
+        assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+    }
+}
+
+#[test]
+fn impossible_arguments_are_refused_by_name() {
+    let (options, _one) = single();
+    let mut job = null_mut();
+    let mut shuffle = null_mut();
+    let mut heard = Heard::default();
+    let mut number = 0;
+    // SAFETY: as in the test above; null is what this test is about.
+    unsafe {
+        assert_eq!(trihop_init(&options, null_mut()), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(last_error(), "`job` is a null pointer");
+        assert_eq!(trihop_size(null()), u32::MAX);
+        assert_eq!(trihop_finalize(null_mut()), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(trihop_shuffle_fence(null()), TRIHOP_ERR_INVALID_ARGUMENT);
+
+        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        let context = (&raw mut heard).cast();
+        let name = c"words".as_ptr();
+        let status = trihop_shuffle_open(job, name, null(), None, context, &mut shuffle);
+        assert_eq!(status, TRIHOP_ERR_INVALID_ARGUMENT);
+        assert!(last_error().contains("handler"), "{}", last_error());
+        assert!(shuffle.is_null());
+        let latin = c"caf\xe9".as_ptr();
+        let status = trihop_shuffle_open(job, latin, null(), Some(hear), context, &mut shuffle);
+        assert_eq!(status, TRIHOP_ERR_INVALID_ARGUMENT);
+        assert!(last_error().contains("UTF-8"), "{}", last_error());
+        let mut wrong = options.clone();
+        wrong.remote_maxrpc = 0;
+        let status = trihop_shuffle_open(job, name, &wrong, Some(hear), context, &mut shuffle);
+        assert_eq!(status, TRIHOP_ERR_CONFIG);
+        assert!(last_error().contains("remote_maxrpc"), "{}", last_error());
+
+        let status = trihop_shuffle_open(job, name, null(), Some(hear), context, &mut shuffle);
+        assert_eq!(status, TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_shuffle_send(shuffle, 1, 0, null(), 0), TRIHOP_ERR_RANK);
+        assert_eq!(last_error(), "rank 1 does not exist in a job of 1 ranks");
+        assert_eq!(
+            trihop_shuffle_send(shuffle, 0, 0, null(), 1),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
+        let one = b"x".as_ptr().cast();
+        assert_eq!(
+            trihop_shuffle_send(shuffle, 0, 0, one, usize::MAX),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
+        let too_long = vec![0u8; options.max_message_bytes as usize + 1];
+        let status = trihop_shuffle_send(shuffle, 0, 0, too_long.as_ptr().cast(), too_long.len());
+        assert_eq!(status, TRIHOP_ERR_TOO_LARGE);
+        assert_eq!(trihop_shuffle_flush(shuffle, 9), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(
+            trihop_allreduce(job, 9, null_mut(), 0),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
+        assert_eq!(trihop_node_of(job, 1, &mut number), TRIHOP_ERR_RANK);
+        assert_eq!(
+            trihop_rank_at(job, 0, 1, &mut number),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
+        assert_eq!(
+            trihop_representative(job, 0, 1, &mut number),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
+        assert_eq!(trihop_node_of(job, 0, null_mut()), TRIHOP_ERR_INVALID_ARGUMENT);
+
+        assert_eq!(trihop_dump(job, -1), TRIHOP_ERR_INVALID_ARGUMENT);
+        let nowhere = c"/nonexistent/folder/dump".as_ptr();
+        assert_eq!(trihop_dump_to_file(job, nowhere), TRIHOP_ERR_SYSTEM);
+        assert!(
+            last_error().contains("/nonexistent/folder/dump"),
+            "{}",
+            last_error()
+        );
+        assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+    }
+}
+
+#[test]
+fn a_dump_goes_to_a_descriptor_that_stays_open() {
+    let (options, _one) = single();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let descriptor = std::os::fd::OwnedFd::from(writer).into_raw_fd();
+    let mut job = null_mut();
+    // SAFETY: as in the tests above; the descriptor is ours, and closed once.
+    unsafe {
+        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_dump(job, descriptor), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_dump(job, descriptor), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+        drop(<std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(
+            descriptor,
+        ));
+    }
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert_eq!(text.matches("(collectives)").count() % 2, 0, "{text}");
+    assert!(text.contains("(collectives)"), "{text}");
+}
