@@ -47,6 +47,18 @@ const QUEUES: &[Known] = &[
         "Bytes at which a batch between nodes is sealed",
     ),
     (
+        "origin_sender_limit",
+        "origin-sender-limit",
+        Some('z'),
+        "Publishes of own sends that may be unconsumed in all origin lanes together",
+    ),
+    (
+        "remote_sender_limit",
+        "remote-sender-limit",
+        Some('Z'),
+        "Batches with own sends that may be outstanding to all nodes together",
+    ),
+    (
         "deliverq_max",
         "deliverq-max",
         Some('d'),
@@ -57,6 +69,12 @@ const QUEUES: &[Known] = &[
         "deliverq-bytes",
         None,
         "Bytes that may wait for an application without a handler",
+    ),
+    (
+        "deliverq_discard",
+        "deliverq-discard",
+        None,
+        "For debugging: 1 drops what arrives, counted",
     ),
     (
         "deliverq_threshold",

@@ -1,6 +1,6 @@
 //! The job: its ranks, what they send, and their turns.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,16 +11,18 @@ use trihop_transport::topology::{NodeId, Rank, Topology};
 
 use super::awake::{Awake, Schedule};
 use super::fabric::Fabric;
+use super::message::{SimulationOutbox, check_item, each};
+use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Message, Outbox, Sink};
+use crate::deliver::{Message, Sink};
 use crate::dump::Bound;
 use crate::endpoint::{Endpoint, Prepared};
-use crate::engine::{BadRun, Core};
+use crate::engine::Core;
+use crate::engine::outbound::Outbound;
 use crate::error::Error;
 use crate::flush::Fence;
 use crate::route::{Chosen, RouteName};
-use crate::shuffle::each_message;
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// What a simulated job is like.
 #[derive(Debug, Clone)]
@@ -82,37 +84,6 @@ pub enum SimulationError {
         /// State of one of them.
         dump: String,
     },
-}
-
-/// What a handler sends with: as [`Outbox`], for records and for items.
-pub struct SimulationOutbox<'a, 'b> {
-    outbox: &'a mut Outbox<'b>,
-    item_bytes: usize,
-}
-
-impl SimulationOutbox<'_, '_> {
-    /// Sends a record (or an item, whose `kind` is nothing), or spills it.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when the spill is full too, and the errors of a bad rank or length.
-    pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
-        match self.item_bytes {
-            0 => self.outbox.send(target, kind, bytes),
-            item_bytes => {
-                check_item(item_bytes, bytes)?;
-                self.outbox.push_item(target, bytes)
-            }
-        }
-    }
-}
-
-/// Refuses what is no item.
-fn check_item(item_bytes: usize, bytes: &[u8]) -> Result<(), Error> {
-    if bytes.len() == item_bytes {
-        return Ok(());
-    }
-    let why = format!("{} bytes sent as an item of {item_bytes}", bytes.len());
-    Err(Error::config("item_bytes", why))
 }
 
 /// One rank of the job.
@@ -238,22 +209,44 @@ impl<'h> Simulation<'h> {
     /// [`Error::WouldBlock`], with nothing taken: let ranks take turns ([`Simulation::step`]), then try again. A bad rank
     /// or length.
     pub fn try_send(&mut self, source: Rank, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
-        let Some(member) = self.members.get(source.0 as usize) else {
+        match self.item_bytes {
+            0 => self.applies(source)?.try_send(target, kind, bytes),
+            item_bytes => {
+                check_item(item_bytes, bytes)?;
+                self.applies(source)?.try_push(target, bytes)
+            }
+        }
+    }
+
+    /// Broadcasts as the application of `source`, if there is room for a first copy now.
+    ///
+    /// # Errors
+    /// As [`Simulation::try_send`].
+    pub fn try_broadcast(
+        &mut self,
+        source: Rank,
+        kind: u32,
+        bytes: &[u8],
+        to: BroadcastTo,
+    ) -> Result<(), Error> {
+        let item_bytes = self.item_bytes;
+        if item_bytes > 0 {
+            check_item(item_bytes, bytes)?;
+        }
+        self.applies(source)?.try_broadcast(to, kind, bytes)
+    }
+
+    /// The sending side of a rank whose application does something.
+    fn applies(&mut self, rank: Rank) -> Result<RefMut<'_, Outbound>, Error> {
+        let Some(member) = self.members.get(rank.0 as usize) else {
             return Err(Error::Rank {
-                rank: source.0,
+                rank: rank.0,
                 size: self.topology.size(),
             });
         };
-        self.awake.wake(source.0);
+        self.awake.wake(rank.0);
         self.fruitless = 0;
-        let mut out = member.core.out.borrow_mut();
-        match self.item_bytes {
-            0 => out.try_send(target, kind, bytes),
-            item_bytes => {
-                check_item(item_bytes, bytes)?;
-                out.try_push(target, bytes)
-            }
-        }
+        Ok(member.core.out.borrow_mut())
     }
 
     /// Lets one rank take a turn; false when all sleep and nothing is under way, so that nothing will ever happen unless
@@ -370,6 +363,14 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn stats(&self, rank: Rank) -> Stats {
         self.members[rank.0 as usize].core.snapshot()
+    }
+
+    /// Counters of a rank, of each of its queues too.
+    ///
+    /// # Panics
+    /// When the rank does not exist.
+    pub fn detailed_stats(&self, rank: Rank) -> DetailedStats {
+        self.members[rank.0 as usize].core.detailed()
     }
 
     /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the
@@ -544,37 +545,21 @@ fn open_stream<'h>(
         .collect()
 }
 
-/// Hands over records, or items, from number `done` on until `take` returns false; returns how many are done then.
-fn each(
-    delivery: Delivery<'_>,
-    item_bytes: usize,
-    done: usize,
-    mut take: impl FnMut(Message<'_>, bool) -> bool,
-) -> Result<usize, BadRun> {
-    let Delivery::Run(run) = &delivery else {
-        return each_message(delivery, done, take);
-    };
-    if item_bytes == 0 {
-        return each_message(delivery, done, take);
-    }
-    let source = Rank(run.header.source);
-    let count = usize::from(run.header.count);
-    if run.payload.len() < count * item_bytes {
-        return Err(BadRun::Records {
-            count: run.header.count,
-            bytes: run.payload.len(),
-        });
-    }
-    let items = run.payload.chunks_exact(item_bytes).take(count);
-    for (number, bytes) in items.enumerate().skip(done) {
-        let message = Message {
-            source,
-            kind: 0,
-            bytes,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_do_not_stand_node_after_node_are_refused() {
+        let simulate = |nodes: &[u32]| {
+            let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+            let topology = Topology::from_node_of(&nodes, Rank(0)).unwrap();
+            Simulation::new(&topology, SimulationOptions::default(), |_, _, _| ()).map(|_| ())
         };
-        if !take(message, number == done) {
-            return Ok(number);
+        simulate(&[0, 0, 1, 1]).unwrap();
+        for nodes in [[0, 1, 0, 1], [0, 0, 1, 0]] {
+            let refused = simulate(&nodes).expect_err("ranks out of order");
+            assert!(refused.to_string().contains("node after node"), "{refused}");
         }
     }
-    Ok(count)
 }
