@@ -6,6 +6,7 @@ mod info;
 mod man;
 mod partition;
 mod run;
+mod topo;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -35,6 +36,8 @@ enum Command {
     Exchange(exchange::ExchangeArgs),
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
+    /// Show who represents which nodes, and what a route asks of each rank; starts no ranks
+    Topo(topo::TopoArgs),
     /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),
     /// Write the manual pages that `make install` puts in place
@@ -44,15 +47,23 @@ enum Command {
 
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
-    if let Err(error) = log::Options::from_env().and_then(log::install) {
+    let command = Cli::parse().command;
+    let logs = log::Options::from_env().map(|logs| match &command {
+        Command::Exchange(args) => args.logs.over(logs),
+        _ => logs,
+    });
+    if let Err(error) = logs.and_then(log::install) {
         return refuse(&error.to_string());
     }
-    let outcome = match Cli::parse().command {
+    let outcome = match command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Bench(args) => bench::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Man(args) => man::run(args, Cli::command()).map(|()| 0).map_err(|why| (why, 1)),
+        Command::Topo(args) => topo::run(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
         Command::Partition(args) => partition::run(args).map_err(|e| (e.to_string(), e.exit_status())),
     };
     match outcome {

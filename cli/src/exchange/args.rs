@@ -1,11 +1,11 @@
 //! Command line of `trihop exchange`.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use trihop::Options;
-
 use super::error::{Error, Result};
+use super::logs::LogOptions;
+use super::options::EngineOptions;
 
 /// Exchanges messages between all ranks and checks every one of them.
 ///
@@ -19,11 +19,11 @@ use super::error::{Error, Result};
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExchangeArgs {
     /// Messages that each sending rank sends
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 100_000)]
     pub count: u64,
 
     /// Length of a message: one (64), any in a range (0-4K), or one of a list (8,64,1K); K and M are binary
-    #[arg(long, value_name = "BYTES", default_value = "64")]
+    #[arg(short = 'i', long, value_name = "BYTES", default_value = "64")]
     pub size: Sizes,
 
     /// Who sends to whom
@@ -34,15 +34,15 @@ pub struct ExchangeArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// All ranks fence after each N messages of a sender; 0 is never
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// All ranks flush, as --flush says, after each N messages of a sender; 0 is never
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 0)]
     pub fence_every: u64,
 
     /// Each receiver sleeps this long for each message
-    #[arg(long, value_name = "MS", default_value_t = 0)]
+    #[arg(short = 'o', long, value_name = "MS", default_value_t = 0)]
     pub deliver_delay_ms: u64,
 
-    /// How the exchange ends: one fence, or flushes of the origin, remote and relay queues and of the deliveries with barriers in between
+    /// How all ranks flush, at the end and before it: one fence, or flushes of the origin, remote and relay queues and of the deliveries with barriers in between
     #[arg(long, value_enum, default_value = "fence")]
     pub flush: Ending,
 
@@ -50,9 +50,37 @@ pub struct ExchangeArgs {
     #[arg(long)]
     pub poll: bool,
 
+    /// A thread makes progress and another one delivers, instead of the calls of the exchange
+    #[arg(long, conflicts_with = "poll")]
+    pub threaded: bool,
+
     /// Gives up when this rank has sent and received nothing for so many seconds; 0 is never
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub stall_s: u64,
+
+    /// Gives up when the exchange takes longer than so many seconds; 0 is never
+    #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 0)]
+    pub timeout_s: u64,
+
+    /// Each rank writes what it knows of the others to PREFIX.<rank>.id, .lmap and .rmap, as `trihop topo --output` does
+    #[arg(short = 'N', long, value_name = "PREFIX")]
+    pub topo: Option<PathBuf>,
+
+    /// Shows no progress bar (there is none unless standard error is a terminal)
+    #[arg(short = 'q', long, conflicts_with = "print")]
+    pub quiet: bool,
+
+    /// Each rank writes a line to standard error for each message that it sends or receives
+    #[arg(long)]
+    pub print: bool,
+
+    /// Number of this run, to tell reports apart
+    #[arg(short = 'r', long, value_name = "N")]
+    pub run_number: Option<u64>,
+
+    /// Reports time, page faults and context switches of each rank, while it was sending and altogether
+    #[arg(short = 'T', long)]
+    pub usage: bool,
 
     /// Prints one JSON object
     #[arg(long)]
@@ -62,9 +90,13 @@ pub struct ExchangeArgs {
     #[arg(long)]
     pub dump: bool,
 
-    /// Options of the queues
+    /// What is logged, and where to
     #[command(flatten)]
-    pub queues: QueueOptions,
+    pub logs: LogOptions,
+
+    /// Options of the library
+    #[command(flatten)]
+    pub options: EngineOptions,
 }
 
 impl ExchangeArgs {
@@ -91,7 +123,14 @@ impl ExchangeArgs {
             json: false,
             dump: false,
             poll: false,
-            queues: QueueOptions::default(),
+            threaded: false,
+            timeout_s: 0,
+            topo: None,
+            quiet: false,
+            print: false,
+            run_number: None,
+            logs: LogOptions::default(),
+            options: EngineOptions::default(),
             ..self.clone()
         };
         xxhash_rust::xxh3::xxh3_64(format!("{same:?}").as_bytes())
@@ -102,23 +141,23 @@ impl ExchangeArgs {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Pattern {
     /// All messages go to this rank
-    #[arg(long, value_name = "RANK", conflicts_with = "round_robin")]
+    #[arg(short = 'R', long, value_name = "RANK", conflicts_with = "round_robin")]
     pub only_to: Option<u32>,
 
     /// Lowest rank that sends
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    #[arg(short = 'n', long, value_name = "RANK", default_value_t = 0)]
     pub min_sender: u32,
 
     /// Highest rank that sends; by default the last
-    #[arg(long, value_name = "RANK")]
+    #[arg(short = 's', long, value_name = "RANK")]
     pub max_sender: Option<u32>,
 
     /// Targets in turn, each rank beginning behind itself, instead of uniformly random ones
-    #[arg(long)]
+    #[arg(short = 'l', long)]
     pub round_robin: bool,
 
     /// No rank sends to itself
-    #[arg(long)]
+    #[arg(short = 'e', long)]
     pub exclude_self: bool,
 }
 
@@ -208,168 +247,6 @@ fn bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Field of `StreamOptions`, its long option, what it means.
-const QUEUES: [(&str, &str, &str); 23] = [
-    (
-        "origin_maxrpc",
-        "origin-maxrpc",
-        "Batches of the origin class that may be unconsumed per local queue",
-    ),
-    (
-        "origin_buftarget_bytes",
-        "origin-buftarget-bytes",
-        "Bytes after which an origin lane is shown to its consumer",
-    ),
-    (
-        "relay_maxrpc",
-        "relay-maxrpc",
-        "As --origin-maxrpc, for relay lanes",
-    ),
-    (
-        "relay_buftarget_bytes",
-        "relay-buftarget-bytes",
-        "As --origin-buftarget-bytes, for relay lanes",
-    ),
-    (
-        "remote_maxrpc",
-        "remote-maxrpc",
-        "Batches per link that may be in flight",
-    ),
-    (
-        "remote_buftarget_bytes",
-        "remote-buftarget-bytes",
-        "Bytes at which a batch between nodes is sealed",
-    ),
-    (
-        "origin_sender_limit",
-        "origin-sender-limit",
-        "Publishes of own sends that may be unconsumed in all origin lanes together",
-    ),
-    (
-        "remote_sender_limit",
-        "remote-sender-limit",
-        "Batches with own sends that may be outstanding to all nodes together",
-    ),
-    (
-        "deliverq_max",
-        "deliverq-max",
-        "Records that may wait for an application without a handler",
-    ),
-    (
-        "deliverq_bytes",
-        "deliverq-bytes",
-        "Bytes that may wait for an application without a handler",
-    ),
-    (
-        "deliverq_discard",
-        "deliverq-discard",
-        "For debugging: 1 drops what arrives, counted",
-    ),
-    (
-        "deliverq_threshold",
-        "deliverq-threshold",
-        "Records for which a delivery thread is woken",
-    ),
-    (
-        "linger_us",
-        "linger-us",
-        "Longest wait of a partial run or batch in microseconds",
-    ),
-    ("run_bytes", "run-bytes", "Size of a run"),
-    (
-        "run_table_bytes",
-        "run-table-bytes",
-        "Memory of short open runs; long ones take as much again",
-    ),
-    (
-        "lane_budget_bytes",
-        "lane-budget-bytes",
-        "Memory of the lanes into a rank",
-    ),
-    (
-        "spill_bytes",
-        "spill-bytes",
-        "Bound of what handlers' sends may spill",
-    ),
-    (
-        "handler_reserve_bytes",
-        "handler-reserve-bytes",
-        "Spill that must be free before a handler is called",
-    ),
-    ("max_message_bytes", "max-message-bytes", "Longest record"),
-    (
-        "reassembly_bytes",
-        "reassembly-bytes",
-        "Bytes of long records that a rank puts together at a time",
-    ),
-    (
-        "send_pool_bytes",
-        "send-pool-bytes",
-        "Memory for send batches of a rank",
-    ),
-    (
-        "receive_pool_bytes",
-        "receive-pool-bytes",
-        "Memory for shared large receive slots of a rank",
-    ),
-    (
-        "small_slot_bytes",
-        "small-slot-bytes",
-        "Size of the receive slot that every link always has",
-    ),
-];
-
-/// Options of the queues as given: one long option per field of `trihop::StreamOptions`, checked by the library.
-#[derive(Clone, Debug, Default)]
-pub struct QueueOptions(Vec<(&'static str, String)>);
-
-impl QueueOptions {
-    /// Sets what was given, above the environment.
-    ///
-    /// # Errors
-    /// The library's, for a value that is none or does not fit the others.
-    pub fn apply(&self, options: &mut Options) -> Result<()> {
-        for (name, value) in &self.0 {
-            options.set(name, value)?;
-        }
-        Ok(options.check()?)
-    }
-}
-
-impl FromArgMatches for QueueOptions {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given = Self::default();
-        given.update_from_arg_matches(matches)?;
-        Ok(given)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        for (name, _, _) in QUEUES {
-            if let Some(value) = matches.get_one::<String>(name) {
-                self.0.push((name, value.clone()));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl clap::Args for QueueOptions {
-    fn augment_args(command: Command) -> Command {
-        let args = QUEUES.map(|(name, long, help)| {
-            Arg::new(name)
-                .long(long)
-                .value_name("N")
-                .help(help)
-                .help_heading("Queues (as TRIHOP_*)")
-        });
-        command.args(args)
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -383,37 +260,6 @@ mod tests {
 
     fn parsed(args: &[&str]) -> ExchangeArgs {
         Cli::try_parse_from(["exchange"].iter().chain(args)).unwrap().args
-    }
-
-    #[test]
-    fn every_field_of_the_stream_options_is_a_long_option() {
-        let fields = serde_json::to_value(trihop::StreamOptions::default()).unwrap();
-        let mut fields: Vec<&String> = fields.as_object().unwrap().keys().collect();
-        let mut names = QUEUES.map(|(name, _, _)| name);
-        fields.sort();
-        names.sort_unstable();
-        assert_eq!(fields, names);
-        for (name, long, _) in QUEUES {
-            assert_eq!(name.replace('_', "-"), long);
-        }
-    }
-
-    #[test]
-    fn queue_options_reach_the_library_and_its_errors_come_back() {
-        let mut options = Options::default();
-        parsed(&["--remote-maxrpc", "1", "--linger-us=7"])
-            .queues
-            .apply(&mut options)
-            .unwrap();
-        assert_eq!((options.stream.remote_maxrpc, options.stream.linger_us), (1, 7));
-        for value in ["0", "many"] {
-            let error = parsed(&["--remote-maxrpc", value])
-                .queues
-                .apply(&mut Options::default())
-                .unwrap_err();
-            assert!(error.to_string().contains("remote_maxrpc"), "{error}");
-            assert_eq!(error.exit_status(), 2);
-        }
     }
 
     #[test]
@@ -446,14 +292,63 @@ mod tests {
     }
 
     #[test]
+    fn short_options_are_those_of_nexus_runner() {
+        let default = format!("{:?}", parsed(&[]));
+        for (short, long) in [
+            (&["-c", "9"][..], &["--count", "9"][..]),
+            (&["-D", "info"], &["--log", "info"]),
+            (
+                &["-E", "info", "-X", "9"],
+                &["--log-extra", "info", "--log-extra-max", "9"],
+            ),
+            (
+                &["-F", "x", "-S", "warn"],
+                &["--log-file", "x", "--log-stderr", "warn"],
+            ),
+            (&["-I", "9"], &["--log-ring-bytes", "9"]),
+            (&["-e"], &["--exclude-self"]),
+            (&["-f", "9"], &["--fence-every", "9"]),
+            (&["-i", "9"], &["--size", "9"]),
+            (&["-l"], &["--round-robin"]),
+            (&["-N", "x"], &["--topo", "x"]),
+            (&["-n", "9"], &["--min-sender", "9"]),
+            (&["-o", "9"], &["--deliver-delay-ms", "9"]),
+            (&["-q"], &["--quiet"]),
+            (&["-R", "9"], &["--only-to", "9"]),
+            (&["-r", "9"], &["--run-number", "9"]),
+            (&["-s", "9"], &["--max-sender", "9"]),
+            (&["-T"], &["--usage"]),
+            (&["-t", "9"], &["--timeout-s", "9"]),
+        ] {
+            let [short, long] = [short, long].map(|args| format!("{:?}", parsed(args)));
+            assert_eq!(short, long);
+            assert_ne!(short, default);
+        }
+    }
+
+    #[test]
     fn what_decides_the_traffic_is_agreed_on_and_nothing_else() {
         let word = parsed(&[]).agreement();
-        assert_eq!(parsed(&["--json", "--dump", "--seed", "4"]).agreement(), word);
+        assert_eq!(
+            parsed(&[
+                "--json",
+                "--dump",
+                "--seed",
+                "4",
+                "--print",
+                "-r",
+                "1",
+                "--threaded"
+            ])
+            .agreement(),
+            word
+        );
         for other in [
             ["--count", "9"],
             ["--size", "9"],
             ["--min-sender", "1"],
             ["--flush", "four"],
+            ["-f", "9"],
         ] {
             assert_ne!(parsed(&other).agreement(), word, "{other:?}");
         }

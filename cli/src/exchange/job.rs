@@ -1,12 +1,12 @@
 //! The exchange on one rank, from its start to its report.
 
 use std::io::{IsTerminal, Write};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use trihop::route::RouteName;
-use trihop::{Job, Options, Rank, Reduce, Shuffle, log};
+use trihop::{Options, Rank, Reduce, log};
 
 use super::args::{Ending, ExchangeArgs};
 use super::error::{Error, Result};
@@ -14,8 +14,11 @@ use super::ledger::{Ledger, TALLY};
 use super::mailbox::{Inbox, Mailbox};
 use super::payload::{Contents, mixed};
 use super::report::{Report, Share, Stopwatch};
-use super::stall::{Phase, Pulse, Watch};
+use super::seat::{Post, Seat};
+use super::stall::{Patience, Phase, Pulse, Watch};
 use super::traffic::{Messages, Targets};
+use super::usage::Usage;
+use crate::topo::Maps;
 
 /// Messages between two looks at the progress bar.
 const MESSAGES_PER_TICK: u64 = 4096;
@@ -30,7 +33,7 @@ const TEXT_BYTES: usize = 2000;
 pub fn run(args: ExchangeArgs) -> Result<i32> {
     args.check()?;
     let mut options = Options::from_env()?;
-    args.queues.apply(&mut options)?;
+    args.options.apply(&mut options)?;
     let limit = options.stream.max_message_bytes;
     if args.size.largest() > limit {
         let largest = args.size.largest();
@@ -43,9 +46,8 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         Some(seed) => seed,
         None => seed_of_environment()?,
     };
-    let inbox: OnceLock<Arc<Inbox>> = OnceLock::new();
     let route = options.route;
-    let job = Job::start(options)?;
+    let job = Seat::start(options, args.threaded)?;
     log::set_rank(job.rank().0)?;
     let seed = agree_on_seed(&job, own_seed)?;
     let (rank, size) = (job.rank().0, job.size());
@@ -63,24 +65,26 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         Err(error) => return Err(error),
     };
     let ledger = Ledger::new(rank, size, args.size.clone(), Contents::new(seed));
-    let inbox =
-        inbox.get_or_init(|| Arc::new(Inbox::new(ledger, Duration::from_millis(args.deliver_delay_ms))));
-    let pulse = Pulse::new(rank, Arc::clone(inbox));
-    let watch = Watch::start(Arc::clone(&pulse), Duration::from_secs(args.stall_s)).map_err(|source| {
-        Error::System {
-            what: "starting the watch for stalls",
-            source,
-        }
-    })?;
-    let builder = job.shuffle("exchange");
-    let shuffle = match args.poll {
-        true => builder.open()?,
-        false => builder.handler(|message, _| inbox.take(message)).open()?,
+    if let Some(prefix) = &args.topo {
+        Maps::new(job.topology(), route).write_files(prefix)?;
+    }
+    let delay = Duration::from_millis(args.deliver_delay_ms);
+    let inbox = Arc::new(Inbox::new(ledger, delay, args.print.then_some(rank)));
+    let pulse = Pulse::new(rank, Arc::clone(&inbox));
+    let patience = Patience {
+        still: Duration::from_secs(args.stall_s),
+        whole: Duration::from_secs(args.timeout_s),
     };
+    let watch = Watch::start(Arc::clone(&pulse), patience).map_err(|source| Error::System {
+        what: "starting the watch for stalls",
+        source,
+    })?;
+    let taking = Arc::clone(&inbox);
+    let shuffle = job.open("exchange", args.poll, move |message| taking.take(message))?;
     let rank = ThisRank {
         args: &args,
         job: &job,
-        inbox,
+        inbox: &inbox,
         pulse: &pulse,
         route,
         seed,
@@ -92,7 +96,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
 }
 
 /// The first that rank 0 has to say.
-fn tell(job: &Job<'_>, why: &str) {
+fn tell(job: &Seat, why: &str) {
     if job.rank() == Rank(0) {
         // Without standard error the exit status still tells.
         let _ = writeln!(std::io::stderr(), "trihop exchange: {why}");
@@ -113,14 +117,14 @@ fn seed_of_environment() -> Result<u64> {
 }
 
 /// The seed of rank 0 is everyone's.
-fn agree_on_seed(job: &Job<'_>, own: u64) -> Result<u64> {
+fn agree_on_seed(job: &Seat, own: u64) -> Result<u64> {
     let mut word = [if job.rank() == Rank(0) { own } else { 0 }];
     job.allreduce(&mut word, Reduce::Max)?;
     Ok(word[0])
 }
 
 /// Ranks that draw different messages could not check them.
-fn agree_on_options(job: &Job<'_>, args: &ExchangeArgs) -> Result<()> {
+fn agree_on_options(job: &Seat, args: &ExchangeArgs) -> Result<()> {
     let own = args.agreement();
     let mut words = [own, !own];
     job.allreduce(&mut words, Reduce::Min)?;
@@ -133,26 +137,25 @@ fn agree_on_options(job: &Job<'_>, args: &ExchangeArgs) -> Result<()> {
 }
 
 /// What does not change during the exchange.
-struct ThisRank<'a, 'h> {
+struct ThisRank<'a> {
     args: &'a ExchangeArgs,
-    job: &'a Job<'h>,
+    job: &'a Seat,
     inbox: &'a Inbox,
     pulse: &'a Pulse,
     route: RouteName,
     seed: u64,
 }
 
-impl ThisRank<'_, '_> {
-    fn exchange(&self, shuffle: &Shuffle<'_>, targets: Targets) -> Result<i32> {
+impl ThisRank<'_> {
+    fn exchange(&self, shuffle: &Post, targets: Targets) -> Result<i32> {
         let mut mailbox = Mailbox::new(shuffle, self.inbox, self.args.poll);
         self.job.barrier()?;
+        let begun = Usage::now();
         let stopwatch = Stopwatch::start();
         let mut share = self.send(&mut mailbox, targets)?;
+        let sending = Usage::now().since(&begun);
         self.pulse.enter(Phase::Ending);
-        match self.args.flush {
-            Ending::Fence => mailbox.fence()?,
-            Ending::Four => mailbox.flush_all()?,
-        }
+        self.flush(&mailbox)?;
         (share.elapsed_ns, share.cpu_ns) = stopwatch.read();
         let texts = {
             let mut ledger = self.inbox.ledger();
@@ -160,21 +163,25 @@ impl ThisRank<'_, '_> {
             share.faults = ledger.faults();
             ledger.texts().join("\n")
         };
+        let whole = Usage::now().since(&begun);
         self.pulse.enter(Phase::Summing);
         if self.args.dump {
             self.dump(shuffle)?;
         }
-        let report = Report::gather(
-            self.job,
-            self.args,
-            self.route,
-            self.seed,
-            share,
-            &shuffle.stats(),
-        )?;
+        let stats = shuffle.stats().ok_or_else(|| Error::System {
+            what: "reading the counters of the shuffle",
+            source: std::io::ErrorKind::WouldBlock.into(),
+        })?;
+        let mut report = Report::gather(self.job, self.args, self.route, self.seed, share, &stats)?;
         if report.faults() > 0 {
             self.tell_faults(&report, &texts)?;
             return Ok(1);
+        }
+        if self.args.usage {
+            report.usage = Some(Usage::gather(
+                self.job,
+                &[("sending", sending), ("whole", whole)],
+            )?);
         }
         if self.job.rank() == Rank(0) {
             let text = if self.args.json {
@@ -188,8 +195,16 @@ impl ThisRank<'_, '_> {
         Ok(0)
     }
 
+    fn flush(&self, mailbox: &Mailbox<'_>) -> Result<()> {
+        match self.args.flush {
+            Ending::Fence => mailbox.fence()?,
+            Ending::Four => mailbox.flush_all()?,
+        }
+        Ok(())
+    }
+
     /// Sends all messages of this rank, and to every rank how many there were for it.
-    fn send(&self, mailbox: &mut Mailbox<'_, '_>, targets: Targets) -> Result<Share> {
+    fn send(&self, mailbox: &mut Mailbox<'_>, targets: Targets) -> Result<Share> {
         let (args, contents) = (self.args, Contents::new(self.seed));
         let mut messages = Messages::new(&contents, &args.size, targets);
         let mut share = Share::default();
@@ -199,7 +214,7 @@ impl ThisRank<'_, '_> {
             // The flush at the end is the last fence.
             if args.fence_every > 0 && index > 0 && index % args.fence_every == 0 {
                 self.pulse.enter(Phase::Fencing);
-                mailbox.fence()?;
+                self.flush(mailbox)?;
                 self.pulse.enter(Phase::Sending);
             }
             if !messages.any() {
@@ -229,7 +244,11 @@ impl ThisRank<'_, '_> {
 
     /// Rank 0's own progress, on a terminal.
     fn bar(&self, sends: bool) -> Option<ProgressBar> {
-        let shown = sends && self.job.rank() == Rank(0) && std::io::stderr().is_terminal();
+        let shown = sends
+            && !self.args.quiet
+            && !self.args.print
+            && self.job.rank() == Rank(0)
+            && std::io::stderr().is_terminal();
         shown.then(|| {
             let style = ProgressStyle::with_template("rank 0 {bar:40} {pos}/{len} messages {per_sec} {eta}");
             ProgressBar::new(self.args.count)
@@ -237,10 +256,11 @@ impl ThisRank<'_, '_> {
         })
     }
 
-    fn dump(&self, shuffle: &Shuffle<'_>) -> Result<()> {
+    fn dump(&self, shuffle: &Post) -> Result<()> {
         let mut text = Vec::new();
         shuffle
             .dump(&mut text)
+            .and_then(|()| text.write_all(log::recent().as_bytes()))
             .and_then(|()| std::io::stderr().write_all(&text))
             .map_err(|source| Error::System {
                 what: "writing the state of the queues to standard error",

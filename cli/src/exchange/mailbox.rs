@@ -1,11 +1,13 @@
 //! The shuffle as the exchange uses it: calls that wait until they are done, whether messages come to a handler or are taken.
 
+use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use trihop::{Message, Queues, Rank, Result, Shuffle};
+use trihop::{Message, Queues, Rank, Result};
 
 use super::ledger::{Ledger, TALLY};
+use super::seat::Post;
 
 /// Sends between two looks at what waits, without a handler.
 const SENDS_PER_TAKE: u32 = 64;
@@ -15,14 +17,17 @@ const SENDS_PER_TAKE: u32 = 64;
 pub struct Inbox {
     ledger: Mutex<Ledger>,
     delay: Duration,
+    /// This rank, where a line for each message is wanted.
+    print: Option<u32>,
 }
 
 impl Inbox {
     /// An inbox over a ledger.
-    pub fn new(ledger: Ledger, delay: Duration) -> Self {
+    pub fn new(ledger: Ledger, delay: Duration, print: Option<u32>) -> Self {
         Self {
             ledger: Mutex::new(ledger),
             delay,
+            print,
         }
     }
 
@@ -30,10 +35,33 @@ impl Inbox {
     #[inline]
     pub fn take(&self, message: Message<'_>) {
         // What senders tell of their counts is no message of the exchange.
-        if !self.delay.is_zero() && message.kind != TALLY {
-            std::thread::sleep(self.delay);
+        if message.kind != TALLY {
+            if self.print.is_some() {
+                self.print(
+                    "received",
+                    message.kind,
+                    "from",
+                    message.source.0,
+                    message.bytes.len(),
+                );
+            }
+            if !self.delay.is_zero() {
+                std::thread::sleep(self.delay);
+            }
         }
         self.ledger().take(message);
+    }
+
+    /// Writes a line for a message, where that is wanted.
+    #[cold]
+    fn print(&self, what: &str, number: u32, way: &str, peer: u32, bytes: usize) {
+        if let Some(rank) = self.print {
+            // Without standard error there is nobody to read it.
+            let _ = writeln!(
+                std::io::stderr(),
+                "rank {rank} {what} message {number} of {bytes} bytes {way} rank {peer}"
+            );
+        }
     }
 
     /// The ledger. Only the watch for stalls asks for it from another thread, and rarely.
@@ -43,17 +71,17 @@ impl Inbox {
 }
 
 /// A shuffle with or without a handler.
-pub struct Mailbox<'a, 'h> {
-    shuffle: &'a Shuffle<'h>,
+pub struct Mailbox<'a> {
+    shuffle: &'a Post,
     inbox: &'a Inbox,
     /// Messages are taken, not handled.
     polls: bool,
     untaken: u32,
 }
 
-impl<'a, 'h> Mailbox<'a, 'h> {
+impl<'a> Mailbox<'a> {
     /// A mailbox over `shuffle`, which has a handler unless the mailbox `polls`.
-    pub fn new(shuffle: &'a Shuffle<'h>, inbox: &'a Inbox, polls: bool) -> Self {
+    pub fn new(shuffle: &'a Post, inbox: &'a Inbox, polls: bool) -> Self {
         Self {
             shuffle,
             inbox,
@@ -74,6 +102,9 @@ impl<'a, 'h> Mailbox<'a, 'h> {
                 self.take()?;
             }
         }
+        if self.inbox.print.is_some() && kind != TALLY {
+            self.inbox.print("sent", kind, "to", target, bytes.len());
+        }
         self.finish(|shuffle| shuffle.send(Rank(target), kind, bytes))
     }
 
@@ -82,7 +113,7 @@ impl<'a, 'h> Mailbox<'a, 'h> {
     /// # Errors
     /// The engine's.
     pub fn fence(&self) -> Result<()> {
-        self.finish(Shuffle::fence)?;
+        self.finish(Post::fence)?;
         self.take()
     }
 
@@ -93,13 +124,13 @@ impl<'a, 'h> Mailbox<'a, 'h> {
     pub fn flush_all(&self) -> Result<()> {
         for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
             self.finish(|shuffle| shuffle.flush(queues))?;
-            self.finish(Shuffle::barrier)?;
+            self.finish(Post::barrier)?;
         }
         self.take()
     }
 
     /// Repeats a call that only taking messages can let go on.
-    fn finish(&self, call: impl Fn(&Shuffle<'h>) -> Result<()>) -> Result<()> {
+    fn finish(&self, call: impl Fn(&Post) -> Result<()>) -> Result<()> {
         loop {
             match call(self.shuffle) {
                 Err(trihop::Error::WouldBlock) if self.polls => self.take()?,

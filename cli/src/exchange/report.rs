@@ -6,10 +6,12 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use trihop::route::RouteName;
-use trihop::{Job, Reduce, Stats};
+use trihop::{Reduce, Stats};
 
 use super::args::ExchangeArgs;
 use super::error::{Error, Result};
+use super::seat::Seat;
+use super::usage::RankUsage;
 
 /// A clock of time and of processor time.
 #[derive(Debug)]
@@ -70,6 +72,8 @@ pub struct Share {
 #[derive(Debug, Serialize)]
 pub struct Report {
     bench: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_number: Option<u64>,
     ranks: u32,
     nodes: u32,
     route: &'static str,
@@ -90,6 +94,9 @@ pub struct Report {
     queue_waits: u64,
     faults: u64,
     checked: bool,
+    /// What each rank used, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Vec<RankUsage>>,
 }
 
 impl Report {
@@ -98,7 +105,7 @@ impl Report {
     /// # Errors
     /// The engine's.
     pub fn gather(
-        job: &Job<'_>,
+        job: &Seat,
         args: &ExchangeArgs,
         route: RouteName,
         seed: u64,
@@ -142,6 +149,7 @@ impl Report {
         let each = |total: f64, of: u64| if of == 0 { 0.0 } else { total / of as f64 };
         Ok(Self {
             bench: "exchange",
+            run_number: args.run_number,
             ranks: job.size(),
             nodes: job.topology().nodes(),
             route: route.name(),
@@ -162,6 +170,7 @@ impl Report {
             queue_waits,
             faults,
             checked: faults == 0,
+            usage: None,
         })
     }
 
@@ -190,6 +199,9 @@ impl Report {
         let mut row = |name: &str, value: String| {
             let _ = writeln!(table, "{name:<12} {value}");
         };
+        if let Some(number) = self.run_number {
+            row("run", number.to_string());
+        }
         row(
             "ranks",
             format!("{} on {} nodes, {}", self.ranks, self.nodes, self.route),
@@ -237,13 +249,16 @@ impl Report {
             ),
         );
         row("queue waits", self.queue_waits.to_string());
+        if let Some(usage) = &self.usage {
+            table += &RankUsage::table(usage);
+        }
         table
     }
 }
 
 /// What carries messages between nodes, as the ranks that represent nodes tell it.
-fn provider(job: &Job<'_>) -> Result<String> {
-    let told = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
+fn provider(job: &Seat) -> Result<String> {
+    let told = job.allgather(job.provider().as_bytes())?;
     let mut names: Vec<_> = told
         .iter()
         .map(|name| String::from_utf8_lossy(name))

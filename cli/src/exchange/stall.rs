@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use trihop::log;
 use trihop::transport::sync::thread;
 
 use super::mailbox::Inbox;
@@ -76,22 +77,53 @@ impl Pulse {
         (sent, self.inbox.ledger().received(), phase)
     }
 
-    fn story(&self, still: Duration) -> String {
+    /// What this rank does, behind what is wrong with it.
+    fn story(&self, wrong: &str) -> String {
         let (sent, received, phase) = self.read();
         let ledger = self.inbox.ledger();
-        let phase = phase.name();
         let mut story = format!(
-            "rank {} has neither sent nor received anything for {} s (--stall-s): it is {phase}; {sent} messages sent, \
-             {received} received; {}",
+            "rank {} {wrong}: it is {}; {sent} messages sent, {received} received; {}",
             self.rank,
-            still.as_secs(),
+            phase.name(),
             ledger.outstanding()
         );
         for text in ledger.texts() {
             story += "\n  ";
             story += text;
         }
+        let recent = log::recent();
+        if !recent.is_empty() {
+            story += "\nlast logs:\n";
+            story += recent.trim_end();
+        }
         story
+    }
+}
+
+/// How long a watch waits; zero is for ever.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Until the pulse moves.
+    pub still: Duration,
+    /// Until it is over.
+    pub whole: Duration,
+}
+
+impl Patience {
+    /// Why there is none left.
+    fn complaint(self, still: Duration, whole: Duration, faults: u64) -> Option<String> {
+        let limit = match faults {
+            0 => self.still,
+            _ => self.still.min(AFTER_A_FAULT),
+        };
+        if !limit.is_zero() && still >= limit {
+            let seconds = still.as_secs();
+            return Some(format!(
+                "has neither sent nor received anything for {seconds} s (--stall-s)"
+            ));
+        }
+        let over = !self.whole.is_zero() && whole >= self.whole;
+        over.then(|| format!("has not finished within {} s (--timeout-s)", self.whole.as_secs()))
     }
 }
 
@@ -104,17 +136,19 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Ends this process with status 1 when the pulse stands still for `limit`; never when that is zero.
+    /// Ends this process with status 1 when `patience` is over.
     ///
     /// # Errors
     /// The operating system's, when it gives no thread.
-    pub fn start(pulse: Arc<Pulse>, limit: Duration) -> std::io::Result<Self> {
+    pub fn start(pulse: Arc<Pulse>, patience: Patience) -> std::io::Result<Self> {
         let (over, told) = channel();
-        let thread = match limit.is_zero() {
-            true => None,
-            false => {
+        let limits = [patience.still, patience.whole];
+        let thread = match limits.into_iter().filter(|limit| !limit.is_zero()).min() {
+            None => None,
+            Some(shortest) => {
+                let look = shortest.min(Duration::from_secs(1)) / 4;
                 let builder = thread::Builder::new().name("stall".into());
-                Some(builder.spawn(move || watch(&pulse, limit, &told))?)
+                Some(builder.spawn(move || watch(&pulse, patience, look, &told))?)
             }
         };
         Ok(Self {
@@ -134,27 +168,17 @@ impl Drop for Watch {
     }
 }
 
-fn watch(pulse: &Pulse, limit: Duration, over: &Receiver<()>) {
-    let look = limit.min(Duration::from_secs(1)) / 4;
-    let (mut beat, mut since) = (pulse.read(), Instant::now());
+fn watch(pulse: &Pulse, patience: Patience, look: Duration, over: &Receiver<()>) {
+    let begun = Instant::now();
+    let (mut beat, mut since) = (pulse.read(), begun);
     while over.recv_timeout(look) == Err(RecvTimeoutError::Timeout) {
         let now = pulse.read();
         if now != beat {
             (beat, since) = (now, Instant::now());
-            continue;
         }
         let faults = pulse.inbox.ledger().faults();
-        let patience = if faults > 0 {
-            limit.min(AFTER_A_FAULT)
-        } else {
-            limit
-        };
-        if since.elapsed() >= patience {
-            let _ = writeln!(
-                std::io::stderr(),
-                "trihop exchange: {}",
-                pulse.story(since.elapsed())
-            );
+        if let Some(wrong) = patience.complaint(since.elapsed(), begun.elapsed(), faults) {
+            let _ = writeln!(std::io::stderr(), "trihop exchange: {}", pulse.story(&wrong));
             // SAFETY: `_exit` only ends the process; clean-up of libraries could wait for the thread that is stuck.
             unsafe { libc::_exit(1) }
         }

@@ -79,7 +79,8 @@ pub struct RunArgs {
 /// # Errors
 /// When the job cannot be set up. A command that cannot be started is reported here already.
 pub fn run(args: RunArgs) -> Result<i32, Error> {
-    let mut spec = LaunchSpec::new(node_sizes(&args)?, args.command);
+    let sizes = node_sizes(args.ranks, args.nodes, &args.node_sizes)?;
+    let mut spec = LaunchSpec::new(sizes, args.command);
     spec.netns = args.netns;
     spec.output = if args.no_prefix {
         OutputMode::Plain
@@ -97,16 +98,20 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     }
 }
 
-fn node_sizes(args: &RunArgs) -> Result<Vec<u32>, Error> {
-    if args.node_sizes.is_empty() {
-        return spread(args.ranks.unwrap_or(0), args.nodes.unwrap_or(1));
+/// Ranks on each node: `sizes` where they are given, else `ranks` spread over `nodes` (one, by default).
+///
+/// # Errors
+/// When `ranks` contradicts `sizes`, or a node would stay empty.
+pub fn node_sizes(ranks: Option<u32>, nodes: Option<u32>, sizes: &[u32]) -> Result<Vec<u32>, Error> {
+    if sizes.is_empty() {
+        return spread(ranks.unwrap_or(0), nodes.unwrap_or(1));
     }
-    let sum: u64 = args.node_sizes.iter().map(|s| u64::from(*s)).sum();
-    match args.ranks {
+    let sum: u64 = sizes.iter().map(|s| u64::from(*s)).sum();
+    match ranks {
         Some(ranks) if u64::from(ranks) != sum => Err(Error::Usage(format!(
             "-n {ranks} contradicts --node-sizes, which sum up to {sum}"
         ))),
-        _ => Ok(args.node_sizes.clone()),
+        _ => Ok(sizes.to_vec()),
     }
 }
 

@@ -1,6 +1,8 @@
 //! A command under test: its output gathered, ended by a watchdog rather than hanging.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod exchanged;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;

@@ -1,0 +1,200 @@
+//! `trihop topo`: who represents which nodes, and what a route asks of each rank.
+//!
+//! Everything is asked of the library's own topology and route, of each rank's as that rank would see it; nothing of
+//! a job is started (`shape` says which job is meant, or the launcher does). `maps` is what `nexus_dump` of DeltaFS
+//! writes of a rank, `load` counts links, hops and relayed pairs of all ranks, `report` prints both.
+
+mod load;
+mod maps;
+mod report;
+mod shape;
+mod tally;
+
+use std::io;
+use std::path::PathBuf;
+
+use clap::Args;
+use trihop::route::RouteName;
+use trihop::transport::bootstrap::{self, Bootstrap, Launcher};
+use trihop::{Options, Rank, Topology, transport};
+
+pub use self::maps::Maps;
+
+use self::load::Load;
+use self::shape::{Ranks, Shape, check_picks, picked};
+
+/// Key under which each rank leaves the placement that its launcher told it.
+const PLACEMENT_KEY: &str = "trihop-topo";
+
+/// Shows who represents which nodes, and what a route asks of each rank.
+///
+/// Of a job of any shape, without starting it (`trihop topo --nodes 10000 --per-node 32`), or of the job that it is
+/// run in (`mpiexec -n 8 trihop topo`), whose rank 0 prints. Counts are exact, over all ordered pairs of ranks.
+///
+/// With `--rank`, also what nexus_dump of DeltaFS writes: a line `NX-r: rank size local-rank local-size node nodes`,
+/// then `NX-r: lmap RANK ADDRESS` for each rank of its node, and `NX-r: rmap NODE ADDRESS` for each node that it
+/// represents. Where nexus has an address there is the rank that has it.
+#[derive(Debug, Clone, Args)]
+pub struct TopoArgs {
+    /// The job that is meant
+    #[command(flatten)]
+    shape: Shape,
+
+    /// Route; by default TRIHOP_ROUTE, else three-hop
+    #[arg(long, value_name = "NAME")]
+    route: Option<RouteName>,
+
+    /// Ranks whose maps are shown: numbers and ranges, or `all` (0,7,16-23)
+    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
+    rank: Vec<Ranks>,
+
+    /// Writes maps to PREFIX.<rank>.id, .lmap and .rmap instead, as nexus_dump does; of all ranks unless --rank is given.
+    /// In a job each rank writes its own
+    #[arg(long, value_name = "PREFIX")]
+    output: Option<PathBuf>,
+
+    /// Prints one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why nothing was shown.
+#[derive(Debug, thiserror::Error)]
+pub enum TopoError {
+    /// Arguments that name no job, or contradict each other.
+    #[error("{0}")]
+    Usage(String),
+    /// The shape is none, in the words of `trihop run`.
+    #[error(transparent)]
+    Shape(#[from] crate::run::Error),
+    /// An option of the environment.
+    #[error(transparent)]
+    Options(#[from] trihop::Error),
+    /// The launcher, or a placement that is none.
+    #[error(transparent)]
+    Transport(#[from] transport::Error),
+    /// A launcher that tells ranks different things.
+    #[error("rank {rank} was told the placement {own}, rank 0 was told another; see how the job was started")]
+    Disagreement {
+        /// The rank that says so.
+        rank: Rank,
+        /// What its launcher told it.
+        own: String,
+    },
+    /// Standard output or a file cannot be written.
+    #[error("writing {what}: {source}")]
+    Output {
+        /// Which file.
+        what: String,
+        /// The operating system's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl TopoError {
+    /// Exit status of a process that ends by this error: 2 for arguments and options, 1 for everything else.
+    pub fn exit_status(&self) -> i32 {
+        match self {
+            Self::Usage(_)
+            | Self::Shape(_)
+            | Self::Options(trihop::Error::Config { .. })
+            | Self::Transport(transport::Error::Config { .. }) => 2,
+            Self::Options(_) | Self::Transport(_) | Self::Disagreement { .. } | Self::Output { .. } => 1,
+        }
+    }
+}
+
+/// Shows what was asked for.
+///
+/// # Errors
+/// [`TopoError`].
+pub fn run(args: TopoArgs) -> Result<(), TopoError> {
+    let options = Options::from_env()?;
+    let route = args.route.unwrap_or(options.route);
+    let launcher = bootstrap::detect(options.launcher)?;
+    match (launcher, args.shape.topology()?) {
+        (Launcher::Single, Some(topology)) => show_all(&args, &topology, route),
+        (Launcher::Single, None) => Err(TopoError::Usage(
+            "which job? give --ranks and --nodes, --nodes and --per-node, --node-sizes or --mapping, or start this \
+             command as a job"
+                .to_owned(),
+        )),
+        (_, Some(_)) => Err(TopoError::Usage(
+            "this is a rank of a job already; the options for the shape of a job are for one that is not started"
+                .to_owned(),
+        )),
+        (_, None) => {
+            let mut bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
+            agree(&mut *bootstrap)?;
+            let shown = show_own(&args, bootstrap.topology(), route);
+            // A rank that failed leaves the job too: its exit status tells, and nobody waits for it.
+            bootstrap.finalize()?;
+            shown
+        }
+    }
+}
+
+/// All ranks were told the same placement, or this one says that they were not.
+fn agree(bootstrap: &mut dyn Bootstrap) -> Result<(), TopoError> {
+    let (rank, own) = (
+        bootstrap.topology().rank(),
+        bootstrap.topology().process_mapping(),
+    );
+    let word = xxhash_rust::xxh3::xxh3_64(own.as_bytes()).to_le_bytes();
+    bootstrap.put(PLACEMENT_KEY, &word)?;
+    bootstrap.fence()?;
+    match bootstrap.get(Rank(0), PLACEMENT_KEY)? {
+        Some(first) if first == word => Ok(()),
+        _ => Err(TopoError::Disagreement { rank, own }),
+    }
+}
+
+/// A job that is not started: this process shows all of it.
+fn show_all(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), TopoError> {
+    check_picks(&args.rank, topology.size())?;
+    if let Some(prefix) = &args.output {
+        for rank in picked(&args.rank, topology.size(), true) {
+            Maps::new(&seen_from(topology, rank), route).write_files(prefix)?;
+        }
+    }
+    print(args, topology, route)
+}
+
+/// The job that this process is a rank of: rank 0 prints, each rank writes its own files.
+fn show_own(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), TopoError> {
+    check_picks(&args.rank, topology.size())?;
+    if let Some(prefix) = &args.output
+        && picked(&args.rank, topology.size(), true).any(|rank| rank == topology.rank())
+    {
+        Maps::new(topology, route).write_files(prefix)?;
+    }
+    match topology.rank() {
+        Rank(0) => print(args, topology, route),
+        _ => Ok(()),
+    }
+}
+
+fn print(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), TopoError> {
+    let load = Load::new(topology, route);
+    let shown = match args.output {
+        Some(_) => &[][..],
+        None => &args.rank[..],
+    };
+    let maps = picked(shown, topology.size(), false).map(|rank| Maps::new(&seen_from(topology, rank), route));
+    let written = match args.json {
+        true => report::write_json(topology, route, &load, maps),
+        false => report::write_text(topology, route, &load, maps),
+    };
+    match written {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|source| TopoError::Output {
+            what: "standard output".to_owned(),
+            source,
+        }),
+    }
+}
+
+fn seen_from(topology: &Topology, rank: Rank) -> Topology {
+    topology.seen_from(rank).expect("a rank of this job")
+}

@@ -1,0 +1,241 @@
+//! `trihop topo` as a user starts it: of jobs that are never started, and inside jobs of every launcher.
+
+mod launched;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use launched::exchanged::launcher;
+use launched::{Ended, run};
+
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
+/// `trihop topo` with these words.
+fn topo(words: &str) -> Ended {
+    let mut command = Command::new(TRIHOP);
+    command.arg("topo").args(words.split_whitespace());
+    run(command)
+}
+
+fn report(ended: Ended) -> Value {
+    let ended = ended.succeeded();
+    serde_json::from_str(ended.stdout.trim()).expect(&ended.stdout)
+}
+
+fn histogram(summary: &Value) -> Vec<[u64; 3]> {
+    let rows = summary["histogram"].as_array().unwrap().iter();
+    rows.map(|row| ["from", "to", "ranks"].map(|field| row[field].as_u64().unwrap()))
+        .collect()
+}
+
+/// Ranks 0, 2, 4 on node 0 and 1, 3, 5 on node 1, as launchers that deal ranks out in turn place them.
+const DEALT_OUT: &str = "--ranks 6 --mapping (vector,(0,2,1))";
+
+#[test]
+fn maps_are_those_that_nexus_would_make() {
+    // Node 0 talks to node 1 by its local rank 1 % 3, which is rank 2, and reaches it at local rank 0 % 3: rank 1.
+    let maps = topo(&format!("{DEALT_OUT} --rank 2,0")).succeeded().stdout;
+    let lines: Vec<&str> = maps.lines().take_while(|line| line.starts_with("NX-")).collect();
+    let expected = "NX-0: 0 6 0 3 0 2\nNX-0: lmap 0 0\nNX-0: lmap 2 2\nNX-0: lmap 4 4\nNX-2: 2 6 1 3 0 2\nNX-2: lmap 0 0\n\
+                    NX-2: lmap 2 2\nNX-2: lmap 4 4\nNX-2: rmap 1 1";
+    assert_eq!(lines.join("\n"), expected, "{maps}");
+    assert!(
+        !topo(DEALT_OUT).stdout.contains("NX-"),
+        "maps come when asked for"
+    );
+
+    let report = report(topo(&format!("{DEALT_OUT} --rank 1-2 --json")));
+    assert_eq!(report["placement"], "(vector,(0,2,1),(0,2,1),(0,2,1))");
+    let map = json!({
+        "rank": 1, "size": 6, "node": 1, "nodes": 2, "local_rank": 0, "local_size": 3, "local_map": [1, 3, 5],
+        "remote_map": [{"node": 0, "rank": 2}],
+    });
+    assert_eq!(report["maps"][0], map);
+    assert_eq!(report["maps"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn files_have_the_names_and_tables_of_nexus_dump() {
+    let directory = tempfile::tempdir().unwrap();
+    let prefix = directory.path().join("map");
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).expect(name);
+    let output = format!("--output {}", prefix.display());
+    let shown = topo(&format!("{DEALT_OUT} --rank 2-3 {output}")).succeeded();
+    assert!(
+        !shown.stdout.contains("NX-"),
+        "they are in files: {}",
+        shown.stdout
+    );
+    let id = "NX-2: 2 6 1 3 0 2\nNX-2: local 2\nNX-2: remote 2\nNX-2: grank2node 0 1 0 1 0 1\n\
+              NX-2: local2global 0 2 4\nNX-2: node2rep 0 1\n";
+    assert_eq!(read("map.2.id"), id);
+    assert_eq!(
+        read("map.2.lmap"),
+        "NX-2: lmap 0 0\nNX-2: lmap 2 2\nNX-2: lmap 4 4\n"
+    );
+    assert_eq!(read("map.2.rmap"), "NX-2: rmap 1 1\n");
+    assert_eq!(read("map.3.rmap"), "", "rank 3 represents no node");
+    assert_eq!(files(directory.path()), 6);
+    topo(&format!("{DEALT_OUT} {output}")).succeeded();
+    assert_eq!(files(directory.path()), 18, "all ranks when none is named");
+
+    let refused = topo(&format!(
+        "{DEALT_OUT} --output {}/none/map",
+        directory.path().display()
+    ));
+    assert_eq!(refused.status, 1);
+    assert!(refused.stderr.contains("none/map.0.id"), "{}", refused.stderr);
+}
+
+fn files(directory: &Path) -> usize {
+    fs::read_dir(directory).unwrap().count()
+}
+
+#[test]
+fn counts_of_a_small_job_are_those_on_paper() {
+    // Nodes {0, 1} and {2}: rank 1 represents node 1, and rank 2 represents node 0, where it reaches rank 1.
+    let report = report(topo("--node-sizes 2,1 --json"));
+    assert_eq!((&report["ranks"], &report["nodes"]), (&3.into(), &2.into()));
+    let hops = json!([{"hops": 0, "pairs": 3}, {"hops": 1, "pairs": 4}, {"hops": 2, "pairs": 2}, {"hops": 3, "pairs": 0}]);
+    assert_eq!(report["hops"], hops);
+    assert_eq!(histogram(&report["links"]), [[0, 0, 1], [1, 1, 2]]);
+    // 0 to 2 and back pass rank 1.
+    for relayed in ["source_relayed_pairs", "target_relayed_pairs"] {
+        assert_eq!(histogram(&report[relayed]), [[0, 0, 2], [1, 1, 1]]);
+    }
+    let direct = self::report(topo("--node-sizes 2,1 --json --route direct"));
+    assert_eq!(histogram(&direct["links"]), [[1, 1, 2], [2, 2, 1]]);
+    assert_eq!(
+        (&direct["mean_hops"], &direct["route"]),
+        (&1.0.into(), &"direct".into())
+    );
+    assert_eq!(direct["source_relayed_pairs"]["total"], 0);
+}
+
+#[test]
+fn the_route_of_the_environment_counts_unless_one_is_given() {
+    let route = |words: &str| {
+        let mut command = Command::new(TRIHOP);
+        command
+            .args(["topo", "-n", "2", "--json"])
+            .args(words.split_whitespace())
+            .env("TRIHOP_ROUTE", "direct");
+        report(run(command))["route"].clone()
+    };
+    assert_eq!(route(""), "direct");
+    assert_eq!(route("--route three-hop"), "three-hop");
+}
+
+#[test]
+fn ten_thousand_nodes_of_32_ranks_are_counted_without_starting_them() {
+    for (shape, three_hop, direct) in [
+        ("--nodes 10000 --per-node 32", [311, 313], [319_968; 2]),
+        (
+            "-n 320000 --mapping (vector,(0,10000,1))",
+            [311, 313],
+            [319_968; 2],
+        ),
+        ("-n 319999 --nodes 10000", [311, 323], [319_967, 319_968]),
+    ] {
+        for (route, links) in [("three-hop", three_hop), ("direct", direct)] {
+            let report = report(topo(&format!("{shape} --route {route} --json")));
+            let found = [&report["links"]["min"], &report["links"]["max"]];
+            assert_eq!(found, [links[0], links[1]], "{report}");
+            let ranks = report["ranks"].as_u64().unwrap();
+            let pairs = report["hops"].as_array().unwrap().iter();
+            assert_eq!(
+                pairs.map(|row| row["pairs"].as_u64().unwrap()).sum::<u64>(),
+                ranks * ranks
+            );
+        }
+    }
+    let map = &report(topo("--nodes 10000 --per-node 32 --json --rank 319998"))["maps"][0];
+    assert_eq!((&map["node"], &map["local_rank"]), (&9999.into(), &30.into()));
+    let nodes = map["remote_map"].as_array().unwrap().iter();
+    let nodes: Vec<u64> = nodes.map(|link| link["node"].as_u64().unwrap()).collect();
+    assert_eq!(nodes, (30..10_000).step_by(32).collect::<Vec<u64>>());
+}
+
+#[test]
+fn inside_a_job_rank_0_prints_and_each_rank_writes_its_own_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let prefix = directory.path().join("map");
+    let started = |words: &str| {
+        let mut command = Command::new(TRIHOP);
+        command
+            .args([
+                "run",
+                "--no-prefix",
+                "--node-sizes",
+                "3,1,2",
+                "--",
+                TRIHOP,
+                "topo",
+                "--json",
+            ])
+            .args(words.split_whitespace());
+        report(run(command))
+    };
+    let alone = |words: &str| report(topo(&format!("--node-sizes 3,1,2 --json {words}")));
+    assert_eq!(started("--rank all"), alone("--rank all"));
+    started(&format!("--output {}", prefix.display()));
+    assert_eq!(files(directory.path()), 18);
+    let own = fs::read_to_string(directory.path().join("map.4.id")).unwrap();
+    alone(&format!("--rank 4 --output {}", prefix.display()));
+    assert_eq!(
+        own,
+        fs::read_to_string(directory.path().join("map.4.id")).unwrap()
+    );
+}
+
+#[test]
+fn inside_a_job_of_mpich_it_shows_what_mpiexec_placed() {
+    let Some(mpiexec) = launcher(&["mpiexec.hydra", "mpiexec.mpich", "mpiexec"], "HYDRA") else {
+        return;
+    };
+    let mut command = Command::new(mpiexec);
+    command
+        .args("-launcher fork -hosts 127.0.0.1,127.0.0.2 -ppn 1 -n 5".split_whitespace())
+        .args([TRIHOP, "topo", "--json", "--rank", "all"]);
+    let started = report(run(command));
+    assert_eq!(started["nodes"], 2, "{started}");
+    let placement = started["placement"].as_str().unwrap();
+    let alone = report(topo(&format!("-n 5 --mapping {placement} --rank all --json")));
+    assert_eq!(started, alone);
+}
+
+#[test]
+fn what_names_no_job_or_no_rank_is_refused_with_the_remedy() {
+    for (words, texts) in [
+        ("", &["which job?", "--node-sizes"][..]),
+        ("--nodes 3", &["--ranks", "--per-node"]),
+        ("-n 2 --nodes 3", &["a node needs a rank"]),
+        ("-n 4 --rank 4", &["--rank 4", "0 to 3"]),
+        ("-n 4 --rank two", &["`two`", "all"]),
+        ("-n 4 --route two-hop", &["two-hop", "three-hop"]),
+        ("-n 4000000000", &["16777216"]),
+    ] {
+        let refused = topo(words);
+        assert_eq!(refused.status, 2, "{words}: {}", refused.stderr);
+        for text in texts {
+            assert!(
+                refused.stderr.contains(text),
+                "{words}: no `{text}` in {}",
+                refused.stderr
+            );
+        }
+        assert_eq!(refused.stdout, "");
+    }
+    let mut command = Command::new(TRIHOP);
+    command.args(["run", "-n", "2", "--", TRIHOP, "topo", "-n", "3"]);
+    let refused = run(command);
+    assert_eq!(refused.status, 2);
+    assert!(
+        refused.stderr.contains("a rank of a job already"),
+        "{}",
+        refused.stderr
+    );
+}
