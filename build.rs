@@ -22,7 +22,7 @@ fn write_header() {
         number("PATCH")
     ));
     // In the order in which a reader meets them.
-    let files = ["status", "options", "job", "shuffle", "items", "stats"];
+    let files = ["status", "options", "job", "custom", "shuffle", "items", "stats"];
     let builder = files
         .iter()
         .fold(cbindgen::Builder::new().with_config(config), |builder, file| {

@@ -209,6 +209,12 @@ typedef struct trihop_options_t {
   char interface[64];
 } trihop_options_t;
 
+// Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as `MPI_Allgather` does; returns 0, or
+// a number of its own on failure. Every rank calls it equally often, with the same `bytes`.
+//
+// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these calls only.
+typedef int32_t (*trihop_allgather_t)(void *context, const void *mine, size_t bytes, void *all);
+
 // Called for every record that arrives. `bytes` are valid during the call only; it is not null where `length` is 0.
 //
 // Threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
@@ -445,6 +451,20 @@ trihop_status_t trihop_dump(const struct trihop_job_t *job,
 //
 // Threads: any.
 trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
+
+// Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
+// the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
+// `allgather`. `options` null stands for those of the environment.
+//
+// Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks contradict each other.
+// Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one thread.
+trihop_status_t trihop_init_custom(uint32_t rank,
+                                   uint32_t size,
+                                   uint64_t node,
+                                   trihop_allgather_t allgather,
+                                   void *context,
+                                   const struct trihop_options_t *options,
+                                   struct trihop_job_t **job);
 
 // Opens a shuffle. Collective over all ranks: the same names in the same order, with the same options. `options` null
 // stands for those of the job. `context` is handed to `handler`.

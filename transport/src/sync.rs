@@ -203,3 +203,11 @@ impl Flag {
         self.0.load(Ordering::Acquire)
     }
 }
+
+/// What a signal handler sets, which no model has.
+pub type Signalled = std::sync::atomic::AtomicBool;
+
+/// Whether it was set, and takes that back.
+pub fn take_signalled(signalled: &Signalled) -> bool {
+    signalled.swap(false, std::sync::atomic::Ordering::Relaxed)
+}

@@ -19,7 +19,7 @@
 /* One instance per engine and work, so that the work's functions are inlined. */
 #define INSTANCE(name, bytes)                                                                                                \
     __attribute__((noinline)) static void stream_##name(struct work *w, struct channel *c) { stream(w, &name, bytes, c); }   \
-    __attribute__((noinline)) static void bulk_##name(struct work *w) { bulk(w, &name, bytes); }
+    __attribute__((noinline)) static void bulk_##name(struct work *w, struct staging *s) { bulk(w, &name, bytes, s); }
 
 INSTANCE(histo, 8)
 INSTANCE(ig, 16)
@@ -32,7 +32,7 @@ static const struct {
     const char *bench;
     size_t size; /* 0: any other */
     void (*stream)(struct work *, struct channel *);
-    void (*bulk)(struct work *);
+    void (*bulk)(struct work *, struct staging *);
 } instances[] = {
     {"histo", 8, stream_histo, bulk_histo},         {"ig", 16, stream_ig, bulk_ig},
     {"a2a", 8, stream_a2a_8, bulk_a2a_8},           {"a2a", 128, stream_a2a_128, bulk_a2a_128},
@@ -55,9 +55,12 @@ static void measure(const char *engine, int instance, size_t size, int reps, lon
     struct shape by_item = {1, 32, 64, 16, 0}, by_buffer = {items, 4, 16, 1, 1};
     struct work w = {.count = count, .item = size};
     struct channel requests, replies;
+    struct staging staging;
     struct row row = {.bench = bench, .engine = engine, .size = size, .count = count, .latency_us = -1, .reps = reps};
     prepare(&w, bench);
-    if (!bulk) {
+    if (bulk) {
+        open_staging(&staging, &w);
+    } else {
         open_channel(&requests, REQUESTS, size, isend ? by_item : by_buffer);
         open_channel(&replies, REPLIES, size, isend ? by_item : by_buffer);
         w.replies = &replies;
@@ -67,7 +70,7 @@ static void measure(const char *engine, int instance, size_t size, int reps, lon
         MPI_Barrier(MPI_COMM_WORLD);
         double cpu = cpu_seconds(), start = MPI_Wtime();
         if (bulk)
-            instances[instance].bulk(&w);
+            instances[instance].bulk(&w, &staging);
         else
             instances[instance].stream(&w, &requests);
         double seconds = MPI_Wtime() - start;
@@ -80,7 +83,9 @@ static void measure(const char *engine, int instance, size_t size, int reps, lon
             row.cpu[rep] = cpu;
         }
     }
-    if (!bulk) {
+    if (bulk) {
+        close_staging(&staging);
+    } else {
         close_channel(&requests);
         close_channel(&replies);
     }

@@ -1,5 +1,8 @@
 //! The goals that a comparison can judge, as a table: what is formed from the figures of a round, and its bound.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::plan::Work;
@@ -29,11 +32,11 @@ pub struct Judgement {
     pub spread: String,
     /// Bound, as text.
     pub bound: String,
-    /// `met`, `missed`, or `not judged: why`.
+    /// `met`, `missed`, either with `without` and the rivals that gave no figure, or `not judged: why`.
     pub verdict: String,
 }
 
-type Figure = fn(&Results, usize) -> Result<f64, String>;
+type Figure = fn(&Round<'_>) -> Result<f64, String>;
 
 /// Goal, what it is, its figure in one round, its bound, and its unit where it is no ratio.
 type Goal = (&'static str, &'static str, Figure, Bound, Option<Measure>);
@@ -49,46 +52,44 @@ const GOALS: &[Goal] = &[
     (
         "R1",
         "ring, 8 B one way / cache-line ping-pong",
-        |r, n| ring(r, n, COPY, &[CACHE_LINE], 8, Measure::LatencyUs),
+        |r| r.ring(COPY, &[CACHE_LINE], 8, Measure::LatencyUs),
         Bound::AtMost(1.6),
         None,
     ),
     (
         "R1",
         "ring, 8 B one way / best MPI",
-        |r, n| ring(r, n, COPY, MPI, 8, Measure::LatencyUs),
+        |r| r.ring(COPY, MPI, 8, Measure::LatencyUs),
         Bound::AtMost(0.6),
         None,
     ),
     (
         "R2",
         "ring, 8 B stream / best of MPI and UCX",
-        |r, n| ring(r, n, COPY, MPI_AND_UCX, 8, Measure::Rate),
+        |r| r.ring(COPY, MPI_AND_UCX, 8, Measure::Rate),
         Bound::AtLeast(5.0),
         None,
     ),
     (
         "R2",
         "ring, 64 B stream / best of MPI and UCX",
-        |r, n| ring(r, n, COPY, MPI_AND_UCX, 64, Measure::Rate),
+        |r| r.ring(COPY, MPI_AND_UCX, 64, Measure::Rate),
         Bound::AtLeast(2.5),
         None,
     ),
     (
         "R2",
         "ring, 4 KiB in place / best of MPI and UCX",
-        |r, n| ring(r, n, IN_PLACE, MPI_AND_UCX, 4096, Measure::Rate),
+        |r| r.ring(IN_PLACE, MPI_AND_UCX, 4096, Measure::Rate),
         Bound::AtLeast(4.0),
         None,
     ),
     (
         "R2",
         "ring between threads, 8 B stream / rtrb",
-        |r, n| {
-            ratio(
-                r,
-                n,
-                &work("threads", 2, 1, 0, 8),
+        |r| {
+            r.ratio(
+                &Work::new("threads", 2, 1, 0, 8),
                 "trihop",
                 &["rtrb"],
                 Measure::Rate,
@@ -100,112 +101,112 @@ const GOALS: &[Goal] = &[
     (
         "R3",
         "UCX / ring, 1 MiB one way",
-        |r, n| Ok(1.0 / ring(r, n, COPY, &["UCX"], 1 << 20, Measure::LatencyUs)?),
+        |r| Ok(1.0 / r.ring(COPY, &["UCX"], 1 << 20, Measure::LatencyUs)?),
         Bound::AtLeast(1.4),
         None,
     ),
     (
         "F1",
         "latency / fi_pingpong, the worst size",
-        |r, n| worst(r, n, f64::max, |r, n, size| p2p(r, n, size, Measure::LatencyUs)),
+        |r| r.worst(f64::max, |r, size| r.p2p(size, Measure::LatencyUs)),
         Bound::AtMost(1.05),
         None,
     ),
     (
         "F2",
         "bandwidth / fi_pingpong, the worst size",
-        |r, n| worst(r, n, f64::min, |r, n, size| p2p(r, n, size, Measure::Bandwidth)),
+        |r| r.worst(f64::min, |r, size| r.p2p(size, Measure::Bandwidth)),
         Bound::AtLeast(0.95),
         None,
     ),
     (
         "F3",
         "cost per byte / that of half the size, the worst size",
-        |r, n| worst(r, n, f64::max, step),
+        |r| r.worst(f64::max, Round::step),
         Bound::AtMost(1.3),
         None,
     ),
     (
         "S1",
         "histo, P=2 on one node",
-        |r, n| rate(r, n, &histo(2, 1, 5_000_000)),
+        |r| r.rate(&histo(2, 1, 5_000_000)),
         Bound::AtLeast(300e6),
         Some(Measure::Rate),
     ),
     (
         "S2",
         "histo, three hops, P=4",
-        |r, n| rate(r, n, &histo(4, 2, 5_000_000)),
+        |r| r.rate(&histo(4, 2, 5_000_000)),
         Bound::AtLeast(128e6),
         Some(Measure::Rate),
     ),
     (
         "S2",
         "histo, three hops, P=8",
-        |r, n| rate(r, n, &histo(8, 2, 5_000_000)),
+        |r| r.rate(&histo(8, 2, 5_000_000)),
         Bound::AtLeast(128e6),
         Some(Measure::Rate),
     ),
     (
         "S2",
         "histo, three hops / direct, P=4",
-        |r, n| direct(r, n, 4),
+        |r| r.direct(4),
         Bound::AtLeast(0.9),
         None,
     ),
     (
         "S2",
         "histo, three hops / direct, P=8",
-        |r, n| direct(r, n, 8),
+        |r| r.direct(8),
         Bound::AtLeast(0.9),
         None,
     ),
     (
         "S2",
         "histo, P=64 on 8 nodes / P=8 on 2",
-        |r, n| Ok(rate(r, n, &histo(64, 8, 1_000_000))? / rate(r, n, &histo(8, 2, 1_000_000))?),
+        |r| Ok(r.rate(&histo(64, 8, 1_000_000))? / r.rate(&histo(8, 2, 1_000_000))?),
         Bound::AtLeast(0.5),
         None,
     ),
     (
         "S3",
         "histo, CPU per message over three hops, P=4",
-        |r, n| r.figure(n, &histo(4, 2, 5_000_000), OURS, Measure::CpuUs),
+        |r| r.figure(&histo(4, 2, 5_000_000), OURS, Measure::CpuUs),
         Bound::AtMost(0.015),
         Some(Measure::CpuUs),
     ),
     (
         "S4",
         "ig, three hops, P=4",
-        |r, n| rate(r, n, &work("ig", 4, 2, 1_000_000, 16)),
+        |r| r.rate(&Work::new("ig", 4, 2, 1_000_000, 16)),
         Bound::AtLeast(45e6),
         Some(Measure::Rate),
     ),
     (
         "S5",
         "a2a, 128 B, three hops, P=4",
-        |r, n| r.figure(n, &work("a2a", 4, 2, 500_000, 128), OURS, Measure::Bandwidth),
+        |r| r.figure(&Work::new("a2a", 4, 2, 500_000, 128), OURS, Measure::Bandwidth),
         Bound::AtLeast(4e9),
         Some(Measure::Bandwidth),
     ),
     (
         "S5",
         "a2a, 1 KiB, three hops, P=4",
-        |r, n| r.figure(n, &work("a2a", 4, 2, 65_536, 1024), OURS, Measure::Bandwidth),
+        |r| r.figure(&Work::new("a2a", 4, 2, 65_536, 1024), OURS, Measure::Bandwidth),
         Bound::AtLeast(6e9),
         Some(Measure::Bandwidth),
     ),
     (
         "S6",
         "histo on one node, P=8 / P=2",
-        |r, n| Ok(rate(r, n, &histo(8, 1, 5_000_000))? / rate(r, n, &histo(2, 1, 5_000_000))?),
+        |r| Ok(r.rate(&histo(8, 1, 5_000_000))? / r.rate(&histo(2, 1, 5_000_000))?),
         Bound::AtLeast(0.7),
         None,
     ),
     (
         "S7",
         "histo, wire bytes per message that crosses, P=4",
-        |r, n| r.figure(n, &histo(4, 2, 5_000_000), OURS, Measure::WireBytes),
+        |r| r.figure(&histo(4, 2, 5_000_000), OURS, Measure::WireBytes),
         Bound::AtMost(12.0),
         Some(Measure::WireBytes),
     ),
@@ -214,97 +215,68 @@ const GOALS: &[Goal] = &[
 /// Powers of two from 8 B to 1 MiB.
 const POWERS: std::ops::RangeInclusive<u32> = 3..=20;
 
-fn work(bench: &'static str, ranks: u32, nodes: u32, items: u64, size: usize) -> Work {
-    Work {
-        bench,
-        ranks,
-        nodes,
-        items,
-        size,
-    }
-}
-
 fn histo(ranks: u32, nodes: u32, items: u64) -> Work {
-    work("histo", ranks, nodes, items, 8)
+    Work::new("histo", ranks, nodes, items, 8)
 }
 
-fn rate(results: &Results, round: usize, work: &Work) -> Result<f64, String> {
-    results.figure(round, work, OURS, Measure::Rate)
+/// One round of the results, as the figures of a goal are formed from it.
+struct Round<'a> {
+    results: &'a Results,
+    number: usize,
+    /// Rivals that gave nothing, so that the best is that of the others.
+    without: RefCell<Vec<String>>,
 }
 
-fn ratio(
-    results: &Results,
-    round: usize,
-    work: &Work,
-    ours: &str,
-    theirs: &[&str],
-    measure: Measure,
-) -> Result<f64, String> {
-    Ok(results.figure(round, work, ours, measure)? / results.best(round, work, theirs, measure)?)
-}
-
-fn ring(
-    results: &Results,
-    round: usize,
-    ours: &str,
-    theirs: &[&str],
-    size: usize,
-    measure: Measure,
-) -> Result<f64, String> {
-    ratio(
-        results,
-        round,
-        &work("ring", 2, 1, 0, size),
-        ours,
-        theirs,
-        measure,
-    )
-}
-
-fn direct(results: &Results, round: usize, ranks: u32) -> Result<f64, String> {
-    let work = histo(ranks, 2, 5_000_000);
-    ratio(
-        results,
-        round,
-        &work,
-        OURS,
-        &["trihop direct, typed"],
-        Measure::Rate,
-    )
-}
-
-fn p2p(results: &Results, round: usize, size: usize, measure: Measure) -> Result<f64, String> {
-    ratio(
-        results,
-        round,
-        &work("p2p", 2, 2, 0, size),
-        P2P,
-        &[FI_PINGPONG],
-        measure,
-    )
-}
-
-/// Cost per byte of this size over that of half of it.
-fn step(results: &Results, round: usize, size: usize) -> Result<f64, String> {
-    let cost = |size: usize| {
-        let us = results.figure(round, &work("p2p", 2, 2, 0, size), P2P, Measure::LatencyUs);
-        us.map(|us| us / size as f64)
-    };
-    if size == 1 << POWERS.start() {
-        return Ok(0.0);
+impl Round<'_> {
+    fn figure(&self, work: &Work, system: &str, measure: Measure) -> Result<f64, String> {
+        self.results.figure(self.number, work, system, measure)
     }
-    Ok(cost(size)? / cost(size / 2)?)
-}
 
-/// The worst of all powers of two. A size that was not measured makes the goal impossible to judge.
-fn worst(
-    results: &Results,
-    round: usize,
-    pick: fn(f64, f64) -> f64,
-    figure: fn(&Results, usize, usize) -> Result<f64, String>,
-) -> Result<f64, String> {
-    let all: Result<Vec<f64>, String> = POWERS.map(|power| figure(results, round, 1 << power)).collect();
-    all?.into_iter().reduce(pick).ok_or_else(|| "no size".to_owned())
+    fn rate(&self, work: &Work) -> Result<f64, String> {
+        self.figure(work, OURS, Measure::Rate)
+    }
+
+    fn ratio(&self, work: &Work, ours: &str, theirs: &[&str], measure: Measure) -> Result<f64, String> {
+        let ours = self.figure(work, ours, measure)?;
+        let best = self.results.best(self.number, work, theirs, measure)?;
+        self.without.borrow_mut().extend(best.without);
+        Ok(ours / best.figure)
+    }
+
+    fn ring(&self, ours: &str, theirs: &[&str], size: usize, measure: Measure) -> Result<f64, String> {
+        self.ratio(&Work::new("ring", 2, 1, 0, size), ours, theirs, measure)
+    }
+
+    fn direct(&self, ranks: u32) -> Result<f64, String> {
+        let work = histo(ranks, 2, 5_000_000);
+        self.ratio(&work, OURS, &["trihop direct, typed"], Measure::Rate)
+    }
+
+    fn p2p(&self, size: usize, measure: Measure) -> Result<f64, String> {
+        self.ratio(&Work::new("p2p", 2, 2, 0, size), P2P, &[FI_PINGPONG], measure)
+    }
+
+    /// Cost per byte of this size over that of half of it.
+    fn step(&self, size: usize) -> Result<f64, String> {
+        let cost = |size: usize| {
+            let us = self.figure(&Work::new("p2p", 2, 2, 0, size), P2P, Measure::LatencyUs);
+            us.map(|us| us / size as f64)
+        };
+        if size == 1 << POWERS.start() {
+            return Ok(0.0);
+        }
+        Ok(cost(size)? / cost(size / 2)?)
+    }
+
+    /// The worst of all powers of two. A size that was not measured makes the goal impossible to judge.
+    fn worst(
+        &self,
+        pick: fn(f64, f64) -> f64,
+        figure: fn(&Self, usize) -> Result<f64, String>,
+    ) -> Result<f64, String> {
+        let all: Result<Vec<f64>, String> = POWERS.map(|power| figure(self, 1 << power)).collect();
+        all?.into_iter().reduce(pick).ok_or_else(|| "no size".to_owned())
+    }
 }
 
 /// All goals of a benchmark that was run, or all.
@@ -320,12 +292,26 @@ pub fn judge(results: &Results, wanted: &[String]) -> Vec<Judgement> {
     }
     // The words were benchmarks: what can be judged of them.
     let all = GOALS.iter().map(|goal| judged(results, goal));
-    all.filter(|judgement| judgement.verdict == "met" || judgement.verdict == "missed")
+    all.filter(|judgement| !judgement.verdict.starts_with(NOT_JUDGED))
         .collect()
 }
 
+/// How a verdict begins that is none.
+const NOT_JUDGED: &str = "not judged";
+
 fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgement {
-    let values: Vec<Result<f64, String>> = (0..results.rounds).map(|round| figure(results, round)).collect();
+    let mut without = BTreeSet::new();
+    let one = |number| {
+        let round = Round {
+            results,
+            number,
+            without: RefCell::default(),
+        };
+        let value = figure(&round);
+        without.extend(round.without.into_inner());
+        value
+    };
+    let values: Vec<Result<f64, String>> = (0..results.rounds).map(one).collect();
     let spread = Spread::of(values.iter().filter_map(|v| v.as_ref().ok().copied()));
     let show = |value: f64| unit.map_or_else(|| format!("{value:.2} x"), |unit| unit.show(value));
     let (met, bound) = match *bound {
@@ -336,10 +322,15 @@ fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgem
     let failed = values.iter().filter(|value| value.is_err()).count();
     let why = values.iter().find_map(|value| value.as_ref().err());
     let verdict = match (met, why) {
-        (None, None) => "not judged: no round was run".to_owned(),
-        (_, Some(why)) => format!("not judged: in {failed} of {} rounds, {why}", values.len()),
-        (Some(true), None) => "met".to_owned(),
-        (Some(false), None) => "missed".to_owned(),
+        (None, None) => format!("{NOT_JUDGED}: no round was run"),
+        (_, Some(why)) => format!("{NOT_JUDGED}: in {failed} of {} rounds, {why}", values.len()),
+        (Some(met), None) => {
+            let word = if met { "met" } else { "missed" };
+            match without.is_empty() {
+                true => word.to_owned(),
+                false => format!("{word} without {}", Vec::from_iter(without).join(" and ")),
+            }
+        }
     };
     Judgement {
         goal,
@@ -377,6 +368,19 @@ mod tests {
             s6.verdict
         );
         assert_eq!(s6.figure, "-");
+    }
+
+    #[test]
+    fn rivals_that_gave_no_figure_are_named_beside_the_verdict() {
+        let results = crate::results::tests::ring_sample();
+        let all = judge(&results, &["R2".into()]);
+        let stream = of(&all, "ring, 8 B stream");
+        assert_eq!(
+            (stream.figure.as_str(), stream.verdict.as_str()),
+            ("6.00 x", "met without Open MPI and UCX")
+        );
+        let by_bench = judge(&results, &["ring".into()]);
+        assert_eq!(by_bench.len(), 1, "{by_bench:?}");
     }
 
     #[test]

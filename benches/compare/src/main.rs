@@ -4,6 +4,7 @@
 //! `target/compare/report.md` and `report.html`: ratio first, then what it was formed from, with its spread. A rival that is
 //! absent or fails stays in the tables with its reason. Nothing here is a part of the product.
 
+mod entries;
 mod goals;
 mod launch;
 mod machine;
@@ -21,12 +22,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::entries::Setting;
 use crate::mpi::Mpi;
 use crate::report::Report;
 
 /// Runs trihop and its rivals alternately on the same work and writes target/compare/report.md and report.html.
 ///
-/// Exit status: 0 when the reports were written, whatever they say; 1 when they could not be; 2 for wrong options.
+/// Exit status: 0 when the reports were written, whatever they say of goals and rivals; 1 when they could not be, or when
+/// one of ours failed; 2 for wrong options.
 #[derive(Debug, Parser)]
 #[command(name = "trihop-compare", version)]
 struct Arguments {
@@ -116,10 +119,13 @@ fn compare(arguments: &Arguments) -> Result<(), String> {
     for name in ["report.md", "report.html"] {
         println!("{}", arguments.out.join(name).display());
     }
-    Ok(())
+    match &results.ours_that_failed()[..] {
+        [] => Ok(()),
+        failed => Err(format!("one of ours failed: {}", failed.join("; "))),
+    }
 }
 
-fn setting(arguments: &Arguments) -> Result<plan::Setting, String> {
+fn setting(arguments: &Arguments) -> Result<Setting, String> {
     let folder = arguments.out.clone();
     std::fs::create_dir_all(&folder).map_err(|error| format!("making {}: {error}", folder.display()))?;
     // Launchers do not look for a program relative to this folder.
@@ -135,7 +141,7 @@ fn setting(arguments: &Arguments) -> Result<plan::Setting, String> {
             unbuilt.push((mpi, why));
         }
     }
-    Ok(plan::Setting {
+    Ok(Setting {
         trihop: absolute(&arguments.trihop)?,
         myself: std::env::current_exe().map_err(|error| format!("finding this executable: {error}"))?,
         folder,

@@ -125,6 +125,17 @@ impl Mpi {
         }
     }
 
+    /// Groups of shared memory that the ranks see in this form; none where it says nothing: Open MPI names the machine,
+    /// whatever its ranks use.
+    pub fn memory_groups(self, ranks: u32, form: Form) -> Option<u32> {
+        match (self, form) {
+            (_, Form::Shared) => Some(1),
+            (Self::Mpich, Form::Tcp) => Some(ranks),
+            (Self::Mpich, Form::OddEven) => Some(ranks.min(2)),
+            (Self::OpenMpi, _) => None,
+        }
+    }
+
     /// Builds both programs from `sources` into `folder`.
     ///
     /// # Errors
@@ -213,6 +224,9 @@ mod tests {
                     .expect("a row")
                     .expect("one that counts");
                 assert!(row.figures.values().all(|figure| *figure > 0.0), "{row:?}");
+                if let Some(groups) = mpi.memory_groups(ranks, form) {
+                    assert_eq!(row.memory_groups, Some(groups), "{row:?}");
+                }
             };
             for work in [
                 "isend histo 8",
@@ -226,6 +240,10 @@ mod tests {
                 run("many", 2, Form::Shared, &format!("{work} 1 500"));
             }
             run("pair", 2, Form::Tcp, "1 65536");
+            run("many", 4, Form::Tcp, "aggregate histo 8 1 500");
+            if mpi == Mpi::Mpich {
+                run("many", 4, Form::OddEven, "aggregate histo 8 1 500");
+            }
         }
     }
 }

@@ -1,10 +1,8 @@
 //! What is run: contests, each with everybody who takes part, as a table.
 
-use std::net::{Ipv4Addr, TcpListener};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::launch::Program;
+use crate::entries::{Entry, REPS, Setting};
 use crate::mpi::{Form, Mpi};
 
 /// A work that all entries of a contest do.
@@ -16,13 +14,24 @@ pub struct Work {
     pub ranks: u32,
     /// Simulated nodes.
     pub nodes: u32,
-    /// Millions of items per rank; 0 where each program chooses.
+    /// Items per rank; 0 where each program chooses.
     pub items: u64,
     /// Message size in bytes; 0 while it is that of each row.
     pub size: usize,
 }
 
 impl Work {
+    /// Of all that a work is.
+    pub const fn new(bench: &'static str, ranks: u32, nodes: u32, items: u64, size: usize) -> Self {
+        Self {
+            bench,
+            ranks,
+            nodes,
+            items,
+            size,
+        }
+    }
+
     /// As reports say it.
     pub fn text(&self) -> String {
         let place = match (self.bench, self.nodes) {
@@ -47,39 +56,6 @@ impl Work {
     }
 }
 
-/// How the figures of an entry are had.
-#[derive(Debug, Clone)]
-pub enum How {
-    /// A program that prints rows of JSON; so many lines are all, where that is known.
-    Json(Program, Option<usize>),
-    /// `ucx_perftest`: a server and a client that read the same list of tests.
-    Ucx {
-        /// Started first.
-        server: Program,
-        /// Prints the table.
-        client: Program,
-        /// Tests in the list.
-        tests: usize,
-    },
-    /// Known to be impossible.
-    Absent(String),
-}
-
-/// Who takes part.
-#[derive(Debug, Clone)]
-pub struct Entry {
-    /// Its name; rows with a variant add that.
-    pub system: String,
-    /// Whether it is ours.
-    pub ours: bool,
-    /// How its ranks reach each other.
-    pub way: String,
-    /// Whether its messages cross simulated nodes.
-    pub crosses: bool,
-    /// How it is run.
-    pub how: How,
-}
-
 /// A work and all who do it, in the same minute.
 #[derive(Debug, Clone)]
 pub struct Contest {
@@ -96,24 +72,6 @@ pub struct Contest {
     /// Longest run of one entry.
     pub within: Duration,
 }
-
-/// Where things are, and how much is done.
-#[derive(Debug, Clone)]
-pub struct Setting {
-    /// Our release binary.
-    pub trihop: PathBuf,
-    /// This program, for queues between threads.
-    pub myself: PathBuf,
-    /// Folder with the built MPI programs and lists of tests.
-    pub folder: PathBuf,
-    /// Why an MPI's programs could not be built.
-    pub unbuilt: Vec<(Mpi, String)>,
-    /// Less of everything.
-    pub quick: bool,
-}
-
-/// Repetitions inside one launch; the rounds come on top.
-const REPS: u32 = 3;
 
 /// Items per rank of `isend`: a message each takes 50 to 500 times as long as an item in a buffer.
 const ISEND_ITEMS: u64 = 20_000;
@@ -138,7 +96,11 @@ const THREAD_SIZES: [usize; 3] = [8, 64, 4096];
 /// Everything, in the order in which it is run.
 pub fn contests(setting: &Setting) -> Vec<Contest> {
     let mut all = Vec::new();
-    all.extend(setting.pair_sizes().into_iter().map(|size| ring(setting, size)));
+    let pair_sizes = match setting.quick {
+        true => &QUICK_PAIR_SIZES[..],
+        false => &PAIR_SIZES,
+    };
+    all.extend(pair_sizes.iter().map(|&size| ring(setting, size)));
     all.extend(
         THREAD_SIZES
             .into_iter()
@@ -207,20 +169,38 @@ const MANY: [Many; 11] = {
     ]
 };
 
+impl Many {
+    fn ours(&self, setting: &Setting, system: &str, more: &[&str]) -> Entry {
+        let mut options = vec![
+            "--ranks".to_owned(),
+            self.ranks.to_string(),
+            "--nodes".into(),
+            self.nodes.to_string(),
+            "--count".into(),
+            self.items.to_string(),
+        ];
+        if self.bench == "a2a" {
+            options.extend(["--size".into(), self.size.to_string()]);
+        }
+        options.extend(more.iter().map(|&word| word.to_owned()));
+        let way = match self.nodes {
+            1 => Form::Shared.text().to_owned(),
+            nodes => {
+                format!("{nodes} simulated nodes: shared memory inside, libfabric over loopback between")
+            }
+        };
+        setting.ours(system, self.bench, (&way, self.nodes > 1), options)
+    }
+}
+
 fn many(setting: &Setting) -> impl Iterator<Item = Contest> {
     MANY.iter()
         .filter(|many| many.quick || !setting.quick)
         .map(|many| {
-            let work = Work {
-                bench: many.bench,
-                ranks: many.ranks,
-                nodes: many.nodes,
-                items: many.items,
-                size: 0,
-            };
-            let mut entries = vec![setting.ours_many("trihop", many, &[])];
+            let work = Work::new(many.bench, many.ranks, many.nodes, many.items, 0);
+            let mut entries = vec![many.ours(setting, "trihop", &[])];
             if many.nodes > 1 && many.bench == "histo" && many.ranks <= 8 {
-                entries.push(setting.ours_many("trihop direct", many, &["--route", "direct"]));
+                entries.push(many.ours(setting, "trihop direct", &["--route", "direct"]));
             }
             for engine in many.engines {
                 for (mpi, form) in forms(many.nodes) {
@@ -265,39 +245,17 @@ fn forms(nodes: u32) -> &'static [(Mpi, Form)] {
 }
 
 fn ring(setting: &Setting, size: usize) -> Contest {
-    let work = Work {
-        bench: "ring",
-        ranks: 2,
-        nodes: 1,
-        items: 0,
-        size: 0,
-    };
-    let mut command = vec![
-        setting.trihop.display().to_string(),
-        "bench".into(),
-        "ring".into(),
-        "--json".into(),
-        "--reps".into(),
-        REPS.to_string(),
-        "--size".into(),
-        size.to_string(),
-    ];
+    let mut options = vec!["--size".into(), size.to_string()];
     if setting.quick && size <= 64 {
-        command.extend(["--count".into(), "1000000".into()]);
+        options.extend(["--count".into(), "1000000".into()]);
     }
     let way = Form::Shared.text();
-    let mut entries = vec![Entry {
-        system: "trihop".into(),
-        ours: true,
-        way: way.into(),
-        crosses: false,
-        how: How::Json(Program::new(command), None),
-    }];
+    let mut entries = vec![setting.ours("trihop", "ring", (way, false), options)];
     entries.extend(Mpi::EVERY.map(|mpi| setting.mpi_pair(mpi, Form::Shared, &[size])));
     entries.push(setting.ucx("posix,self", &[size], way, false));
     Contest {
         goals: &["R1", "R2", "R3"],
-        work,
+        work: Work::new("ring", 2, 1, 0, 0),
         reference: "trihop, copy",
         sizes: vec![size],
         entries,
@@ -306,13 +264,6 @@ fn ring(setting: &Setting, size: usize) -> Contest {
 }
 
 fn threads(setting: &Setting, size: usize) -> Contest {
-    let work = Work {
-        bench: "threads",
-        ranks: 2,
-        nodes: 1,
-        items: 0,
-        size: 0,
-    };
     let queues = [
         ("trihop", "trihop"),
         ("rtrb", "rtrb"),
@@ -320,23 +271,14 @@ fn threads(setting: &Setting, size: usize) -> Contest {
         ("crossbeam", "crossbeam-channel"),
         ("iceoryx2", "iceoryx2"),
     ];
-    let entries = queues.map(|(queue, system)| {
-        let myself = setting.myself.display().to_string();
-        let program = Program::new([myself.as_str(), "threads", queue, &size.to_string()]);
-        Entry {
-            system: system.into(),
-            ours: queue == "trihop",
-            way: "two threads of one process".into(),
-            crosses: false,
-            how: How::Json(program, Some(1)),
-        }
-    });
     Contest {
         goals: &["R2"],
-        work,
+        work: Work::new("threads", 2, 1, 0, 0),
         reference: "trihop",
         sizes: vec![size],
-        entries: entries.into(),
+        entries: queues
+            .map(|(queue, system)| setting.queue(queue, system, size))
+            .into(),
         within: Duration::from_secs(20),
     }
 }
@@ -356,31 +298,16 @@ fn p2p(setting: &Setting) -> Vec<Contest> {
 }
 
 fn p2p_of(setting: &Setting, sizes: Vec<usize>, rivals: bool) -> Contest {
-    let work = Work {
-        bench: "p2p",
-        ranks: 2,
-        nodes: 2,
-        items: 0,
-        size: 0,
-    };
-    let command = |small: bool| {
-        let mut argv = vec![setting.trihop.display().to_string()];
-        argv.extend(["bench", "p2p", "--json", "--reps"].map(str::to_owned));
-        argv.push(REPS.to_string());
+    let way = "two simulated nodes, libfabric over loopback; fi_pingpong over the same provider";
+    let ours = |small: bool| {
+        let mut options = Vec::new();
         for size in sizes.iter().filter(|&&size| (size < P2P_LARGE) == small) {
-            argv.extend(["--size".into(), size.to_string()]);
+            options.extend(["--size".into(), size.to_string()]);
         }
         if small {
-            argv.extend(["--count".into(), P2P_COUNT.to_string()]);
+            options.extend(["--count".into(), P2P_COUNT.to_string()]);
         }
-        Program::new(argv)
-    };
-    let ours = |small| Entry {
-        system: "trihop".into(),
-        ours: true,
-        way: "two simulated nodes, libfabric over loopback; fi_pingpong over the same provider".into(),
-        crosses: true,
-        how: How::Json(command(small), None),
+        setting.ours("trihop", "p2p", (way, true), options)
     };
     let mut entries = vec![ours(true), ours(false)];
     if rivals {
@@ -389,151 +316,12 @@ fn p2p_of(setting: &Setting, sizes: Vec<usize>, rivals: bool) -> Contest {
     }
     Contest {
         goals: &["F1", "F2", "F3"],
-        work,
+        work: Work::new("p2p", 2, 2, 0, 0),
         reference: "trihop, bytes",
         sizes,
         entries,
         within: Duration::from_secs(90),
     }
-}
-
-impl Setting {
-    fn pair_sizes(&self) -> Vec<usize> {
-        if self.quick {
-            QUICK_PAIR_SIZES.to_vec()
-        } else {
-            PAIR_SIZES.to_vec()
-        }
-    }
-
-    fn ours_many(&self, system: &str, many: &Many, more: &[&str]) -> Entry {
-        let mut argv = vec![
-            self.trihop.display().to_string(),
-            "bench".into(),
-            many.bench.into(),
-        ];
-        for (option, value) in [
-            ("--ranks", many.ranks.to_string()),
-            ("--nodes", many.nodes.to_string()),
-            ("--reps", REPS.to_string()),
-            ("--count", many.items.to_string()),
-        ] {
-            argv.extend([option.to_owned(), value]);
-        }
-        if many.bench == "a2a" {
-            argv.extend(["--size".to_owned(), many.size.to_string()]);
-        }
-        argv.push("--json".into());
-        argv.extend(more.iter().map(|&word| word.to_owned()));
-        let way = match many.nodes {
-            1 => Form::Shared.text().to_owned(),
-            nodes => {
-                format!("{nodes} simulated nodes: shared memory inside, libfabric over loopback between")
-            }
-        };
-        Entry {
-            system: system.into(),
-            ours: true,
-            way,
-            crosses: many.nodes > 1,
-            how: How::Json(Program::new(argv), None),
-        }
-    }
-
-    fn mpi_pair(&self, mpi: Mpi, form: Form, sizes: &[usize]) -> Entry {
-        let mut arguments = vec![REPS.to_string()];
-        arguments.extend(sizes.iter().map(usize::to_string));
-        self.mpi(mpi.name().into(), (mpi, "pair"), 2, form, &arguments, sizes.len())
-    }
-
-    fn mpi(
-        &self,
-        system: String,
-        (mpi, program): (Mpi, &str),
-        ranks: u32,
-        form: Form,
-        arguments: &[String],
-        lines: usize,
-    ) -> Entry {
-        let system = match form {
-            Form::Shared => system,
-            Form::Tcp => format!("{system}, tcp"),
-            Form::OddEven => format!("{system}, odd-even"),
-        };
-        let how = match self.unbuilt.iter().find(|(unbuilt, _)| *unbuilt == mpi) {
-            Some((_, why)) => How::Absent(why.clone()),
-            None => How::Json(
-                mpi.program(&self.folder, program, ranks, form, arguments),
-                Some(lines),
-            ),
-        };
-        Entry {
-            system,
-            ours: false,
-            way: form.text().into(),
-            crosses: form.crosses(),
-            how,
-        }
-    }
-
-    fn ucx(&self, transports: &str, sizes: &[usize], way: &str, crosses: bool) -> Entry {
-        let how = match self.ucx_programs(transports, sizes) {
-            Ok((server, client)) => How::Ucx {
-                server,
-                client,
-                tests: 2 * sizes.len(),
-            },
-            Err(error) => How::Absent(format!("preparing ucx_perftest: {error}")),
-        };
-        let system = if crosses { "UCX, tcp" } else { "UCX" };
-        Entry {
-            system: system.into(),
-            ours: false,
-            way: way.into(),
-            crosses,
-            how,
-        }
-    }
-
-    fn ucx_programs(&self, transports: &str, sizes: &[usize]) -> std::io::Result<(Program, Program)> {
-        let list = self
-            .folder
-            .join(format!("ucx-{}-{}.txt", transports.replace(',', "-"), sizes[0]));
-        let tests: String = sizes.iter().map(|&size| ucx_tests(size)).collect();
-        std::fs::write(&list, tests)?;
-        // Free a moment ago; a neighbour that takes it meanwhile makes these runs fail.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port()
-            .to_string();
-        let program = |core: &str, more: &[&str]| {
-            let list = path_text(&list);
-            let mut argv = vec!["ucx_perftest"];
-            argv.extend(more);
-            argv.extend(["-b", &list, "-p", &port, "-c", core, "-v", "-f"]);
-            let mut program = Program::new(argv);
-            program.env = [("UCX_TLS", transports), ("UCX_NET_DEVICES", "lo")]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into();
-            program
-        };
-        Ok((program("0", &[]), program("1", &["127.0.0.1"])))
-    }
-}
-
-/// A latency and a bandwidth test of one size, named as `rows::ucx` wants it.
-fn ucx_tests(size: usize) -> String {
-    let rounds = ((64 << 20) / size).clamp(200, 10_000);
-    let messages = ((256 << 20) / size).clamp(200, 500_000);
-    format!(
-        "lat_{size} -t tag_lat -s {size} -n {rounds} -w {}\nbw_{size} -t tag_bw -s {size} -n {messages} -w {}\n",
-        rounds / 10,
-        messages / 10
-    )
-}
-
-fn path_text(path: &Path) -> String {
-    path.display().to_string()
 }
 
 /// Contests that a word on the command line asks for: a goal, or a benchmark.
@@ -548,17 +336,9 @@ pub fn only(contests: Vec<Contest>, wanted: &[String]) -> Vec<Contest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entries::How;
+    use crate::entries::tests::setting;
     use std::collections::BTreeSet;
-
-    fn setting(quick: bool, folder: &Path) -> Setting {
-        Setting {
-            trihop: "/ours/trihop".into(),
-            myself: "/ours/trihop-compare".into(),
-            folder: folder.into(),
-            unbuilt: vec![(Mpi::Mpich, "mpicc.mpich is not installed".into())],
-            quick,
-        }
-    }
 
     #[test]
     fn every_contest_has_ours_first_and_names_that_differ() {
@@ -602,20 +382,5 @@ mod tests {
         assert_eq!(of("s4"), ["ig, P=4 on 2 nodes, 1000 k items a rank"]);
         assert_eq!(of("a2a").len(), 2);
         assert!(of("nothing").is_empty());
-    }
-
-    #[test]
-    fn the_list_of_ucx_tests_is_written() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let entry = setting(false, folder.path()).ucx("tcp,self", &[8, 1 << 20], "tcp", true);
-        let How::Ucx { client, tests, .. } = entry.how else {
-            panic!("{:?}", entry.how);
-        };
-        assert_eq!(tests, 4);
-        let list = std::fs::read_to_string(&client.argv[3]).expect("the list");
-        assert!(
-            list.starts_with("lat_8 -t tag_lat -s 8 -n 10000 -w 1000\nbw_8 "),
-            "{list}"
-        );
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Contest, Entry, Work};
+use crate::entries::Entry;
+use crate::plan::{Contest, Work};
 use crate::rows::{Figures, Measure, Row};
 use crate::statistics::Spread;
 
@@ -121,6 +122,18 @@ impl Results {
         order.into_iter().map(|(_, work)| &self.cases[work])
     }
 
+    /// Which of ours did not give what they should, each with its work and the first reason.
+    pub fn ours_that_failed(&self) -> Vec<String> {
+        let ours = self
+            .cases()
+            .flat_map(|case| case.systems.iter().filter(|s| s.ours).map(move |s| (case, s)));
+        ours.filter_map(|(case, system)| {
+            let why = system.missing.as_deref()?;
+            Some(format!("{} in {}, {why}", system.name, case.work.text()))
+        })
+        .collect()
+    }
+
     /// One figure of one round.
     ///
     /// # Errors
@@ -146,11 +159,23 @@ impl Results {
     ///
     /// # Errors
     /// When none of them has one.
-    pub fn best(&self, round: usize, work: &Work, systems: &[&str], measure: Measure) -> Result<f64, String> {
-        let (found, missing): (Vec<_>, Vec<_>) = systems
-            .iter()
-            .map(|system| self.figure(round, work, system, measure))
-            .partition(Result::is_ok);
+    pub fn best(
+        &self,
+        round: usize,
+        work: &Work,
+        systems: &[&str],
+        measure: Measure,
+    ) -> Result<Best, String> {
+        let (mut found, mut missing, mut without) = (Vec::new(), Vec::new(), Vec::new());
+        for system in systems {
+            match self.figure(round, work, system, measure) {
+                Ok(figure) => found.push(figure),
+                Err(why) => {
+                    missing.push(why);
+                    without.push((*system).to_owned());
+                }
+            }
+        }
         let pick = |a: f64, b: f64| {
             if smaller_is_better(measure) {
                 a.min(b)
@@ -158,14 +183,23 @@ impl Results {
                 a.max(b)
             }
         };
-        let best = found.into_iter().flatten().reduce(pick);
-        best.ok_or_else(|| {
-            missing
+        match found.into_iter().reduce(pick) {
+            Some(figure) => Ok(Best { figure, without }),
+            None => Err(missing
                 .into_iter()
-                .find_map(Result::err)
-                .unwrap_or_else(|| "no system was named".into())
-        })
+                .next()
+                .unwrap_or_else(|| "no system was named".into())),
+        }
     }
+}
+
+/// The best of several figures.
+#[derive(Debug, PartialEq)]
+pub struct Best {
+    /// The figure.
+    pub figure: f64,
+    /// Systems that have none, and might have had a better one.
+    pub without: Vec<String>,
 }
 
 /// Whether less of it is better.
@@ -223,7 +257,7 @@ impl System {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::plan::How;
+    use crate::entries::How;
     use std::time::Duration;
 
     fn entry(system: &str, ours: bool) -> Entry {
@@ -232,6 +266,7 @@ pub mod tests {
             ours,
             way: "one node, shared memory".into(),
             crosses: false,
+            memory_groups: None,
             how: How::Absent(String::new()),
         }
     }
@@ -241,27 +276,26 @@ pub mod tests {
             size: 8,
             count: 5,
             variant: variant.into(),
+            memory_groups: None,
             figures: Figures::from([(Measure::Rate, rate)]),
             yardsticks: Vec::new(),
         }
     }
 
-    /// Two rounds of a histogram: ours 300 and 200, theirs 100 and 200 M/s, and one that never ran.
-    pub fn sample() -> Results {
-        let contest = Contest {
+    fn contest() -> Contest {
+        Contest {
             goals: &["S1"],
-            work: Work {
-                bench: "histo",
-                ranks: 2,
-                nodes: 1,
-                items: 5_000_000,
-                size: 0,
-            },
+            work: Work::new("histo", 2, 1, 5_000_000, 0),
             reference: "trihop, typed",
             sizes: vec![8],
             entries: Vec::new(),
             within: Duration::from_secs(1),
-        };
+        }
+    }
+
+    /// Two rounds of a histogram: ours 300 and 200, theirs 100 and 200 M/s, and one that never ran.
+    pub fn sample() -> Results {
+        let contest = contest();
         let mut results = Results::default();
         for (ours, theirs) in [(300e6, 100e6), (200e6, 200e6)] {
             results.begin_round();
@@ -277,6 +311,19 @@ pub mod tests {
                 Err("ucx_perftest is not installed".into()),
             );
         }
+        results
+    }
+
+    /// A round of a ring, 60 M/s beside 10: Open MPI was not run, and UCX gave nothing.
+    pub fn ring_sample() -> Results {
+        let mut contest = contest();
+        contest.reference = "trihop, copy";
+        contest.work = Work::new("ring", 2, 1, 0, 0);
+        let mut results = Results::default();
+        results.begin_round();
+        results.note(&contest, &entry("trihop", true), Ok(vec![row("copy", 60e6)]));
+        results.note(&contest, &entry("MPICH", false), Ok(vec![row("", 10e6)]));
+        results.note(&contest, &entry("UCX", false), Err("no luck".into()));
         results
     }
 
@@ -306,12 +353,35 @@ pub mod tests {
         assert!(error.contains("not installed"), "{error}");
     }
 
+    /// A rival may be absent; one of ours is there, and works.
+    #[test]
+    fn one_of_ours_that_fails_is_told_once_with_its_first_reason() {
+        let mut results = sample();
+        assert_eq!(results.ours_that_failed(), Vec::<String>::new());
+        let contest = contest();
+        for why in ["rank 1 received too much", "no luck"] {
+            results.begin_round();
+            results.note(&contest, &entry("trihop", true), Err(why.into()));
+        }
+        assert_eq!(
+            results.ours_that_failed(),
+            [
+                "trihop, typed in histo, P=2 on one node, 8 B, 5000 k items a rank, round 3: rank 1 received too much"
+            ]
+        );
+    }
+
     #[test]
     fn the_best_is_the_largest_rate() {
         let results = sample();
         let work = results.cases().next().expect("a case").work.clone();
         let best = |systems: &[&str]| results.best(0, &work, systems, Measure::Rate);
-        assert_eq!(best(&["UCX", "MPICH aggregate", "trihop, typed"]), Ok(300e6));
+        let of_two = best(&["UCX", "MPICH aggregate", "trihop, typed"]);
+        let expected = Best {
+            figure: 300e6,
+            without: vec!["UCX".to_owned()],
+        };
+        assert_eq!(of_two, Ok(expected));
         assert!(best(&["UCX"]).is_err());
     }
 }

@@ -60,6 +60,8 @@ pub struct Row {
     pub count: u64,
     /// What distinguishes several rows of one size: `copy`, `in_place`, `typed`, `bytes`, or nothing.
     pub variant: String,
+    /// Groups of ranks that share memory, where the program says so.
+    pub memory_groups: Option<u32>,
     /// Figures.
     pub figures: Figures,
     /// Figures of yardsticks that ran inside the same program, by their names.
@@ -77,6 +79,7 @@ struct JsonRow {
     api: Option<String>,
     access: Option<String>,
     chosen: Option<bool>,
+    memory_groups: Option<u32>,
     latency_us: Option<f64>,
     cacheline_us: Option<f64>,
     fi_pingpong_us: Option<f64>,
@@ -127,6 +130,7 @@ pub fn json(line: &str) -> Result<Option<Row>, String> {
         size: row.size,
         count: row.count,
         variant: row.access.or(row.api).unwrap_or_default(),
+        memory_groups: row.memory_groups,
         figures,
         yardsticks,
     }))
@@ -164,6 +168,7 @@ pub fn ucx(printed: &str) -> Result<Vec<Row>, String> {
             size,
             count: 0,
             variant: String::new(),
+            memory_groups: None,
             figures: Figures::new(),
             yardsticks: Vec::new(),
         });
@@ -233,6 +238,7 @@ mod tests {
     fn a_row_of_our_mpi_programs() {
         let row = row(PAIR);
         assert_eq!((row.size, row.variant.as_str()), (4096, ""));
+        assert_eq!(row.memory_groups, Some(1));
         assert_eq!(row.figures[&Measure::CpuUs], 1.092145);
         assert!(!row.figures.contains_key(&Measure::WireBytes));
     }

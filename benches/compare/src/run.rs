@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::entries::{Entry, How};
 use crate::launch::{Program, Running};
-use crate::plan::{Contest, Entry, How};
+use crate::plan::Contest;
 use crate::results::Results;
 use crate::rows::{self, Row};
 
@@ -60,6 +61,7 @@ fn measure(entry: &Entry, within: Duration) -> Result<Vec<Row>, String> {
             if rows.is_empty() {
                 return Err(format!("`{}` printed no figures", program.text()));
             }
+            check_memory(entry, &rows)?;
             Ok(rows)
         }
         How::Ucx {
@@ -67,6 +69,22 @@ fn measure(entry: &Entry, within: Duration) -> Result<Vec<Row>, String> {
             client,
             tests,
         } => ucx(server, client, *tests, within),
+    }
+}
+
+/// A rival that shares memory where it should not, or the other way round, is another rival.
+fn check_memory(entry: &Entry, rows: &[Row]) -> Result<(), String> {
+    let Some(wanted) = entry.memory_groups else {
+        return Ok(());
+    };
+    match rows.iter().find(|row| row.memory_groups != Some(wanted)) {
+        None => Ok(()),
+        Some(row) => Err(format!(
+            "its ranks see {} groups of shared memory instead of {wanted}: it does not run as \"{}\"",
+            row.memory_groups
+                .map_or_else(|| "no".to_owned(), |groups| groups.to_string()),
+            entry.way
+        )),
     }
 }
 
@@ -99,6 +117,7 @@ mod tests {
             ours,
             way: String::new(),
             crosses: false,
+            memory_groups: None,
             how: How::Json(Program::new(["sh", "-c", script]), None),
         }
     }
@@ -107,16 +126,11 @@ mod tests {
     fn rounds_alternate_and_a_failure_is_not_asked_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("log").display().to_string();
-        let row = r#"{"size":8,"count":1,"msgs_per_s":2e6,"bytes_per_s":16e6,"checked":true}"#;
+        let row =
+            r#"{"size":8,"count":1,"memory_groups":1,"msgs_per_s":2e6,"bytes_per_s":16e6,"checked":true}"#;
         let contest = Contest {
             goals: &[],
-            work: Work {
-                bench: "histo",
-                ranks: 2,
-                nodes: 1,
-                items: 1000,
-                size: 0,
-            },
+            work: Work::new("histo", 2, 1, 1000, 0),
             reference: "trihop",
             sizes: vec![8],
             entries: vec![
@@ -128,6 +142,15 @@ mod tests {
                     &format!("echo broken >> {log}; echo 'no luck' >&2; exit 1"),
                 ),
                 entry("mute", false, "true"),
+                Entry {
+                    way: "two simulated nodes".into(),
+                    memory_groups: Some(2),
+                    ..entry("together", false, &format!("echo '{row}'"))
+                },
+                Entry {
+                    memory_groups: Some(1),
+                    ..entry("apart", false, &format!("echo '{row}'"))
+                },
             ],
             within: Duration::from_secs(60),
         };
@@ -147,5 +170,12 @@ mod tests {
         };
         assert!(error("broken").contains("no luck"));
         assert!(error("mute").contains("printed no figures"));
+        let together = error("together");
+        assert!(
+            together.contains("1 groups of shared memory instead of 2")
+                && together.contains("two simulated nodes"),
+            "{together}"
+        );
+        assert_eq!(results.figure(2, &work, "apart", Measure::Rate), Ok(2e6));
     }
 }

@@ -25,7 +25,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Launcher};
-use trihop::{Options, Topology};
+use trihop::{NodeId, Options, Topology};
 
 use crate::run::{self, LaunchSpec, OutputMode};
 
@@ -195,14 +195,16 @@ impl BenchArgs {
     }
 }
 
-/// Most hops of a message.
+/// Most hops of a message. Between nodes that is one over the fabric, and one on either side where a rank has others beside
+/// it: one of them is not the representative.
 fn hops(route: RouteName, topology: &Topology) -> u32 {
     match (route, topology.nodes(), topology.size()) {
         (_, _, 1) => 0,
-        (_, 1, _) => 1,
-        (_, nodes, size) if nodes == size => 1,
-        (RouteName::Direct, _, _) => 1,
-        (RouteName::ThreeHop, _, _) => 3,
+        (_, 1, _) | (RouteName::Direct, _, _) => 1,
+        (RouteName::ThreeHop, nodes, _) => {
+            let shared = (0..nodes).filter(|&node| topology.local_size_of(NodeId(node)) > 1);
+            1 + shared.take(2).count() as u32
+        }
     }
 }
 
@@ -273,6 +275,11 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
         if shape != (1, 1) {
             return start_ranks(&args, shape);
         }
+        if args.netns {
+            let why =
+                "--netns separates nodes, and one rank is alone on one; leave it out, or start more ranks";
+            return Err(Error::Shape(why.to_owned()));
+        }
     } else if args.ranks.is_some() || args.nodes.is_some() || args.netns {
         let why = "this is a rank of a job already; --ranks, --nodes and --netns are for starting one";
         return Err(Error::Shape(why.to_owned()));
@@ -313,4 +320,62 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     spec.output = OutputMode::Plain;
     spec.netns = args.netns;
     Ok(run::launch(spec)?.status)
+}
+
+#[cfg(test)]
+mod tests {
+    use trihop::Rank;
+    use trihop::route::{Chosen, Hop, Place, Route};
+
+    use super::*;
+
+    /// Hops of a message, as the engines of the ranks on its way would send it on.
+    fn walked(route: RouteName, topology: &Topology, source: Rank, target: Rank) -> u32 {
+        let (mut here, mut place, mut hops) = (source, Place::Source, 0);
+        loop {
+            let seen = topology.seen_from(here).unwrap();
+            let chosen = Chosen::new(route, &seen);
+            let next = match chosen.next_hop(place, target).expect("a route leads on") {
+                Hop::Deliver => return hops,
+                Hop::Local(local) => seen.rank_at(seen.node(), local),
+                Hop::Fabric(link) => chosen.peer(link),
+            };
+            place = match place {
+                _ if !seen.is_local(next) => Place::TargetRep,
+                Place::Source => Place::SourceRep,
+                _ => Place::Target,
+            };
+            hops += u32::from(next != here);
+            here = next;
+        }
+    }
+
+    #[test]
+    fn hops_are_those_of_the_longest_way_in_the_job() {
+        let shapes: [&[u32]; 10] = [
+            &[1],
+            &[3],
+            &[1, 1],
+            &[1, 1, 1],
+            &[2, 1],
+            &[1, 1, 3],
+            &[2, 2],
+            &[2, 1, 2],
+            &[4, 4, 4],
+            &[1, 2, 3],
+        ];
+        let mut seen = std::collections::BTreeSet::new();
+        for sizes in shapes {
+            let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
+            let ranks = || (0..topology.size()).map(Rank);
+            for route in RouteName::ALL {
+                let pairs = ranks().flat_map(|source| ranks().map(move |target| (source, target)));
+                let longest = pairs.map(|(source, target)| walked(route, &topology, source, target));
+                let longest = longest.max().expect("a job has a rank");
+                assert_eq!(hops(route, &topology), longest, "{route} on {sizes:?}");
+                seen.insert(longest);
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+    }
 }

@@ -190,25 +190,35 @@ fn hammer(
     most
 }
 
-/// Compares what the ranks hold more than before with what they may.
-fn check_growth(job: &Job<'_>, what: &str, before: u64, most: u64, bound: u64) {
-    let now = held_bytes();
-    // Nobody unmaps or touches anything before everybody has looked.
-    job.barrier().unwrap();
-    let most = most.max(now).saturating_sub(before);
-    eprintln!("{what}: {most} bytes more than before opening, bound {bound}");
-    assert!(
-        most <= bound + BESIDE_BYTES,
-        "{what}: {most} bytes are held, the bound is {bound}"
-    );
-    let mut sums = [now.saturating_sub(before), bound];
-    job.allreduce(&mut sums, Reduce::Sum).unwrap();
-    assert!(
-        sums[0] <= sums[1] + BESIDE_BYTES * u64::from(job.size()),
-        "{what}: all ranks hold {}, the bounds are {}",
-        sums[0],
-        sums[1]
-    );
+/// Runs `work` twice on this rank, with options as small as they may be and with defaults. It opens a shuffle, uses it, and
+/// returns it with what the process held at most meanwhile: no more than before and the bound that the shuffle prints.
+fn check_growth<'h>(job: &Job<'h>, work: impl Fn(&StreamOptions) -> (Shuffle<'h>, u64)) {
+    warmed_up(job).shutdown().unwrap();
+    for (what, tiny) in [("tiny queues", true), ("default queues", false)] {
+        job.barrier().unwrap();
+        let before = held_bytes();
+        // Nobody opens anything before everybody has looked.
+        job.barrier().unwrap();
+        let (shuffle, most) = work(&options(tiny));
+        let (now, bound) = (held_bytes(), Dump::of(&shuffle).bound_bytes());
+        // Nor unmaps or touches anything.
+        job.barrier().unwrap();
+        let most = most.max(now).saturating_sub(before);
+        eprintln!("{what}: {most} bytes more than before opening, bound {bound}");
+        assert!(
+            most <= bound + BESIDE_BYTES,
+            "{what}: {most} bytes are held, the bound is {bound}"
+        );
+        let mut sums = [now.saturating_sub(before), bound];
+        job.allreduce(&mut sums, Reduce::Sum).unwrap();
+        assert!(
+            sums[0] <= sums[1] + BESIDE_BYTES * u64::from(job.size()),
+            "{what}: all ranks hold {}, the bounds are {}",
+            sums[0],
+            sums[1]
+        );
+        shuffle.shutdown().unwrap();
+    }
 }
 
 #[test]
@@ -216,13 +226,8 @@ fn handlers_that_answer_stay_below_the_printed_bound() {
     let test = "bound::handlers_that_answer_stay_below_the_printed_bound";
     for nodes in ["3", "2,2", "1,1,1"] {
         on_ranks(test, nodes, |job| {
-            warmed_up(&job).shutdown().unwrap();
-            for tiny in [true, false] {
-                let options = options(tiny);
+            check_growth(&job, |options| {
                 let answers: &Cell<u64> = Box::leak(Box::default());
-                job.barrier().unwrap();
-                let before = held_bytes();
-                job.barrier().unwrap();
                 let shuffle = job
                     .shuffle("answered")
                     .options(options.clone())
@@ -232,18 +237,11 @@ fn handlers_that_answer_stay_below_the_printed_bound() {
                     })
                     .open()
                     .unwrap();
-                let most = hammer(
-                    &shuffle,
-                    &job,
-                    &options,
-                    |sent| sent < answers.get() + UNANSWERED,
-                    || (),
-                );
+                let may_send = |sent| sent < answers.get() + UNANSWERED;
+                let most = hammer(&shuffle, &job, options, may_send, || ());
                 assert_eq!(answers.get(), RECORDS);
-                let what = if tiny { "tiny queues" } else { "default queues" };
-                check_growth(&job, what, before, most, Dump::of(&shuffle).bound_bytes());
-                shuffle.shutdown().unwrap();
-            }
+                (shuffle, most)
+            });
             job.shutdown().unwrap();
         });
     }
@@ -253,25 +251,18 @@ fn handlers_that_answer_stay_below_the_printed_bound() {
 fn records_that_wait_to_be_taken_stay_below_the_printed_bound() {
     let test = "bound::records_that_wait_to_be_taken_stay_below_the_printed_bound";
     on_ranks(test, "2,2", |job| {
-        warmed_up(&job).shutdown().unwrap();
-        for tiny in [true, false] {
-            let options = options(tiny);
-            let taken: &Cell<u64> = Box::leak(Box::default());
-            job.barrier().unwrap();
-            let before = held_bytes();
-            job.barrier().unwrap();
+        check_growth(&job, |options| {
+            let taken = Cell::new(0);
             let shuffle = job.shuffle("untaken").options(options.clone()).open().unwrap();
             let take = || {
                 shuffle.take(|_| taken.set(taken.get() + 1)).unwrap();
             };
-            let most = hammer(&shuffle, &job, &options, |_| true, take);
+            let most = hammer(&shuffle, &job, options, |_| true, take);
             let mut all = [taken.get()];
             job.allreduce(&mut all, Reduce::Sum).unwrap();
             assert_eq!(all[0], RECORDS * u64::from(job.size()));
-            let what = if tiny { "tiny queues" } else { "default queues" };
-            check_growth(&job, what, before, most, Dump::of(&shuffle).bound_bytes());
-            shuffle.shutdown().unwrap();
-        }
+            (shuffle, most)
+        });
         job.shutdown().unwrap();
     });
 }

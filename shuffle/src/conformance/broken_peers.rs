@@ -56,8 +56,8 @@ fn bytes_of_strangers_are_counted_and_harm_nobody() {
     world.check(&traffic, false);
 }
 
-#[test]
-fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
+/// What rank 1 says of a run of `bytes` with `count` records that rank 0 sends to rank 2, which rank 1 represents.
+fn refusal(bytes: usize, count: u16) -> String {
     let world = World::new(
         &[1, 2],
         &StreamOptions::default(),
@@ -69,11 +69,10 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
     {
         let mut out = world.core(0).out.borrow_mut();
         let queues = &mut out.queues;
-        let bytes = 20_000;
         let header = trihop_transport::protocol::wire::RunHeader {
             target: 2,
             source: 0,
-            count: 1,
+            count,
             flags: 0,
         };
         let index = queues.open_to(1).unwrap();
@@ -94,6 +93,20 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
         world.job.members[0].endpoint.progress(tick * TICK_NS).unwrap();
         world.job.members[1].endpoint.progress(tick * TICK_NS).err()
     });
-    let text = refused.expect("the run is refused").to_string();
+    refused.expect("the run is refused").to_string()
+}
+
+#[test]
+fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
+    let text = refusal(20_000, 1);
     assert!(text.contains("rank 0") && text.contains("20000"), "{text}");
+}
+
+/// Nothing would be delivered for it, and fences count what is delivered.
+#[test]
+fn a_run_without_records_is_an_error_that_names_its_sender() {
+    for bytes in [16, 24] {
+        let text = refusal(bytes, 0);
+        assert!(text.contains("rank 0") && text.contains("0 records"), "{text}");
+    }
 }

@@ -424,4 +424,23 @@ mod tests {
             prop_assert_eq!(sent, got);
         }
     }
+
+    #[test]
+    fn a_push_that_is_refused_again_and_again_does_not_grow_the_table() {
+        let mut table = RunTable::new(1024, 1024, 1 << 20);
+        let (first, second) = (0, FIRST_SLOTS as u32);
+        table.push(first, 8).expect("an empty table has room");
+        for _ in 0..1000 {
+            assert_eq!(table.push(second, 8), Err(0), "its slot is taken");
+        }
+        assert_eq!(table.slots.len(), FIRST_SLOTS);
+        // Runs that leave for each other are what it grows for.
+        for target in [second, first].into_iter().cycle().take(2 * FIRST_SLOTS) {
+            if let Err(index) = table.push(target, 8) {
+                table.close(index);
+                table.push(target, 8).expect("its slot is free now");
+            }
+        }
+        assert_eq!(table.slots.len(), 2 * FIRST_SLOTS);
+    }
 }

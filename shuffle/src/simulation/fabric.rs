@@ -33,8 +33,8 @@ pub(crate) enum Fabric {
 pub type Attached = (Box<dyn Link>, Rc<[Peer]>);
 
 impl Fabric {
-    #[cfg(test)]
     /// Opens a link per rank as `choice` says.
+    #[cfg(test)]
     pub fn open(choice: &fabric::Choice, ranks: u32) -> Result<Self> {
         let links = (0..ranks)
             .map(|_| fabric::open(choice))

@@ -11,15 +11,15 @@ use trihop_transport::topology::{NodeId, Rank, Topology};
 
 use super::awake::{Awake, Schedule};
 use super::fabric::Fabric;
+use super::message::{SimulationOutbox, check_item, each};
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Message, Outbox, Sink};
+use crate::deliver::{Message, Sink};
 use crate::dump::Bound;
 use crate::endpoint::{Endpoint, Prepared};
-use crate::engine::{BadRun, Core};
+use crate::engine::Core;
 use crate::error::Error;
 use crate::flush::Fence;
 use crate::route::{Chosen, RouteName};
-use crate::shuffle::each_message;
 use crate::stats::Stats;
 
 /// What a simulated job is like.
@@ -82,37 +82,6 @@ pub enum SimulationError {
         /// State of one of them.
         dump: String,
     },
-}
-
-/// What a handler sends with: as [`Outbox`], for records and for items.
-pub struct SimulationOutbox<'a, 'b> {
-    outbox: &'a mut Outbox<'b>,
-    item_bytes: usize,
-}
-
-impl SimulationOutbox<'_, '_> {
-    /// Sends a record (or an item, whose `kind` is nothing), or spills it.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when the spill is full too, and the errors of a bad rank or length.
-    pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
-        match self.item_bytes {
-            0 => self.outbox.send(target, kind, bytes),
-            item_bytes => {
-                check_item(item_bytes, bytes)?;
-                self.outbox.push_item(target, bytes)
-            }
-        }
-    }
-}
-
-/// Refuses what is no item.
-fn check_item(item_bytes: usize, bytes: &[u8]) -> Result<(), Error> {
-    if bytes.len() == item_bytes {
-        return Ok(());
-    }
-    let why = format!("{} bytes sent as an item of {item_bytes}", bytes.len());
-    Err(Error::config("item_bytes", why))
 }
 
 /// One rank of the job.
@@ -544,37 +513,21 @@ fn open_stream<'h>(
         .collect()
 }
 
-/// Hands over records, or items, from number `done` on until `take` returns false; returns how many are done then.
-fn each(
-    delivery: Delivery<'_>,
-    item_bytes: usize,
-    done: usize,
-    mut take: impl FnMut(Message<'_>, bool) -> bool,
-) -> Result<usize, BadRun> {
-    let Delivery::Run(run) = &delivery else {
-        return each_message(delivery, done, take);
-    };
-    if item_bytes == 0 {
-        return each_message(delivery, done, take);
-    }
-    let source = Rank(run.header.source);
-    let count = usize::from(run.header.count);
-    if run.payload.len() < count * item_bytes {
-        return Err(BadRun::Records {
-            count: run.header.count,
-            bytes: run.payload.len(),
-        });
-    }
-    let items = run.payload.chunks_exact(item_bytes).take(count);
-    for (number, bytes) in items.enumerate().skip(done) {
-        let message = Message {
-            source,
-            kind: 0,
-            bytes,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_do_not_stand_node_after_node_are_refused() {
+        let simulate = |nodes: &[u32]| {
+            let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+            let topology = Topology::from_node_of(&nodes, Rank(0)).unwrap();
+            Simulation::new(&topology, SimulationOptions::default(), |_, _, _| ()).map(|_| ())
         };
-        if !take(message, number == done) {
-            return Ok(number);
+        simulate(&[0, 0, 1, 1]).unwrap();
+        for nodes in [[0, 1, 0, 1], [0, 0, 1, 0]] {
+            let refused = simulate(&nodes).expect_err("ranks out of order");
+            assert!(refused.to_string().contains("node after node"), "{refused}");
         }
     }
-    Ok(count)
 }

@@ -30,10 +30,12 @@
 mod awake;
 mod fabric;
 mod job;
+mod message;
 
 pub use awake::Schedule;
 #[cfg(test)]
 pub(crate) use fabric::{Fabric, TICK_NS};
 #[cfg(test)]
 pub(crate) use job::Member;
-pub use job::{Simulation, SimulationError, SimulationOptions, SimulationOutbox};
+pub use job::{Simulation, SimulationError, SimulationOptions};
+pub use message::SimulationOutbox;

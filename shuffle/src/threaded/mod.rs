@@ -8,9 +8,11 @@
 mod items;
 mod shared;
 mod shuffle;
+mod signal;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod usage;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use crate::error::Result;
 pub use items::{Items, ItemsBuilder};
 use shared::Shared;
 pub use shuffle::{Shuffle, ShuffleBuilder};
+pub use signal::DumpOutput;
+pub use usage::ThreadUse;
 
 /// One rank's part of a job, for all threads of its process. Clones are handles of the same job.
 ///
@@ -155,7 +159,22 @@ impl Job {
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
         let written = self.shared.try_look(|job| job.dump(writer));
-        written.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))
+        written.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))?;
+        self.shared.write_threads(writer)
+    }
+
+    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say), within a tenth of a second: the handler sets a
+    /// flag, and the progress thread writes. Whatever handled the signal before is called too.
+    ///
+    /// # Errors
+    /// A signal that cannot be handled.
+    pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
+        self.shared.dump_on(signal, output)
+    }
+
+    /// What the job's threads have used so far: progress, and deliveries of each stream.
+    pub fn threads(&self) -> Vec<ThreadUse> {
+        self.shared.threads()
     }
 
     /// As [`crate::Job::shutdown`], with everything delivered and all threads ended. Collective. Calls that come later

@@ -1,5 +1,6 @@
 //! The engine among threads: who has the turn may use it.
 
+use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -8,7 +9,9 @@ use trihop_transport::park::Turn;
 use trihop_transport::sync::{Flag, Mutex, MutexGuard, PoisonError};
 use trihop_transport::topology::Topology;
 
+use super::signal::{DumpOnSignal, DumpOutput};
 use super::thread::{Thread, is_in_handler};
+use super::usage::ThreadUse;
 use crate::Job;
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Handover, Sink};
@@ -33,6 +36,7 @@ pub(crate) struct Shared {
     /// Calls in which all ranks take part, one at a time.
     collective: Mutex<()>,
     threads: Mutex<Threads>,
+    dump: DumpOnSignal,
 }
 
 #[derive(Default)]
@@ -86,14 +90,18 @@ impl Shared {
             stopping: Flag::default(),
             collective: Mutex::new(()),
             threads: Mutex::default(),
+            dump: DumpOnSignal::default(),
         });
         let lent = Lent(Arc::as_ptr(&shared));
-        let progress = Thread::spawn("trihop-progress", move || {
+        let progress = Thread::spawn("trihop-progress", "progress", move || {
             let lent = lent; // whole, not its field
             // SAFETY: `shared` is kept until this thread was joined, in `stop`.
             let shared = unsafe { &*lent.0 };
             let _turn = OneTurn::take(shared.turn());
-            shared.job.inner.progress_until(|| shared.stopping.is_raised());
+            shared.job.inner.progress_until(|| {
+                shared.dump_if_asked();
+                shared.stopping.is_raised()
+            });
         })?;
         shared.lock_threads().progress = Some(progress);
         Ok(shared)
@@ -124,6 +132,40 @@ impl Shared {
         }
         let _turn = OneTurn(self.turn());
         Some(look(&self.job))
+    }
+
+    /// The progress thread, once per look around: dumps if a signal has asked for it.
+    fn dump_if_asked(&self) {
+        let Some(output) = self.dump.take_asked() else {
+            return;
+        };
+        let written = output.open(self.topology.rank()).and_then(|mut writer| {
+            self.job.dump(&mut writer)?;
+            self.write_threads(&mut writer)?;
+            writer.flush()
+        });
+        if let Err(error) = written {
+            tracing::error!(%error, ?output, "the dump that a signal asked for could not be written");
+        }
+    }
+
+    /// See [`super::Job::dump_on`].
+    pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
+        self.dump.install(signal, output)
+    }
+
+    /// What the job's threads have used so far.
+    pub fn threads(&self) -> Vec<ThreadUse> {
+        let threads = self.lock_threads();
+        let deliveries = threads.deliveries.iter().map(|(_, thread)| thread);
+        let all = threads.progress.iter().chain(deliveries);
+        all.filter_map(Thread::usage).collect()
+    }
+
+    /// Writes what the job's threads have used so far.
+    pub fn write_threads(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        let threads = self.threads();
+        threads.iter().try_for_each(|t| writeln!(writer, "thread {t}"))
     }
 
     /// A call that may wait, which a handler may not.

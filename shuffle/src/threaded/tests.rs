@@ -270,3 +270,33 @@ fn items_of_a_size_known_at_run_time() {
     assert!(job.shuffle("deaf").open().is_err());
     job.shutdown().unwrap();
 }
+
+#[test]
+fn a_signal_makes_the_progress_thread_dump_into_a_file_per_rank() {
+    let job = job();
+    let (shuffle, _) = listening(&job, "looked at");
+    shuffle.send(Rank(0), 0, b"record").unwrap();
+    shuffle.fence().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let output = DumpOutput::Files(directory.path().join("dump"));
+    job.dump_on(libc::SIGUSR2, output).unwrap();
+    assert!(job.dump_on(libc::SIGKILL, DumpOutput::Stderr).is_err());
+    // SAFETY: raising a signal that has a handler has no requirements.
+    assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
+    let file = directory.path().join("dump.0");
+    let whole = |text: &String| text.contains("thread deliver looked at");
+    let text = std::iter::repeat_with(|| {
+        thread::sleep(Duration::from_millis(5));
+        std::fs::read_to_string(&file).unwrap_or_default()
+    })
+    .take(10_000)
+    .find(whole)
+    .expect("a dump");
+    assert!(
+        text.contains("stream 1 `looked at`") && text.contains("thread progress"),
+        "{text}"
+    );
+    let names: Vec<_> = job.threads().into_iter().map(|t| t.name).collect();
+    assert_eq!(names, ["progress", "deliver looked at"]);
+    job.shutdown().unwrap();
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use trihop_transport::sync::thread::{self, JoinHandle};
 
 use super::shared::Deliver;
+use super::usage::ThreadUse;
 use crate::deliver::{Chunk, Handover};
 use crate::error::{Error, Result};
 
@@ -22,24 +23,44 @@ pub(crate) fn is_in_handler() -> bool {
 }
 
 /// A thread of the job.
-pub(crate) struct Thread(JoinHandle<()>);
+pub(crate) struct Thread {
+    handle: JoinHandle<()>,
+    /// What it is for.
+    purpose: String,
+    /// Its number in the kernel.
+    tid: u32,
+}
 
 impl Thread {
     /// Starts a thread that no signal of the process is given to.
-    pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<Self> {
+    pub fn spawn(name: &str, purpose: &str, run: impl FnOnce() + Send + 'static) -> Result<Self> {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
         let before = SignalMask::block_all();
-        let spawned = thread::Builder::new().name(name.into()).spawn(run);
+        let spawned = thread::Builder::new().name(name.into()).spawn(move || {
+            // Nobody listens only where the thread that starts us was ended.
+            let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
+            run();
+        });
         drop(before);
-        let thread = spawned
+        let handle = spawned
             .map_err(|e| trihop_transport::Error::system(format!("starting the thread `{name}`"), e))?;
-        Ok(Self(thread))
+        Ok(Self {
+            handle,
+            purpose: purpose.to_owned(),
+            tid: told.recv().map_or(0, |tid| tid as u32),
+        })
+    }
+
+    /// What it has used so far, unless it has ended.
+    pub fn usage(&self) -> Option<ThreadUse> {
+        ThreadUse::of(&self.purpose, self.tid)
     }
 
     /// Waits for its end; the thread itself does not.
     pub fn join(self) {
-        if self.0.thread().id() != thread::current().id() {
+        if self.handle.thread().id() != thread::current().id() {
             // What it panicked with, it has said.
-            let _ = self.0.join();
+            let _ = self.handle.join();
         }
     }
 }
@@ -77,7 +98,8 @@ pub(crate) fn deliver(
     mut deliver: Deliver,
 ) -> Result<Thread> {
     let stream = stream.to_owned();
-    Thread::spawn("trihop-deliver", move || {
+    let purpose = format!("deliver {stream}");
+    Thread::spawn("trihop-deliver", &purpose, move || {
         IN_HANDLER.set(true);
         let mut chunk = Chunk::default();
         while handover.next(&mut chunk) {

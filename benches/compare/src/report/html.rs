@@ -1,7 +1,7 @@
 //! The report as one page with its plots inside: nothing is loaded from anywhere.
 
 use super::plot;
-use super::{HEADS, NOTES, Report, cells, lines};
+use super::{GOAL_HEADS, HEADS, NOTES, Report, cells, goal_cells, lines};
 
 const STYLE: &str = "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:84em;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:.6em 0 1.6em}th,td{border-bottom:1px solid #ddd;padding:.2em .6em;text-align:left;vertical-align:top}\
@@ -28,21 +28,8 @@ impl Report<'_> {
             page.push_str(&format!("<li>{}</li>", escaped(note)));
         }
         page.push_str("</ul>\n<h2>Goals</h2>\n");
-        let goals = self.judgements.iter().map(|j| {
-            [
-                j.goal.to_owned(),
-                j.what.to_owned(),
-                j.figure.clone(),
-                j.bound.clone(),
-                j.verdict.clone(),
-                j.spread.clone(),
-            ]
-        });
-        table(
-            &mut page,
-            &["goal", "what", "figure", "bound", "verdict", "spread"],
-            goals,
-        );
+        let goals = self.judgements.iter().map(goal_cells);
+        table(&mut page, &GOAL_HEADS, goals);
         page.push_str("<h2>Plots</h2>\n");
         let cases: Vec<_> = self.results.cases().collect();
         for picture in plot::all(&cases) {

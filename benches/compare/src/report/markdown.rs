@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{HEADS, NOTES, Report, cells, lines};
+use super::{GOAL_HEADS, HEADS, NOTES, Report, cells, goal_cells, lines};
 
 impl Report<'_> {
     /// The whole text.
@@ -21,21 +21,8 @@ impl Report<'_> {
             add(&mut text, &format!("- {note}\n"));
         }
         add(&mut text, "\n## Goals\n\n");
-        let goals = self.judgements.iter().map(|j| {
-            [
-                j.goal.to_owned(),
-                j.what.to_owned(),
-                j.figure.clone(),
-                j.bound.clone(),
-                j.verdict.clone(),
-                j.spread.clone(),
-            ]
-        });
-        table(
-            &mut text,
-            &["goal", "what", "figure", "bound", "verdict", "spread"],
-            goals,
-        );
+        let goals = self.judgements.iter().map(goal_cells);
+        table(&mut text, &GOAL_HEADS, goals);
         for case in self.results.cases() {
             add(
                 &mut text,

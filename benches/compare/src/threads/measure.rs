@@ -1,5 +1,6 @@
 //! The measurement itself, the same for every queue.
 
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Instant;
 
@@ -31,7 +32,7 @@ const WHOLE: u64 = 64;
 const PATIENCE: u32 = 512;
 
 /// A queue with one sender and one receiver for messages of `N` bytes.
-pub trait Queue<const N: usize> {
+pub trait Queue<const N: usize>: 'static {
     /// Sending end.
     type Sender: Send + 'static;
     /// Receiving end.
@@ -80,49 +81,70 @@ pub fn run<Q: Queue<N>, const N: usize>(effort: Effort) -> Result<Row, Error> {
         messages,
     } = effort;
     let count = ((STREAM_BYTES / N) as u64).max(STREAM_MESSAGES_MIN).min(messages);
-    let (mut to_other, mut at_other) = Q::open()?;
-    let (mut from_other, mut at_home) = Q::open()?;
-    let answer = thread::spawn(move || {
+    let (to_other, at_other) = Q::open()?;
+    let (from_other, at_home) = Q::open()?;
+    let (home_gives_up, home_gave_up) = mpsc::channel();
+    let (other_gives_up, other_gave_up) = mpsc::channel();
+    let mut home = End::<Q, N> {
+        sender: to_other,
+        receiver: at_home,
+        gives_up: Some(home_gives_up),
+        other_gave_up,
+    };
+    let mut other = End::<Q, N> {
+        sender: from_other,
+        receiver: at_other,
+        gives_up: Some(other_gives_up),
+        other_gave_up: home_gave_up,
+    };
+    let other = thread::spawn(move || {
         keep_to_core(1);
         for _ in 0..=reps {
-            echo::<Q, N>(&mut at_other, &mut from_other, rounds)?;
-            swallow::<Q, N>(&mut at_other, count)?;
-            echo::<Q, N>(&mut at_other, &mut from_other, 1)?;
+            other.echo(rounds)?;
+            other.swallow(count)?;
+            other.echo(1)?;
         }
-        compare::<Q, N>(&mut at_other)
+        other.compare()?;
+        other.is_done();
+        Ok(())
     });
-    // A thread of its own as well, so that the caller keeps all its cores. Where one of the two fails, the other waits
-    // until the process ends with the error.
+    // A thread of its own as well, so that the caller keeps all its cores.
     let home = thread::spawn(move || {
         keep_to_core(0);
         let (mut latencies, mut rates) = (Vec::new(), Vec::new());
         let mut message = [0; N];
         for rep in 0..=reps {
             let start = Instant::now();
-            ping::<Q, N>(&mut to_other, &mut at_home, &mut message, rounds)?;
+            home.ping(&mut message, rounds)?;
             let latency = start.elapsed().as_secs_f64() * 1e6 / (2 * rounds) as f64;
             let start = Instant::now();
             for number in 0..count {
                 message[..8].copy_from_slice(&number.to_le_bytes());
-                send::<Q, N>(&mut to_other, &message)?;
+                home.send(&message)?;
             }
-            Q::show(&mut to_other);
+            Q::show(&mut home.sender);
             // The other's word that it has everything.
-            ping::<Q, N>(&mut to_other, &mut at_home, &mut message, 1)?;
+            home.ping(&mut message, 1)?;
             if rep > 0 {
                 latencies.push(latency);
                 rates.push(count as f64 / start.elapsed().as_secs_f64());
             }
         }
         for number in 0..WHOLE {
-            send::<Q, N>(&mut to_other, &pattern(number))?;
+            home.send(&pattern(number))?;
         }
-        Q::show(&mut to_other);
+        Q::show(&mut home.sender);
+        home.is_done();
         Ok((latencies, rates))
     });
-    let ended = |_| Error::Wrong("a measuring thread panicked".into());
-    let (latencies, rates): (Vec<f64>, Vec<f64>) = home.join().map_err(ended)??;
-    answer.join().map_err(ended)??;
+    let panicked = |_| Error::Wrong("a measuring thread panicked".into());
+    let home: Result<(Vec<f64>, Vec<f64>), Error> = home.join().map_err(panicked).flatten();
+    let other: Result<(), Error> = other.join().map_err(panicked).flatten();
+    // What one of them found, rather than that the other then stopped waiting.
+    let (latencies, rates) = match (home, other) {
+        (Err(Error::GaveUp), Err(why)) | (Ok(_), Err(why)) => return Err(why),
+        (home, _) => home?,
+    };
     let rate = median(&rates).unwrap_or(0.0);
     Ok(Row {
         bench: "threads",
@@ -135,81 +157,93 @@ pub fn run<Q: Queue<N>, const N: usize>(effort: Effort) -> Result<Row, Error> {
     })
 }
 
-fn ping<Q: Queue<N>, const N: usize>(
-    sender: &mut Q::Sender,
-    receiver: &mut Q::Receiver,
-    message: &mut [u8; N],
-    rounds: u64,
-) -> Result<(), Error> {
-    for number in 0..rounds {
-        message[..8].copy_from_slice(&number.to_le_bytes());
-        send::<Q, N>(sender, message)?;
-        Q::show(sender);
-        receive::<Q, N>(receiver, message, number)?;
+/// What one of the two threads has.
+struct End<Q: Queue<N>, const N: usize> {
+    sender: Q::Sender,
+    receiver: Q::Receiver,
+    /// Tells the other thread not to wait, until everything is done.
+    gives_up: Option<Sender<()>>,
+    other_gave_up: Receiver<()>,
+}
+
+impl<Q: Queue<N>, const N: usize> End<Q, N> {
+    /// Nobody waits for it any more.
+    fn is_done(&mut self) {
+        self.gives_up = None;
     }
-    Ok(())
-}
 
-fn echo<Q: Queue<N>, const N: usize>(
-    receiver: &mut Q::Receiver,
-    sender: &mut Q::Sender,
-    rounds: u64,
-) -> Result<(), Error> {
-    let mut message = [0; N];
-    for number in 0..rounds {
-        receive::<Q, N>(receiver, &mut message, number)?;
-        send::<Q, N>(sender, &message)?;
-        Q::show(sender);
+    fn ping(&mut self, message: &mut [u8; N], rounds: u64) -> Result<(), Error> {
+        for number in 0..rounds {
+            message[..8].copy_from_slice(&number.to_le_bytes());
+            self.send(message)?;
+            Q::show(&mut self.sender);
+            self.receive(message, number)?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-fn swallow<Q: Queue<N>, const N: usize>(receiver: &mut Q::Receiver, count: u64) -> Result<(), Error> {
-    let mut message = [0; N];
-    (0..count).try_for_each(|number| receive::<Q, N>(receiver, &mut message, number))
-}
+    fn echo(&mut self, rounds: u64) -> Result<(), Error> {
+        let mut message = [0; N];
+        for number in 0..rounds {
+            self.receive(&mut message, number)?;
+            self.send(&message)?;
+            Q::show(&mut self.sender);
+        }
+        Ok(())
+    }
 
-fn compare<Q: Queue<N>, const N: usize>(receiver: &mut Q::Receiver) -> Result<(), Error> {
-    let mut message = [0; N];
-    for number in 0..WHOLE {
-        receive::<Q, N>(receiver, &mut message, number)?;
-        if message != pattern(number) {
+    fn swallow(&mut self, count: u64) -> Result<(), Error> {
+        let mut message = [0; N];
+        (0..count).try_for_each(|number| self.receive(&mut message, number))
+    }
+
+    fn compare(&mut self) -> Result<(), Error> {
+        let mut message = [0; N];
+        for number in 0..WHOLE {
+            self.receive(&mut message, number)?;
+            if message != pattern(number) {
+                return Err(Error::Wrong(format!(
+                    "message {number} of {N} bytes was changed on its way"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, message: &[u8; N]) -> Result<(), Error> {
+        let mut patience = Patience(0);
+        while !Q::try_send(&mut self.sender, message)? {
+            patience.wait(&self.other_gave_up)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, message: &mut [u8; N], number: u64) -> Result<(), Error> {
+        let mut patience = Patience(0);
+        while !Q::try_receive(&mut self.receiver, message)? {
+            patience.wait(&self.other_gave_up)?;
+        }
+        let found = message.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
+        if found != Some(number) {
             return Err(Error::Wrong(format!(
-                "message {number} of {N} bytes was changed on its way"
+                "a message of {N} bytes has the number {found:?}, expected is {number}"
             )));
         }
+        // So that no copy of bytes that nobody reads is left out.
+        std::hint::black_box(message);
+        Ok(())
     }
-    Ok(())
 }
 
-#[inline]
-fn send<Q: Queue<N>, const N: usize>(sender: &mut Q::Sender, message: &[u8; N]) -> Result<(), Error> {
-    let mut patience = Patience(0);
-    while !Q::try_send(sender, message)? {
-        patience.wait();
+impl<Q: Queue<N>, const N: usize> Drop for End<Q, N> {
+    fn drop(&mut self) {
+        if let Some(gives_up) = &self.gives_up {
+            // Where the other thread has ended already, nobody waits.
+            let _ = gives_up.send(());
+        }
     }
-    Ok(())
-}
-
-#[inline]
-fn receive<Q: Queue<N>, const N: usize>(
-    receiver: &mut Q::Receiver,
-    message: &mut [u8; N],
-    number: u64,
-) -> Result<(), Error> {
-    let mut patience = Patience(0);
-    while !Q::try_receive(receiver, message)? {
-        patience.wait();
-    }
-    let found = message.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
-    if found != Some(number) {
-        return Err(Error::Wrong(format!(
-            "a message of {N} bytes has the number {found:?}, expected is {number}"
-        )));
-    }
-    // So that no copy of bytes that nobody reads is left out.
-    std::hint::black_box(message);
-    Ok(())
 }
 
 /// A message that differs in every byte from its neighbours, its number first.
@@ -227,13 +261,17 @@ struct Patience(u32);
 
 impl Patience {
     #[inline]
-    fn wait(&mut self) {
+    fn wait(&mut self, other_gave_up: &Receiver<()>) -> Result<(), Error> {
         std::hint::spin_loop();
         self.0 += 1;
         if self.0 == PATIENCE {
             self.0 = 0;
+            if other_gave_up.try_recv().is_ok() {
+                return Err(Error::GaveUp);
+            }
             thread::yield_now();
         }
+        Ok(())
     }
 }
 

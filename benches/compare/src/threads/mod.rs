@@ -67,6 +67,9 @@ pub enum Error {
     /// A message was wrong or failed on its way.
     #[error("{0}")]
     Wrong(String),
+    /// The thread at the other end has failed, and says why.
+    #[error("the thread at the other end gave up")]
+    GaveUp,
 }
 
 /// Measures one queue with messages of `size` bytes.
@@ -129,5 +132,47 @@ mod tests {
     #[test]
     fn a_size_without_an_instance_is_refused() {
         assert!(matches!(run(Queue::Rtrb, 9, EFFORT), Err(Error::Size(9))));
+    }
+
+    /// A queue that changes the message of this number on its way.
+    struct Spoilt<const WHICH: u64>;
+
+    impl<const WHICH: u64> measure::Queue<8> for Spoilt<WHICH> {
+        type Sender = (::rtrb::Producer<[u8; 8]>, u64);
+        type Receiver = ::rtrb::Consumer<[u8; 8]>;
+
+        fn open() -> Result<(Self::Sender, Self::Receiver), Error> {
+            let (sender, receiver) = <rtrb::Slots as measure::Queue<8>>::open()?;
+            Ok(((sender, 0), receiver))
+        }
+
+        fn try_send((sender, sent): &mut Self::Sender, message: &[u8; 8]) -> Result<bool, Error> {
+            let mut message = *message;
+            if *sent == WHICH {
+                message[7] ^= 1;
+            }
+            let done = <rtrb::Slots as measure::Queue<8>>::try_send(sender, &message)?;
+            *sent += u64::from(done);
+            Ok(done)
+        }
+
+        fn try_receive(receiver: &mut Self::Receiver, message: &mut [u8; 8]) -> Result<bool, Error> {
+            <rtrb::Slots as measure::Queue<8>>::try_receive(receiver, message)
+        }
+    }
+
+    /// The other thread waits for an answer, or for room, that will never come.
+    #[test]
+    fn a_wrong_message_is_told_and_nobody_waits_for_ever() {
+        for spoilt in [
+            measure::run::<Spoilt<7>, 8>,    // of the round trips
+            measure::run::<Spoilt<1000>, 8>, // of the stream
+        ] {
+            let error = spoilt(EFFORT).expect_err("a message was changed");
+            assert!(
+                matches!(&error, Error::Wrong(why) if why.contains("has the number")),
+                "{error}"
+            );
+        }
     }
 }

@@ -98,10 +98,8 @@ pub struct Measured {
     pub traffic: Phase,
     pub fence: Phase,
     pub memory: Memory,
-    /// Bound of the stream, and of the job's own stream, of the rank with the most links.
+    /// Largest bound that a rank has of the stream, and of the job's own stream.
     pub bound_bytes: (usize, usize),
-    /// Page faults while the job ran.
-    pub fault_count: u64,
 }
 
 /// Time that a part of a run took.
@@ -167,17 +165,6 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Page faults of this process that needed no disk.
-fn faults() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    after_name
-        .split_whitespace()
-        .nth(7)
-        .and_then(|f| f.parse().ok())
-        .unwrap_or(0)
-}
-
 /// Ordered pairs of nodes: one-way links.
 pub fn links(topology: &Topology) -> u64 {
     let nodes = u64::from(topology.nodes());
@@ -201,14 +188,13 @@ pub struct WarmJob {
     work: Work,
     build: Phase,
     before: Memory,
-    faults_before: u64,
 }
 
 impl WarmJob {
     /// Builds the job; sends, and waits until all is delivered: what is touched for the first time is paid for here, as in
     /// the warm-up of every other benchmark.
     pub fn build(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Result<Self, Error> {
-        let (before, faults_before) = (Memory::now(), faults());
+        let before = Memory::now();
         let ledger = Rc::new(RefCell::new(Ledger::new(topology.size(), seed)));
         let clock = Clock::start();
         let mut job = simulation(topology, route, seed, Rc::clone(&ledger))?;
@@ -223,7 +209,6 @@ impl WarmJob {
             work,
             build,
             before,
-            faults_before,
         })
     }
 
@@ -239,9 +224,10 @@ impl WarmJob {
         let fence_rounds = job.fence().map_err(failed)?;
         let fence = clock.stop();
         let memory = Memory::now().since(self.before);
-        let fault_count = faults() - self.faults_before;
         self.ledger.borrow().check()?;
         let all = Counts::of(job);
+        let bounds = (0..job.topology().size()).map(|rank| job.bound(Rank(rank)));
+        let largest = |(a, b): (usize, usize), (c, d)| (a.max(c), b.max(d));
         Ok(Measured {
             topology: job.topology().clone(),
             jobs: 1,
@@ -256,8 +242,7 @@ impl WarmJob {
             traffic,
             fence,
             memory,
-            bound_bytes: job.bound(Rank(0)),
-            fault_count,
+            bound_bytes: bounds.fold((0, 0), largest),
         })
     }
 }
@@ -363,7 +348,6 @@ impl Measured {
         self.crossing += other.crossing;
         self.counts.add(&other.counts);
         self.rounds += other.rounds;
-        self.fault_count += other.fault_count;
         for (mine, theirs) in [
             (&mut self.build, other.build),
             (&mut self.traffic, other.traffic),

@@ -11,6 +11,7 @@ use trihop::route::RouteName;
 use trihop::{Rank, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
+use crate::run;
 use job::{Measured, WarmJob, Work};
 
 /// What every rank sends.
@@ -48,6 +49,8 @@ impl ScaleArgs {
 
 /// Ranks where the user asks for none.
 const RANKS: u32 = 10_000;
+/// Ranks on each node where the user asks for none.
+const PER_NODE: u32 = 32;
 /// Above so many ranks the default is few messages: the links that they use decide what a rank touches, and 320,000
 /// ranks are to fit 24 GiB.
 const RANKS_FOR_MANY_MESSAGES: u32 = 20_000;
@@ -80,14 +83,13 @@ pub(super) fn stream_options() -> StreamOptions {
 pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     refuse_others(args)?;
     let ranks = args.ranks.unwrap_or(RANKS);
-    let per_node = match (args.scale.per_node, args.nodes) {
+    let sizes = match (args.scale.per_node, args.nodes) {
         (Some(_), Some(_)) => {
             let why = "--nodes and --per-node say the same thing; give one of them";
             return Err(Error::Shape(why.to_owned()));
         }
-        (Some(per_node), None) => per_node,
-        (None, Some(nodes)) => ranks.div_ceil(nodes),
-        (None, None) => 32,
+        (None, Some(nodes)) => run::spread(ranks, nodes)?,
+        (per_node, None) => full_nodes(ranks, per_node.unwrap_or(PER_NODE)),
     };
     let pattern = args.scale.pattern.unwrap_or(Pattern::Random);
     if pattern == Pattern::AllToAll && ranks > MOST_FOR_ALL_TO_ALL {
@@ -98,7 +100,7 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
         )));
     }
     let seed = args.scale.seed.unwrap_or(1);
-    let topology = topology(ranks, per_node)?;
+    let topology = Topology::from_node_sizes(&sizes, Rank(0))?;
     let messages = args.scale.messages.unwrap_or(match pattern {
         Pattern::Random if ranks > RANKS_FOR_MANY_MESSAGES => 4,
         Pattern::Random => 32,
@@ -110,7 +112,7 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     };
     let route = args.route.unwrap_or(route);
     let large = WarmJob::build(&topology, route, work, seed)?.measure()?;
-    let small = compared(per_node, route, &large, seed)?;
+    let small = compared(sizes[0], route, &large, seed)?;
     report::print(args, &large, small.as_ref());
     Ok(())
 }
@@ -119,7 +121,7 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
 /// are several such jobs, until they are enough to measure. They lie in memory side by side, as the parts of the large job
 /// do: what is compared is the size of a job, not whether it fits the caches of the one machine that simulates it. Nothing on one node, which has no link, or for few ranks.
 fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Result<Option<Measured>, Error> {
-    let topology = topology(FEW_RANKS, per_node)?;
+    let topology = Topology::from_node_sizes(&full_nodes(FEW_RANKS, per_node), Rank(0))?;
     if large.topology.size() <= FEW_RANKS || large.topology.nodes() < 2 || topology.nodes() < 2 {
         return Ok(None);
     }
@@ -142,12 +144,13 @@ fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Res
     Ok(small)
 }
 
-fn topology(ranks: u32, per_node: u32) -> Result<Topology, Error> {
+/// So many ranks on each node; the last one may have fewer.
+fn full_nodes(ranks: u32, per_node: u32) -> Vec<u32> {
     let mut sizes = vec![per_node; (ranks / per_node) as usize];
     if !ranks.is_multiple_of(per_node) {
         sizes.push(ranks % per_node);
     }
-    Ok(Topology::from_node_sizes(&sizes, Rank(0))?)
+    sizes
 }
 
 /// Options of other benchmarks that mean nothing here.

@@ -1,0 +1,58 @@
+//! A job whose ranks find each other through a function of the program, inside MPI for instance.
+
+use std::ffi::c_void;
+
+use super::argument;
+use super::callback::Context;
+use super::job::{load_or_environment, trihop_job_t};
+use super::options::trihop_options_t;
+use super::status::{Failure, guard, trihop_status_t};
+use crate::threaded::Job;
+use crate::transport::bootstrap::Custom;
+
+/// Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as `MPI_Allgather` does; returns 0, or
+/// a number of its own on failure. Every rank calls it equally often, with the same `bytes`.
+///
+/// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these calls only.
+pub type trihop_allgather_t = Option<
+    unsafe extern "C" fn(context: *mut c_void, mine: *const c_void, bytes: usize, all: *mut c_void) -> i32,
+>;
+
+/// Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
+/// the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
+/// `allgather`. `options` null stands for those of the environment.
+///
+/// Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks contradict each other.
+/// Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_init_custom(
+    rank: u32,
+    size: u32,
+    node: u64,
+    allgather: trihop_allgather_t,
+    context: *mut c_void,
+    options: *const trihop_options_t,
+    job: *mut *mut trihop_job_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        let place = unsafe { argument::place(job, "job")? };
+        *place = std::ptr::null_mut();
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { load_or_environment(options)? };
+        let function = allgather.ok_or_else(|| Failure::argument("`allgather` is a null pointer"))?;
+        let context = Context::new(context);
+        let gather = move |mine: &[u8], all: &mut [u8]| {
+            let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+            // SAFETY: the header says how the function is called: `all` has a place of as many bytes for each rank.
+            match unsafe { function(context.get(), from, mine.len(), into) } {
+                0 => Ok(()),
+                status => Err(status),
+            }
+        };
+        let bootstrap = Custom::new(rank, size, node, Box::new(gather))?;
+        let started = Job::start_with(options.clone(), Box::new(bootstrap))?;
+        *place = trihop_job_t::give(started, options);
+        Ok(())
+    })
+}
