@@ -28,10 +28,21 @@ pub struct StreamOptions {
     /// Bytes at which a batch is sealed. Default 65,536, up to 16 MiB; fewer where links are so many that `send_pool_bytes`
     /// does not hold two such batches for each. Memory: `links x (remote_maxrpc + 1) x` this, bounded by `send_pool_bytes`.
     pub remote_buftarget_bytes: usize,
+    /// Bytes of this rank's own sends that may be unconsumed in all its origin lanes together, in units of
+    /// `origin_buftarget_bytes`; 0, the default, for no limit but those of the single lanes. Up to 1,000,000. One frame
+    /// always may. Each rank has its own.
+    pub origin_sender_limit: u32,
+    /// Batches with own sends of this rank that may be open or unacknowledged in all its remote queues together; 0, the
+    /// default, for no limit but those of the single queues. Up to 1,000,000. What this rank relays is never kept by it.
+    /// Each rank has its own.
+    pub remote_sender_limit: u32,
     /// Records that may wait for a delivery thread, or for an application without a handler. Default 4,096 (one run always may).
     pub deliverq_max: usize,
     /// Bytes that may wait for a delivery thread, or for an application without a handler. Default 16 MiB (one run or record always may).
     pub deliverq_bytes: usize,
+    /// For debugging: what arrives at this rank is counted (`Stats::discarded`) and dropped on purpose, without a call of the
+    /// handler. Flushes and fences end as ever. Default no.
+    pub deliverq_discard: bool,
     /// Records for which a delivery thread is woken; fewer are delivered after a millisecond, or by a flush. Default 0, at
     /// once; below `deliverq_max`.
     pub deliverq_threshold: usize,
@@ -73,8 +84,11 @@ impl Default for StreamOptions {
             relay_buftarget_bytes: 4096,
             remote_maxrpc: 4,
             remote_buftarget_bytes: 65536,
+            origin_sender_limit: 0,
+            remote_sender_limit: 0,
             deliverq_max: 4096,
             deliverq_bytes: 16 << 20,
+            deliverq_discard: false,
             deliverq_threshold: 0,
             priority: 0,
             linger_us: 100,
@@ -152,15 +166,18 @@ const NOT_OPTIONS: [&str; 10] = [
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
-    pub const NAMES: [&'static str; 30] = [
+    pub const NAMES: [&'static str; 33] = [
         "origin_maxrpc",
         "origin_buftarget_bytes",
         "relay_maxrpc",
         "relay_buftarget_bytes",
         "remote_maxrpc",
         "remote_buftarget_bytes",
+        "origin_sender_limit",
+        "remote_sender_limit",
         "deliverq_max",
         "deliverq_bytes",
+        "deliverq_discard",
         "deliverq_threshold",
         "priority",
         "linger_us",
@@ -262,8 +279,11 @@ impl Options {
             "relay_buftarget_bytes" => stream.relay_buftarget_bytes = number(key, value)?,
             "remote_maxrpc" => stream.remote_maxrpc = number(key, value)?,
             "remote_buftarget_bytes" => stream.remote_buftarget_bytes = number(key, value)?,
+            "origin_sender_limit" => stream.origin_sender_limit = number(key, value)?,
+            "remote_sender_limit" => stream.remote_sender_limit = number(key, value)?,
             "deliverq_max" => stream.deliverq_max = number(key, value)?,
             "deliverq_bytes" => stream.deliverq_bytes = number(key, value)?,
+            "deliverq_discard" => stream.deliverq_discard = switch(key, value)?,
             "deliverq_threshold" => stream.deliverq_threshold = number(key, value)?,
             "priority" => stream.priority = number(key, value)?,
             "linger_us" => stream.linger_us = number(key, value)?,
@@ -300,13 +320,7 @@ impl Options {
                     }
                 });
             }
-            "loopback" => {
-                self.loopback = match value {
-                    "1" | "true" => true,
-                    "0" | "false" | "" => false,
-                    _ => return Err(Error::config(key, format!("`{value}` is neither `1` nor `0`"))),
-                }
-            }
+            "loopback" => self.loopback = switch(key, value)?,
             "bootstrap_timeout_ms" => self.bootstrap_timeout_ms = number(key, value)?,
             "peer_timeout_ms" => self.peer_timeout_ms = number(key, value)?,
             _ => {
@@ -370,6 +384,14 @@ impl Options {
     }
 }
 
+fn switch(key: &str, value: &str) -> Result<bool> {
+    match value {
+        "1" | "true" => Ok(true),
+        "0" | "false" | "" => Ok(false),
+        _ => Err(Error::config(key, format!("`{value}` is neither `1` nor `0`"))),
+    }
+}
+
 fn range(key: &str, value: usize, low: usize, high: usize) -> Result<()> {
     if (low..=high).contains(&value) {
         Ok(())
@@ -393,6 +415,18 @@ impl StreamOptions {
         range("origin_buftarget_bytes", self.origin_buftarget_bytes, 1, 1 << 20)?;
         range("relay_buftarget_bytes", self.relay_buftarget_bytes, 1, 1 << 20)?;
         range("remote_buftarget_bytes", self.remote_buftarget_bytes, 1, 16 << 20)?;
+        range(
+            "origin_sender_limit",
+            self.origin_sender_limit as usize,
+            0,
+            1_000_000,
+        )?;
+        range(
+            "remote_sender_limit",
+            self.remote_sender_limit as usize,
+            0,
+            1_000_000,
+        )?;
         range("deliverq_max", self.deliverq_max, 1, u32::MAX as usize)?;
         range("deliverq_bytes", self.deliverq_bytes, 1, 1 << 40)?;
         range(
@@ -435,7 +469,10 @@ mod tests {
             let text = refused.map_err(|e| e.to_string()).err().unwrap_or_default();
             assert!(!text.contains("no such option"), "{name}: {text}");
         }
-        assert!(Options::NAMES.len() < 40, "fewer than 40 knobs");
+        assert!(
+            Options::NAMES.len() <= 34,
+            "a knob more than DeltaFS Shuffle's users need"
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io::{self, Write};
 
 use crate::deliver::Sink;
-use crate::engine::Core;
+use crate::engine::{Core, LANES_PER_RANK};
+use crate::queue::Feeder;
 use trihop_transport::topology::Rank;
 
 /// What a stream may take of a rank's memory, by what it is for, in bytes.
@@ -76,6 +77,18 @@ impl fmt::Display for Bound {
     }
 }
 
+/// How long something waits, where it does.
+struct Waiting(u64);
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            wait_ns => write!(f, ", one for {wait_ns} ns by now"),
+        }
+    }
+}
+
 /// Writes the state of `core`. Never waits; a part that is in use by a caller up the stack is named as such.
 pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     let stats = core.snapshot();
@@ -110,17 +123,29 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             core.options.spill_bytes,
             out.large_bytes()
         )?;
+        if let Some(copied) = out.copied() {
+            writeln!(writer, "  a broadcast waits, with {copied} copies made")?;
+        }
         let queues = &out.queues;
+        let now_ns = queues.now_ns;
         for (class, lanes) in [("origin", &queues.origin), ("relay", &queues.relay)] {
-            for lane in lanes.iter().filter(|l| l.frames > 0) {
+            for lane in lanes.iter().filter(|l| l.tally.frames() > 0) {
                 let rank = topology.rank_at(topology.node(), lane.local);
                 writeln!(
                     writer,
-                    "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits",
-                    lane.frames,
+                    "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits{}",
+                    lane.tally.frames(),
                     lane.in_use_bytes(),
-                    lane.waits
+                    lane.tally.waits(),
+                    Waiting(lane.tally.waiting_ns(now_ns))
                 )?;
+                let (used, most) = (lane.in_use_bytes(), lane.capacity_bytes());
+                if used > most {
+                    writeln!(
+                        writer,
+                        "    CONTRADICTION: {used} bytes in use of a lane of {most}"
+                    )?;
+                }
             }
         }
         for remote in queues.remotes.iter() {
@@ -128,16 +153,23 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             writeln!(
                 writer,
                 "  remote queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
-                 {} large slots held, {} waits",
+                 {} large slots held, {} waits{}",
                 remote.rank,
-                remote.batches,
+                remote.tally.sends(),
                 remote.ready_batches(),
                 remote.credit.in_flight(),
                 remote.credit.next_sequence(),
                 remote.open_bytes(),
                 remote.credit.large_held(),
-                remote.waits
+                remote.tally.waits(),
+                Waiting(remote.tally.waiting_ns(now_ns))
             )?;
+            for (sequence, age_ns) in remote.batches_in_flight(now_ns) {
+                writeln!(writer, "    batch {sequence} is in flight for {age_ns} ns")?;
+            }
+            if let Some(why) = remote.contradiction() {
+                writeln!(writer, "    CONTRADICTION: {why}")?;
+            }
         }
     } else {
         writeln!(writer, "  (the sending side is in use by an open reservation)")?;
@@ -152,6 +184,22 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                 "  in reassembly: {} bytes",
                 inbound.reassembly.reserved_bytes()
             )?;
+            for lane in 0..inbound.inbox.layout().lanes() {
+                let bytes = inbound.reassembly.record_bytes(Feeder::lane(lane));
+                if inbound.is_listed(lane) || bytes > 0 {
+                    let rank = topology.rank_at(topology.node(), lane / LANES_PER_RANK);
+                    let class = if lane % LANES_PER_RANK == 0 {
+                        "origin"
+                    } else {
+                        "relay"
+                    };
+                    writeln!(
+                        writer,
+                        "  {class} lane from rank {rank}: has frames: {}, {bytes} bytes of a record in reassembly",
+                        inbound.is_listed(lane)
+                    )?;
+                }
+            }
             if let Some(links) = &inbound.links {
                 writeln!(
                     writer,
@@ -159,6 +207,24 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                     links.free_large(),
                     links.fetching_bytes()
                 )?;
+                if let Ok(out) = core.out.try_borrow() {
+                    for (index, (remote, incoming)) in
+                        out.queues.remotes.iter().zip(&links.incoming).enumerate()
+                    {
+                        let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
+                        let bytes = inbound.reassembly.record_bytes(feeder);
+                        let front = incoming.front_text();
+                        if front.is_some() || bytes > 0 {
+                            writeln!(
+                                writer,
+                                "  link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
+                                remote.rank,
+                                incoming.window.next(),
+                                front.as_deref().unwrap_or("awaited")
+                            )?;
+                        }
+                    }
+                }
             }
         }
         Err(_) => writeln!(

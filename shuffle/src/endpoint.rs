@@ -251,7 +251,8 @@ impl<'h> Endpoint<'h> {
             LaneClass::Origin,
             options.origin_buftarget_bytes,
             options.origin_maxrpc,
-        );
+        )
+        .limit(options.origin_sender_limit);
         let relay = lanes(
             LaneClass::Relay,
             options.relay_buftarget_bytes,
@@ -299,8 +300,11 @@ impl<'h> Endpoint<'h> {
             route: self.route.clone(),
             origin,
             relay,
-            remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches),
+            remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches)
+                .limit(options.remote_sender_limit),
             size: self.topology.size(),
+            copies: 0,
+            now_ns: 0,
         };
         let (rank, size) = (self.topology.rank().0, self.topology.size());
         let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);

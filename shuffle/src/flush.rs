@@ -6,6 +6,7 @@
 use crate::collective::{Collectives, Operation, Reduce, Ticket};
 use crate::engine::{Core, DeliveryMarks};
 use crate::error::{Error, Result};
+use crate::queue::tally::Why;
 
 /// Which queues a flush empties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,13 +71,13 @@ impl Flush {
             if !ready {
                 return Ok(false);
             }
-            out.publish();
+            out.publish(Why::Flush);
             let queues = &mut out.queues;
             self.stage = match self.queues {
                 Queues::Origin => Stage::Lanes(queues.origin.iter().map(|l| l.produced()).collect()),
                 Queues::Relay => Stage::Lanes(queues.relay.iter().map(|l| l.produced()).collect()),
                 _ => {
-                    queues.remotes.seal();
+                    queues.remotes.seal(Why::Flush);
                     Stage::Links(queues.remotes.iter().map(|r| r.sealed()).collect())
                 }
             };

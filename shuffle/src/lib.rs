@@ -5,6 +5,7 @@
 //! Nothing is dropped silently, no queue is without a bound, `try_*` never waits, and in steady state nothing is
 //! allocated, locked or asked of the kernel per message.
 
+mod broadcast;
 mod collective;
 pub mod config;
 mod deliver;
@@ -29,6 +30,7 @@ mod conformance;
 #[path = "../../transport/src/seed.rs"]
 mod seed;
 
+pub use broadcast::BroadcastTo;
 pub use collective::Reduce;
 pub use config::{Options, StreamOptions};
 pub use deliver::{Message, Outbox};
@@ -36,6 +38,6 @@ pub use error::{Error, Result};
 pub use flush::Queues;
 pub use job::Job;
 pub use shuffle::{Reservation, Shuffle, ShuffleBuilder};
-pub use stats::Stats;
+pub use stats::{ClassStats, DetailedStats, QueueStats, Stats};
 pub use stream::{Item, ItemOutbox, NotSent, Stream, StreamBuilder};
 pub use trihop_transport::topology::{NodeId, Rank, Topology};

@@ -16,7 +16,7 @@ use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::flush::{Flush, Queues};
 use crate::job::Inner;
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// Sends between two rounds of progress while nothing is refused: a rank that only sends still forwards and ages.
 const SENDS_PER_ROUND: u32 = 512;
@@ -324,7 +324,7 @@ pub(crate) fn each_message(
 /// A shuffle of byte records between all ranks of a job. Clones are handles of the same shuffle.
 #[derive(Clone)]
 pub struct Shuffle<'h> {
-    handle: Handle<'h>,
+    pub(crate) handle: Handle<'h>,
 }
 
 impl<'h> Shuffle<'h> {
@@ -473,6 +473,11 @@ impl<'h> Shuffle<'h> {
     /// Counters of this rank. While a reservation of another handle is open, those of the sending side are 0.
     pub fn stats(&self) -> Stats {
         self.handle.core.snapshot()
+    }
+
+    /// Counters of this rank, of each of its queues too. As [`Shuffle::stats`], without a reading of the clock.
+    pub fn detailed_stats(&self) -> DetailedStats {
+        self.handle.core.detailed()
     }
 
     /// Writes every queue of this rank with its use and its bound, and the memory formula with its value.
@@ -698,7 +703,7 @@ mod tests {
         for stream in &streams {
             stream.send(Rank(0), 0, b"").unwrap();
             stream.handle.outbound().unwrap().close_runs();
-            stream.handle.outbound().unwrap().publish();
+            stream.handle.outbound().unwrap().publish(crate::queue::tally::Why::Flush);
         }
         job.progress().unwrap();
         assert_eq!(*heard.borrow(), ["urgent", "usual", "as usual", "bulk"]);

@@ -1,5 +1,7 @@
 //! Counters of a stream; all are 64 bits wide and count from its opening.
 
+use std::fmt;
+
 /// What a stream has done on this rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Stats {
@@ -7,8 +9,15 @@ pub struct Stats {
     pub sent: u64,
     /// Payload bytes of byte records that this rank sent (typed items are not counted one by one).
     pub sent_bytes: u64,
+    /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
+    pub broadcasts: u64,
+    /// Copies of broadcasts that this rank put into its queues, of its own and as a representative. Records longer than a
+    /// frame are not among them.
+    pub broadcast_copies: u64,
     /// Records delivered here.
     pub delivered: u64,
+    /// Records that arrived and were dropped on purpose (`deliverq_discard`).
+    pub discarded: u64,
     /// Runs delivered here.
     pub runs_delivered: u64,
     /// Runs forwarded as source representative.
@@ -37,8 +46,137 @@ pub struct Stats {
     pub would_block: u64,
     /// Frames that found their queue full.
     pub queue_waits: u64,
+    /// Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
+    pub limit_hits: u64,
     /// Times that a delivery had to wait for the application.
     pub blocked_deliveries: u64,
     /// Messages dropped because they were none of this job's.
     pub bad_headers: u64,
+}
+
+/// What one output queue has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct QueueStats {
+    /// Rank at the other end.
+    pub peer: u32,
+    /// Runs of this rank's own (its application's and its handlers'): records for one rank that were gathered, or a single one.
+    pub own_runs: u64,
+    /// Runs that came over a lane or a link and go on.
+    pub forwarded_runs: u64,
+    /// Batches sealed; for a lane, times that it was shown to its consumer.
+    pub sends: u64,
+    /// Of these, because of age, or because nothing else moved.
+    pub aged_sends: u64,
+    /// Of these, because of a flush or a fence.
+    pub flush_sends: u64,
+    /// Times that the queue became full: runs that wait behind one that waits are not counted again.
+    pub waits: u64,
+    /// The longest of them in nanoseconds, as seen by rounds of progress.
+    pub longest_wait_ns: u64,
+    /// How long one has lasted that is not over, 0 where none is.
+    pub waiting_ns: u64,
+}
+
+/// What the queues of one class have done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ClassStats {
+    /// Sums over the queues (the longest wait is the longest of any); `peer` means nothing.
+    pub all: QueueStats,
+    /// Times that own sends met the class's limit (`origin_sender_limit`, `remote_sender_limit`).
+    pub limit_hits: u64,
+    /// Each queue that was ever used.
+    pub queues: Vec<QueueStats>,
+}
+
+impl ClassStats {
+    pub(crate) fn of(queues: impl Iterator<Item = QueueStats>, limit_hits: u64) -> Self {
+        let queues: Vec<_> = queues
+            .filter(|q| q.own_runs + q.forwarded_runs + q.waits > 0)
+            .collect();
+        let mut all = QueueStats::default();
+        for queue in &queues {
+            all.own_runs += queue.own_runs;
+            all.forwarded_runs += queue.forwarded_runs;
+            all.sends += queue.sends;
+            all.aged_sends += queue.aged_sends;
+            all.flush_sends += queue.flush_sends;
+            all.waits += queue.waits;
+            all.longest_wait_ns = all.longest_wait_ns.max(queue.longest_wait_ns);
+            all.waiting_ns = all.waiting_ns.max(queue.waiting_ns);
+        }
+        Self {
+            all,
+            limit_hits,
+            queues,
+        }
+    }
+}
+
+/// What a stream and each of its queues have done on this rank.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct DetailedStats {
+    /// Name of the stream.
+    pub stream: String,
+    /// This rank.
+    pub rank: u32,
+    /// The stream's counters.
+    pub totals: Stats,
+    /// Lanes to representatives and to ranks of this node. Nothing is forwarded into them.
+    pub origin: ClassStats,
+    /// Queues to other nodes' representatives.
+    pub remote: ClassStats,
+    /// Lanes to ranks of this node for what came from other nodes. Nothing in them is this rank's own.
+    pub relay: ClassStats,
+}
+
+impl fmt::Display for QueueStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} runs own, {} forwarded; {} sends ({} by age, {} by flush); {} waits, longest {} ns",
+            self.own_runs,
+            self.forwarded_runs,
+            self.sends,
+            self.aged_sends,
+            self.flush_sends,
+            self.waits,
+            self.longest_wait_ns
+        )?;
+        match self.waiting_ns {
+            0 => Ok(()),
+            wait_ns => write!(f, ", one for {wait_ns} ns by now"),
+        }
+    }
+}
+
+impl fmt::Display for DetailedStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let totals = &self.totals;
+        writeln!(f, "stream `{}` on rank {}", self.stream, self.rank)?;
+        writeln!(
+            f,
+            "  {} records sent, {} delivered, {} discarded; {} broadcasts, {} copies; {} deliveries blocked",
+            totals.sent,
+            totals.delivered,
+            totals.discarded,
+            totals.broadcasts,
+            totals.broadcast_copies,
+            totals.blocked_deliveries
+        )?;
+        for (name, class) in [
+            ("origin", &self.origin),
+            ("remote", &self.remote),
+            ("relay", &self.relay),
+        ] {
+            writeln!(
+                f,
+                "  {name} queues: {}; {} limit hits",
+                class.all, class.limit_hits
+            )?;
+            for queue in &class.queues {
+                writeln!(f, "    to rank {}: {queue}", queue.peer)?;
+            }
+        }
+        Ok(())
+    }
 }

@@ -16,7 +16,7 @@ use crate::flush::Queues;
 use crate::job::Inner;
 use crate::queue::runs::Stop;
 use crate::shuffle::Handle;
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
 pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {}
@@ -25,7 +25,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Item for T {}
 
 /// What a handler of items gets to send with: its sends never wait.
 pub struct ItemOutbox<'a, 'b, T> {
-    outbox: &'a mut Outbox<'b>,
+    pub(crate) outbox: &'a mut Outbox<'b>,
     item: PhantomData<T>,
 }
 
@@ -135,7 +135,7 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
 
 /// A stream of items between all ranks of a job. Clones are handles of the same stream.
 pub struct Stream<'h, T> {
-    handle: Handle<'h>,
+    pub(crate) handle: Handle<'h>,
     item: PhantomData<T>,
 }
 
@@ -266,6 +266,11 @@ impl<T: Item> Stream<'_, T> {
     /// Counters of this rank.
     pub fn stats(&self) -> Stats {
         self.handle.core.snapshot()
+    }
+
+    /// As [`crate::Shuffle::detailed_stats`].
+    pub fn detailed_stats(&self) -> DetailedStats {
+        self.handle.core.detailed()
     }
 
     /// As [`crate::Shuffle::dump`].

@@ -5,11 +5,12 @@
 //! `TRIHOP_SEED=<seed>` replays one.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::thread;
 
 use trihop_shuffle::route::RouteName;
 use trihop_shuffle::simulation::{Schedule, Simulation, SimulationError, SimulationOptions};
-use trihop_shuffle::{Error, Rank, StreamOptions, Topology};
+use trihop_shuffle::{BroadcastTo, Error, Rank, StreamOptions, Topology};
 use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::SimOptions;
 
@@ -46,6 +47,8 @@ struct Plan {
     messages: u64,
     /// Times that a message is sent on by the handler that gets it, at most.
     lives: u64,
+    /// One of so many messages is a broadcast.
+    broadcast_one_in: u64,
 }
 
 impl Plan {
@@ -78,6 +81,7 @@ impl Plan {
             },
             messages: 1 + dice.below(60),
             lives: dice.one_of(&[0, 0, 1, 3]),
+            broadcast_one_in: dice.one_of(&[1, 4, 4, 30, u64::MAX]),
         }
     }
 }
@@ -89,6 +93,8 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
         origin_buftarget_bytes: dice.one_of(&[1, 64, 300, 4096]),
         relay_maxrpc: 1 + dice.below(2) as u32,
         relay_buftarget_bytes: dice.one_of(&[1, 100, 4096]),
+        origin_sender_limit: dice.one_of(&[0, 0, 1, 3]),
+        remote_sender_limit: dice.one_of(&[0, 0, 1, 2]),
         remote_maxrpc: 1 + dice.below(3) as u32,
         remote_buftarget_bytes: dice.one_of(&[1, 300, 2000, 65536]),
         linger_us: dice.one_of(&[0, 5, 100]),
@@ -112,11 +118,19 @@ struct Books {
     ranks: usize,
     sent: Vec<u32>,
     came: Vec<u32>,
+    /// Broadcasts by source, and for each pair which of its messages are broadcasts: number in the pair, number of the source.
+    broadcasts: Vec<u32>,
+    shared: Vec<VecDeque<(u32, u32)>>,
 }
+
+/// In the place of a target: the bytes of a broadcast are the same for all.
+const MANY: Rank = Rank(255);
 
 impl Books {
     fn new(ranks: usize) -> Self {
         Self {
+            broadcasts: vec![0; ranks],
+            shared: vec![VecDeque::new(); ranks * ranks],
             ranks,
             sent: vec![0; ranks * ranks],
             came: vec![0; ranks * ranks],
@@ -125,6 +139,18 @@ impl Books {
 
     fn pair(&self, source: Rank, target: Rank) -> usize {
         source.0 as usize * self.ranks + target.0 as usize
+    }
+
+    /// A broadcast of `source` was taken.
+    fn broadcast(&mut self, source: Rank, to: BroadcastTo) {
+        let number = self.broadcasts[source.0 as usize];
+        self.broadcasts[source.0 as usize] += 1;
+        let targets = (0..self.ranks as u32).map(Rank);
+        for target in targets.filter(|&target| to == BroadcastTo::Everyone || target != source) {
+            let pair = self.pair(source, target);
+            self.shared[pair].push_back((self.sent[pair], number));
+            self.sent[pair] += 1;
+        }
     }
 
     /// The message must be the next of its pair; returns the lives that it has left.
@@ -136,9 +162,17 @@ impl Books {
             [] => 0,
             _ => u64::from(bytes[0] & 3),
         };
-        let expected = payload(source, target, due, bytes.len(), lives);
+        let shared = &mut self.shared[pair];
+        let (whose, number) = match shared.front() {
+            Some(&(place, number)) if place == due => {
+                shared.pop_front();
+                (MANY, number)
+            }
+            _ => (target, due),
+        };
+        let expected = payload(source, whose, number, bytes.len(), lives);
         assert!(
-            bytes == expected && (kind == due || kind == 0),
+            bytes == expected && (kind == number || kind == 0),
             "message {due} from {source} to {target} has kind {kind} and {} bytes, the first of them {:?}",
             bytes.len(),
             &bytes[..bytes.len().min(16)]
@@ -185,7 +219,14 @@ fn run(seed: u64) -> Result<(), SimulationError> {
     let mut job = Simulation::new(&topology, plan.options.clone(), |here, message, outbox| {
         let mut books = books.borrow_mut();
         let lives = books.receive(message.source, here, message.kind, message.bytes);
-        if lives > 0 {
+        // One broadcast at the end of a life is much: it goes to all.
+        if lives == 1 && bytes_say_broadcast(message.bytes, plan.broadcast_one_in) {
+            let number = books.broadcasts[here.0 as usize];
+            let data = payload(here, MANY, number, message.bytes.len(), 0);
+            let sent = outbox.broadcast(number, &data, BroadcastTo::Others);
+            sent.expect("what is under way fits the spill");
+            books.broadcast(here, BroadcastTo::Others);
+        } else if lives > 0 {
             let target = Rank(u32::from(message.bytes[message.bytes.len() - 1]) % ranks);
             let pair = books.pair(here, target);
             let number = books.sent[pair];
@@ -205,6 +246,64 @@ fn run(seed: u64) -> Result<(), SimulationError> {
     job.settle()
 }
 
+/// Whether the handler that gets these bytes answers by a broadcast.
+fn bytes_say_broadcast(bytes: &[u8], one_in: u64) -> bool {
+    u64::from(bytes[bytes.len() / 2]).is_multiple_of(one_in)
+}
+
+/// A message that an application is about to send.
+#[derive(Clone, Copy)]
+struct Next {
+    to: To,
+    bytes: usize,
+    lives: u64,
+}
+
+#[derive(Clone, Copy)]
+enum To {
+    One(Rank),
+    Many(BroadcastTo),
+}
+
+impl Next {
+    fn new(dice: &mut Dice, plan: &Plan, ranks: u32) -> Self {
+        if dice.below(plan.broadcast_one_in) == 0 {
+            return Self {
+                to: To::Many(dice.one_of(&[BroadcastTo::Others, BroadcastTo::Everyone])),
+                bytes: length(dice, &plan.options, 0),
+                lives: 0,
+            };
+        }
+        let lives = dice.below(plan.lives + 1);
+        Self {
+            to: To::One(Rank(dice.below(u64::from(ranks)) as u32)),
+            bytes: length(dice, &plan.options, lives),
+            lives,
+        }
+    }
+
+    /// Tries to send it, and enters it in the books.
+    fn send(self, job: &mut Simulation<'_>, books: &RefCell<Books>, source: Rank) -> Result<(), Error> {
+        let Self { to, bytes, lives } = self;
+        match to {
+            To::One(target) => {
+                let pair = books.borrow().pair(source, target);
+                let number = books.borrow().sent[pair];
+                let data = payload(source, target, number, bytes, lives);
+                job.try_send(source, target, number, &data)?;
+                books.borrow_mut().sent[pair] += 1;
+            }
+            To::Many(to) => {
+                let number = books.borrow().broadcasts[source.0 as usize];
+                let data = payload(source, MANY, number, bytes, lives);
+                job.try_broadcast(source, number, &data, to)?;
+                books.borrow_mut().broadcast(source, to);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Every application sends its messages, between turns of others.
 fn exchange(
     job: &mut Simulation<'_>,
@@ -214,28 +313,21 @@ fn exchange(
 ) -> Result<(), SimulationError> {
     let ranks = job.topology().size();
     let mut left = vec![plan.messages; ranks as usize];
-    let mut waiting: Vec<Option<(Rank, usize, u64)>> = vec![None; ranks as usize];
+    let mut waiting: Vec<Option<Next>> = vec![None; ranks as usize];
     let mut refused = 0;
     while left.iter().any(|&l| l > 0) {
         let source = dice.below(u64::from(ranks)) as u32;
         let index = source as usize;
         for _ in 0..dice.below(4).min(left[index]) {
-            let (target, bytes, lives) = waiting[index].take().unwrap_or_else(|| {
-                let lives = dice.below(plan.lives + 1);
-                let target = Rank(dice.below(u64::from(ranks)) as u32);
-                (target, length(dice, &plan.options, lives), lives)
-            });
-            let pair = books.borrow().pair(Rank(source), target);
-            let number = books.borrow().sent[pair];
-            let data = payload(Rank(source), target, number, bytes, lives);
-            match job.try_send(Rank(source), target, number, &data) {
+            let next = waiting[index].take();
+            let next = next.unwrap_or_else(|| Next::new(dice, plan, ranks));
+            match next.send(job, books, Rank(source)) {
                 Ok(()) => {
-                    books.borrow_mut().sent[pair] += 1;
                     left[index] -= 1;
                     refused = 0;
                 }
                 Err(Error::WouldBlock) => {
-                    waiting[index] = Some((target, bytes, lives));
+                    waiting[index] = Some(next);
                     refused += 1;
                     break;
                 }
@@ -244,6 +336,10 @@ fn exchange(
         }
         for _ in 0..dice.below(6) {
             job.step()?;
+        }
+        if dice.below(40) == 0 {
+            let dump = job.dump(Rank(source));
+            assert!(!dump.contains("CONTRADICTION"), "{dump}");
         }
         assert!(
             refused < TOO_MANY,

@@ -209,7 +209,7 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 /// Field of `StreamOptions`, its long option, what it means.
-const QUEUES: [(&str, &str, &str); 19] = [
+const QUEUES: [(&str, &str, &str); 23] = [
     (
         "origin_maxrpc",
         "origin-maxrpc",
@@ -241,6 +241,16 @@ const QUEUES: [(&str, &str, &str); 19] = [
         "Bytes at which a batch between nodes is sealed",
     ),
     (
+        "origin_sender_limit",
+        "origin-sender-limit",
+        "Publishes of own sends that may be unconsumed in all origin lanes together",
+    ),
+    (
+        "remote_sender_limit",
+        "remote-sender-limit",
+        "Batches with own sends that may be outstanding to all nodes together",
+    ),
+    (
         "deliverq_max",
         "deliverq-max",
         "Records that may wait for an application without a handler",
@@ -249,6 +259,16 @@ const QUEUES: [(&str, &str, &str); 19] = [
         "deliverq_bytes",
         "deliverq-bytes",
         "Bytes that may wait for an application without a handler",
+    ),
+    (
+        "deliverq_discard",
+        "deliverq-discard",
+        "For debugging: 1 drops what arrives, counted",
+    ),
+    (
+        "deliverq_threshold",
+        "deliverq-threshold",
+        "Records for which a delivery thread is woken",
     ),
     (
         "linger_us",

@@ -3,7 +3,9 @@
 //! Over the simulated fabric time is virtual and a seed replays a run exactly; over libfabric the same jobs run on what
 //! this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs only that one.
 
+mod broadcasts;
 mod broken_peers;
+mod limits;
 mod long_records;
 mod schedule;
 mod world;

@@ -227,6 +227,12 @@ impl World {
         sent
     }
 
+    /// Numbers of the messages that `target` has heard from `source`.
+    pub fn heard(&self, target: u32, source: u32) -> Vec<u64> {
+        let seen = self.seen.borrow();
+        seen[target as usize].get(&source).cloned().unwrap_or_default()
+    }
+
     /// Everything sent arrived exactly once and in order per pair.
     pub fn check(&self, sent: &HashMap<(u32, u32), u64>, replies: bool) {
         let seen = self.seen.borrow();

@@ -35,7 +35,7 @@ pub struct Message<'a> {
 /// never meets [`crate::Error::WouldBlock`]. That holds for sends on the stream that is being delivered; another stream's
 /// [`crate::Shuffle::outbox`] may be full.
 pub struct Outbox<'a> {
-    outbound: &'a RefCell<Outbound>,
+    pub(crate) outbound: &'a RefCell<Outbound>,
     reserve_bytes: usize,
 }
 

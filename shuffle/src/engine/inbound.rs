@@ -48,6 +48,8 @@ pub(crate) struct Links {
     holding: usize,
     _posted_pools: Vec<Pool>,
     unposted: Vec<Unposted>,
+    /// The provider had no room for a fetch when all links were last looked at.
+    fetch_refused: bool,
     turn: usize,
     strangers_told: bool,
     /// Bytes of all receive buffers, and of the windows in which batches wait for their turn.
@@ -149,6 +151,7 @@ impl Links {
             holding: 0,
             _posted_pools: posted_pools,
             unposted: Vec::new(),
+            fetch_refused: false,
             turn: 0,
             strangers_told: false,
             pool_bytes: pools + windows,
@@ -300,7 +303,7 @@ impl Links {
             .credit
             .update(&header.counters)
             .map_err(|e| bad(e.to_string()))?;
-        remote.release_exposed();
+        remote.release();
         let incoming = &mut self.incoming[index];
         let returned = incoming
             .receiving
@@ -485,6 +488,7 @@ impl Links {
         self.follow(remotes.len());
         self.post_all(link, remotes)?;
         let count = remotes.busy_len();
+        self.fetch_refused = false;
         for step in 0..count {
             if let Some(index) = remotes.busy((self.turn + step) % count) {
                 self.fetch(index, link, remotes[index].peer)?;
@@ -573,6 +577,7 @@ impl Links {
                 }
                 Err(PostError::WouldBlock(_)) => {
                     self.fetches.end(slot);
+                    self.fetch_refused = true;
                     break;
                 }
                 Err(PostError::Failed(_, error)) => return Err(error.into()),
@@ -655,7 +660,7 @@ impl Links {
 
     /// Whether receives or fetches wait for the provider alone.
     pub fn may_post(&self) -> bool {
-        !self.unposted.is_empty()
+        !self.unposted.is_empty() || self.fetch_refused
     }
 
     /// Large slots that nobody holds.

@@ -106,6 +106,18 @@ impl Incoming {
         self.window.is_empty() && !self.owes_news() && !self.controls.must_send()
     }
 
+    /// State of the front batch as text, if there is one.
+    pub fn front_text(&self) -> Option<String> {
+        self.window.peek().map(|front| match front {
+            Arrival::Here { bytes, slot, .. } => {
+                let way = if slot.is_some() { "eager" } else { "fetched" };
+                format!("here ({way}), {} of {bytes} bytes moved on", self.cursor)
+            }
+            Arrival::Announced(_, bytes, _) => format!("announced, {bytes} bytes"),
+            Arrival::Fetching => "being fetched".to_owned(),
+        })
+    }
+
     /// Whether the front batch is here.
     pub fn front_is_here(&mut self) -> bool {
         matches!(self.window.front(), Some(Arrival::Here { .. }))

@@ -15,10 +15,55 @@ use crate::route::Place;
 /// A record that has not left completely.
 struct Large {
     target: Rank,
+    /// Those that are to get it after this one.
+    others: Targets,
+    kind: u32,
     total: usize,
-    /// What had not left when the record was taken; the first `moved` bytes of it have since.
+    /// What had not left when the record was taken (all of it where others are to get it too); the first `moved` bytes of
+    /// it have since.
     rest: Vec<u8>,
     moved: usize,
+}
+
+/// Ranks that get a record one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Targets {
+    next: u32,
+    end: u32,
+    skipped: Option<u32>,
+}
+
+impl Targets {
+    /// All ranks of a job of `size`, but for `skipped`.
+    pub fn all(size: u32, skipped: Option<u32>) -> Self {
+        Self {
+            next: 0,
+            end: size,
+            skipped,
+        }
+    }
+
+    /// One rank.
+    pub fn one(target: Rank) -> Self {
+        Self {
+            next: target.0,
+            end: target.0 + 1,
+            skipped: None,
+        }
+    }
+}
+
+impl Iterator for Targets {
+    type Item = Rank;
+
+    fn next(&mut self) -> Option<Rank> {
+        if self.skipped == Some(self.next) {
+            self.next += 1;
+        }
+        let target = (self.next < self.end).then_some(Rank(self.next));
+        self.next += u32::from(target.is_some());
+        target
+    }
 }
 
 impl Large {
@@ -40,6 +85,7 @@ pub(crate) struct LongRecords {
     /// This rank.
     source: u32,
     frame_bytes: usize,
+    moved_bytes: u64,
 }
 
 impl LongRecords {
@@ -50,6 +96,7 @@ impl LongRecords {
             spare: Spare::new(SPARE_BYTES),
             source,
             frame_bytes,
+            moved_bytes: 0,
         }
     }
 
@@ -59,26 +106,43 @@ impl LongRecords {
         self.pending.is_none()
     }
 
-    /// Bytes that have not left.
+    /// Bytes that have not left towards the rank that gets the record now.
     pub fn left_bytes(&self) -> usize {
         self.pending.as_ref().map_or(0, |large| large.left().len())
     }
 
-    /// Takes a record while none is left; false when not even its beginning has room.
-    pub fn send(&mut self, queues: &mut Queues, target: Rank, kind: u32, payload: &[u8]) -> bool {
+    /// Bytes that have left since the start.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
+    /// Takes a record for one rank after the other, while none is left; false when not even its beginning has room.
+    pub fn send(&mut self, queues: &mut Queues, mut targets: Targets, kind: u32, payload: &[u8]) -> bool {
         debug_assert!(self.is_empty(), "one record at a time");
-        let done = self.push(queues, target, kind, payload.len(), 0, payload);
-        if done > 0 && done < payload.len() {
-            let mut rest = self.spare.take(payload.len() - done);
-            rest.extend_from_slice(&payload[done..]);
-            self.pending = Some(Large {
-                target,
-                total: payload.len(),
-                rest,
-                moved: 0,
-            });
+        let mut moved = false;
+        while let Some(target) = targets.next() {
+            let done = self.push(queues, target, kind, payload.len(), 0, payload);
+            if done == 0 && !moved {
+                return false;
+            }
+            moved = true;
+            if done < payload.len() {
+                let more = { targets }.next().is_some();
+                let gone = if more { 0 } else { done };
+                let mut rest = self.spare.take(payload.len() - gone);
+                rest.extend_from_slice(&payload[gone..]);
+                self.pending = Some(Large {
+                    target,
+                    others: targets,
+                    kind,
+                    total: payload.len(),
+                    rest,
+                    moved: done - gone,
+                });
+                break;
+            }
         }
-        done > 0
+        true
     }
 
     /// Goes on with the record; true when none is left.
@@ -86,18 +150,31 @@ impl LongRecords {
         let Some(mut large) = self.pending.take() else {
             return true;
         };
-        large.moved += self.push(queues, large.target, 0, large.total, large.done(), large.left());
-        if large.left().is_empty() {
-            self.spare.give_back(large.rest);
-            return true;
+        loop {
+            large.moved += self.push(
+                queues,
+                large.target,
+                large.kind,
+                large.total,
+                large.done(),
+                large.left(),
+            );
+            if !large.left().is_empty() {
+                self.pending = Some(large);
+                return false;
+            }
+            let Some(next) = large.others.next() else {
+                self.spare.give_back(large.rest);
+                return true;
+            };
+            large.target = next;
+            large.moved = 0;
         }
-        self.pending = Some(large);
-        false
     }
 
-    /// Sends as many fragments as fit; `data` is the record from byte `done` on. Returns the bytes that left.
+    /// Sends to one rank as many fragments as fit; `data` is the record from byte `done` on. Returns the bytes that left.
     fn push(
-        &self,
+        &mut self,
         queues: &mut Queues,
         target: Rank,
         kind: u32,
@@ -156,6 +233,8 @@ impl LongRecords {
             }
             left = &left[piece..];
         }
-        data.len() - left.len()
+        let moved = data.len() - left.len();
+        self.moved_bytes += moved as u64;
+        moved
     }
 }

@@ -1,5 +1,6 @@
 //! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never waits.
 
+pub(crate) mod broadcasts;
 pub(crate) mod inbound;
 pub(crate) mod incoming;
 pub(crate) mod long;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link};
 pub(crate) use trihop_transport::protocol::wire::BadRun;
-use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run, run_flags};
+use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run};
 use trihop_transport::ring::Inbox;
 use trihop_transport::topology::{Rank, Topology};
 
@@ -23,9 +24,13 @@ use crate::deliver::{Assembled, Delivery, Handover, Outbox, Reassembly, Sink};
 use crate::error::{Error, Result};
 use crate::flush::Fence;
 use crate::queue::Feeder;
+use crate::queue::lane::LaneQueue;
+use crate::queue::lanes::Lanes;
 use crate::queue::remote::{Identity, RemoteQueue};
-use crate::route::Place;
-use crate::stats::Stats;
+use crate::queue::tally::Why;
+use crate::route::{Place, Route};
+use crate::stats::{ClassStats, DetailedStats, Stats};
+use broadcasts::Copying;
 use inbound::Links;
 use incoming::Arrival;
 use outbound::Outbound;
@@ -55,6 +60,15 @@ struct Backlog {
     lanes: Vec<u32>,
 }
 
+/// Front runs that have moved on in part.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    /// Records that the handler has taken, where it paused inside the run.
+    taken: HashMap<Feeder, usize>,
+    /// Copies of broadcasts.
+    copying: HashMap<Feeder, Copying>,
+}
+
 /// What a rank receives on one stream.
 pub(crate) struct Inbound {
     pub inbox: Inbox,
@@ -63,8 +77,7 @@ pub(crate) struct Inbound {
     active: Vec<u32>,
     pub links: Option<Links>,
     pub reassembly: Reassembly,
-    /// Records of a feeder's front run that its handler has taken, where it paused inside the run.
-    taken: HashMap<Feeder, usize>,
+    begun: Begun,
     /// Times that each lane was seen empty.
     drained: Vec<u64>,
 }
@@ -79,9 +92,14 @@ impl Inbound {
             active: Vec::with_capacity(lanes),
             links,
             reassembly: Reassembly::new(options.reassembly_bytes, options.max_message_bytes),
-            taken: HashMap::new(),
+            begun: Begun::default(),
             drained: vec![0; lanes],
         }
+    }
+
+    /// Whether a lane is known to hold runs that have not moved on.
+    pub fn is_listed(&self, lane: u32) -> bool {
+        self.listed[lane as usize]
     }
 
     /// Whether any lane or link holds runs that have not moved on.
@@ -117,7 +135,7 @@ pub(crate) struct Core<'h> {
     pub stats: RefCell<Stats>,
     /// Way to the stream's delivery thread, if it has one.
     pub handover: Option<Arc<Handover>>,
-    /// Records delivered here without a delivery thread (or queued for an application without a handler).
+    /// Records delivered here without a delivery thread (or queued for an application without a handler, or discarded).
     pub taken: Cell<u64>,
     /// Flushes and fences that want partial runs and batches out now.
     pub urgent: Cell<u32>,
@@ -143,10 +161,15 @@ impl<'h> Core<'h> {
 
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
     pub fn progress(&self, link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
-        let mut worked = self.out.borrow_mut().retry();
+        let mut worked = {
+            let mut out = self.out.borrow_mut();
+            out.queues.now_ns = now_ns;
+            out.retry()
+        };
         if let Some(handover) = &self.handover {
             worked |= handover.take_freed()?;
         }
+        let before = self.moved();
         {
             let mut inbound = self.inbound.borrow_mut();
             let mut sink = self.sink.borrow_mut();
@@ -155,6 +178,8 @@ impl<'h> Core<'h> {
             worked |= self.drain_links(&mut inbound, &mut sink)?;
             worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Origin)?;
         }
+        // A run that could move on only in part has moved.
+        worked |= self.moved() != before;
         if let Some(handover) = self.handover.as_ref().filter(|_| worked) {
             handover.show();
         }
@@ -163,7 +188,7 @@ impl<'h> Core<'h> {
         if urgent {
             out.close_runs();
         }
-        out.age(now_ns, !worked);
+        out.age(now_ns, !worked, if urgent { Why::Flush } else { Why::Age });
         if let Some((local, why)) = out.queues.failure() {
             return Err(Error::bad_peer(
                 self.topology.rank_at(self.topology.node(), local).0,
@@ -171,12 +196,18 @@ impl<'h> Core<'h> {
             ));
         }
         if urgent && !worked {
-            out.queues.remotes.seal();
+            out.queues.remotes.seal(Why::Flush);
         }
         if let Some(link) = link {
             worked |= self.transmit(&mut out, link, !worked, now_ns)?;
         }
         Ok(worked)
+    }
+
+    /// Copies of broadcasts, records and runs that have moved so far, where a run that did not move on whole counts too.
+    fn moved(&self) -> (u64, u64, u64) {
+        let copies = self.out.borrow().queues.copies;
+        (copies, self.taken.get(), self.stats.borrow().runs_delivered)
     }
 
     /// Posts batches, fetches, grants and control messages.
@@ -197,7 +228,7 @@ impl<'h> Core<'h> {
             }
             let returned = remote.credit.large_returned();
             let (told, sequence) = (incoming.told(), remote.credit.next_sequence());
-            let posted = remote.transmit(link, &self.identity, notices, |wanted| {
+            let posted = remote.transmit(link, &self.identity, notices, now_ns, |wanted| {
                 incoming.counters(returned, wanted)
             })?;
             if remote.credit.next_sequence() == sequence {
@@ -265,7 +296,7 @@ impl<'h> Core<'h> {
                     Feeder::lane(lane),
                     sink,
                     &mut inbound.reassembly,
-                    &mut inbound.taken,
+                    &mut inbound.begun,
                 )
             });
             if !taken.map_err(|e| e.to_string())? {
@@ -287,7 +318,7 @@ impl<'h> Core<'h> {
         let Inbound {
             links: Some(links),
             reassembly,
-            taken,
+            begun,
             ..
         } = inbound
         else {
@@ -308,7 +339,7 @@ impl<'h> Core<'h> {
                 let mut cursor = before;
                 while cursor < runs.len() {
                     let feeder = Feeder::link(lanes, index);
-                    match self.forward_arrived(&runs[cursor..], feeder, sink, reassembly, taken) {
+                    match self.forward_arrived(&runs[cursor..], feeder, sink, reassembly, begun) {
                         Ok(Some(length)) => cursor += length,
                         Ok(None) => {
                             blocked = true;
@@ -343,7 +374,7 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut HashMap<Feeder, usize>,
+        begun: &mut Begun,
     ) -> std::result::Result<Option<usize>, BadRun> {
         let (run, _) = Run::split(runs, self.topology.size())?;
         if run.frame.len() > self.frame_bytes {
@@ -352,7 +383,7 @@ impl<'h> Core<'h> {
                 present: self.frame_bytes,
             });
         }
-        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, taken)?;
+        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, begun)?;
         Ok(moved.then_some(run.frame.len()))
     }
 
@@ -364,11 +395,14 @@ impl<'h> Core<'h> {
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut HashMap<Feeder, usize>,
+        begun: &mut Begun,
     ) -> std::result::Result<bool, BadRun> {
+        if run.is_broadcast() {
+            return self.spread(at, run, feeder, sink, reassembly, begun);
+        }
         let target = Rank(run.header.target);
         if target == self.topology.rank() {
-            return self.deliver(run, feeder, sink, reassembly, taken);
+            return self.deliver(run, feeder, sink, reassembly, begun);
         }
         let pushed = self
             .out
@@ -390,17 +424,65 @@ impl<'h> Core<'h> {
         }
     }
 
+    /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of that. What is done is
+    /// not done again.
+    #[cold]
+    fn spread(
+        &self,
+        at: Place,
+        run: &Run<'_>,
+        feeder: Feeder,
+        sink: &mut Sink<'h>,
+        reassembly: &mut Reassembly,
+        begun: &mut Begun,
+    ) -> std::result::Result<bool, BadRun> {
+        let source = Rank(run.header.source);
+        let mut copying = begun.copying.remove(&feeder).unwrap_or_default();
+        let mut out = self.out.borrow_mut();
+        let route = &out.queues.route;
+        if !route.passes(at, source) {
+            return Err(BadRun::Broadcast {
+                source_rank: source.0,
+                why: "it arrived where no copy of it belongs",
+            });
+        }
+        // One that comes back to its source, over its own lane, has its copies.
+        let copies = match source == self.topology.rank() {
+            true => 0,
+            false => route.copies(at),
+        };
+        if copying.next < copies {
+            let before = copying.next;
+            copying.next = out.queues.push_copies(at, before, run.frame, feeder);
+            let mut stats = self.stats.borrow_mut();
+            let runs = if at == Place::TargetRep {
+                &mut stats.runs_from_fabric
+            } else {
+                &mut stats.runs_to_fabric
+            };
+            *runs += u64::from(copying.next - before);
+        }
+        drop(out);
+        copying.delivered = copying.delivered || self.deliver(run, feeder, sink, reassembly, begun)?;
+        let done = copying.delivered && copying.next == copies;
+        if !done {
+            begun.copying.insert(feeder, copying);
+        }
+        Ok(done)
+    }
+
     fn deliver(
         &self,
         run: &Run<'_>,
         feeder: Feeder,
         sink: &mut Sink<'h>,
         reassembly: &mut Reassembly,
-        taken: &mut HashMap<Feeder, usize>,
+        begun: &mut Begun,
     ) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
-        let is_plain = run.header.flags & run_flags::ALL == 0;
+        let is_plain = !run.is_fragment();
         let admitted = match sink {
+            _ if self.options.deliverq_discard => true,
             Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
@@ -420,6 +502,7 @@ impl<'h> Core<'h> {
             return Ok(false);
         }
         if is_plain {
+            let taken = &mut begun.taken;
             let before = if taken.is_empty() {
                 None
             } else {
@@ -463,6 +546,10 @@ impl<'h> Core<'h> {
         sink: &mut Sink<'h>,
     ) -> std::result::Result<usize, BadRun> {
         let now = match sink {
+            _ if self.options.deliverq_discard => {
+                self.stats.borrow_mut().discarded += (all - done) as u64;
+                all
+            }
             Sink::Handler(handler) => {
                 let mut outbox = Outbox::with_reserve(&self.out, self.options.handler_reserve_bytes);
                 handler(delivery, done, &mut outbox)?
@@ -535,16 +622,17 @@ impl<'h> Core<'h> {
         if self.inbound.borrow().inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
             return true;
         }
-        let flushing = self.urgent.get() > 0;
         let mut out = self.out.borrow_mut();
+        let releases_too = self.urgent.get() > 0 || out.queues.origin.is_limited();
         out.queues
             .lanes_mut()
-            .any(|lane| lane.space_came() || (flushing && lane.release_came()))
+            .any(|lane| lane.space_came() || (releases_too && lane.release_came()))
     }
 
     /// Before sleeping: asks the consumers of full lanes to ring.
     pub fn want_space(&self, releases_too: bool) {
         let mut out = self.out.borrow_mut();
+        let releases_too = releases_too || out.queues.origin.is_limited();
         for lane in out.queues.lanes_mut() {
             if releases_too && lane.in_use_bytes() > 0 {
                 lane.want_release();
@@ -583,7 +671,7 @@ impl<'h> Core<'h> {
     /// Counters of this moment.
     pub fn snapshot(&self) -> Stats {
         let mut stats = self.stats.borrow().clone();
-        stats.delivered = self.delivered();
+        stats.delivered = self.delivered() - stats.discarded;
         // An open reservation of another handle holds the sending side; its counters are 0 then.
         let Ok(out) = self.out.try_borrow() else {
             return stats;
@@ -591,15 +679,45 @@ impl<'h> Core<'h> {
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;
-        stats.origin_frames = out.queues.origin.iter().map(|l| l.frames).sum();
-        stats.relay_frames = out.queues.relay.iter().map(|l| l.frames).sum();
-        stats.remote_frames = out.queues.remotes.iter().map(|r| r.frames).sum();
-        stats.batches_sent = out.queues.remotes.iter().map(|r| r.batches).sum();
+        stats.limit_hits = out.queues.origin.limit_hits + out.queues.remotes.limit_hits;
+        stats.broadcasts = out.broadcasts;
+        stats.broadcast_copies = out.queues.copies;
+        stats.origin_frames = out.queues.origin.iter().map(|l| l.tally.frames()).sum();
+        stats.relay_frames = out.queues.relay.iter().map(|l| l.tally.frames()).sum();
+        stats.remote_frames = out.queues.remotes.iter().map(|r| r.tally.frames()).sum();
+        stats.batches_sent = out.queues.remotes.iter().map(|r| r.tally.sends()).sum();
         stats.wire_bytes = out.queues.remotes.iter().map(|r| r.wire_bytes).sum();
         let lanes = out.queues.origin.iter().chain(out.queues.relay.iter());
-        let lanes: u64 = lanes.map(|l| l.waits).sum();
-        stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.waits).sum::<u64>();
+        let lanes: u64 = lanes.map(|l| l.tally.waits()).sum();
+        stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.tally.waits()).sum::<u64>();
         stats
+    }
+
+    /// Counters of this moment, of the stream and of each of its queues.
+    pub fn detailed(&self) -> DetailedStats {
+        let mut detailed = DetailedStats {
+            stream: self.name.clone(),
+            rank: self.identity.rank,
+            totals: self.snapshot(),
+            ..DetailedStats::default()
+        };
+        let Ok(out) = self.out.try_borrow() else {
+            return detailed;
+        };
+        let queues = &out.queues;
+        let of_lanes = |lanes: &Lanes| {
+            let peer = |lane: &LaneQueue| self.topology.rank_at(self.topology.node(), lane.local).0;
+            let stats = |lane: &LaneQueue| lane.tally.stats(peer(lane), queues.now_ns);
+            ClassStats::of(lanes.iter().map(stats), lanes.limit_hits)
+        };
+        detailed.origin = of_lanes(&queues.origin);
+        detailed.relay = of_lanes(&queues.relay);
+        let remotes = queues.remotes.iter();
+        detailed.remote = ClassStats::of(
+            remotes.map(|remote| remote.tally.stats(remote.rank, queues.now_ns)),
+            queues.remotes.limit_hits,
+        );
+        detailed
     }
 
     /// Times that every lane was seen empty, and positions of lanes and links, for [`crate::flush`].

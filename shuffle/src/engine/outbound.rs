@@ -1,20 +1,22 @@
 //! What a rank sends: open runs, long records, and the spill of handlers, before the queues.
 
 use trihop_transport::protocol::wire::{
-    BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8,
+    BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8, run_flags,
 };
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::long::LongRecords;
+use super::broadcasts::Broadcasts;
+use super::long::{LongRecords, Targets};
 use super::queues::Queues;
+use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
-use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::runs::{RunTable, Stop};
-use crate::queue::spill::Spill;
+use crate::queue::spill::{Audience, Spill};
+use crate::queue::tally::Why;
 use crate::route::Place;
 
 /// Everything that a rank has to send on one stream.
@@ -25,6 +27,7 @@ pub(crate) struct Outbound {
     gathered_bytes: usize,
     pub spill: Spill,
     long: LongRecords,
+    broadcasting: Broadcasts,
     scratch: Vec<u8>,
     rank: u32,
     size: u32,
@@ -41,6 +44,8 @@ pub(crate) struct Outbound {
     pub sent_bytes: u64,
     /// Refusals for want of room.
     pub would_block: u64,
+    /// Broadcasts of the application or a handler.
+    pub broadcasts: u64,
     /// Shut down: nothing more is taken.
     pub closed: bool,
 }
@@ -61,6 +66,7 @@ impl Outbound {
             gathered_bytes: (run_bytes - RUN_HEADER_BYTES) / 2,
             spill: Spill::new(options.spill_bytes),
             long: LongRecords::new(rank, frame_bytes),
+            broadcasting: Broadcasts::new(Rank(rank)),
             scratch: Vec::new(),
             rank,
             size,
@@ -73,6 +79,7 @@ impl Outbound {
             sent: 0,
             sent_bytes: 0,
             would_block: 0,
+            broadcasts: 0,
             closed: false,
         }
     }
@@ -178,7 +185,71 @@ impl Outbound {
                 other => return other,
             }
         }
-        self.spill_or_refuse(target, kind, payload)
+        self.spill_or_refuse(Audience::One(target), kind, payload)
+    }
+
+    /// A broadcast of the application (or of an item, whose kind is nothing).
+    pub fn try_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
+        self.check(Rank(self.rank), payload.len())?;
+        if !self.spill.is_empty() {
+            return self.refused();
+        }
+        self.accept_broadcast(to, kind, payload)
+    }
+
+    /// A broadcast of a handler.
+    pub fn broadcast_or_spill(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
+        self.check(Rank(self.rank), payload.len())?;
+        if self.spill.is_empty() {
+            match self.accept_broadcast(to, kind, payload) {
+                Err(Error::WouldBlock) => {}
+                other => return other,
+            }
+        }
+        self.spill_or_refuse(Audience::Many(to), kind, payload)
+    }
+
+    /// Takes a broadcast as soon as it has left for one place; what is sent later waits until it has for all.
+    fn accept_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
+        // What was sent before leaves before, whoever it is for.
+        if !self.close_runs() {
+            return self.refused();
+        }
+        let to_self = to == BroadcastTo::Everyone;
+        let bytes = match self.item_bytes {
+            0 => RECORD_HEADER_BYTES + align8(payload.len()),
+            item_bytes => align8(item_bytes),
+        };
+        let frame_bytes = RUN_HEADER_BYTES + bytes;
+        let taken = if frame_bytes <= self.frame_bytes {
+            let (source, item_bytes) = (self.rank, self.item_bytes);
+            self.broadcasting
+                .send(&mut self.queues, to_self, frame_bytes, |space| {
+                    let header = RunHeader {
+                        target: source,
+                        source,
+                        count: 1,
+                        flags: run_flags::BROADCAST,
+                    };
+                    header.write(frame_bytes, space);
+                    match item_bytes {
+                        0 => write_record(&mut space[RUN_HEADER_BYTES..], kind, payload),
+                        _ => space[RUN_HEADER_BYTES..][..item_bytes].copy_from_slice(payload),
+                    }
+                })
+        } else {
+            let targets = Targets::all(self.size, to.skipped(self.rank));
+            self.long.send(&mut self.queues, targets, kind, payload)
+        };
+        if !taken {
+            return self.refused();
+        }
+        let copies = u64::from(to.ranks(self.size));
+        self.broadcasts += 1;
+        self.sent += copies;
+        self.sent_bytes += copies * payload.len() as u64;
+        self.pushed = true;
+        Ok(())
     }
 
     /// An item of the application.
@@ -254,11 +325,11 @@ impl Outbound {
                 other => return other,
             }
         }
-        self.spill_or_refuse(target, 0, item)
+        self.spill_or_refuse(Audience::One(target), 0, item)
     }
 
-    fn spill_or_refuse(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
-        if self.spill.push(target.0, kind, payload) {
+    fn spill_or_refuse(&mut self, audience: Audience, kind: u32, payload: &[u8]) -> Result<()> {
+        if self.spill.push(audience, kind, payload) {
             Ok(())
         } else {
             self.refused()
@@ -285,7 +356,10 @@ impl Outbound {
             self.make_way(target)?;
             if RUN_HEADER_BYTES + bytes <= self.frame_bytes {
                 self.push_alone(target, bytes, |space| write_record(space, kind, payload))?;
-            } else if !self.long.send(&mut self.queues, target, kind, payload) {
+            } else if !self
+                .long
+                .send(&mut self.queues, Targets::one(target), kind, payload)
+            {
                 return self.refused();
             }
         }
@@ -293,9 +367,14 @@ impl Outbound {
         Ok(())
     }
 
+    /// Goes on with what was taken and has not left completely; true when nothing of that is left.
+    fn go_on(&mut self) -> bool {
+        self.long.go_on(&mut self.queues) && self.broadcasting.go_on(&mut self.queues)
+    }
+
     /// Space in the open run of `target`; a run that is in the way leaves first.
     fn space_in_run(&mut self, target: Rank, bytes: usize) -> Result<&mut [u8]> {
-        if !self.long.go_on(&mut self.queues) {
+        if !self.go_on() {
             return self.refused();
         }
         // `last_pushed`, since the borrow checker does not see that a refused push holds nothing.
@@ -314,7 +393,7 @@ impl Outbound {
 
     /// Lets leave what must leave before a record for `target` that is not gathered.
     fn make_way(&mut self, target: Rank) -> Result<()> {
-        if !self.long.go_on(&mut self.queues) {
+        if !self.go_on() {
             return self.refused();
         }
         match self.runs.open_run_of(target.0) {
@@ -350,7 +429,7 @@ impl Outbound {
 
     /// Moves an open run into the queue of its next hop; false when that has no room.
     fn emit(&mut self, slot: usize) -> bool {
-        if !self.long.go_on(&mut self.queues) {
+        if !self.go_on() {
             return false;
         }
         let (target, frame) = self.runs.frame(slot, self.rank);
@@ -405,23 +484,20 @@ impl Outbound {
         self.runs.capacity() - RECORD_HEADER_BYTES
     }
 
-    /// Moves what was refused earlier: a long record, the spill. True when something moved.
+    /// Moves what was refused earlier: a long record, a broadcast, the spill. True when something moved.
     pub fn retry(&mut self) -> bool {
-        let mut moved = false;
-        let left = self.long.left_bytes();
-        if left > 0 {
-            self.long.go_on(&mut self.queues);
-            moved |= self.long.left_bytes() < left;
-        }
-        while let Some((target, kind, payload)) = self.spill.front() {
+        let before = (self.long.moved_bytes(), self.queues.copies);
+        self.go_on();
+        let mut moved = before != (self.long.moved_bytes(), self.queues.copies);
+        while let Some((audience, kind, payload)) = self.spill.front() {
             // The record is copied out of the spill while it is still counted there: the bound holds throughout.
             let mut scratch = std::mem::take(&mut self.scratch);
             scratch.clear();
             scratch.extend_from_slice(payload);
-            let accepted = if self.item_bytes > 0 {
-                self.accept_item(Rank(target), &scratch)
-            } else {
-                self.accept(Rank(target), kind, &scratch)
+            let accepted = match audience {
+                Audience::Many(to) => self.accept_broadcast(to, kind, &scratch),
+                Audience::One(target) if self.item_bytes > 0 => self.accept_item(target, &scratch),
+                Audience::One(target) => self.accept(target, kind, &scratch),
             };
             self.scratch = scratch;
             if accepted.is_err() {
@@ -444,11 +520,11 @@ impl Outbound {
         if self.runs.open_runs() == 0 {
             self.runs_since_ns = 0;
         }
-        self.runs.open_runs() == 0 && self.long.is_empty()
+        self.runs.open_runs() == 0 && self.go_on()
     }
 
     /// Moves on what has waited long enough: at once while the application only polls, by age while it sends.
-    pub fn age(&mut self, now_ns: u64, idle: bool) {
+    pub fn age(&mut self, now_ns: u64, idle: bool, why: Why) {
         if self.runs.open_runs() > 0 {
             if self.runs_since_ns == 0 {
                 self.runs_since_ns = now_ns.max(1);
@@ -461,24 +537,25 @@ impl Outbound {
             self.runs_since_ns = 0;
         }
         self.pushed = false;
-        self.publish();
+        self.publish(why);
         for at in 0..self.queues.remotes.busy_len() {
             let Some(number) = self.queues.remotes.busy(at) else {
                 break;
             };
-            self.queues.remotes[number].age(now_ns, idle, self.linger_ns);
+            self.queues.remotes[number].age(now_ns, idle, self.linger_ns, why);
         }
     }
 
     /// Shows the consumers of all lanes what was added.
-    pub fn publish(&mut self) {
-        self.queues.lanes_mut().for_each(LaneQueue::publish);
+    pub fn publish(&mut self, why: Why) {
+        self.queues.lanes_mut().for_each(|lane| lane.publish(why));
     }
 
     /// Whether anything is still private: open runs, a long record, spilled records, open batches.
     pub fn has_partial(&self) -> bool {
         self.runs.open_runs() > 0
             || !self.long.is_empty()
+            || !self.broadcasting.is_empty()
             || !self.spill.is_empty()
             || self.queues.remotes.iter_busy().any(RemoteQueue::has_open)
     }
@@ -486,6 +563,11 @@ impl Outbound {
     /// Whether nothing waits before the lanes and the wire, and the wire owes nothing.
     pub fn is_quiet(&self) -> bool {
         !self.has_partial() && self.queues.remotes.iter_busy().all(RemoteQueue::is_idle)
+    }
+
+    /// Hops that have their copy of the broadcast that waits, if one does.
+    pub fn copied(&self) -> Option<u32> {
+        (!self.broadcasting.is_empty()).then(|| self.broadcasting.copied())
     }
 
     /// Bytes of the long record that waits, if one does.

@@ -1,5 +1,6 @@
 //! The output queues of all three classes, and which of them a run goes into.
 
+use trihop_transport::protocol::wire::run_flags;
 use trihop_transport::topology::Rank;
 
 use crate::queue::Feeder;
@@ -18,6 +19,10 @@ pub(crate) struct Queues {
     pub remotes: Remotes,
     /// Ranks of the job.
     pub size: u32,
+    /// Copies of broadcasts' frames that this rank has added.
+    pub copies: u64,
+    /// Time of the last round of progress.
+    pub now_ns: u64,
 }
 
 impl Queues {
@@ -45,29 +50,82 @@ impl Queues {
         feeder: Feeder,
         write: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
-        match self.route.next_hop(at, target)? {
+        let hop = self.route.next_hop(at, target)?;
+        self.push_over(hop, at, bytes, flags, feeder, write)
+    }
+
+    /// Adds copies of a broadcast's frame to its next hops from number `next` on; returns the number of the first that has no
+    /// room. A copy that has left is complete: nothing is held for the others.
+    pub fn push_copies(&mut self, at: Place, mut next: u32, frame: &[u8], feeder: Feeder) -> u32 {
+        while next < self.route.copies(at) {
+            let hop = self.route.copy(at, next);
+            let write = |space: &mut [u8]| space.copy_from_slice(frame);
+            if self.push_over(hop, at, frame.len(), run_flags::BROADCAST, feeder, write) != Some(true) {
+                break;
+            }
+            self.copies += 1;
+            next += 1;
+        }
+        next
+    }
+
+    /// Adds a frame to the queue of this hop.
+    #[inline]
+    fn push_over(
+        &mut self,
+        hop: Hop,
+        at: Place,
+        bytes: usize,
+        flags: u16,
+        feeder: Feeder,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<bool> {
+        let own = feeder == Feeder::APPLICATION;
+        match hop {
             Hop::Deliver => None,
             Hop::Local(local) => {
                 let lanes = if at == Place::TargetRep {
                     &mut self.relay
                 } else {
+                    if !self.origin.admits(bytes) {
+                        return Some(false);
+                    }
                     &mut self.origin
                 };
                 // A damaged inbox takes nothing; `failure` says so.
-                let lane = lanes.to(local);
-                Some(lane.is_some_and(|lane| lane.push_with(bytes, flags, feeder, write)))
+                let Some(lane) = lanes.to(local) else {
+                    return Some(false);
+                };
+                let added = lane.push_with(bytes, flags, feeder, write);
+                match added {
+                    true => lane.tally.added(own, self.now_ns),
+                    false => lane.tally.refused(self.now_ns),
+                }
+                Some(added)
             }
             Hop::Fabric(link) => {
                 let route = &self.route;
                 let index = self.remotes.open(link, || route.peer(link));
                 self.remotes.wake(index);
+                if own && !self.remotes.admits(index, bytes) {
+                    return Some(false);
+                }
                 let needs = self.remotes[index].needs_buffer(bytes);
                 let pool = if needs {
                     self.remotes.pool_for(index).cloned()
                 } else {
                     None
                 };
-                Some(self.remotes[index].push_with(bytes, flags, feeder, pool.as_ref(), write))
+                let remote = &mut self.remotes[index];
+                let added = remote.push_with(bytes, flags, feeder, pool.as_ref(), write);
+                match added {
+                    true => remote.tally.added(own, self.now_ns),
+                    false => remote.tally.refused(self.now_ns),
+                }
+                if own && added {
+                    self.remotes.added_own(index);
+                }
+                Some(added)
             }
         }
     }

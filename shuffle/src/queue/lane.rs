@@ -2,6 +2,7 @@
 
 use trihop_transport::ring::{Corrupt, Producer};
 
+use super::tally::{Tally, Why};
 use super::{Feeder, Turn};
 
 /// One lane as an output queue: bounded by `maxrpc x buftarget`, published once per `buftarget`.
@@ -16,10 +17,7 @@ pub(crate) struct LaneQueue {
     pub local: u32,
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Box<Corrupt>>,
-    /// Frames added since the start.
-    pub frames: u64,
-    /// Frames that found no room when they came.
-    pub waits: u64,
+    pub tally: Tally,
 }
 
 impl LaneQueue {
@@ -33,8 +31,7 @@ impl LaneQueue {
             publish_bytes,
             wanted_bytes: 0,
             corrupt: None,
-            frames: 0,
-            waits: 0,
+            tally: Tally::default(),
         }
     }
 
@@ -49,8 +46,7 @@ impl LaneQueue {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         if !self.turn.admits(feeder) {
-            self.waits += 1;
-            self.publish();
+            self.publish(Why::Full);
             return false;
         }
         if !self.fits(bytes) {
@@ -64,10 +60,9 @@ impl LaneQueue {
         write(space);
         self.producer.commit(bytes);
         self.turn.added(feeder, flags);
-        self.frames += 1;
         self.wanted_bytes = 0;
         if self.producer.pending_bytes() >= self.publish_bytes {
-            self.producer.publish();
+            self.publish(Why::Full);
         }
         true
     }
@@ -88,17 +83,16 @@ impl LaneQueue {
 
     #[cold]
     fn refuse(&mut self, bytes: usize) {
-        if self.wanted_bytes == 0 {
-            self.waits += 1;
-        }
         self.wanted_bytes = bytes;
         self.corrupt = self.producer.consumed().err().map(Box::new);
-        self.publish();
+        self.publish(Why::Full);
     }
 
     /// Shows the consumer what was added.
-    pub fn publish(&mut self) {
+    #[inline]
+    pub fn publish(&mut self, why: Why) {
         if self.producer.pending_bytes() > 0 {
+            self.tally.sent(why);
             self.producer.publish();
         }
     }
@@ -111,6 +105,11 @@ impl LaneQueue {
     /// Position up to which the consumer has taken everything.
     pub fn consumed(&mut self) -> Result<u64, Corrupt> {
         self.producer.consumed()
+    }
+
+    /// Bytes that the lane can hold.
+    pub fn capacity_bytes(&self) -> usize {
+        self.producer.capacity_bytes()
     }
 
     /// Bytes that the consumer has not released yet.

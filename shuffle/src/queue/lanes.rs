@@ -8,6 +8,7 @@ use trihop_transport::ring::{Bell, InboxLayout, Producer};
 
 use super::lane::LaneQueue;
 use super::on_demand::OnDemand;
+use super::tally::Why;
 
 /// Where the inboxes of a node's ranks are, by local rank.
 pub(crate) struct Neighbours {
@@ -24,6 +25,12 @@ pub(crate) struct Lanes {
     lane: u32,
     publish_bytes: usize,
     limit_bytes: usize,
+    /// Bytes that may be unconsumed in all of them together.
+    sender_limit_bytes: usize,
+    /// A frame was refused for that, and none has been taken since.
+    limited: bool,
+    /// Times that this happened.
+    pub limit_hits: u64,
     /// Local rank whose inbox could not be written to, and why.
     failed: Option<(u32, String)>,
 }
@@ -37,8 +44,49 @@ impl Lanes {
             lane,
             publish_bytes,
             limit_bytes: publish_bytes.saturating_mul(maxrpc as usize),
+            sender_limit_bytes: usize::MAX,
+            limited: false,
+            limit_hits: 0,
             failed: None,
         }
+    }
+
+    /// At most `batches` times the bytes of a publish may be unconsumed in all lanes together; 0 for no such limit.
+    pub fn limit(mut self, batches: u32) -> Self {
+        if batches > 0 {
+            self.sender_limit_bytes = self.publish_bytes.saturating_mul(batches as usize);
+        }
+        self
+    }
+
+    /// Whether the limit of all lanes together admits a frame; one frame always may.
+    #[inline]
+    pub fn admits(&mut self, bytes: usize) -> bool {
+        self.sender_limit_bytes == usize::MAX || self.fits_limit(bytes)
+    }
+
+    #[cold]
+    fn fits_limit(&mut self, bytes: usize) -> bool {
+        let limit = self.sender_limit_bytes;
+        let fits = |used: usize| used == 0 || used + bytes <= limit;
+        let mut admitted = fits(self.iter().map(LaneQueue::in_use_bytes).sum());
+        if !admitted {
+            // Shown to their consumers, so that these can make room. A position that cannot be true stays as it was, and
+            // the lane's next push reports it.
+            for lane in self.queues.iter_mut() {
+                lane.publish(Why::Full);
+                let _ = lane.consumed();
+            }
+            admitted = fits(self.iter().map(LaneQueue::in_use_bytes).sum());
+        }
+        self.limit_hits += u64::from(!admitted && !self.limited);
+        self.limited = !admitted;
+        admitted
+    }
+
+    /// Whether a frame waits for the limit: any release may be what it waits for.
+    pub fn is_limited(&self) -> bool {
+        self.limited
     }
 
     /// The queue to a local rank, opened if need be; `None` for no such rank, or where its inbox is damaged.

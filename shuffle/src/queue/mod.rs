@@ -8,6 +8,7 @@ pub(crate) mod remotes;
 pub(crate) mod runs;
 pub(crate) mod spare;
 pub(crate) mod spill;
+pub(crate) mod tally;
 
 /// Who feeds records into a queue: the application, or one inbound lane or link. A record that is longer than a
 /// frame occupies its queues, for its feeder, from its first fragment to its last.

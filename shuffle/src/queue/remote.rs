@@ -12,6 +12,7 @@ use trihop_transport::protocol::wire::{
 };
 use zerocopy::IntoBytes;
 
+use super::tally::{Tally, Why};
 use super::{Feeder, Turn};
 use crate::engine::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
@@ -69,15 +70,13 @@ pub(crate) struct RemoteQueue {
     pub alive_ns: u64,
     /// Time since which nothing was sent, 0 while something is.
     idle_since_ns: u64,
-    /// Frames added since the start.
-    pub frames: u64,
-    /// Frames that found no room when they came.
-    pub waits: u64,
-    /// Batches sealed since the start.
-    pub batches: u64,
+    pub tally: Tally,
     /// Bytes handed to the fabric since the start, headers included.
     pub wire_bytes: u64,
-    waiting: bool,
+    /// When each batch in flight was posted.
+    posted_ns: VecDeque<u64>,
+    /// Numbers of the batches, open or unacknowledged, that hold sends of this rank's own; kept where these are limited.
+    own: VecDeque<u64>,
 }
 
 impl RemoteQueue {
@@ -102,11 +101,28 @@ impl RemoteQueue {
             open_since_ns: 0,
             alive_ns: 0,
             idle_since_ns: 0,
-            frames: 0,
-            waits: 0,
-            batches: 0,
+            tally: Tally::default(),
             wire_bytes: 0,
-            waiting: false,
+            posted_ns: VecDeque::new(),
+            own: VecDeque::new(),
+        }
+    }
+
+    /// Batches with sends of this rank's own, open or unacknowledged.
+    pub fn own_batches(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Whether a frame fits the open batch, and that holds sends of this rank's own already.
+    pub fn has_own_open(&self, bytes: usize) -> bool {
+        !self.needs_buffer(bytes) && self.own.back() == Some(&self.sealed())
+    }
+
+    /// The open batch, or the one that the last frame filled, holds a send of this rank's own.
+    pub fn note_own(&mut self) {
+        let number = self.sealed() - u64::from(self.open.is_none());
+        if self.own.back() != Some(&number) {
+            self.own.push_back(number);
         }
     }
 
@@ -130,10 +146,6 @@ impl RemoteQueue {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         if !self.turn.admits(feeder) || !self.make_room(bytes, pool) {
-            if !self.waiting {
-                self.waits += 1;
-                self.waiting = true;
-            }
             return false;
         }
         let (buffer, used) = self.open.as_mut().expect("make_room opened a batch");
@@ -144,10 +156,8 @@ impl RemoteQueue {
         *used += bytes as u32;
         let full = *used as usize >= self.sizes.target_bytes;
         self.turn.added(feeder, flags);
-        self.frames += 1;
-        self.waiting = false;
         if full || flags & run_flags::LAST != 0 && self.credit.in_flight() == 0 {
-            self.seal();
+            self.seal(Why::Full);
         }
         true
     }
@@ -156,7 +166,7 @@ impl RemoteQueue {
         if !self.needs_buffer(bytes) {
             return true;
         }
-        self.seal();
+        self.seal(Why::Full);
         if self.ready.len() as u64 + self.credit.in_flight() > u64::from(self.credit.max_in_flight()) {
             return false;
         }
@@ -171,7 +181,7 @@ impl RemoteQueue {
 
     /// Seals a partial batch that has waited long enough: at once while nothing else moves and nothing is on its way, by age
     /// while the link has nothing better to send. Keeps the times by which silence and idleness are judged.
-    pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64) {
+    pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64, why: Why) {
         if self.is_idle() || self.alive_ns == 0 {
             self.alive_ns = now_ns; // it owes us nothing: silence begins with the next batch
         }
@@ -181,7 +191,7 @@ impl RemoteQueue {
             }
             let aged = now_ns.saturating_sub(self.open_since_ns) >= linger_ns;
             if (idle && self.is_idle()) || (aged && self.ready.is_empty()) {
-                self.seal();
+                self.seal(why);
             }
         }
         if !self.is_idle() || self.has_open() || !self.credit.has_large() {
@@ -192,10 +202,10 @@ impl RemoteQueue {
     }
 
     /// Closes the open batch, if it holds anything.
-    pub fn seal(&mut self) {
+    pub fn seal(&mut self, why: Why) {
         if let Some(batch) = self.open.take() {
             self.ready.push_back(batch);
-            self.batches += 1;
+            self.tally.sent(why);
             self.open_since_ns = 0;
         }
     }
@@ -247,6 +257,35 @@ impl RemoteQueue {
         self.credit.next_sequence() + self.ready.len() as u64
     }
 
+    /// Number and age of each batch in flight, the oldest first.
+    pub fn batches_in_flight(&self, now_ns: u64) -> impl Iterator<Item = (u64, u64)> {
+        let ages = self
+            .posted_ns
+            .iter()
+            .map(move |&posted| now_ns.saturating_sub(posted));
+        (self.credit.accepted()..).zip(ages)
+    }
+
+    /// What contradicts itself in this queue, if anything does.
+    pub fn contradiction(&self) -> Option<String> {
+        let (listed, counted) = (self.posted_ns.len() as u64, self.credit.in_flight());
+        let most = u64::from(self.credit.max_in_flight());
+        let (open, room) = (self.open_bytes(), self.sizes.buffer_bytes - BATCH_HEADER_BYTES);
+        if listed != counted {
+            Some(format!(
+                "{listed} batches in flight are listed, {counted} counted"
+            ))
+        } else if counted > most {
+            Some(format!("{counted} batches are in flight, {most} may be"))
+        } else if open > room {
+            Some(format!("{open} bytes are open in a batch of {room}"))
+        } else if !self.busy && !self.may_rest() {
+            Some("it has something to do and is not looked at".to_owned())
+        } else {
+            None
+        }
+    }
+
     /// Batches that are sealed but not posted.
     pub fn ready_batches(&self) -> usize {
         self.ready.len()
@@ -281,9 +320,15 @@ impl RemoteQueue {
         }
     }
 
-    /// Forgets announced batches that the receiver has taken.
-    pub fn release_exposed(&mut self) {
+    /// Forgets batches that the receiver has taken.
+    pub fn release(&mut self) {
         let accepted = self.credit.accepted();
+        let in_flight = self.credit.in_flight() as usize;
+        self.posted_ns
+            .drain(..self.posted_ns.len().saturating_sub(in_flight));
+        while self.own.front().is_some_and(|&number| number < accepted) {
+            self.own.pop_front();
+        }
         while self.exposed.front().is_some_and(|e| e.sequence < accepted) {
             self.exposed.pop_front();
         }
@@ -295,6 +340,7 @@ impl RemoteQueue {
         link: &mut dyn Link,
         identity: &Identity,
         notices: &Pool,
+        now_ns: u64,
         mut counters: impl FnMut(u16) -> Counters,
     ) -> Result<usize> {
         let mut posted = self.post_segments(link, identity)?;
@@ -362,6 +408,7 @@ impl RemoteQueue {
                 Ok(()) => {
                     let started = self.credit.start(slot);
                     debug_assert_eq!(started, sequence);
+                    self.posted_ns.push_back(now_ns);
                     self.wire_bytes += message_bytes as u64;
                     posted += 1;
                 }

@@ -10,6 +10,7 @@ use trihop_transport::topology::Rank;
 
 use super::on_demand::OnDemand;
 use super::remote::{BatchSizes, RemoteQueue};
+use super::tally::Why;
 
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
@@ -22,6 +23,11 @@ pub(crate) struct Remotes {
     sizes: Rc<BatchSizes>,
     maxrpc: u32,
     batches: Option<Pool>,
+    /// Batches with own sends that may be outstanding in all queues together, 0 for no limit.
+    sender_limit: usize,
+    limited: bool,
+    /// Times that an own send met the limit.
+    pub limit_hits: u64,
 }
 
 impl Remotes {
@@ -34,6 +40,39 @@ impl Remotes {
             sizes: Rc::new(sizes),
             maxrpc,
             batches,
+            sender_limit: 0,
+            limited: false,
+            limit_hits: 0,
+        }
+    }
+
+    /// At most `batches` batches with own sends may be outstanding in all queues together; 0 for no such limit.
+    pub fn limit(mut self, batches: u32) -> Self {
+        self.sender_limit = batches as usize;
+        self
+    }
+
+    /// Whether the limit of all queues together admits a frame of this rank's own to queue `number`.
+    #[inline]
+    pub fn admits(&mut self, number: usize, bytes: usize) -> bool {
+        self.sender_limit == 0 || self.fits_limit(number, bytes)
+    }
+
+    #[cold]
+    fn fits_limit(&mut self, number: usize, bytes: usize) -> bool {
+        // A queue that rests has none outstanding.
+        let admitted = self.queues[number].has_own_open(bytes)
+            || self.iter_busy().map(RemoteQueue::own_batches).sum::<usize>() < self.sender_limit;
+        self.limit_hits += u64::from(!admitted && !self.limited);
+        self.limited = !admitted;
+        admitted
+    }
+
+    /// A frame of this rank's own was added to queue `number`.
+    #[inline]
+    pub fn added_own(&mut self, number: usize) {
+        if self.sender_limit > 0 {
+            self.queues[number].note_own();
         }
     }
 
@@ -102,9 +141,9 @@ impl Remotes {
     }
 
     /// Seals every open batch.
-    pub fn seal(&mut self) {
+    pub fn seal(&mut self, why: Why) {
         for &number in &self.busy {
-            self.queues[number as usize].seal();
+            self.queues[number as usize].seal(why);
         }
     }
 

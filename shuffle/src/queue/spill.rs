@@ -2,16 +2,27 @@
 
 use std::collections::VecDeque;
 
+use trihop_transport::topology::Rank;
+
+use crate::broadcast::BroadcastTo;
+
+/// Whom a record is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Audience {
+    One(Rank),
+    Many(BroadcastTo),
+}
+
 /// Records in the order in which handlers sent them.
 #[derive(Debug)]
 pub(crate) struct Spill {
-    records: VecDeque<(u32, u32, u32)>,
+    records: VecDeque<(Audience, u32, u32)>,
     bytes: VecDeque<u8>,
     limit_bytes: usize,
 }
 
 /// Memory that one spilled record takes besides its payload.
-const RECORD_BYTES: usize = 12;
+const RECORD_BYTES: usize = size_of::<(Audience, u32, u32)>();
 
 impl Spill {
     /// At most `limit_bytes`, payload and bookkeeping together. Allocated on first use.
@@ -44,23 +55,23 @@ impl Spill {
     }
 
     /// Adds a record; false when the bound does not allow it.
-    pub fn push(&mut self, target: u32, kind: u32, payload: &[u8]) -> bool {
+    pub fn push(&mut self, audience: Audience, kind: u32, payload: &[u8]) -> bool {
         if payload.len() + RECORD_BYTES > self.free_bytes() {
             return false;
         }
-        self.records.push_back((target, kind, payload.len() as u32));
+        self.records.push_back((audience, kind, payload.len() as u32));
         self.bytes.extend(payload);
         true
     }
 
-    /// Target, kind and payload of the oldest record.
-    pub fn front(&mut self) -> Option<(u32, u32, &[u8])> {
-        let &(target, kind, length) = self.records.front()?;
+    /// Audience, kind and payload of the oldest record.
+    pub fn front(&mut self) -> Option<(Audience, u32, &[u8])> {
+        let &(audience, kind, length) = self.records.front()?;
         let length = length as usize;
         if self.bytes.as_slices().0.len() < length {
             self.bytes.make_contiguous();
         }
-        Some((target, kind, &self.bytes.as_slices().0[..length]))
+        Some((audience, kind, &self.bytes.as_slices().0[..length]))
     }
 
     /// Removes the oldest record.
@@ -75,24 +86,31 @@ impl Spill {
 mod tests {
     use super::*;
 
+    fn one(rank: u32) -> Audience {
+        Audience::One(Rank(rank))
+    }
+
     #[test]
     fn a_spill_is_a_bounded_queue() {
         let mut spill = Spill::new(3 * RECORD_BYTES + 10);
-        assert!(spill.push(1, 10, b"abcde"));
-        assert!(spill.push(2, 20, b""));
-        assert!(spill.push(3, 30, b"fghij"));
-        assert!(!spill.push(4, 40, b""), "full");
-        assert_eq!(spill.front(), Some((1, 10, &b"abcde"[..])));
+        assert!(spill.push(one(1), 10, b"abcde"));
+        assert!(spill.push(one(2), 20, b""));
+        assert!(spill.push(one(3), 30, b"fghij"));
+        assert!(!spill.push(one(4), 40, b""), "full");
+        assert_eq!(spill.front(), Some((one(1), 10, &b"abcde"[..])));
         spill.pop();
         assert!(
-            spill.push(5, 50, b"klmno"),
+            spill.push(Audience::Many(BroadcastTo::Others), 50, b"klmno"),
             "space is used again, across the buffer's end"
         );
-        assert_eq!(spill.front(), Some((2, 20, &b""[..])));
+        assert_eq!(spill.front(), Some((one(2), 20, &b""[..])));
         spill.pop();
-        assert_eq!(spill.front(), Some((3, 30, &b"fghij"[..])));
+        assert_eq!(spill.front(), Some((one(3), 30, &b"fghij"[..])));
         spill.pop();
-        assert_eq!(spill.front(), Some((5, 50, &b"klmno"[..])));
+        assert_eq!(
+            spill.front(),
+            Some((Audience::Many(BroadcastTo::Others), 50, &b"klmno"[..]))
+        );
         spill.pop();
         assert!(spill.is_empty() && spill.used_bytes() == 0);
     }

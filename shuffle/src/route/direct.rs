@@ -1,6 +1,6 @@
 //! One hop: a lane to every rank of the node, a link to every other rank.
 
-use super::{Hop, Place, Route};
+use super::{Hop, Place, Route, other_local};
 use trihop_transport::topology::{Rank, Topology};
 
 /// The route without representatives. What a hop costs is measured against it; its memory grows with the job.
@@ -52,6 +52,28 @@ impl Route for Direct {
         let before = self.local.partition_point(|&local| local < rank.0);
         let is_local = self.local.get(before) == Some(&rank.0);
         (!is_local).then(|| rank.0 - before as u32)
+    }
+
+    fn copies(&self, at: Place) -> u32 {
+        match at {
+            Place::Source => self.topology.size() - 1,
+            _ => 0,
+        }
+    }
+
+    fn copy(&self, _: Place, number: u32) -> Hop {
+        match number.checked_sub(self.links()) {
+            None => Hop::Fabric(number),
+            Some(number) => other_local(&self.topology, number),
+        }
+    }
+
+    fn passes(&self, at: Place, source: Rank) -> bool {
+        match at {
+            Place::SourceRep => self.link_to(source).is_none(),
+            Place::TargetRep => self.link_to(source).is_some(),
+            Place::Source | Place::Target => false,
+        }
     }
 
     fn most_links(&self) -> u32 {

@@ -53,6 +53,16 @@ pub trait Route {
     /// The link whose other end is `rank`, if there is one.
     fn link_to(&self, rank: Rank) -> Option<u32>;
 
+    /// How many copies a broadcast that is at this endpoint goes on as. They make a tree: together with those of the other
+    /// endpoints each rank but the source gets one, and each hop leads to a later place.
+    fn copies(&self, at: Place) -> u32;
+
+    /// Next hop of the copy `number`, which is below [`Route::copies`].
+    fn copy(&self, at: Place, number: u32) -> Hop;
+
+    /// Whether the tree of a broadcast of `source` passes this endpoint at this place.
+    fn passes(&self, at: Place, source: Rank) -> bool;
+
     /// Most links that an endpoint of this job has: sizes that both ends of a link share follow from it.
     fn most_links(&self) -> u32;
 }
@@ -152,15 +162,65 @@ impl Route for Chosen {
         chosen!(self.link_to(rank))
     }
 
+    fn copies(&self, at: Place) -> u32 {
+        chosen!(self.copies(at))
+    }
+
+    fn copy(&self, at: Place, number: u32) -> Hop {
+        chosen!(self.copy(at, number))
+    }
+
+    fn passes(&self, at: Place, source: Rank) -> bool {
+        chosen!(self.passes(at, source))
+    }
+
     fn most_links(&self) -> u32 {
         chosen!(self.most_links())
     }
+}
+
+/// The `number`-th of the node's other local ranks, as a hop.
+fn other_local(topology: &Topology, number: u32) -> Hop {
+    Hop::Local(number + u32::from(number >= topology.local_rank()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Follows all copies of a broadcast; returns how often each rank got it, and how many copies crossed links.
+    fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32) {
+        let at_rank = |rank| Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
+        let mut got = vec![0; sizes.iter().sum::<u32>() as usize];
+        let mut crossed = 0;
+        let mut under_way = vec![(source, Place::Source)];
+        while let Some((here, place)) = under_way.pop() {
+            let topology = at_rank(here);
+            let route = Chosen::new(name, &topology);
+            if place != Place::Source {
+                got[here as usize] += 1;
+                assert!(route.passes(place, Rank(source)), "{here} at {place:?}");
+            }
+            for number in 0..route.copies(place) {
+                let next = match route.copy(place, number) {
+                    Hop::Deliver => panic!("a copy that goes nowhere"),
+                    Hop::Local(local) => {
+                        let next = topology.rank_at(topology.node(), local).0;
+                        let relayed = place == Place::TargetRep;
+                        (next, if relayed { Place::Target } else { Place::SourceRep })
+                    }
+                    Hop::Fabric(link) => {
+                        crossed += 1;
+                        (route.peer(link).0, Place::TargetRep)
+                    }
+                };
+                assert!(next.1 > place && next.0 != here);
+                under_way.push(next);
+            }
+        }
+        (got, crossed)
+    }
 
     /// Follows a message from `source` to `target`; returns the ranks that it passed on its way.
     fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
@@ -205,6 +265,31 @@ mod tests {
             let (source, target) = (picks.0 % total, picks.1 % total);
             for (name, hops) in [(RouteName::ThreeHop, 3), (RouteName::Direct, 1)] {
                 prop_assert!(follow(name, &sizes, source, target).len() <= 1 + hops);
+            }
+        }
+
+        /// A broadcast reaches every other rank once, over each pair of nodes once where there are representatives, and
+        /// a place that it does not reach knows that.
+        #[test]
+        fn copies_of_a_broadcast_make_a_tree(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
+            let total: u32 = sizes.iter().sum();
+            let source = pick % total;
+            for name in RouteName::ALL {
+                let (got, crossed) = follow_copies(name, &sizes, source);
+                let topology = Topology::from_node_sizes(&sizes, Rank(source)).unwrap();
+                let links = match name {
+                    RouteName::ThreeHop => topology.nodes() - 1,
+                    RouteName::Direct => total - topology.local_size(),
+                };
+                prop_assert_eq!(crossed, links);
+                for (rank, &times) in got.iter().enumerate() {
+                    prop_assert_eq!(times, u32::from(rank as u32 != source), "rank {}", rank);
+                    let here = Topology::from_node_sizes(&sizes, Rank(rank as u32)).unwrap();
+                    let route = Chosen::new(name, &here);
+                    let places = [Place::SourceRep, Place::TargetRep, Place::Target];
+                    let passed = places.iter().filter(|&&place| route.passes(place, Rank(source))).count();
+                    prop_assert_eq!(passed, 1, "rank {} of {:?} from {}", rank, sizes, source);
+                }
             }
         }
 

@@ -1,6 +1,6 @@
 //! Source, its representative, the target's representative, target: each hop skipped where both ends are the same.
 
-use super::{Hop, Place, Route};
+use super::{Hop, Place, Route, other_local};
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 /// The three-hop route of DeltaFS Shuffle, with the representatives that nexus would choose.
@@ -82,6 +82,35 @@ impl Route for ThreeHop {
         let node = self.topology.node_of(rank);
         let link = self.link_to_node(node)?;
         (self.topology.target_representative(node) == rank).then_some(link)
+    }
+
+    fn copies(&self, at: Place) -> u32 {
+        let others = self.topology.local_size() - 1;
+        match at {
+            Place::Source => self.links() + others,
+            Place::SourceRep => self.links(),
+            Place::TargetRep => others,
+            Place::Target => 0,
+        }
+    }
+
+    fn copy(&self, at: Place, number: u32) -> Hop {
+        let links = if at == Place::TargetRep { 0 } else { self.links() };
+        match number.checked_sub(links) {
+            None => Hop::Fabric(number),
+            Some(number) => other_local(&self.topology, number),
+        }
+    }
+
+    fn passes(&self, at: Place, source: Rank) -> bool {
+        let node = self.topology.node_of(source);
+        let is_local = node == self.topology.node();
+        match at {
+            Place::SourceRep => is_local,
+            Place::TargetRep => self.link_to_node(node).is_some(),
+            Place::Target => !is_local && self.link_to_node(node).is_none(),
+            Place::Source => false,
+        }
     }
 
     fn most_links(&self) -> u32 {

@@ -1,6 +1,6 @@
 //! The job: its ranks, what they send, and their turns.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,15 +12,17 @@ use trihop_transport::topology::{NodeId, Rank, Topology};
 use super::awake::{Awake, Schedule};
 use super::fabric::Fabric;
 use super::message::{SimulationOutbox, check_item, each};
+use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::deliver::{Message, Sink};
 use crate::dump::Bound;
 use crate::endpoint::{Endpoint, Prepared};
 use crate::engine::Core;
+use crate::engine::outbound::Outbound;
 use crate::error::Error;
 use crate::flush::Fence;
 use crate::route::{Chosen, RouteName};
-use crate::stats::Stats;
+use crate::stats::{DetailedStats, Stats};
 
 /// What a simulated job is like.
 #[derive(Debug, Clone)]
@@ -207,22 +209,44 @@ impl<'h> Simulation<'h> {
     /// [`Error::WouldBlock`], with nothing taken: let ranks take turns ([`Simulation::step`]), then try again. A bad rank
     /// or length.
     pub fn try_send(&mut self, source: Rank, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
-        let Some(member) = self.members.get(source.0 as usize) else {
+        match self.item_bytes {
+            0 => self.applies(source)?.try_send(target, kind, bytes),
+            item_bytes => {
+                check_item(item_bytes, bytes)?;
+                self.applies(source)?.try_push(target, bytes)
+            }
+        }
+    }
+
+    /// Broadcasts as the application of `source`, if there is room for a first copy now.
+    ///
+    /// # Errors
+    /// As [`Simulation::try_send`].
+    pub fn try_broadcast(
+        &mut self,
+        source: Rank,
+        kind: u32,
+        bytes: &[u8],
+        to: BroadcastTo,
+    ) -> Result<(), Error> {
+        let item_bytes = self.item_bytes;
+        if item_bytes > 0 {
+            check_item(item_bytes, bytes)?;
+        }
+        self.applies(source)?.try_broadcast(to, kind, bytes)
+    }
+
+    /// The sending side of a rank whose application does something.
+    fn applies(&mut self, rank: Rank) -> Result<RefMut<'_, Outbound>, Error> {
+        let Some(member) = self.members.get(rank.0 as usize) else {
             return Err(Error::Rank {
-                rank: source.0,
+                rank: rank.0,
                 size: self.topology.size(),
             });
         };
-        self.awake.wake(source.0);
+        self.awake.wake(rank.0);
         self.fruitless = 0;
-        let mut out = member.core.out.borrow_mut();
-        match self.item_bytes {
-            0 => out.try_send(target, kind, bytes),
-            item_bytes => {
-                check_item(item_bytes, bytes)?;
-                out.try_push(target, bytes)
-            }
-        }
+        Ok(member.core.out.borrow_mut())
     }
 
     /// Lets one rank take a turn; false when all sleep and nothing is under way, so that nothing will ever happen unless
@@ -339,6 +363,14 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn stats(&self, rank: Rank) -> Stats {
         self.members[rank.0 as usize].core.snapshot()
+    }
+
+    /// Counters of a rank, of each of its queues too.
+    ///
+    /// # Panics
+    /// When the rank does not exist.
+    pub fn detailed_stats(&self, rank: Rank) -> DetailedStats {
+        self.members[rank.0 as usize].core.detailed()
     }
 
     /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the

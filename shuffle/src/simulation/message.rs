@@ -2,6 +2,7 @@
 
 use trihop_transport::topology::Rank;
 
+use crate::broadcast::BroadcastTo;
 use crate::deliver::{Delivery, Message, Outbox};
 use crate::engine::BadRun;
 use crate::error::Error;
@@ -26,6 +27,17 @@ impl SimulationOutbox<'_, '_> {
                 self.outbox.push_item(target, bytes)
             }
         }
+    }
+
+    /// Broadcasts a record or an item, or spills it.
+    ///
+    /// # Errors
+    /// As [`SimulationOutbox::send`].
+    pub fn broadcast(&mut self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<(), Error> {
+        if self.item_bytes > 0 {
+            check_item(self.item_bytes, bytes)?;
+        }
+        self.outbox.broadcast(kind, bytes, to)
     }
 }
 

@@ -72,6 +72,11 @@ impl<T> Window<T> {
         self.slots.front_mut()?.as_mut()
     }
 
+    /// As [`Window::front`], to look at.
+    pub fn peek(&self) -> Option<&T> {
+        self.slots.front()?.as_ref()
+    }
+
     /// Takes the next batch, if it is here.
     pub fn pop(&mut self) -> Option<T> {
         let item = self.slots.front_mut()?.take()?;

@@ -7,7 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the wire format; both ends of a link must have the same.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"3hop");
 
@@ -272,8 +272,10 @@ pub mod run_flags {
     pub const MORE: u16 = 2;
     /// Last fragment of such a record.
     pub const LAST: u16 = 4;
-    /// All flags that exist.
-    pub const ALL: u16 = FIRST | MORE | LAST;
+    /// A run for all ranks, which every place that it passes copies to the next ones. Its target is its source.
+    pub const BROADCAST: u16 = 8;
+    /// Those of fragments.
+    pub const FRAGMENT: u16 = FIRST | MORE | LAST;
 }
 
 /// Header of a run, 16 bytes: records of one source for one final rank. The first word is the ring's frame length.
@@ -292,7 +294,7 @@ const _: () = assert!(size_of::<RawRunHeader>() == RUN_HEADER_BYTES);
 /// Header of a run: records of one source for one final rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunHeader {
-    /// Final rank.
+    /// Final rank; of a broadcast, which has many, its source.
     pub target: u32,
     /// Rank that sent the records.
     pub source: u32,
@@ -366,6 +368,14 @@ pub enum BadRun {
     /// A run that this endpoint has no business with.
     #[error("run for rank {0} arrived where no route leads it")]
     Route(u32),
+    /// A broadcast that no copy can bring here.
+    #[error("broadcast of rank {source_rank}: {why}")]
+    Broadcast {
+        /// By the header.
+        source_rank: u32,
+        /// What cannot be.
+        why: &'static str,
+    },
 }
 
 impl<'a> Run<'a> {
@@ -395,11 +405,11 @@ impl<'a> Run<'a> {
         };
         if !matches!(
             header.flags,
-            0 | run_flags::FIRST | run_flags::MORE | run_flags::LAST
+            0 | run_flags::FIRST | run_flags::MORE | run_flags::LAST | run_flags::BROADCAST
         ) {
             return Err(BadRun::Flags(header.flags));
         }
-        if header.flags == 0 && header.count == 0 {
+        if header.flags & run_flags::FRAGMENT == 0 && header.count == 0 {
             return Err(BadRun::Records {
                 count: 0,
                 bytes: frame.len() - RUN_HEADER_BYTES,
@@ -409,6 +419,12 @@ impl<'a> Run<'a> {
             if rank >= job_size {
                 return Err(BadRun::Rank { rank, size: job_size });
             }
+        }
+        if header.flags == run_flags::BROADCAST && header.target != header.source {
+            return Err(BadRun::Broadcast {
+                source_rank: header.source,
+                why: "a target that is not its source",
+            });
         }
         Ok((
             Self {
@@ -422,7 +438,12 @@ impl<'a> Run<'a> {
 
     /// Whether the run is a piece of a record that is longer than a frame.
     pub fn is_fragment(&self) -> bool {
-        self.header.flags & run_flags::ALL != 0
+        self.header.flags & run_flags::FRAGMENT != 0
+    }
+
+    /// Whether the run is for all ranks.
+    pub fn is_broadcast(&self) -> bool {
+        self.header.flags & run_flags::BROADCAST != 0
     }
 
     /// Records of a byte run.
@@ -579,6 +600,23 @@ mod tests {
             if let Ok((run, _)) = Run::split(&bytes, 1) {
                 let read: usize = run.records().filter_map(Result::ok).map(|(_, p)| p.len()).sum();
                 prop_assert!(read <= run.payload.len());
+            }
+        }
+
+        /// Of all flags, ranks and counts only those that can be together are taken.
+        #[test]
+        fn a_broadcast_is_a_whole_run_that_names_its_source_twice(flags in 0u16..32, target in 0u32..4, source in 0u32..4, count in 0u16..2) {
+            let mut frame = [0u8; RUN_HEADER_BYTES + 8];
+            RunHeader { target, source, count, flags }.write(frame.len(), &mut frame);
+            let whole = flags == 0 && count > 0;
+            let fragment = matches!(flags, run_flags::FIRST | run_flags::MORE | run_flags::LAST);
+            let broadcast = flags == run_flags::BROADCAST && count > 0 && target == source;
+            match Run::split(&frame, 3) {
+                Ok((run, _)) => {
+                    prop_assert!(target < 3 && source < 3 && (whole || fragment || broadcast));
+                    prop_assert_eq!((run.is_fragment(), run.is_broadcast()), (fragment, broadcast));
+                }
+                Err(_) => prop_assert!(target >= 3 || source >= 3 || !(whole || fragment || broadcast)),
             }
         }
 

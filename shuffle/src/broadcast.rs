@@ -1,0 +1,111 @@
+//! Broadcasts: one record to all ranks, copied along the tree of the route instead of sent to each.
+//!
+//! A broadcast keeps its place among the sends of its rank: whoever gets it gets it between what was sent to it before and
+//! after. A fence waits for all copies. Over three hops it crosses each pair of nodes once. A record that is longer than a
+//! frame (a quarter of a lane, or less where batches are small) goes to one rank after the other instead, as if it were sent
+//! to each: its fragments would keep queues busy that other such records wait for.
+
+use crate::deliver::{Outbox, borrow};
+use crate::error::Result;
+use crate::shuffle::Shuffle;
+use crate::stream::{Item, ItemOutbox, Stream};
+
+/// Who gets a broadcast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BroadcastTo {
+    /// All ranks but its source.
+    Others,
+    /// All ranks.
+    Everyone,
+}
+
+impl BroadcastTo {
+    /// How many of `size` ranks.
+    pub fn ranks(self, size: u32) -> u32 {
+        match self {
+            Self::Others => size - 1,
+            Self::Everyone => size,
+        }
+    }
+
+    /// The rank that gets none, if one does not.
+    pub(crate) fn skipped(self, source: u32) -> Option<u32> {
+        (self == Self::Others).then_some(source)
+    }
+}
+
+impl Shuffle<'_> {
+    /// Sends a record to many ranks; waits, with progress and deliveries, until it is taken. That is before all copies have
+    /// left: what is sent later waits for them. The bytes are copied.
+    ///
+    /// In a job of one, [`BroadcastTo::Others`] is nobody, which is no error.
+    ///
+    /// # Errors
+    /// As [`Shuffle::send`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::cell::Cell;
+    /// use trihop_shuffle::{BroadcastTo, Job, Options};
+    ///
+    /// let heard = Cell::new(0);
+    /// let job = Job::start(Options::from_env()?)?;
+    /// let shuffle = job.shuffle("news").handler(|_, _| heard.set(heard.get() + 1)).open()?;
+    /// shuffle.broadcast(7, b"to all of you", BroadcastTo::Everyone)?;
+    /// shuffle.fence()?;
+    /// assert_eq!(heard.get(), job.size());
+    /// job.shutdown()?;
+    /// # Ok::<(), trihop_shuffle::Error>(())
+    /// ```
+    pub fn broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        self.handle.send_with(|out| out.try_broadcast(to, kind, bytes))
+    }
+
+    /// Sends a record to many ranks if it can be taken now; never waits and makes no progress. What was sent before must have
+    /// room to leave before it.
+    ///
+    /// # Errors
+    /// [`crate::Error::WouldBlock`], with nothing taken; a bad length.
+    pub fn try_broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        self.handle.outbound()?.try_broadcast(to, kind, bytes)
+    }
+}
+
+impl<T: Item> Stream<'_, T> {
+    /// As [`Shuffle::broadcast`], for an item.
+    ///
+    /// # Errors
+    /// As [`Shuffle::send`].
+    pub fn broadcast(&self, item: T, to: BroadcastTo) -> Result<()> {
+        self.handle
+            .send_with(|out| out.try_broadcast(to, 0, item.as_bytes()))
+    }
+
+    /// As [`Shuffle::try_broadcast`], for an item.
+    ///
+    /// # Errors
+    /// As [`Shuffle::try_broadcast`].
+    pub fn try_broadcast(&self, item: T, to: BroadcastTo) -> Result<()> {
+        self.handle.outbound()?.try_broadcast(to, 0, item.as_bytes())
+    }
+}
+
+impl Outbox<'_> {
+    /// Sends a record to many ranks, or spills it; in the spill it counts once, however many ranks get it.
+    ///
+    /// # Errors
+    /// As [`Outbox::send`].
+    pub fn broadcast(&mut self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        borrow(self.outbound)?.broadcast_or_spill(to, kind, bytes)
+    }
+}
+
+impl<T: Item> ItemOutbox<'_, '_, T> {
+    /// Sends an item to many ranks, or spills it.
+    ///
+    /// # Errors
+    /// As [`ItemOutbox::push`].
+    pub fn broadcast(&mut self, item: T, to: BroadcastTo) -> Result<()> {
+        self.outbox.broadcast(0, item.as_bytes(), to)
+    }
+}
