@@ -46,7 +46,7 @@ impl LogOptions {
         others.ring_bytes = own.log_ring_bytes.unwrap_or(others.ring_bytes);
         if let Some(extra) = own.log_extra {
             others.detailed.record = extra;
-            others.detailed.stderr = others.all.stderr.clone();
+            others.detailed.stderr = others.all.stderr;
             others.detailed_ranks = own.log_extra_max.map_or(u32::MAX, |max| max.saturating_add(1));
         }
         others
