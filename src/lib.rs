@@ -10,9 +10,9 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options, Outbox, Queues, Rank, Reduce,
-    Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology,
-    route, simulation, threaded,
+    BroadcastTo, Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options, Outbox, Queues, Rank,
+    Reduce, Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions,
+    Topology, route, simulation, threaded,
 };
 
 #[cfg(feature = "log")]

@@ -70,7 +70,7 @@ static inline void watchdog(int signal_number) {
     _exit(4);
 }
 
-/* single: all hops over one transport. */
+/* single: one progressor for both transports. */
 static inline void begin(int *argc, char ***argv, int single) {
     signal(SIGALRM, watchdog);
     alarm(WATCHDOG_SECONDS);

@@ -141,6 +141,7 @@ impl Heard {
 fn options() -> StreamOptions {
     StreamOptions {
         linger_us: 0,
+        priority: u8::MAX,
         run_bytes: 64,
         run_table_bytes: 4096,
         spill_bytes: 4096,

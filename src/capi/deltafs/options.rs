@@ -28,14 +28,7 @@ const LOCAL_MAXRPC: u32 = 65_535;
 const REMOTE_MAXRPC: u32 = 1_024;
 const LOCAL_BUFTARGET: usize = 1 << 20;
 const REMOTE_BUFTARGET: usize = 16 << 20;
-
-/// What a shuffle is opened with.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Chosen {
-    pub stream: StreamOptions,
-    /// What arrives is thrown away and counted.
-    pub discard: bool,
-}
+const SENDER_LIMIT: u32 = 1_000_000;
 
 impl shuffle_opts {
     /// The defaults: those of the engine, as the environment has them.
@@ -49,8 +42,8 @@ impl shuffle_opts {
             value.try_into().unwrap_or(c_int::MAX)
         }
         Self {
-            localsenderlimit: 0,
-            remotesenderlimit: 0,
+            localsenderlimit: int(stream.origin_sender_limit),
+            remotesenderlimit: int(stream.remote_sender_limit),
             lomaxrpc: int(stream.origin_maxrpc),
             lobuftarget: int(stream.origin_buftarget_bytes),
             lrmaxrpc: int(stream.relay_maxrpc),
@@ -66,7 +59,7 @@ impl shuffle_opts {
     ///
     /// # Errors
     /// Options with which nothing could ever move.
-    pub fn choose(&self, base: &StreamOptions) -> Result<Chosen, Failure> {
+    pub fn choose(&self, base: &StreamOptions) -> Result<StreamOptions, Failure> {
         let mut stream = base.clone();
         stream.origin_maxrpc = in_flight("lomaxrpc", self.lomaxrpc)?.min(LOCAL_MAXRPC);
         stream.relay_maxrpc = in_flight("lrmaxrpc", self.lrmaxrpc)?.min(LOCAL_MAXRPC);
@@ -75,15 +68,19 @@ impl shuffle_opts {
         stream.relay_buftarget_bytes = target(self.lrbuftarget).min(LOCAL_BUFTARGET);
         stream.remote_buftarget_bytes = target(self.rbuftarget).min(REMOTE_BUFTARGET);
         if self.lobuftarget <= 1 {
+            // Whoever does not batch wants his messages soon, beside the bulk of other shuffles too.
             stream.linger_us = 0;
+            stream.priority = stream.priority.saturating_add(1);
         }
-        not_negative("localsenderlimit", self.localsenderlimit)?;
-        not_negative("remotesenderlimit", self.remotesenderlimit)?;
+        stream.origin_sender_limit =
+            not_negative("localsenderlimit", self.localsenderlimit)?.min(SENDER_LIMIT);
+        stream.remote_sender_limit =
+            not_negative("remotesenderlimit", self.remotesenderlimit)?.min(SENDER_LIMIT);
         let threshold = not_negative("deliverq_threshold", self.deliverq_threshold)?;
-        let discard = self.deliverq_max < 0;
-        if discard {
+        stream.deliverq_discard = self.deliverq_max < 0;
+        if stream.deliverq_discard {
             stream.deliverq_threshold = 0;
-            return Ok(Chosen { stream, discard });
+            return Ok(stream);
         }
         if self.deliverq_max == 0 {
             let why = "0 messages may wait, so none could ever be delivered; give 1 or more, or -1 to discard what arrives";
@@ -98,7 +95,7 @@ impl shuffle_opts {
             );
             return Err(refused("deliverq_threshold", why));
         }
-        Ok(Chosen { stream, discard })
+        Ok(stream)
     }
 }
 
@@ -144,13 +141,7 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_engine() {
         let chosen = good().choose(&base()).unwrap();
-        assert_eq!(
-            chosen,
-            Chosen {
-                stream: base(),
-                discard: false
-            }
-        );
+        assert_eq!(chosen, base());
         assert!(good().lobuftarget > 1 && good().rmaxrpc > 1 && good().deliverq_max > 1);
     }
 
@@ -168,12 +159,13 @@ mod tests {
             deliverq_max: 4096,
             deliverq_threshold: 1024,
         };
-        let stream = opts.choose(&base()).unwrap().stream;
+        let stream = opts.choose(&base()).unwrap();
         stream.check().unwrap();
         assert_eq!((stream.origin_maxrpc, stream.origin_buftarget_bytes), (16, 32768));
         assert_eq!((stream.relay_maxrpc, stream.relay_buftarget_bytes), (16, 32768));
         assert_eq!((stream.remote_maxrpc, stream.remote_buftarget_bytes), (16, 32768));
         assert_eq!((stream.deliverq_max, stream.deliverq_threshold), (4096, 1024));
+        assert_eq!((stream.origin_sender_limit, stream.remote_sender_limit), (16, 16));
         assert_eq!(stream.linger_us, base().linger_us);
     }
 
@@ -191,7 +183,7 @@ mod tests {
             deliverq_max: 1,
             deliverq_threshold: 0,
         };
-        let stream = opts.choose(&base()).unwrap().stream;
+        let stream = opts.choose(&base()).unwrap();
         stream.check().unwrap();
         assert_eq!(
             [
@@ -202,6 +194,7 @@ mod tests {
             [1; 3]
         );
         assert_eq!((stream.linger_us, stream.deliverq_max), (0, 1));
+        assert!(stream.priority > base().priority, "before the bulk of others");
     }
 
     #[test]
@@ -236,8 +229,8 @@ mod tests {
         let mut opts = good();
         (opts.deliverq_max, opts.deliverq_threshold) = (-1, 1024);
         let chosen = opts.choose(&base()).unwrap();
-        assert!(chosen.discard);
-        chosen.stream.check().unwrap();
+        assert!(chosen.deliverq_discard);
+        chosen.check().unwrap();
     }
 
     #[test]
@@ -246,6 +239,7 @@ mod tests {
         (opts.lomaxrpc, opts.lrmaxrpc, opts.rmaxrpc) = (c_int::MAX, c_int::MAX, c_int::MAX);
         (opts.lobuftarget, opts.lrbuftarget, opts.rbuftarget) = (c_int::MAX, c_int::MAX, c_int::MAX);
         opts.deliverq_max = c_int::MAX;
-        opts.choose(&base()).unwrap().stream.check().unwrap();
+        (opts.localsenderlimit, opts.remotesenderlimit) = (c_int::MAX, c_int::MAX);
+        opts.choose(&base()).unwrap().check().unwrap();
     }
 }

@@ -11,7 +11,7 @@ use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or, trihop_status_t};
 use crate::threaded::Shuffle;
 use crate::transport::sync::{Arc, Ordering};
-use crate::{Error, Message, Options, Queues, Rank, Stats};
+use crate::{BroadcastTo, Error, Message, Options, Queues, Rank, Stats};
 
 /// `shuffle_deliverfn_t`.
 type Deliver = extern "C" fn(source: c_int, target: c_int, kind: u32, bytes: *mut c_void, length: u32);
@@ -26,7 +26,6 @@ const SHUFFLE_RELAY_QUEUES: c_int = 2;
 /// An open shuffle.
 pub struct shuffle {
     stream: Shuffle,
-    me: Rank,
     size: u32,
     notes: Arc<Notes>,
 }
@@ -39,25 +38,16 @@ impl shuffle {
         opts: Option<&shuffle_opts>,
     ) -> Result<Box<Self>, Failure> {
         let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
-        let chosen = opts.choose(&Options::from_env()?.stream)?;
+        let stream = opts.choose(&Options::from_env()?.stream)?;
         let notes = Arc::<Notes>::default();
-        let builder = nexus.job.shuffle(name).options(chosen.stream);
-        let builder = if chosen.discard {
-            let notes = Arc::clone(&notes);
-            builder.handler(move |_| {
-                notes.discarded.fetch_add(1, Ordering::Relaxed);
-            })
-        } else {
-            let mut caller = Caller::new(deliver, nexus.job.rank());
-            let deliveries = Arc::clone(&nexus.deliveries);
-            builder.handler(move |message| {
-                deliveries.fetch_add(1, Ordering::Relaxed);
-                caller.call(message);
-            })
-        };
+        let mut caller = Caller::new(deliver, nexus.job.rank());
+        let deliveries = Arc::clone(&nexus.deliveries);
+        let builder = nexus.job.shuffle(name).options(stream).handler(move |message| {
+            deliveries.fetch_add(1, Ordering::Relaxed);
+            caller.call(message);
+        });
         let opened = Box::new(Self {
             stream: builder.open()?,
-            me: nexus.job.rank(),
             size: nexus.job.size(),
             notes: Arc::clone(&notes),
         });
@@ -80,14 +70,6 @@ impl shuffle {
         outcome
             .inspect_err(|error| self.notes.keep(error))
             .map_err(Failure::from)
-    }
-
-    /// Sends to all other ranks, and to this one if `to_me`.
-    fn broadcast(&self, kind: u32, bytes: &[u8], to_me: bool) -> Result<(), Error> {
-        let others = (0..self.size).map(Rank).filter(|&rank| to_me || rank != self.me);
-        others
-            .into_iter()
-            .try_for_each(|rank| self.stream.send(rank, kind, bytes))
     }
 
     fn flush(&self, queues: Queues) -> Result<(), Failure> {
@@ -241,8 +223,12 @@ pub unsafe extern "C" fn shuffle_enqueue_broadcast(
             let why = format!("flags {flags:#x}; SHUFFLE_BCAST_SELF (1) is the only one");
             return Err(Failure::argument(why));
         }
-        let to_me = flags & SHUFFLE_BCAST_SELF != 0;
-        shuffle.noted(shuffle.broadcast(kind | SHUFFLE_RTYPE_BCAST, bytes, to_me))
+        let to = if flags & SHUFFLE_BCAST_SELF == 0 {
+            BroadcastTo::Others
+        } else {
+            BroadcastTo::Everyone
+        };
+        shuffle.noted(shuffle.stream.broadcast(kind | SHUFFLE_RTYPE_BCAST, bytes, to))
     })
 }
 

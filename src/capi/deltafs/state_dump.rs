@@ -41,8 +41,6 @@ pub(super) struct Dumped {
 /// What this interface knows of a shuffle beyond the engine.
 #[derive(Default)]
 pub(super) struct Notes {
-    /// Messages thrown away because the options say so; alone, so relaxed.
-    pub discarded: AtomicU64,
     /// The first failure that was not the caller's fault.
     failure: Mutex<Option<String>>,
 }
@@ -63,10 +61,6 @@ impl Notes {
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let discarded = self.discarded.load(Ordering::Relaxed);
-        if discarded > 0 {
-            writeln!(out, "  discarded on arrival (deliverq_max below 0): {discarded}")?;
-        }
         if let Some(failure) = &*self.failure() {
             writeln!(out, "  failed: {failure}")?;
         }

@@ -45,7 +45,8 @@ extern "C" {
  * does not come, or a nexus that exists already.
  *
  * localhand NULL: ranks of a node reach each other through shared memory. localhand another handle than nethand: the same,
- * whatever transport it was made for. localhand the same handle as nethand: single transport, all hops go over the fabric.
+ * whatever transport it was made for. localhand the same handle as nethand asks for a single transport: the two
+ * progressors are then one, but ranks of a node still reach each other through shared memory.
  */
 nexus_ctx_t nexus_bootstrap(progressor_handle_t *nethand, progressor_handle_t *localhand);
 

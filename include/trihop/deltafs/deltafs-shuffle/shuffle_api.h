@@ -50,11 +50,12 @@
  *                                                            to ranks of this node, 0: no limit
  *   remotesenderlimit   0         remote_sender_limit        the same towards other nodes                     below 0
  *   lomaxrpc            16        origin_maxrpc              batches of the first hop under way to a rank     below 1
- *   lobuftarget         4096      origin_buftarget_bytes     bytes of such a batch; up to 1: no batches       -
- *   lrmaxrpc            16        relay_maxrpc               the same for the third hop                       below 1
- *   lrbuftarget         4096      relay_buftarget_bytes                                                       -
+ *   lobuftarget         4096      origin_buftarget_bytes     bytes of such a batch; up to 1: it waits for     -
+ *                                                            no others
+ *   lrmaxrpc            16        relay_maxrpc               batches of the third hop under way to a rank     below 1
+ *   lrbuftarget         4096      relay_buftarget_bytes      bytes of such a batch; up to 1: as above         -
  *   rmaxrpc             4         remote_maxrpc              batches under way to a node                      below 1
- *   rbuftarget          65536     remote_buftarget_bytes     bytes of such a batch; up to 1: no batches       -
+ *   rbuftarget          65536     remote_buftarget_bytes     bytes of such a batch; up to 1: as above         -
  *   deliverq_max        4096      deliverq_max               messages that wait for the callback before       0
  *                                                            senders wait; below 0: arriving messages are
  *                                                            discarded and counted, for measuring
@@ -62,8 +63,8 @@
  *                                                            thread is woken; fewer wait a millisecond, or    deliverq_max
  *                                                            until a flush of the deliveries                  or above
  *
- * Where lobuftarget is 1 or less, messages do not wait for others: linger_us is 0.
- * Everything else is as TRIHOP_* variables say.
+ * Where lobuftarget is 1 or less, messages wait for nothing (linger_us is 0), and the shuffle is served before those that batch
+ * (its priority is one higher). Everything else is as TRIHOP_* variables say.
  */
 struct shuffle_opts {
     int localsenderlimit;
