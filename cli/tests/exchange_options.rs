@@ -238,3 +238,91 @@ fn a_progress_and_a_delivery_thread_carry_it_as_calls_do() {
     run(exchange("2", "--threaded --poll")).refused(2, &["--poll"]);
     run(exchange("2", "--deliverq-max 4 --deliverq-threshold 4")).refused(2, &["deliverq_threshold"]);
 }
+
+#[test]
+fn broadcasts_come_to_all_others_once_and_to_their_sender_when_asked() {
+    for shape in ["1", "3", "1,1", "2,2", "1,3,2", "2,2,2,2"] {
+        let ranks: u64 = shape.split(',').map(|size| size.parse::<u64>().unwrap()).sum();
+        let report =
+            run(exchange(shape, "--count 200 --size 0-2K --broadcast")).report(200 * ranks * (ranks - 1));
+        assert_eq!(report["broadcast"], true);
+        let options = "--count 200 --size 0-2K --broadcast --broadcast-self";
+        run(exchange(shape, options)).report(200 * ranks * ranks);
+    }
+    for options in [
+        "--poll --deliverq-max 3",
+        "--flush four --fence-every 30",
+        "--threaded --fence-every 30",
+        "--min-sender 1 --max-sender 1",
+        "--route direct",
+        "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --lane-budget-bytes 8192",
+    ] {
+        let senders = if options.contains("sender") { 1 } else { 5 };
+        let options = format!("--count 100 --size 0-300 -A -k {options}");
+        run(exchange("2,1,2", &options)).report(100 * senders * 5);
+    }
+    run(exchange("2,2", "--count 3 --size 200000 -A")).report(3 * 4 * 3);
+}
+
+#[test]
+fn a_broadcast_crosses_to_a_node_once() {
+    let bytes = |options: &str| {
+        let report = run(exchange(
+            "1,4",
+            &format!("--count 500 --size 1000 --max-sender 0 {options}"),
+        ))
+        .report(2000);
+        report["wire_bytes"].as_u64().unwrap()
+    };
+    // Four ranks there, 500 messages of 1,000 bytes.
+    let wire_bytes = bytes("--broadcast");
+    assert!((500_000..900_000).contains(&wire_bytes), "{wire_bytes}");
+    let printed = run(exchange("2,1", "--count 3 --broadcast --print"));
+    printed.report(18);
+    assert_eq!(
+        printed.stderr.matches(" to all ranks").count(),
+        9,
+        "{}",
+        printed.stderr
+    );
+    assert_eq!(printed.stderr.matches(" received message ").count(), 18);
+    run(exchange("2", "--broadcast --only-to 1")).refused(2, &["--broadcast", "--only-to"]);
+    run(exchange("2", "--broadcast-self")).refused(2, &["--broadcast"]);
+}
+
+#[test]
+fn limits_of_own_sends_over_all_queues_are_hit() {
+    let report = |options: &str| {
+        let options = format!("--count 2000 --size 0-500 --deliver-delay-ms 0 {options}");
+        run(exchange("2,1,1", &options)).report(8000)
+    };
+    assert_eq!(report("")["limit_hits"], 0);
+    for options in [
+        "--remote-sender-limit 1 --remote-buftarget-bytes 300",
+        "--origin-sender-limit 1 --origin-buftarget-bytes 300",
+    ] {
+        assert!(report(options)["limit_hits"].as_u64() > Some(0), "{options}");
+    }
+}
+
+#[test]
+fn a_full_delivery_queue_holds_deliveries_up() {
+    let blocked = |options: &str| {
+        let options = format!("--count 200 --only-to 0 --deliver-delay-ms 1 --threaded {options}");
+        let report = run(exchange("2", &options)).report(400);
+        report["blocked_deliveries"].as_u64().unwrap()
+    };
+    assert_eq!(blocked(""), 0);
+    assert!(blocked("--deliverq-max 3") > 0);
+}
+
+#[test]
+fn what_is_discarded_is_missed() {
+    let missed = run(exchange("2", "--count 5 --deliverq-discard 1"));
+    assert_eq!(missed.status, 1);
+    assert!(
+        missed.stderr.contains("messages were wrong or missing"),
+        "{}",
+        missed.stderr
+    );
+}

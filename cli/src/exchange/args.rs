@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use trihop::BroadcastTo;
+
 use super::error::{Error, Result};
 use super::logs::LogOptions;
 use super::options::EngineOptions;
@@ -62,7 +64,7 @@ pub struct ExchangeArgs {
     #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 0)]
     pub timeout_s: u64,
 
-    /// Each rank writes what it knows of the others to PREFIX.<rank>.id, .lmap and .rmap, as `trihop topo --output` does
+    /// Each rank writes what it knows of the others to PREFIX.RANK.id, .lmap and .rmap, as `trihop topo --output` does
     #[arg(short = 'N', long, value_name = "PREFIX")]
     pub topo: Option<PathBuf>,
 
@@ -159,6 +161,25 @@ pub struct Pattern {
     /// No rank sends to itself
     #[arg(short = 'e', long)]
     pub exclude_self: bool,
+
+    /// Each message is a broadcast, to all ranks but its sender
+    #[arg(short = 'A', long, conflicts_with_all = ["only_to", "round_robin", "exclude_self"])]
+    pub broadcast: bool,
+
+    /// Broadcasts come to their sender too
+    #[arg(short = 'k', long, requires = "broadcast")]
+    pub broadcast_self: bool,
+}
+
+impl Pattern {
+    /// Who gets each message, where messages are broadcasts.
+    pub fn audience(&self) -> Option<BroadcastTo> {
+        match (self.broadcast, self.broadcast_self) {
+            (false, _) => None,
+            (true, false) => Some(BroadcastTo::Others),
+            (true, true) => Some(BroadcastTo::Everyone),
+        }
+    }
 }
 
 /// How an exchange ends.
@@ -306,6 +327,7 @@ mod tests {
                 &["--log-file", "x", "--log-stderr", "warn"],
             ),
             (&["-I", "9"], &["--log-ring-bytes", "9"]),
+            (&["-A", "-k"], &["--broadcast", "--broadcast-self"]),
             (&["-e"], &["--exclude-self"]),
             (&["-f", "9"], &["--fence-every", "9"]),
             (&["-i", "9"], &["--size", "9"]),
@@ -349,6 +371,7 @@ mod tests {
             ["--min-sender", "1"],
             ["--flush", "four"],
             ["-f", "9"],
+            ["-A", "-k"],
         ] {
             assert_ne!(parsed(&other).agreement(), word, "{other:?}");
         }

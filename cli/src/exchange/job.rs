@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use trihop::route::RouteName;
-use trihop::{Options, Rank, Reduce, log};
+use trihop::{BroadcastTo, Options, Rank, Reduce, log};
 
 use super::args::{Ending, ExchangeArgs};
 use super::error::{Error, Result};
@@ -64,7 +64,10 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
         }
         Err(error) => return Err(error),
     };
-    let ledger = Ledger::new(rank, size, args.size.clone(), Contents::new(seed));
+    let mut ledger = Ledger::new(rank, size, args.size.clone(), Contents::new(seed));
+    if let Some(to) = args.pattern.audience() {
+        ledger = ledger.of_broadcasts(to);
+    }
     if let Some(prefix) = &args.topo {
         Maps::new(job.topology(), route).write_files(prefix)?;
     }
@@ -148,7 +151,8 @@ struct ThisRank<'a> {
 
 impl ThisRank<'_> {
     fn exchange(&self, shuffle: &Post, targets: Targets) -> Result<i32> {
-        let mut mailbox = Mailbox::new(shuffle, self.inbox, self.args.poll);
+        let audience = self.args.pattern.audience().unwrap_or(BroadcastTo::Everyone);
+        let mut mailbox = Mailbox::new(shuffle, self.inbox, self.args.poll, audience);
         self.job.barrier()?;
         let begun = Usage::now();
         let stopwatch = Stopwatch::start();
@@ -225,9 +229,10 @@ impl ThisRank<'_> {
             }
             let (target, kind, bytes) = messages.next();
             mailbox.send(target, kind, bytes)?;
-            share.messages += 1;
-            share.bytes += bytes.len() as u64;
-            share.crossing += u64::from(!self.job.topology().is_local(Rank(target)));
+            let (copies, crossing) = self.copies(target);
+            share.messages += copies;
+            share.bytes += copies * bytes.len() as u64;
+            share.crossing += crossing;
             self.pulse.sent(share.messages);
             if let Some(bar) = bar.as_ref().filter(|_| index % MESSAGES_PER_TICK == 0) {
                 bar.set_position(index);
@@ -240,6 +245,18 @@ impl ThisRank<'_> {
             bar.finish_and_clear();
         }
         Ok(share)
+    }
+
+    /// How many ranks get a message, and how many of them on other nodes.
+    fn copies(&self, target: u32) -> (u64, u64) {
+        let topology = self.job.topology();
+        let all = u64::from(topology.size());
+        let away = all - u64::from(topology.local_size());
+        match self.args.pattern.audience() {
+            None => (1, u64::from(!topology.is_local(Rank(target)))),
+            Some(BroadcastTo::Others) => (all - 1, away),
+            Some(BroadcastTo::Everyone) => (all, away),
+        }
     }
 
     /// Rank 0's own progress, on a terminal.

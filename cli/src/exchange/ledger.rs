@@ -1,9 +1,9 @@
 //! What a receiver knows about what it got: a counter per source, never a list of messages.
 
-use trihop::Message;
+use trihop::{BroadcastTo, Message};
 
 use super::args::Sizes;
-use super::payload::{Contents, Identity, NUMBER_MASK};
+use super::payload::{Contents, EVERYONE, Identity, NUMBER_MASK};
 
 /// Kind of the last message of a pair: how many came before it (u64).
 pub const TALLY: u32 = 1 << 31;
@@ -25,6 +25,8 @@ struct FromSource {
 #[derive(Debug)]
 pub struct Ledger {
     rank: u32,
+    /// Target of what must come: this rank, or [`EVERYONE`].
+    target: u32,
     sizes: Sizes,
     contents: Contents,
     sources: Vec<FromSource>,
@@ -39,6 +41,7 @@ impl Ledger {
         let sources = vec![FromSource::default(); size as usize];
         Self {
             rank,
+            target: rank,
             sizes,
             contents,
             sources,
@@ -46,6 +49,15 @@ impl Ledger {
             faults: 0,
             received: 0,
         }
+    }
+
+    /// The same for broadcasts: everything must be what its source sent to everyone.
+    pub fn of_broadcasts(mut self, to: BroadcastTo) -> Self {
+        self.target = EVERYONE;
+        if to == BroadcastTo::Others {
+            self.sources[self.rank as usize].told = Some(0);
+        }
+        self
     }
 
     /// Messages that came, right or wrong, without tallies.
@@ -76,7 +88,7 @@ impl Ledger {
         }
         let identity = Identity {
             source,
-            target: self.rank,
+            target: self.target,
             number: row.next,
         };
         let as_it_must_be = message.kind == (row.next as u32 & NUMBER_MASK)
@@ -124,7 +136,7 @@ impl Ledger {
         }
         let identity = Identity {
             source,
-            target: rank,
+            target: self.target,
             number,
         };
         let length = self.sizes.pick(self.contents.key(identity));
@@ -280,6 +292,37 @@ mod tests {
             "{:?}",
             ledger.texts()
         );
+    }
+
+    #[test]
+    fn broadcasts_must_be_what_everyone_gets_and_from_others_only() {
+        let contents = Contents::new(9);
+        let message = |source, target| {
+            let message = Identity {
+                source,
+                target,
+                number: 0,
+            };
+            let mut bytes = vec![0; SIZES.pick(contents.key(message))];
+            contents.write(message, &mut bytes);
+            bytes
+        };
+        let told = |ledger: &mut Ledger, source| give(ledger, source, u64::from(TALLY), &1u64.to_le_bytes());
+        let mut others = ledger().of_broadcasts(BroadcastTo::Others);
+        for source in [0, 2] {
+            give(&mut others, source, 0, &message(source, EVERYONE));
+            told(&mut others, source);
+        }
+        assert_eq!(others.outstanding(), "everything that was sent to here has come");
+        others.close();
+        assert_eq!(others.faults(), 0, "{:?}", others.texts());
+        give(&mut others, 1, 0, &message(1, EVERYONE));
+        assert_eq!(others.faults(), 1, "its own broadcast was not for it");
+
+        let mut everyone = ledger().of_broadcasts(BroadcastTo::Everyone);
+        assert!(everyone.outstanding().contains("ranks 0, 1, 2"));
+        give(&mut everyone, 0, 0, &message(0, 1));
+        assert_eq!(everyone.faults(), 1, "what is for one rank is no broadcast");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct LogOptions {
     #[arg(short = 'X', long, value_name = "RANK", requires = "log_extra")]
     log_extra_max: Option<u32>,
 
-    /// Logs are appended to FILE.<rank> too
+    /// Logs are appended to FILE.RANK too
     #[arg(short = 'F', long, value_name = "FILE")]
     log_file: Option<PathBuf>,
 

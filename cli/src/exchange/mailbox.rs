@@ -4,9 +4,10 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use trihop::{Message, Queues, Rank, Result};
+use trihop::{BroadcastTo, Message, Queues, Rank, Result};
 
 use super::ledger::{Ledger, TALLY};
+use super::payload::EVERYONE;
 use super::seat::Post;
 
 /// Sends between two looks at what waits, without a handler.
@@ -55,11 +56,15 @@ impl Inbox {
     /// Writes a line for a message, where that is wanted.
     #[cold]
     fn print(&self, what: &str, number: u32, way: &str, peer: u32, bytes: usize) {
+        let peer = match peer {
+            EVERYONE => "all ranks".to_owned(),
+            rank => format!("rank {rank}"),
+        };
         if let Some(rank) = self.print {
             // Without standard error there is nobody to read it.
             let _ = writeln!(
                 std::io::stderr(),
-                "rank {rank} {what} message {number} of {bytes} bytes {way} rank {peer}"
+                "rank {rank} {what} message {number} of {bytes} bytes {way} {peer}"
             );
         }
     }
@@ -76,21 +81,24 @@ pub struct Mailbox<'a> {
     inbox: &'a Inbox,
     /// Messages are taken, not handled.
     polls: bool,
+    /// Who gets broadcasts.
+    audience: BroadcastTo,
     untaken: u32,
 }
 
 impl<'a> Mailbox<'a> {
     /// A mailbox over `shuffle`, which has a handler unless the mailbox `polls`.
-    pub fn new(shuffle: &'a Post, inbox: &'a Inbox, polls: bool) -> Self {
+    pub fn new(shuffle: &'a Post, inbox: &'a Inbox, polls: bool, audience: BroadcastTo) -> Self {
         Self {
             shuffle,
             inbox,
             polls,
+            audience,
             untaken: 0,
         }
     }
 
-    /// Sends a message.
+    /// Sends a message to a rank, or to [`EVERYONE`] who gets broadcasts.
     ///
     /// # Errors
     /// The engine's.
@@ -105,7 +113,10 @@ impl<'a> Mailbox<'a> {
         if self.inbox.print.is_some() && kind != TALLY {
             self.inbox.print("sent", kind, "to", target, bytes.len());
         }
-        self.finish(|shuffle| shuffle.send(Rank(target), kind, bytes))
+        self.finish(|shuffle| match target {
+            EVERYONE => shuffle.broadcast(kind, bytes, self.audience),
+            rank => shuffle.send(Rank(rank), kind, bytes),
+        })
     }
 
     /// Fences; afterwards everything that any rank had sent is checked in.

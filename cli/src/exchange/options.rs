@@ -83,6 +83,12 @@ const QUEUES: &[Known] = &[
         "Records for which a delivery thread is woken",
     ),
     (
+        "priority",
+        "priority",
+        None,
+        "Streams of a higher priority are served first, up to 255",
+    ),
+    (
         "linger_us",
         "linger-us",
         None,

@@ -11,6 +11,9 @@ pub const NUMBER_BITS: u32 = 31;
 /// Those bits.
 pub const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
+/// Target of a broadcast: the same message for all ranks that get it.
+pub const EVERYONE: u32 = u32::MAX;
+
 /// Random bytes that payloads are cut from; a power of two.
 const FILLER_BYTES: usize = 64 << 10;
 
@@ -26,7 +29,7 @@ pub fn mixed(word: u64) -> u64 {
 pub struct Identity {
     /// Rank that sends it.
     pub source: u32,
-    /// Rank that receives it.
+    /// Rank that receives it, or [`EVERYONE`].
     pub target: u32,
     /// How many this source has sent to this target before.
     pub number: u64,

@@ -54,7 +54,7 @@ fn peak_rss_bytes() -> Result<u64> {
 /// What one rank did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Share {
-    /// Messages sent.
+    /// Messages sent, a broadcast once for each rank that gets it.
     pub messages: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -80,6 +80,8 @@ pub struct Report {
     provider: String,
     seed: u64,
     size: String,
+    /// Messages are copies of broadcasts.
+    broadcast: bool,
     messages: u64,
     bytes: u64,
     seconds: f64,
@@ -92,6 +94,9 @@ pub struct Report {
     wire_bytes: u64,
     wire_bytes_per_msg: f64,
     queue_waits: u64,
+    /// Sends that a limit over all queues of a class kept.
+    limit_hits: u64,
+    blocked_deliveries: u64,
     faults: u64,
     checked: bool,
     /// What each rank used, where that was asked for.
@@ -130,6 +135,8 @@ impl Report {
             stats.announced,
             stats.wire_bytes,
             stats.queue_waits,
+            stats.limit_hits,
+            stats.blocked_deliveries,
         ];
         job.allreduce(&mut sums, Reduce::Sum)?;
         let mut most = [elapsed_ns, peak_rss_bytes()?];
@@ -144,6 +151,8 @@ impl Report {
             announced,
             wire_bytes,
             queue_waits,
+            limit_hits,
+            blocked_deliveries,
         ] = sums;
         let seconds = most[0] as f64 / 1e9;
         let each = |total: f64, of: u64| if of == 0 { 0.0 } else { total / of as f64 };
@@ -156,6 +165,7 @@ impl Report {
             provider: provider(job)?,
             seed,
             size: args.size.to_string(),
+            broadcast: args.pattern.broadcast,
             messages,
             bytes,
             seconds,
@@ -168,6 +178,8 @@ impl Report {
             wire_bytes,
             wire_bytes_per_msg: each(wire_bytes as f64, crossing),
             queue_waits,
+            limit_hits,
+            blocked_deliveries,
             faults,
             checked: faults == 0,
             usage: None,
@@ -209,9 +221,10 @@ impl Report {
         row("provider", self.provider.clone());
         row("seed", self.seed.to_string());
         let checked = if self.checked { ", each checked once" } else { "" };
+        let broadcast = if self.broadcast { ", broadcast" } else { "" };
         row(
             "messages",
-            format!("{} of {} bytes{checked}", self.messages, self.size),
+            format!("{} of {} bytes{broadcast}{checked}", self.messages, self.size),
         );
         row("bytes", self.bytes.to_string());
         row("seconds", format!("{:.3} (slowest rank)", self.seconds));
@@ -249,6 +262,8 @@ impl Report {
             ),
         );
         row("queue waits", self.queue_waits.to_string());
+        row("limit hits", self.limit_hits.to_string());
+        row("blocked", format!("{} deliveries", self.blocked_deliveries));
         if let Some(usage) = &self.usage {
             table += &RankUsage::table(usage);
         }

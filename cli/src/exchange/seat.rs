@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use trihop::{
-    Job, Message, Options, Queues, Rank, Reduce, Result, Shuffle, ShuffleBuilder, Stats, Topology, threaded,
+    BroadcastTo, Job, Message, Options, Queues, Rank, Reduce, Result, Shuffle, ShuffleBuilder, Stats,
+    Topology, threaded,
 };
 
 /// One rank's part of the job.
@@ -129,6 +130,14 @@ impl Post {
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         either!(Self: self, shuffle => shuffle.send(target, kind, bytes))
+    }
+
+    /// As [`Shuffle::broadcast`].
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        either!(Self: self, shuffle => shuffle.broadcast(kind, bytes, to))
     }
 
     /// As [`Shuffle::fence`].

@@ -2,7 +2,7 @@
 
 use super::args::{Pattern, Sizes, below};
 use super::error::{Error, Result};
-use super::payload::{Contents, Identity, NUMBER_MASK, mixed};
+use super::payload::{Contents, EVERYONE, Identity, NUMBER_MASK, mixed};
 
 /// Targets of one rank's messages, one after the other.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub struct Targets {
     rank: u32,
     size: u32,
     exclude_self: bool,
+    /// Each message is for all.
+    broadcast: bool,
     state: u64,
 }
 
@@ -20,6 +22,7 @@ enum Choice {
     One(u32),
     Turns(u32),
     Random,
+    Everyone,
 }
 
 impl Targets {
@@ -48,6 +51,7 @@ impl Targets {
         let sends = rank >= pattern.min_sender && pattern.max_sender.is_none_or(|max| rank <= max);
         let choice = match pattern.only_to {
             _ if !sends => Choice::Nobody,
+            _ if pattern.broadcast => Choice::Everyone,
             Some(only) if pattern.exclude_self && only == rank => Choice::Nobody,
             Some(only) => Choice::One(only),
             None if pattern.round_robin => Choice::Turns(rank),
@@ -59,6 +63,7 @@ impl Targets {
             rank,
             size,
             exclude_self: pattern.exclude_self,
+            broadcast: pattern.broadcast,
             state,
         })
     }
@@ -68,10 +73,11 @@ impl Targets {
         !matches!(self.choice, Choice::Nobody)
     }
 
-    /// The next target.
+    /// The next target, or [`EVERYONE`].
     pub fn next(&mut self) -> u32 {
         match &mut self.choice {
             Choice::Nobody => self.rank,
+            Choice::Everyone => EVERYONE,
             Choice::One(target) => *target,
             Choice::Turns(last) => {
                 *last = (*last + 1) % self.size;
@@ -96,7 +102,7 @@ pub struct Messages<'a> {
     contents: &'a Contents,
     sizes: &'a Sizes,
     targets: Targets,
-    /// Messages so far, by target.
+    /// Messages so far, by target; of broadcasts, one number.
     numbers: Vec<u64>,
     scratch: Vec<u8>,
 }
@@ -107,7 +113,10 @@ impl<'a> Messages<'a> {
         Self {
             contents,
             sizes,
-            numbers: vec![0; targets.size as usize],
+            numbers: match targets.broadcast {
+                true => vec![0],
+                false => vec![0; targets.size as usize],
+            },
             scratch: vec![0; sizes.largest()],
             targets,
         }
@@ -121,7 +130,8 @@ impl<'a> Messages<'a> {
     /// Target, kind and bytes of the next message.
     pub fn next(&mut self) -> (u32, u32, &[u8]) {
         let target = self.targets.next();
-        let number = &mut self.numbers[target as usize];
+        let place = if target == EVERYONE { 0 } else { target };
+        let number = &mut self.numbers[place as usize];
         let message = Identity {
             source: self.targets.rank,
             target,
@@ -136,7 +146,10 @@ impl<'a> Messages<'a> {
     /// How many messages there were for each rank: what its last message, of the kind [`TALLY`](super::ledger::TALLY),
     /// tells it.
     pub fn tallies(&self) -> impl Iterator<Item = (u32, [u8; 8])> {
-        (0..).zip(self.numbers.iter().map(|number| number.to_le_bytes()))
+        let target = move |place| if self.targets.broadcast { EVERYONE } else { place };
+        (0..)
+            .map(target)
+            .zip(self.numbers.iter().map(|number| number.to_le_bytes()))
     }
 }
 
@@ -195,6 +208,26 @@ mod tests {
         assert!(!targets("--only-to 3 --exclude-self", 3, 4).unwrap().any());
         let senders = |rank| targets("--min-sender 1 --max-sender 2", rank, 4).unwrap().any();
         assert_eq!([0, 1, 2, 3].map(senders), [false, true, true, false]);
+    }
+
+    #[test]
+    fn broadcasts_are_numbered_once_and_so_is_their_tally() {
+        let (contents, sizes) = (Contents::new(1), Sizes::List(vec![20]));
+        let mut messages = Messages::new(&contents, &sizes, targets("--broadcast", 1, 4).unwrap());
+        let mut next = || {
+            let (target, kind, _) = messages.next();
+            (target, kind)
+        };
+        let sent = [next(), next(), next()];
+        assert_eq!(sent, [(EVERYONE, 0), (EVERYONE, 1), (EVERYONE, 2)]);
+        assert_eq!(
+            messages.tallies().collect::<Vec<_>>(),
+            [(EVERYONE, 3u64.to_le_bytes())]
+        );
+        let silent = targets("--broadcast --max-sender 0", 1, 4).unwrap();
+        assert!(!silent.any());
+        let messages = Messages::new(&contents, &sizes, silent);
+        assert_eq!(messages.tallies().collect::<Vec<_>>(), [(EVERYONE, [0; 8])]);
     }
 
     #[test]

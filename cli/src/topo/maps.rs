@@ -69,7 +69,7 @@ impl Maps {
         self.write_remote(out)
     }
 
-    /// `PREFIX.<rank>.id`, `.lmap` and `.rmap`.
+    /// `PREFIX.RANK.id`, `.lmap` and `.rmap`.
     ///
     /// # Errors
     /// [`TopoError::Output`], with the name of the file.

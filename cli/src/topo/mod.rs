@@ -48,7 +48,7 @@ pub struct TopoArgs {
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     rank: Vec<Ranks>,
 
-    /// Writes maps to PREFIX.<rank>.id, .lmap and .rmap instead, as nexus_dump does; of all ranks unless --rank is given.
+    /// Writes maps to PREFIX.RANK.id, .lmap and .rmap instead, as nexus_dump does; of all ranks unless --rank is given.
     /// In a job each rank writes its own
     #[arg(long, value_name = "PREFIX")]
     output: Option<PathBuf>,
