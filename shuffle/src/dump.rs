@@ -105,8 +105,8 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     )?;
     writeln!(
         writer,
-        "  records: {} sent, {} delivered; {} refused for want of room, {} deliveries blocked",
-        stats.sent, stats.delivered, stats.would_block, stats.blocked_deliveries
+        "  records: {} sent, {} delivered, {} discarded; {} refused for want of room, {} deliveries blocked",
+        stats.sent, stats.delivered, stats.discarded, stats.would_block, stats.blocked_deliveries
     )?;
     if let Ok(out) = core.out.try_borrow() {
         writeln!(

@@ -55,6 +55,7 @@ impl Dump {
 
     /// Every queue is within its own bound.
     fn check(&self, options: &StreamOptions) {
+        assert_eq!(self.lines("CONTRADICTION").next(), None, "{}", self.0);
         let spilled = self.number(&format!(" of {} bytes; long record", options.spill_bytes));
         assert!(spilled <= options.spill_bytes as u64, "{}", self.0);
         let (_, lanes) = self.0.split_once(" lanes x ").unwrap();
@@ -62,9 +63,9 @@ impl Dump {
         for line in self.lines(" bytes in use") {
             assert!(number_before(line, " bytes in use") <= lane_bytes, "{}", self.0);
         }
-        for line in self.lines(" in flight") {
+        for line in self.lines(" in flight (next") {
             assert!(
-                number_before(line, " in flight") <= options.remote_maxrpc.into(),
+                number_before(line, " in flight (next") <= options.remote_maxrpc.into(),
                 "{}",
                 self.0
             );
