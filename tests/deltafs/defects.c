@@ -400,10 +400,10 @@ static void the_next_flush_tells_of_a_dead_rank(void) {
     shuffle_t sh = open_shuffle("dead", count, NULL);
     hg_return_t outcome = HG_SUCCESS;
     int at;
+    signal(SIGTERM, SIG_IGN); /* the launcher's, on behalf of the dead */
     barrier();
     if (job.rank == job.size - 1)
         raise(SIGKILL);
-    signal(SIGTERM, SIG_IGN); /* the launcher's, on behalf of the dead */
     for (at = 0; outcome == HG_SUCCESS; at++) {
         outcome = shuffle_enqueue(sh, job.size - 1, 0, &at, sizeof at);
         if (outcome == HG_SUCCESS && at % 100 == 0)
