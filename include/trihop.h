@@ -205,7 +205,7 @@ typedef struct trihop_options_t {
   uint64_t bootstrap_timeout_ms;
   // How long a peer that owes an answer may be silent before it counts as dead, in milliseconds.
   uint64_t peer_timeout_ms;
-  // How messages reach other nodes: `three-hop` or `direct`.
+  // How messages travel: `three-hop`, `direct`, or `fabric-only`, where ranks of a node use the fabric too.
   char route[16];
   // Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.
   char launcher[16];

@@ -201,7 +201,7 @@ fn hops(route: RouteName, topology: &Topology) -> u32 {
     match (route, topology.nodes(), topology.size()) {
         (_, _, 1) => 0,
         (_, 1, _) | (RouteName::Direct, _, _) => 1,
-        (RouteName::ThreeHop, nodes, _) => {
+        (RouteName::ThreeHop | RouteName::FabricOnly, nodes, _) => {
             let shared = (0..nodes).filter(|&node| topology.local_size_of(NodeId(node)) > 1);
             1 + shared.take(2).count() as u32
         }
