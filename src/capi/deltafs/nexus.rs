@@ -68,6 +68,11 @@ impl Drop for Seat {
 }
 
 impl nexus_ctx {
+    /// The job behind the nexus, for Rust programs that measure the interface.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
     /// Starts the job.
     fn bootstrap(net: &progressor_handle, local: Option<&progressor_handle>) -> Result<Self, Failure> {
         let mut options = Options::from_env()?;
