@@ -147,7 +147,7 @@ typedef struct trihop_job_t trihop_job_t;
 typedef struct trihop_shuffle_t trihop_shuffle_t;
 
 // Options of a job and of its streams, with the names, units, ranges and defaults of the library's documentation
-// (`trihop exchange --help`, or `Options` and `StreamOptions` of the Rust interface).
+// (docs/OPTIONS.md, or `Options` and `StreamOptions` of the Rust interface).
 //
 // Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then change
 // fields, or set them by name. Later versions add fields at the end.
@@ -246,7 +246,7 @@ typedef struct trihop_stats_t {
   size_t size;
   // Records that this rank sent, from the application and from handlers.
   uint64_t sent;
-  // Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+  // Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
   uint64_t sent_bytes;
   // Records delivered here.
   uint64_t delivered;

@@ -145,7 +145,7 @@ thread_local! {
     static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
 }
 
-/// One rank's part of a job. Stays on the thread that made it.
+/// One rank's part of a job. One thread uses it at a time: that which made it, or whoever has the turn (`threaded`).
 pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
     pub cookie: u64,

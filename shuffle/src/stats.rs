@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Stats {
     /// Records that this rank sent, from the application and from handlers.
     pub sent: u64,
-    /// Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+    /// Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
     pub sent_bytes: u64,
     /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
     pub broadcasts: u64,

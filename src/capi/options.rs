@@ -9,7 +9,7 @@ use crate::transport::link::Mover;
 use crate::{Options, StreamOptions};
 
 /// Options of a job and of its streams, with the names, units, ranges and defaults of the library's documentation
-/// (`trihop exchange --help`, or `Options` and `StreamOptions` of the Rust interface).
+/// (docs/OPTIONS.md, or `Options` and `StreamOptions` of the Rust interface).
 ///
 /// Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then change
 /// fields, or set them by name. Later versions add fields at the end.

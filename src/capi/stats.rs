@@ -15,7 +15,7 @@ pub struct trihop_stats_t {
     pub size: usize,
     /// Records that this rank sent, from the application and from handlers.
     pub sent: u64,
-    /// Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+    /// Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
     pub sent_bytes: u64,
     /// Records delivered here.
     pub delivered: u64,
