@@ -16,7 +16,7 @@ use super::wait::Waiting;
 use super::{Inner, Job};
 use crate::config::Options;
 use crate::endpoint::{Endpoint, check_memory};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
 
