@@ -1,5 +1,10 @@
 //! One rank's part of a job that never waits: its link, its streams, their common progress.
 
+mod collectives;
+mod shape;
+
+pub(crate) use shape::{Shape, check_memory};
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -7,15 +12,14 @@ use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link, Peer};
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BadRun};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::topology::Topology;
 
-use crate::collective::{Collectives, Operation, Ticket};
+use crate::collective::Collectives;
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, MIN_FRAGMENT_FRAME, Sink};
+use crate::deliver::Sink;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
-use crate::engine::outbound::{Outbound, batch_buffer_bytes};
+use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
 use crate::engine::tags;
 use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
@@ -23,83 +27,13 @@ use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::{BUFFERS_PER_LINK, Remotes};
-use crate::route::{Chosen, LinkClass, Route, RouteName};
+use crate::route::{Chosen, LinkClass, Route};
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control messages.
 const NOTICES_PER_LINK: usize = 8;
 
 /// Stream that carries the collectives.
 pub(crate) const SYSTEM_STREAM: u16 = 0;
-
-/// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub lane_bytes: u32,
-    pub frame_bytes: usize,
-    /// A batch is sealed when it holds this much, by class of its link.
-    pub target_bytes: [usize; 3],
-    pub batch_bytes: usize,
-    /// Batches that may be in flight on a link, by its class.
-    pub maxrpc: [u32; 3],
-}
-
-impl Shape {
-    /// Lanes share `lane_budget_bytes` on the fullest node, batches `send_pool_bytes` where links are most; a frame is at
-    /// most a quarter of a lane, and fits a batch.
-    pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
-        let affordable = options.lane_budget_bytes / (2 * topology.most_local() as usize);
-        let lane_bytes = floor_power_of_two(affordable).clamp(4096, 65536) as u32;
-        let links = route.most_links().max(1) as usize;
-        let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
-            .max(options.small_slot_bytes);
-        let (remote, maxrpc) = (options.remote_buftarget_bytes, options.remote_maxrpc);
-        let (targets, maxrpc) = match route.name() {
-            RouteName::ThreeHop | RouteName::Direct => ([remote; 3], [maxrpc; 3]),
-            RouteName::FabricOnly => (
-                [
-                    remote,
-                    options.origin_buftarget_bytes,
-                    options.relay_buftarget_bytes,
-                ],
-                [maxrpc, options.origin_maxrpc, options.relay_maxrpc],
-            ),
-        };
-        let target_bytes = targets.map(|bytes| bytes.clamp(BATCH_HEADER_BYTES + 1, affordable));
-        let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
-        debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
-        Self {
-            lane_bytes,
-            frame_bytes,
-            target_bytes,
-            batch_bytes: batch_buffer_bytes(target_bytes.into_iter().fold(0, usize::max), frame_bytes),
-            maxrpc: maxrpc.map(|batches| batches.min(LINK_MAXRPC)),
-        }
-    }
-}
-
-/// Batches that may be in flight on one link, whatever is asked for lanes.
-const LINK_MAXRPC: u32 = 1024;
-
-/// Refuses a route whose links need more memory for batches than they may have. (Representatives have as few
-/// links as there can be, and get what these need.)
-pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
-    let links = route.most_links() as usize;
-    let needed = BUFFERS_PER_LINK * links * options.small_slot_bytes;
-    if route.name() == RouteName::ThreeHop || needed <= options.send_pool_bytes {
-        return Ok(());
-    }
-    let why = format!(
-        "`{}` with {links} links needs {needed} bytes for batches, send_pool_bytes is {}; use `three-hop`, or raise it",
-        route.name(),
-        options.send_pool_bytes
-    );
-    Err(Error::config("route", why))
-}
-
-/// The largest power of two that is at most `value`, 0 for 0.
-fn floor_power_of_two(value: usize) -> usize {
-    value.checked_ilog2().map_or(0, |bits| 1 << bits)
-}
 
 /// A stream whose inbox exists and whose peers' inboxes are still to be attached.
 pub(crate) struct Prepared {
@@ -361,47 +295,6 @@ impl<'h> Endpoint<'h> {
         Ok(core)
     }
 
-    /// Options of the system stream: small, and nothing waits.
-    pub fn system_options() -> StreamOptions {
-        StreamOptions {
-            origin_buftarget_bytes: 1,
-            relay_buftarget_bytes: 1,
-            origin_maxrpc: 65535,
-            relay_maxrpc: 65535,
-            remote_buftarget_bytes: 8192,
-            remote_maxrpc: 2,
-            linger_us: 0,
-            lane_budget_bytes: 512 << 10,
-            send_pool_bytes: 64 << 10,
-            receive_pool_bytes: 64 << 10,
-            run_bytes: 512,
-            run_table_bytes: 16 << 10,
-            small_slot_bytes: 512,
-            spill_bytes: 64 << 10,
-            handler_reserve_bytes: 0,
-            ..StreamOptions::default()
-        }
-    }
-
-    /// Sink of the system stream: hands collectives' messages to the endpoint.
-    pub fn system_sink(&self) -> Sink<'h> {
-        let heard = Rc::clone(&self.heard);
-        Sink::Handler(Box::new(move |delivery, _, _| {
-            let mut records = 1;
-            match delivery {
-                Delivery::Run(run) => {
-                    records = usize::from(run.header.count);
-                    for record in run.records() {
-                        let (kind, bytes) = record?;
-                        heard.borrow_mut().push_back((kind, bytes.to_vec()));
-                    }
-                }
-                Delivery::Record { kind, bytes, .. } => heard.borrow_mut().push_back((kind, bytes.to_vec())),
-            }
-            Ok::<usize, BadRun>(records)
-        }))
-    }
-
     /// Marks the endpoint busy while deliveries are handed out, so that nothing polls inside.
     pub fn enter(&self, call: &'static str) -> Result<Busy<'_>> {
         if self.busy.replace(true) {
@@ -479,69 +372,6 @@ impl<'h> Endpoint<'h> {
                 _ => Ok(()),
             },
         }
-    }
-
-    /// Takes in and sends out messages of collectives.
-    fn pump_collectives(&self) -> Result<bool> {
-        let mut collectives = self.collectives.borrow_mut();
-        let mut worked = false;
-        while let Some((kind, bytes)) = self.heard.borrow_mut().pop_front() {
-            worked = true;
-            if !collectives.receive(kind, &bytes) {
-                tracing::error!(kind, "a collective message that makes no sense was dropped");
-            }
-        }
-        let streams = self.streams.borrow();
-        let Some(system) = streams.first() else {
-            return Ok(worked);
-        };
-        while let Some(message) = collectives.front() {
-            match system
-                .out
-                .borrow_mut()
-                .try_send(message.target, message.kind, &message.bytes)
-            {
-                Ok(()) => {
-                    collectives.pop();
-                    worked = true;
-                }
-                Err(Error::WouldBlock) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(worked)
-    }
-
-    /// Contributes to a collective on the job's own channel.
-    pub fn begin_collective(&self, operation: Operation, contribution: &[u8]) -> Ticket {
-        self.collectives
-            .borrow_mut()
-            .begin(SYSTEM_STREAM, operation, contribution)
-    }
-
-    /// Whether all results of collectives that others wait for have left this rank.
-    pub fn has_passed_on_results(&self) -> bool {
-        let streams = self.streams.borrow();
-        let sent = streams.first().is_none_or(|system| {
-            let out = system.out.borrow();
-            !out.has_partial() && out.queues.remotes.iter_busy().all(|r| r.ready_batches() == 0)
-        });
-        sent && self.collectives.borrow().front().is_none()
-    }
-
-    /// As [`Endpoint::has_passed_on_results`], and the provider is done with sending them: no progress of this rank is
-    /// needed for them to arrive, since nobody relays them and their receivers still wait.
-    pub fn has_left_results(&self) -> bool {
-        let streams = self.streams.borrow();
-        self.has_passed_on_results()
-            && streams
-                .first()
-                .is_none_or(|system| system.out.borrow().queues.remotes.has_left())
-    }
-
-    /// Result of a collective, once it is there.
-    pub fn collective_result(&self, ticket: Ticket) -> Option<Vec<u8>> {
-        self.collectives.borrow_mut().result(ticket)
     }
 }
 

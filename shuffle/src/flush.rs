@@ -4,8 +4,9 @@
 //! when nothing of the stream waits on it, until two rounds in a row say the same and both counts agree.
 
 use crate::collective::{Collectives, Operation, Reduce, Ticket};
+use crate::engine::Core;
+use crate::engine::marks::DeliveryMarks;
 use crate::engine::queues::Queues as OutputQueues;
-use crate::engine::{Core, DeliveryMarks};
 use crate::error::{Error, Result};
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
