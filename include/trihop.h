@@ -256,15 +256,15 @@ typedef struct trihop_stats_t {
   uint64_t runs_to_fabric;
   // Runs forwarded as target representative.
   uint64_t runs_from_fabric;
-  // Frames put on origin lanes by this rank.
+  // Frames put into origin queues by this rank.
   uint64_t origin_frames;
-  // Frames put on relay lanes by this rank.
+  // Frames put into relay queues by this rank.
   uint64_t relay_frames;
-  // Frames put into batches by this rank.
+  // Frames put into remote queues by this rank.
   uint64_t remote_frames;
-  // Batches sealed.
+  // Batches sealed for other nodes.
   uint64_t batches_sent;
-  // Batches received.
+  // Batches received from other nodes.
   uint64_t batches_received;
   // Batches that came by rendezvous.
   uint64_t announced;
@@ -280,7 +280,7 @@ typedef struct trihop_stats_t {
   uint64_t blocked_deliveries;
   // Messages dropped because they were none of this job's.
   uint64_t bad_headers;
-  // Frames taken from lanes by this rank.
+  // Frames taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;
   // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
   uint64_t broadcasts;

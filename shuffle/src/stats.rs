@@ -24,17 +24,17 @@ pub struct Stats {
     pub runs_to_fabric: u64,
     /// Runs forwarded as target representative.
     pub runs_from_fabric: u64,
-    /// Frames put on origin lanes by this rank.
+    /// Frames put into origin queues by this rank.
     pub origin_frames: u64,
-    /// Frames put on relay lanes by this rank.
+    /// Frames put into relay queues by this rank.
     pub relay_frames: u64,
-    /// Frames put into batches by this rank.
+    /// Frames put into remote queues by this rank.
     pub remote_frames: u64,
-    /// Frames taken from lanes by this rank.
+    /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
     pub frames_received: u64,
-    /// Batches sealed.
+    /// Batches sealed for other nodes.
     pub batches_sent: u64,
-    /// Batches received.
+    /// Batches received from other nodes.
     pub batches_received: u64,
     /// Batches that came by rendezvous.
     pub announced: u64,
