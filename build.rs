@@ -23,7 +23,16 @@ fn write_header() {
     ));
     // In the order in which a reader meets them.
     let files = [
-        "status", "options", "job", "custom", "shuffle", "items", "stats", "log",
+        "status",
+        "options",
+        "job",
+        "topology",
+        "collective",
+        "custom",
+        "shuffle",
+        "items",
+        "stats",
+        "log",
     ];
     let builder = files
         .iter()

@@ -13,6 +13,7 @@
     reason = "the comments are those of the header: they say what each pointer must be and which threads may call"
 )]
 
+pub mod collective;
 pub mod custom;
 pub mod deltafs;
 pub mod items;
@@ -22,6 +23,7 @@ pub mod options;
 pub mod shuffle;
 pub mod stats;
 pub mod status;
+pub mod topology;
 
 pub(crate) mod argument;
 mod callback;

@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::collective::*;
 use super::items::*;
 use super::job::*;
 use super::options::*;
@@ -14,6 +15,7 @@ use super::shuffle::*;
 use super::stats::*;
 use super::status::trihop_status_t::*;
 use super::status::*;
+use super::topology::*;
 
 const RECORDS: u64 = 1_000;
 
