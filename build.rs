@@ -32,6 +32,8 @@ fn write_header() {
         "shuffle",
         "items",
         "stats",
+        "details",
+        "threads",
         "log",
     ];
     let builder = files

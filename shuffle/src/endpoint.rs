@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::{BUFFERS_PER_LINK, Remotes};
-use crate::route::{Chosen, Route, RouteName};
+use crate::route::{Chosen, LinkClass, Route, RouteName};
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control messages.
 const NOTICES_PER_LINK: usize = 8;
@@ -36,9 +36,11 @@ pub(crate) const SYSTEM_STREAM: u16 = 0;
 pub(crate) struct Shape {
     pub lane_bytes: u32,
     pub frame_bytes: usize,
-    /// A batch is sealed when it holds this much.
-    pub target_bytes: usize,
+    /// A batch is sealed when it holds this much, by class of its link.
+    pub target_bytes: [usize; 3],
     pub batch_bytes: usize,
+    /// Batches that may be in flight on a link, by its class.
+    pub maxrpc: [u32; 3],
 }
 
 impl Shape {
@@ -50,21 +52,35 @@ impl Shape {
         let links = route.most_links().max(1) as usize;
         let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
             .max(options.small_slot_bytes);
-        let target_bytes = options
-            .remote_buftarget_bytes
-            .clamp(BATCH_HEADER_BYTES + 1, affordable);
+        let (remote, maxrpc) = (options.remote_buftarget_bytes, options.remote_maxrpc);
+        let (targets, maxrpc) = match route.name() {
+            RouteName::ThreeHop | RouteName::Direct => ([remote; 3], [maxrpc; 3]),
+            RouteName::FabricOnly => (
+                [
+                    remote,
+                    options.origin_buftarget_bytes,
+                    options.relay_buftarget_bytes,
+                ],
+                [maxrpc, options.origin_maxrpc, options.relay_maxrpc],
+            ),
+        };
+        let target_bytes = targets.map(|bytes| bytes.clamp(BATCH_HEADER_BYTES + 1, affordable));
         let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
         debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
         Self {
             lane_bytes,
             frame_bytes,
             target_bytes,
-            batch_bytes: batch_buffer_bytes(target_bytes, frame_bytes),
+            batch_bytes: batch_buffer_bytes(target_bytes.into_iter().fold(0, usize::max), frame_bytes),
+            maxrpc: maxrpc.map(|batches| batches.min(LINK_MAXRPC)),
         }
     }
 }
 
-/// Refuses a direct route whose links need more memory for batches than they may have. (Representatives have as few
+/// Batches that may be in flight on one link, whatever is asked for lanes.
+const LINK_MAXRPC: u32 = 1024;
+
+/// Refuses a route whose links need more memory for batches than they may have. (Representatives have as few
 /// links as there can be, and get what these need.)
 pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
     let links = route.most_links() as usize;
@@ -73,7 +89,8 @@ pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()
         return Ok(());
     }
     let why = format!(
-        "`direct` to {links} ranks needs {needed} bytes for batches, send_pool_bytes is {}; use `three-hop`, or raise it",
+        "`{}` with {links} links needs {needed} bytes for batches, send_pool_bytes is {}; use `three-hop`, or raise it",
+        route.name(),
         options.send_pool_bytes
     );
     Err(Error::config("route", why))
@@ -105,12 +122,11 @@ impl Prepared {
     /// What must be equal on all ranks, as one word.
     pub fn agreement(&self, eager_bytes: usize) -> u64 {
         let text = format!(
-            "{}/{}/{}/{:?}/{}/{}/{}/{}",
+            "{}/{}/{}/{:?}/{}/{}/{}",
             self.id,
             self.name,
             self.item_bytes,
             self.shape,
-            self.options.remote_maxrpc,
             self.options.small_slot_bytes,
             self.options.max_message_bytes,
             eager_bytes,
@@ -129,7 +145,7 @@ thread_local! {
     static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
 }
 
-/// One rank's part of a job. Stays on the thread that made it.
+/// One rank's part of a job. One thread uses it at a time: that which made it, or whoever has the turn (`threaded`).
 pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
     pub cookie: u64,
@@ -269,25 +285,27 @@ impl<'h> Endpoint<'h> {
             mover,
         };
         let count = self.peers.len();
-        let maxrpc = options.remote_maxrpc;
         let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
         if let Some(link) = link.as_deref_mut().filter(|_| count > 0) {
             let eager = link.limits().eager_bytes.max(options.small_slot_bytes);
             sizes = BatchSizes {
                 target_bytes: shape.target_bytes,
+                maxrpc: shape.maxrpc,
                 buffer_bytes: shape.batch_bytes,
                 small_bytes: options.small_slot_bytes.next_multiple_of(64),
                 large_bytes: shape.batch_bytes.min(eager).next_multiple_of(64),
             };
             let least = BUFFERS_PER_LINK * count;
             let slots = (options.send_pool_bytes / sizes.buffer_bytes)
-                .clamp(least, (count * (maxrpc as usize + 1)).max(least));
+                .clamp(least, (count * (sizes.most_in_flight() as usize + 1)).max(least));
             batches = Some(link.create_pool(sizes.buffer_bytes, slots)?);
             notices = Some(link.create_pool(CONTROL_BYTES, NOTICES_PER_LINK * count.min(32))?);
             let plan = LinkPlan {
                 links: count,
-                maxrpc,
                 sizes,
+                in_flight: (0..count as u32)
+                    .map(|link| shape.maxrpc[self.route.class(link) as usize] as usize)
+                    .sum(),
                 receive_pool_bytes: options.receive_pool_bytes,
                 posted: self.posted.get(),
             };
@@ -300,8 +318,9 @@ impl<'h> Endpoint<'h> {
             route: self.route.clone(),
             origin,
             relay,
-            remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches)
-                .limit(options.remote_sender_limit),
+            remotes: Remotes::new(Rc::clone(&self.peers), sizes, batches)
+                .limit(LinkClass::Remote, options.remote_sender_limit)
+                .limit(LinkClass::Origin, options.origin_sender_limit),
             size: self.topology.size(),
             copies: 0,
             now_ns: 0,

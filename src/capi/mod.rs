@@ -16,6 +16,7 @@
 pub mod collective;
 pub mod custom;
 pub mod deltafs;
+pub mod details;
 pub mod items;
 pub mod job;
 pub mod log;
@@ -23,6 +24,7 @@ pub mod options;
 pub mod shuffle;
 pub mod stats;
 pub mod status;
+pub mod threads;
 pub mod topology;
 
 pub(crate) mod argument;

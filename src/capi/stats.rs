@@ -15,7 +15,7 @@ pub struct trihop_stats_t {
     pub size: usize,
     /// Records that this rank sent, from the application and from handlers.
     pub sent: u64,
-    /// Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+    /// Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
     pub sent_bytes: u64,
     /// Records delivered here.
     pub delivered: u64,
@@ -118,7 +118,8 @@ impl trihop_stats_t {
     }
 }
 
-fn busy() -> Failure {
+/// Why there are no counters now.
+pub(crate) fn busy() -> Failure {
     let why = "the engine is in use and does not come free; try again";
     Failure::new(trihop_status_t::TRIHOP_ERR_WOULD_BLOCK, why)
 }
@@ -127,16 +128,25 @@ fn busy() -> Failure {
 ///
 /// # Safety
 /// `place` is null, or points to `size` bytes that nobody else uses.
+pub(crate) unsafe fn fill(stats: &Stats, place: *mut trihop_stats_t, size: usize) -> Result<(), Failure> {
+    check_size(size)?;
+    let mut filled = trihop_stats_t::from_rust(stats);
+    filled.size = size;
+    // SAFETY: as the caller promises; all fields have eight bytes, so that there is no padding.
+    unsafe { store_sized(&filled, place, size, "stats") }
+}
+
+/// As [`fill`], with counters that may not have been to be had.
+///
+/// # Safety
+/// As [`fill`].
 pub(crate) unsafe fn give(
     stats: Option<Stats>,
     place: *mut trihop_stats_t,
     size: usize,
 ) -> Result<(), Failure> {
-    check_size(size)?;
-    let mut filled = trihop_stats_t::from_rust(&stats.ok_or_else(busy)?);
-    filled.size = size;
-    // SAFETY: as the caller promises; all fields have eight bytes, so that there is no padding.
-    unsafe { store_sized(&filled, place, size, "stats") }
+    // SAFETY: as the caller promises.
+    unsafe { fill(&stats.ok_or_else(busy)?, place, size) }
 }
 
 const _: () = assert!(size_of::<trihop_stats_t>().is_multiple_of(8) && size_of::<usize>() == 8);

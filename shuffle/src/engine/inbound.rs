@@ -17,6 +17,7 @@ use super::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
 use crate::queue::remotes::Remotes;
+use crate::route::LinkClass;
 use crate::stats::Stats;
 
 /// Size of a control message's receive slot: a header and up to four clear-to-send notices.
@@ -38,7 +39,6 @@ pub(crate) struct Links {
     /// Links whose front batch is here.
     pub arrived: Vec<u32>,
     links: usize,
-    maxrpc: u32,
     identity: Identity,
     sizes: BatchSizes,
     shared: Shared,
@@ -61,8 +61,9 @@ pub(crate) struct Links {
 /// What to allocate for the links of a stream.
 pub(crate) struct LinkPlan {
     pub links: usize,
-    pub maxrpc: u32,
     pub sizes: BatchSizes,
+    /// Batches that may be in flight on all links together.
+    pub in_flight: usize,
     pub receive_pool_bytes: usize,
     /// Receives that the endpoint's other streams post.
     pub posted: usize,
@@ -95,7 +96,10 @@ impl Links {
         completions: &mut Vec<Completion>,
     ) -> Result<Self> {
         let LinkPlan {
-            links, maxrpc, sizes, ..
+            links,
+            sizes,
+            in_flight,
+            ..
         } = *plan;
         let controls = links * control::PER_LINK as usize;
         let posted_max = link.limits().posted_receives.saturating_sub(plan.posted);
@@ -116,7 +120,7 @@ impl Links {
         let large = if plan.has_long_batches() {
             (plan.receive_pool_bytes / sizes.large_bytes)
                 .clamp(1, left)
-                .min(links * maxrpc as usize)
+                .min(in_flight)
         } else {
             0
         };
@@ -136,16 +140,15 @@ impl Links {
             slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
         };
         // A window has a place per batch in flight.
-        let windows = links * maxrpc as usize * size_of::<Option<Arrival>>();
+        let windows = in_flight * size_of::<Option<Arrival>>();
         let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
         Ok(Self {
             incoming: Vec::new(),
             arrived: Vec::new(),
             links,
-            maxrpc,
             identity,
             sizes,
-            shared: Shared::new(large as u32, maxrpc),
+            shared: Shared::new(large as u32, sizes.most_in_flight()),
             fetches: Fetches::new(fetch_slots),
             fetch_pool,
             holding: 0,
@@ -160,13 +163,15 @@ impl Links {
     }
 
     /// Receiving sides for all links that are in use.
-    pub fn follow(&mut self, links: usize) {
+    pub fn follow(&mut self, remotes: &Remotes) {
+        let links = remotes.len();
         if self.incoming.capacity() < links {
             let more = (self.incoming.len() / 4).max(4).max(links - self.incoming.len());
             self.incoming.reserve_exact(more);
         }
         while self.incoming.len() < links {
-            self.incoming.push(Incoming::new(self.maxrpc));
+            let remote = &remotes[self.incoming.len()];
+            self.incoming.push(Incoming::new(remote.credit.max_in_flight()));
         }
     }
 
@@ -267,12 +272,15 @@ impl Links {
     ) -> Option<(usize, BatchHeader)> {
         let why = match BatchHeader::parse(message, self.identity.cookie) {
             Ok((header, _)) if header.stream == self.identity.stream => {
-                if let Some(index) = queues.open_to(header.source) {
-                    self.follow(queues.remotes.len());
+                if let Some(index) = queues.open_to(header.source, header.link) {
+                    self.follow(&queues.remotes);
                     queues.remotes.wake(index);
                     return Some((index, header));
                 }
-                format!("rank {} has no link to here", header.source)
+                format!(
+                    "rank {} has no link of class {} to here",
+                    header.source, header.link
+                )
             }
             Ok((header, _)) => format!("rank {} names stream {}", header.source, header.stream),
             Err(error) => error.to_string(),
@@ -378,7 +386,7 @@ impl Links {
             .receiving
             .received(slot)
             .map_err(|e| bad(e.to_string()))?;
-        stats.batches_received += 1;
+        stats.batches_received += u64::from(queues.remotes[index].class == LinkClass::Remote);
         let arrival = match header.kind {
             BatchKind::Eager => Arrival::Here {
                 buffer,
@@ -443,11 +451,12 @@ impl Links {
                 format!("no fetch in slot {number}"),
             ));
         };
-        let rank = remotes[fetch.link].rank;
+        let (rank, class) = (remotes[fetch.link].rank, remotes[fetch.link].class);
         let (header, _) = BatchHeader::parse(&buffer[..bytes.min(fetch.bytes)], self.identity.cookie)
             .map_err(|e| Error::bad_peer(rank, e))?;
-        let same =
-            header.kind == BatchKind::Segment && header.source == rank && header.sequence == fetch.sequence;
+        let same = header.kind == BatchKind::Segment
+            && (header.source, header.link) == (rank, class as u16)
+            && header.sequence == fetch.sequence;
         if !same {
             return Err(Error::bad_peer(rank, "another batch came than was announced"));
         }
@@ -485,7 +494,7 @@ impl Links {
 
     /// Starts fetches; shares out large slots; posts what waits to be posted.
     pub fn advance(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
-        self.follow(remotes.len());
+        self.follow(remotes);
         self.post_all(link, remotes)?;
         let count = remotes.busy_len();
         self.fetch_refused = false;
@@ -601,7 +610,7 @@ impl Links {
             let Some(index) = remotes.busy(at) else { break };
             let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
             let due = !incoming.notices.is_empty()
-                || incoming.news && (idle || incoming.unacknowledged * 2 >= self.maxrpc)
+                || incoming.news && (idle || incoming.unacknowledged * 2 >= remote.credit.max_in_flight())
                 || incoming.controls.must_send();
             if !due || !incoming.controls.may_send() {
                 continue;
@@ -615,6 +624,7 @@ impl Links {
                 stream: self.identity.stream,
                 source: self.identity.rank,
                 bytes: payload as u32,
+                link: remote.class as u16,
                 sequence: 0,
                 counters: incoming.counters(remote.credit.large_returned(), remote.wanted()),
             };

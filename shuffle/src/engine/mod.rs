@@ -28,7 +28,7 @@ use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::{Identity, RemoteQueue};
 use crate::queue::tally::Why;
-use crate::route::{Place, Route};
+use crate::route::{LinkClass, Place, Route};
 use crate::stats::{ClassStats, DetailedStats, Stats};
 use broadcasts::Copying;
 use inbound::Links;
@@ -335,12 +335,16 @@ impl<'h> Core<'h> {
                     break;
                 };
                 let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes as usize];
+                let at = self.out.borrow().queues.remotes[index].class.arrival();
                 let before = incoming.cursor as usize;
-                let mut cursor = before;
+                let (mut cursor, mut moved) = (before, 0);
                 while cursor < runs.len() {
                     let feeder = Feeder::link(lanes, index);
-                    match self.forward_arrived(&runs[cursor..], feeder, sink, reassembly, begun) {
-                        Ok(Some(length)) => cursor += length,
+                    match self.forward_arrived(at, &runs[cursor..], feeder, sink, reassembly, begun) {
+                        Ok(Some(length)) => {
+                            cursor += length;
+                            moved += 1;
+                        }
                         Ok(None) => {
                             blocked = true;
                             break;
@@ -352,6 +356,9 @@ impl<'h> Core<'h> {
                     }
                 }
                 worked |= cursor > before || !blocked;
+                if at != Place::TargetRep {
+                    self.stats.borrow_mut().frames_received += moved;
+                }
                 incoming.cursor = cursor as u32;
                 if !blocked {
                     links.accept(index);
@@ -370,6 +377,7 @@ impl<'h> Core<'h> {
     /// Moves the first of `runs`, which came over a link; its length, or `None` when there is no room for it now.
     fn forward_arrived(
         &self,
+        at: Place,
         runs: &[u8],
         feeder: Feeder,
         sink: &mut Sink<'h>,
@@ -383,7 +391,7 @@ impl<'h> Core<'h> {
                 present: self.frame_bytes,
             });
         }
-        let moved = self.forward(Place::TargetRep, &run, feeder, sink, reassembly, begun)?;
+        let moved = self.forward(at, &run, feeder, sink, reassembly, begun)?;
         Ok(moved.then_some(run.frame.len()))
     }
 
@@ -679,17 +687,21 @@ impl<'h> Core<'h> {
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;
-        stats.limit_hits = out.queues.origin.limit_hits + out.queues.remotes.limit_hits;
+        let remotes = &out.queues.remotes;
+        let limit_hits = LinkClass::ALL.map(|class| remotes.limit_hits(class));
+        stats.limit_hits = out.queues.origin.limit_hits + limit_hits.iter().sum::<u64>();
         stats.broadcasts = out.broadcasts;
         stats.broadcast_copies = out.queues.copies;
-        stats.origin_frames = out.queues.origin.iter().map(|l| l.tally.frames()).sum();
-        stats.relay_frames = out.queues.relay.iter().map(|l| l.tally.frames()).sum();
-        stats.remote_frames = out.queues.remotes.iter().map(|r| r.tally.frames()).sum();
-        stats.batches_sent = out.queues.remotes.iter().map(|r| r.tally.sends()).sum();
-        stats.wire_bytes = out.queues.remotes.iter().map(|r| r.wire_bytes).sum();
+        let over = |class| remotes.of_class(class).map(|r| r.tally.frames()).sum::<u64>();
+        let on = |lanes: &Lanes| lanes.iter().map(|l| l.tally.frames()).sum::<u64>();
+        stats.origin_frames = on(&out.queues.origin) + over(LinkClass::Origin);
+        stats.relay_frames = on(&out.queues.relay) + over(LinkClass::Relay);
+        stats.remote_frames = over(LinkClass::Remote);
+        stats.batches_sent = remotes.of_class(LinkClass::Remote).map(|r| r.tally.sends()).sum();
+        stats.wire_bytes = remotes.iter().map(|r| r.wire_bytes).sum();
         let lanes = out.queues.origin.iter().chain(out.queues.relay.iter());
         let lanes: u64 = lanes.map(|l| l.tally.waits()).sum();
-        stats.queue_waits = lanes + out.queues.remotes.iter().map(|r| r.tally.waits()).sum::<u64>();
+        stats.queue_waits = lanes + remotes.iter().map(|r| r.tally.waits()).sum::<u64>();
         stats
     }
 
@@ -705,18 +717,20 @@ impl<'h> Core<'h> {
             return detailed;
         };
         let queues = &out.queues;
-        let of_lanes = |lanes: &Lanes| {
+        let of_class = |lanes: Option<&Lanes>, class| {
             let peer = |lane: &LaneQueue| self.topology.rank_at(self.topology.node(), lane.local).0;
-            let stats = |lane: &LaneQueue| lane.tally.stats(peer(lane), queues.now_ns);
-            ClassStats::of(lanes.iter().map(stats), lanes.limit_hits)
+            let on = |lane: &LaneQueue| lane.tally.stats(peer(lane), queues.now_ns);
+            let over = |remote: &RemoteQueue| remote.tally.stats(remote.rank, queues.now_ns);
+            let lane_hits = lanes.map_or(0, |lanes| lanes.limit_hits);
+            let stats = lanes.into_iter().flat_map(Lanes::iter).map(on);
+            ClassStats::of(
+                stats.chain(queues.remotes.of_class(class).map(over)),
+                lane_hits + queues.remotes.limit_hits(class),
+            )
         };
-        detailed.origin = of_lanes(&queues.origin);
-        detailed.relay = of_lanes(&queues.relay);
-        let remotes = queues.remotes.iter();
-        detailed.remote = ClassStats::of(
-            remotes.map(|remote| remote.tally.stats(remote.rank, queues.now_ns)),
-            queues.remotes.limit_hits,
-        );
+        detailed.origin = of_class(Some(&queues.origin), LinkClass::Origin);
+        detailed.relay = of_class(Some(&queues.relay), LinkClass::Relay);
+        detailed.remote = of_class(None, LinkClass::Remote);
         detailed
     }
 

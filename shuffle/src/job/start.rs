@@ -16,7 +16,7 @@ use super::wait::Waiting;
 use super::{Inner, Job};
 use crate::config::Options;
 use crate::endpoint::{Endpoint, check_memory};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
 
@@ -66,12 +66,10 @@ impl<'h> Job<'h> {
             let rank = topology.rank_at(topology.node(), local);
             names.push(name(card(rank)?.nonce, rank));
         }
-        let mut peers = Vec::new();
-        if let Some(link) = &mut link {
-            for number in 0..route.links() {
-                peers.push(link.connect(&card(route.peer(number))?.address)?);
-            }
-        }
+        let peers = match &mut link {
+            Some(link) => route.connect(|rank| Ok::<_, Error>(link.connect(&card(rank)?.address)?))?,
+            None => Vec::new(),
+        };
 
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(handover, names);

@@ -89,8 +89,8 @@ impl<'h> Simulation<'h> {
     /// Sends as the application of `source`, if there is room now.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`], with nothing taken: let ranks take turns ([`Simulation::step`]), then try again. A bad rank
-    /// or length.
+    /// [`Error::WouldBlock`], with nothing taken: let ranks take turns until all sleep ([`Simulation::settle`]), then try
+    /// again. A bad rank or length.
     pub fn try_send(&mut self, source: Rank, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         match self.item_bytes {
             0 => self.applies(source)?.try_send(target, kind, bytes),
