@@ -30,5 +30,6 @@ pub mod topology;
 pub(crate) mod argument;
 mod callback;
 mod dump;
+mod sized;
 #[cfg(test)]
 mod tests;
