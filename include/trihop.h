@@ -147,7 +147,7 @@ typedef struct trihop_job_t trihop_job_t;
 typedef struct trihop_shuffle_t trihop_shuffle_t;
 
 // Options of a job and of its streams, with the names, units, ranges and defaults of the library's documentation
-// (`trihop exchange --help`, or `Options` and `StreamOptions` of the Rust interface).
+// (docs/OPTIONS.md, or `Options` and `StreamOptions` of the Rust interface).
 //
 // Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then change
 // fields, or set them by name. Later versions add fields at the end.
@@ -211,7 +211,7 @@ typedef struct trihop_options_t {
   uint64_t bootstrap_timeout_ms;
   // How long a peer that owes an answer may be silent before it counts as dead, in milliseconds.
   uint64_t peer_timeout_ms;
-  // How messages reach other nodes: `three-hop` or `direct`.
+  // How messages travel: `three-hop`, `direct`, or `fabric-only`, where ranks of a node use the fabric too.
   char route[16];
   // Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.
   char launcher[16];
@@ -246,7 +246,7 @@ typedef struct trihop_stats_t {
   size_t size;
   // Records that this rank sent, from the application and from handlers.
   uint64_t sent;
-  // Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+  // Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
   uint64_t sent_bytes;
   // Records delivered here.
   uint64_t delivered;
@@ -256,15 +256,15 @@ typedef struct trihop_stats_t {
   uint64_t runs_to_fabric;
   // Runs forwarded as target representative.
   uint64_t runs_from_fabric;
-  // Frames put on origin lanes by this rank.
+  // Frames put into origin queues by this rank.
   uint64_t origin_frames;
-  // Frames put on relay lanes by this rank.
+  // Frames put into relay queues by this rank.
   uint64_t relay_frames;
-  // Frames put into batches by this rank.
+  // Frames put into remote queues by this rank.
   uint64_t remote_frames;
-  // Batches sealed.
+  // Batches sealed for other nodes.
   uint64_t batches_sent;
-  // Batches received.
+  // Batches received from other nodes.
   uint64_t batches_received;
   // Batches that came by rendezvous.
   uint64_t announced;
@@ -280,7 +280,7 @@ typedef struct trihop_stats_t {
   uint64_t blocked_deliveries;
   // Messages dropped because they were none of this job's.
   uint64_t bad_headers;
-  // Frames taken from lanes by this rank.
+  // Frames taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;
   // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
   uint64_t broadcasts;

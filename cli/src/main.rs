@@ -21,8 +21,8 @@ struct Cli {
 }
 
 const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
-    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`); facilities: \
-    client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
+    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
+    facilities: client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
     TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
     TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
@@ -32,13 +32,10 @@ enum Command {
     Info(info::InfoArgs),
     /// Start the ranks of a job on this machine, on simulated nodes
     Run(run::RunArgs),
-    /// Exchange messages between all ranks, each verified by its receiver
     Exchange(exchange::ExchangeArgs),
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
-    /// Show who represents which nodes, and what a route asks of each rank; starts no ranks
     Topo(topo::TopoArgs),
-    /// Partition records of files by a key; the main job
     Partition(partition::PartitionArgs),
     /// Write the manual pages that `make install` puts in place
     #[command(hide = true)]

@@ -225,6 +225,34 @@ fn options_of_the_library_count_more_than_the_environment() {
 }
 
 #[test]
+fn ranks_of_a_node_meet_over_the_fabric_where_the_route_says_so() {
+    for (nodes, ranks) in [("1", 1), ("3", 3), ("2,1,3", 6)] {
+        for options in [
+            "--route fabric-only",
+            "--route fabric-only --broadcast --threaded",
+        ] {
+            let report = run(exchange(
+                nodes,
+                &format!("--count 300 --size 0-9K --flush four {options}"),
+            ));
+            let copies = if options.contains("broadcast") {
+                ranks - 1
+            } else {
+                1
+            };
+            let report = report.report(300 * ranks * copies);
+            let on_wire = report["wire_bytes"].as_u64().unwrap();
+            // Some of what a rank sends it sends to itself.
+            let at_least = report["bytes"].as_u64().unwrap() / 3;
+            assert!(
+                ranks == 1 && on_wire == 0 || on_wire > at_least,
+                "{nodes}: {report}"
+            );
+        }
+    }
+}
+
+#[test]
 fn logs_go_where_the_options_say() {
     // What every rank says at start, at the level `debug`.
     const LINE: &str = "debug bootstrap rank";

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Stats {
     /// Records that this rank sent, from the application and from handlers.
     pub sent: u64,
-    /// Payload bytes of byte records that this rank sent (typed items are not counted one by one).
+    /// Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
     pub sent_bytes: u64,
     /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
     pub broadcasts: u64,
@@ -24,17 +24,17 @@ pub struct Stats {
     pub runs_to_fabric: u64,
     /// Runs forwarded as target representative.
     pub runs_from_fabric: u64,
-    /// Frames put on origin lanes by this rank.
+    /// Frames put into origin queues by this rank.
     pub origin_frames: u64,
-    /// Frames put on relay lanes by this rank.
+    /// Frames put into relay queues by this rank.
     pub relay_frames: u64,
-    /// Frames put into batches by this rank.
+    /// Frames put into remote queues by this rank.
     pub remote_frames: u64,
-    /// Frames taken from lanes by this rank.
+    /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
     pub frames_received: u64,
-    /// Batches sealed.
+    /// Batches sealed for other nodes.
     pub batches_sent: u64,
-    /// Batches received.
+    /// Batches received from other nodes.
     pub batches_received: u64,
     /// Batches that came by rendezvous.
     pub announced: u64,

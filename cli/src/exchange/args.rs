@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::logs::LogOptions;
 use super::options::EngineOptions;
 
-/// Exchanges messages between all ranks and checks every one of them.
+/// Exchange messages between all ranks, each verified by its receiver
 ///
 /// Every rank runs the same command (`trihop run -n 8 --nodes 4 -- trihop exchange ...`, or `mpiexec`); without a launcher it is a job
 /// of one rank. Each receiver checks number and order per source, kind, length and checksum of every message, and counts

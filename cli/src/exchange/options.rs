@@ -50,25 +50,25 @@ const QUEUES: &[Known] = &[
         "origin_sender_limit",
         "origin-sender-limit",
         Some('z'),
-        "Publishes of own sends that may be unconsumed in all origin lanes together",
+        "Bytes of own sends that may be unconsumed in all origin lanes together, in units of --origin-buftarget-bytes; 0 for no limit",
     ),
     (
         "remote_sender_limit",
         "remote-sender-limit",
         Some('Z'),
-        "Batches with own sends that may be outstanding to all nodes together",
+        "Batches with own sends that may be unacknowledged in all remote queues together; 0 for no limit",
     ),
     (
         "deliverq_max",
         "deliverq-max",
         Some('d'),
-        "Records that may wait for an application without a handler",
+        "Records that may wait for a delivery thread (--threaded), or to be taken (--poll)",
     ),
     (
         "deliverq_bytes",
         "deliverq-bytes",
         None,
-        "Bytes that may wait for an application without a handler",
+        "As --deliverq-max, in bytes",
     ),
     (
         "deliverq_discard",
@@ -80,7 +80,7 @@ const QUEUES: &[Known] = &[
         "deliverq_threshold",
         "deliverq-threshold",
         None,
-        "Records for which a delivery thread is woken",
+        "Records for which a delivery thread is woken; fewer wait a millisecond, or until a flush",
     ),
     (
         "priority",
@@ -152,7 +152,7 @@ const JOB: &[Known] = &[
         "route",
         "route",
         None,
-        "How messages reach other nodes: three-hop or direct",
+        "How messages travel: three-hop, direct or fabric-only (ranks of a node use the fabric too)",
     ),
     ("provider", "provider", None, "libfabric provider between nodes"),
     (

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-/// Splits tables by a key: every record goes to the partition that owns the hash of its key.
+/// Partition records of files by a key; the main job
+///
+/// Every record goes to the partition that owns the hash of its key.
 ///
 /// Every rank runs the same command (`trihop run -n 8 --nodes 2 -- trihop partition ...`, or `mpiexec`); without a launcher it is a
 /// job of one rank. Rank R writes DIR/part-R (five digits or more), so there are as many partitions as ranks. The partition of a

@@ -23,9 +23,9 @@ ENVIRONMENT OF A RANK
   TRIHOP_INTERFACE                             address of its node (only with --netns)
 
 SIGNALS
-  SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM ends them.
-  When a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. What a rank has started in its
-  process group ends with it.
+  SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM
+  ends them. When a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. What a
+  rank has started in its process group ends with it.
 
 EXIT STATUS
   0        every rank exited with 0

@@ -26,7 +26,7 @@ use self::shape::{Ranks, Shape, check_picks, picked};
 /// Key under which each rank leaves the placement that its launcher told it.
 const PLACEMENT_KEY: &str = "trihop-topo";
 
-/// Shows who represents which nodes, and what a route asks of each rank.
+/// Show who represents which nodes, and what a route asks of each rank; starts no ranks
 ///
 /// Of a job of any shape, without starting it (`trihop topo --nodes 10000 --per-node 32`), or of the job that it is
 /// run in (`mpiexec -n 8 trihop topo`), whose rank 0 prints. Counts are exact, over all ordered pairs of ranks.

@@ -121,7 +121,8 @@ hg_return_t shuffle_enqueue(shuffle_t sh, int dst, uint32_t type, void *d, uint3
 
 /*
  * The same to all other ranks (and to this one with SHUFFLE_BCAST_SELF). Callbacks see the type with SHUFFLE_RTYPE_BCAST.
- * It goes along the tree of the three hops, one copy to each node. A failure may leave it with some of the ranks.
+ * It goes along the tree of the three hops, one copy to each node; one that is longer than a frame (16 KiB with few ranks)
+ * goes to one rank after the other. A failure may leave it with some of the ranks.
  */
 hg_return_t shuffle_enqueue_broadcast(shuffle_t sh, uint32_t type, void *d, uint32_t datalen, int flags);
 
