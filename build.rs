@@ -23,7 +23,7 @@ fn write_header() {
     ));
     // In the order in which a reader meets them.
     let files = [
-        "status", "options", "job", "custom", "shuffle", "items", "stats", "log",
+        "status", "options", "job", "custom", "shuffle", "items", "stats", "details", "threads", "log",
     ];
     let builder = files
         .iter()

@@ -122,6 +122,12 @@ typedef int32_t trihop_reduce_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What a stream and each of its queues had done on this rank at one moment: of `trihop_shuffle_details` or
+// `trihop_items_details`. It does not change, and outlives its stream.
+//
+// Threads: any thread may read it, several at once too.
+typedef struct trihop_details_t trihop_details_t;
+
 // A stream of items of one size between all ranks of a job: a run of items has one header, so that small items cost less
 // than records.
 //
@@ -205,7 +211,7 @@ typedef struct trihop_options_t {
   uint64_t bootstrap_timeout_ms;
   // How long a peer that owes an answer may be silent before it counts as dead, in milliseconds.
   uint64_t peer_timeout_ms;
-  // How messages reach other nodes: `three-hop` or `direct`.
+  // How messages travel: `three-hop`, `direct`, or `fabric-only`, where ranks of a node use the fabric too.
   char route[16];
   // Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.
   char launcher[16];
@@ -250,15 +256,15 @@ typedef struct trihop_stats_t {
   uint64_t runs_to_fabric;
   // Runs forwarded as target representative.
   uint64_t runs_from_fabric;
-  // Frames put on origin lanes by this rank.
+  // Frames put into origin queues by this rank.
   uint64_t origin_frames;
-  // Frames put on relay lanes by this rank.
+  // Frames put into relay queues by this rank.
   uint64_t relay_frames;
-  // Frames put into batches by this rank.
+  // Frames put into remote queues by this rank.
   uint64_t remote_frames;
-  // Batches sealed.
+  // Batches sealed for other nodes.
   uint64_t batches_sent;
-  // Batches received.
+  // Batches received from other nodes.
   uint64_t batches_received;
   // Batches that came by rendezvous.
   uint64_t announced;
@@ -274,7 +280,7 @@ typedef struct trihop_stats_t {
   uint64_t blocked_deliveries;
   // Messages dropped because they were none of this job's.
   uint64_t bad_headers;
-  // Frames taken from lanes by this rank.
+  // Frames taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;
   // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
   uint64_t broadcasts;
@@ -291,6 +297,75 @@ typedef struct trihop_stats_t {
 //
 // Threads: as `trihop_handler_t`.
 typedef void (*trihop_items_handler_t)(void *context, uint32_t source, const void *items, size_t count);
+
+// What the queues of one class have done together. Later versions add fields at the end.
+typedef struct trihop_class_stats_t {
+  // Bytes of this struct as the caller knows it; set by the library.
+  size_t size;
+  // Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
+  uint64_t queues;
+  // Times that own sends met the class's limit (`origin_sender_limit`, `remote_sender_limit`).
+  uint64_t limit_hits;
+  // Sum over the queues, as the following, of `own_runs`.
+  uint64_t own_runs;
+  // Of `forwarded_runs`.
+  uint64_t forwarded_runs;
+  // Of `sends`.
+  uint64_t sends;
+  // Of `aged_sends`.
+  uint64_t aged_sends;
+  // Of `flush_sends`.
+  uint64_t flush_sends;
+  // Of `waits`.
+  uint64_t waits;
+  // The longest wait of any queue in nanoseconds.
+  uint64_t longest_wait_ns;
+  // The longest of any queue that is not over, 0 where none is.
+  uint64_t waiting_ns;
+} trihop_class_stats_t;
+
+// What one output queue has done. Later versions add fields at the end.
+typedef struct trihop_queue_stats_t {
+  // Bytes of this struct as the caller knows it; set by the library.
+  size_t size;
+  // Rank at the other end.
+  uint64_t peer;
+  // Runs of this rank's own (its application's and its handlers'): records for one rank that were gathered, or a single one.
+  uint64_t own_runs;
+  // Runs that came over a lane or a link and go on.
+  uint64_t forwarded_runs;
+  // Batches sealed; for a lane, times that it was shown to its consumer.
+  uint64_t sends;
+  // Of these, because of age, or because nothing else moved.
+  uint64_t aged_sends;
+  // Of these, because of a flush or a fence.
+  uint64_t flush_sends;
+  // Times that the queue became full: runs that wait behind one that waits are not counted again.
+  uint64_t waits;
+  // The longest of them in nanoseconds, as seen by rounds of progress.
+  uint64_t longest_wait_ns;
+  // How long one has lasted that is not over, 0 where none is.
+  uint64_t waiting_ns;
+} trihop_queue_stats_t;
+
+// What one thread of a job has used so far, as the kernel counts it. Later versions add fields at the end.
+typedef struct trihop_thread_use_t {
+  // Bytes of this struct as the caller knows it; set by the library.
+  size_t size;
+  // Processor time in user mode, in milliseconds (counted in clock ticks, mostly of 10 ms).
+  uint64_t user_ms;
+  // As `user_ms`, inside the kernel.
+  uint64_t system_ms;
+  // Times that it waited.
+  uint64_t voluntary_switches;
+  // Times that it had to give its core to others.
+  uint64_t involuntary_switches;
+  // Page faults that cost no reading.
+  uint64_t minor_faults;
+  // What the thread is for: `progress`, or `deliver` and the name of its stream, of which the end may be missing. Ends
+  // with NUL.
+  char name[64];
+} trihop_thread_use_t;
 
 // Takes each message that is recorded. `level` is 1 for errors, 2 warnings, 3 information, 4 and 5 details; `facility` is the
 // part of the library that it comes from. Both texts are valid during the call only.
@@ -517,17 +592,6 @@ trihop_status_t trihop_dump_on_signal(const struct trihop_job_t *job,
                                       int number,
                                       const char *path);
 
-// Writes what the threads of the job have used so far as a JSON array that ends with NUL, an object for each: `name`, `user_ms`,
-// `system_ms`, `voluntary_switches`, `involuntary_switches`, `minor_faults`. Its length without the NUL goes to `length`.
-// Where `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and
-// only stores the length; numbers may have grown when it is called again.
-//
-// Threads: any.
-trihop_status_t trihop_threads_json(const struct trihop_job_t *job,
-                                    char *text,
-                                    size_t capacity,
-                                    size_t *length);
-
 // Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
 // the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
 // `allgather`. `options` null stands for those of the environment.
@@ -610,6 +674,13 @@ trihop_status_t trihop_shuffle_stats_json(const struct trihop_shuffle_t *shuffle
                                           size_t capacity,
                                           size_t *length);
 
+// Stores what the shuffle and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+// the like, and freed with `trihop_details_free`.
+//
+// Threads: as `trihop_shuffle_stats`.
+trihop_status_t trihop_shuffle_details(const struct trihop_shuffle_t *shuffle,
+                                       struct trihop_details_t **details);
+
 // As `trihop_dump`, of this shuffle alone.
 //
 // Threads: as `trihop_dump`.
@@ -689,6 +760,13 @@ trihop_status_t trihop_items_stats_json(const struct trihop_items_t *items,
                                         size_t capacity,
                                         size_t *length);
 
+// Stores what the stream and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+// the like, and freed with `trihop_details_free`.
+//
+// Threads: as `trihop_items_stats`.
+trihop_status_t trihop_items_details(const struct trihop_items_t *items,
+                                     struct trihop_details_t **details);
+
 // As `trihop_dump`, of this stream alone.
 //
 // Threads: as `trihop_dump`.
@@ -700,6 +778,79 @@ trihop_status_t trihop_items_dump(const struct trihop_items_t *items, int descri
 // `TRIHOP_ERR_NESTED`. The handler is not called any more once this has returned.
 // Threads: any, but no other call on the stream may be under way or follow.
 trihop_status_t trihop_items_close(struct trihop_items_t *items);
+
+// Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the caller knows it.
+//
+// Threads: any.
+trihop_status_t trihop_details_totals(const struct trihop_details_t *details,
+                                      struct trihop_stats_t *counters,
+                                      size_t size);
+
+// Fills `counters` with those of one class of queues, of `trihop_queues_t`: what this rank sent
+// (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from there
+// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_class_stats_t)` as the caller knows it.
+//
+// Threads: any.
+trihop_status_t trihop_details_class(const struct trihop_details_t *details,
+                                     int32_t queues,
+                                     struct trihop_class_stats_t *counters,
+                                     size_t size);
+
+// Fills `counters` with those of one queue of a class, of `trihop_queues_t`. `index` is below the `queues` of the class.
+// `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
+//
+// Threads: any.
+trihop_status_t trihop_details_queue(const struct trihop_details_t *details,
+                                     int32_t queues,
+                                     uint64_t index,
+                                     struct trihop_queue_stats_t *counters,
+                                     size_t size);
+
+// Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`, `rank`, `totals`, and for
+// `origin`, `remote` and `relay` an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
+// fields. Where `capacity` is too small (`text` may be null where it is 0), the call fails with
+// `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
+//
+// Threads: any.
+trihop_status_t trihop_details_json(const struct trihop_details_t *details,
+                                    char *text,
+                                    size_t capacity,
+                                    size_t *length);
+
+// As `trihop_details_json`, as lines for people to read; they may change.
+//
+// Threads: any.
+trihop_status_t trihop_details_text(const struct trihop_details_t *details,
+                                    char *text,
+                                    size_t capacity,
+                                    size_t *length);
+
+// Frees the details; null is fine.
+//
+// Threads: any, but no other call on them may be under way or follow.
+void trihop_details_free(struct trihop_details_t *details);
+
+// Fills `threads` with what each thread of the job has used so far: the progress thread, and a delivery thread for each
+// stream. There is room for `capacity` structs, of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it.
+// The number of threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0), the call
+// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.
+//
+// Threads: any.
+trihop_status_t trihop_threads(const struct trihop_job_t *job,
+                               struct trihop_thread_use_t *threads,
+                               size_t size,
+                               size_t capacity,
+                               size_t *count);
+
+// As `trihop_threads`, as a JSON array that ends with NUL, an object for each thread with the names of the struct's fields;
+// its length without the NUL goes to `length`. Where `capacity` is too small (`text` may be null where it is 0), the call
+// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length; numbers may have grown when it is called again.
+//
+// Threads: any.
+trihop_status_t trihop_threads_json(const struct trihop_job_t *job,
+                                    char *text,
+                                    size_t capacity,
+                                    size_t *length);
 
 // Fills `options` with the defaults. `size` is `sizeof(trihop_log_options_t)` as the caller knows it.
 //

@@ -10,15 +10,16 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    BroadcastTo, Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options, Outbox, Queues, Rank,
-    Reduce, Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions,
-    Topology, route, simulation, threaded,
+    BroadcastTo, ClassStats, DetailedStats, Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options,
+    Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream,
+    StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
 };
 
 #[cfg(feature = "log")]
 pub mod log;
 
-/// The layer below: links, rings, memory, bootstrap.
+/// The layer below: links, rings, memory, bootstrap. [`Options`] name a [`transport::bootstrap::Launcher`] and a
+/// [`transport::link::Mover`], and [`Job::start_with`] takes a [`transport::bootstrap::Custom`].
 pub use trihop_transport as transport;
 
 /// Version of this library.

@@ -240,7 +240,7 @@ const RUNS: [(&str, &[&str]); 13] = [
     ("broadcasts", &["-c", "500", "-A"]),
     ("broadcasts to oneself too", &["-c", "500", "-A", "-k"]),
     ("long broadcasts", &["-c", "20", "-A", "-k", "-i", "50000"]),
-    ("one progressor for both transports", &["-c", "1000", "-x"]),
+    ("one transport for all hops", &["-c", "1000", "-x"]),
 ];
 
 #[test]

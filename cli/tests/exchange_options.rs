@@ -7,6 +7,7 @@ use std::process::Command;
 
 use launched::exchanged::{Exchanged, exchange, launcher, with};
 use launched::run;
+use serde_json::Value;
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -140,6 +141,68 @@ fn each_rank_tells_what_it_used_while_sending_and_altogether() {
 }
 
 #[test]
+fn each_rank_tells_what_its_queues_and_threads_did() {
+    let options = "--count 5000 --detail --remote-buftarget-bytes 2000 --remote-sender-limit 2";
+    for (options, threads) in [
+        (options.to_owned(), &[][..]),
+        (format!("{options} --threaded"), &["progress", "deliver exchange"]),
+    ] {
+        let report = run(exchange("2,1", &options)).report(15_000);
+        let ranks = report["detail"].as_array().unwrap();
+        assert_eq!(ranks.len(), 3);
+        let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} in {report}"));
+        let (mut waits, mut limit_hits, mut batches, mut forwarded) = (0, 0, 0, 0);
+        for (rank, detail) in ranks.iter().enumerate() {
+            assert_eq!(
+                (&detail["rank"], &detail["stream"]),
+                (&rank.into(), &"exchange".into())
+            );
+            for class in ["origin", "remote", "relay"] {
+                let class = &detail[class];
+                let queues = class["queues"].as_array().unwrap();
+                for name in [
+                    "own_runs",
+                    "forwarded_runs",
+                    "sends",
+                    "flush_sends",
+                    "aged_sends",
+                    "waits",
+                ] {
+                    let sum: u64 = queues.iter().map(|queue| number(&queue[name])).sum();
+                    assert_eq!(number(&class["all"][name]), sum, "{name}: {detail}");
+                }
+                waits += number(&class["all"]["waits"]);
+                limit_hits += number(&class["limit_hits"]);
+                forwarded += number(&class["all"]["forwarded_runs"]);
+            }
+            batches += number(&detail["remote"]["all"]["sends"]);
+            let used: Vec<_> = detail["threads"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|t| &t["name"])
+                .collect();
+            assert_eq!(used, threads);
+        }
+        let told = ["queue_waits", "limit_hits", "batches"].map(|name| number(&report[name]));
+        assert_eq!([waits, limit_hits, batches], told);
+        assert!(batches > 100 && limit_hits > 0 && forwarded > 0, "{report}");
+    }
+    assert_eq!(run(exchange("2", "--count 10")).report(20).get("detail"), None);
+    let mut command = Command::new(TRIHOP);
+    command.args(["exchange", "--count", "10", "--detail", "--threaded"]);
+    let table = run(command).succeeded().stdout;
+    for text in [
+        "stream `exchange` on rank 0",
+        "origin queues: ",
+        "    to rank 0: ",
+        "thread progress: ",
+    ] {
+        assert!(table.contains(text), "no `{text}` in {table}");
+    }
+}
+
+#[test]
 fn options_of_the_library_count_more_than_the_environment() {
     let job = with(
         exchange("2,2", "--count 100 --route direct"),
@@ -159,6 +222,34 @@ fn options_of_the_library_count_more_than_the_environment() {
     );
     let refused = run(exchange("2,2", "--count 100 --launcher pmix"));
     refused.refused(2, &["pmix"]);
+}
+
+#[test]
+fn ranks_of_a_node_meet_over_the_fabric_where_the_route_says_so() {
+    for (nodes, ranks) in [("1", 1), ("3", 3), ("2,1,3", 6)] {
+        for options in [
+            "--route fabric-only",
+            "--route fabric-only --broadcast --threaded",
+        ] {
+            let report = run(exchange(
+                nodes,
+                &format!("--count 300 --size 0-9K --flush four {options}"),
+            ));
+            let copies = if options.contains("broadcast") {
+                ranks - 1
+            } else {
+                1
+            };
+            let report = report.report(300 * ranks * copies);
+            let on_wire = report["wire_bytes"].as_u64().unwrap();
+            // Some of what a rank sends it sends to itself.
+            let at_least = report["bytes"].as_u64().unwrap() / 3;
+            assert!(
+                ranks == 1 && on_wire == 0 || on_wire > at_least,
+                "{nodes}: {report}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -15,15 +15,16 @@ use crate::route::RouteName;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct StreamOptions {
     /// Batches of the origin class that may be unconsumed per local queue, times `origin_buftarget_bytes`. Default 16,
-    /// 1 to 65,535.
+    /// 1 to 65,535; where the queue is a link (`fabric-only`), no more than 1,024 count.
     pub origin_maxrpc: u32,
-    /// Bytes after which an origin lane is shown to its consumer. Default 4,096; 1 means at every run.
+    /// Bytes after which an origin lane is shown to its consumer, or a batch of an origin link is sealed. Default 4,096; 1
+    /// means at every run.
     pub origin_buftarget_bytes: usize,
-    /// As `origin_maxrpc`, for relay lanes. Default 16.
+    /// As `origin_maxrpc`, for relay queues. Default 16.
     pub relay_maxrpc: u32,
-    /// As `origin_buftarget_bytes`, for relay lanes. Default 4,096.
+    /// As `origin_buftarget_bytes`, for relay queues. Default 4,096.
     pub relay_buftarget_bytes: usize,
-    /// Batches per link that may be in flight, unacknowledged. Default 4, 1 to 1,024.
+    /// Batches per link to another node that may be in flight, unacknowledged. Default 4, 1 to 1,024.
     pub remote_maxrpc: u32,
     /// Bytes at which a batch is sealed. Default 65,536, up to 16 MiB; fewer where links are so many that `send_pool_bytes`
     /// does not hold two such batches for each. Memory: `links x (remote_maxrpc + 1) x` this, bounded by `send_pool_bytes`.
@@ -111,8 +112,9 @@ impl Default for StreamOptions {
 pub struct Options {
     /// Defaults for every stream of the job.
     pub stream: StreamOptions,
-    /// `TRIHOP_ROUTE` (`three-hop` or `direct`): how messages reach other nodes. `direct` has a link per rank of other
-    /// nodes and is refused where `send_pool_bytes` does not hold two batches for each.
+    /// `TRIHOP_ROUTE` (`three-hop`, `direct` or `fabric-only`): how messages travel. `direct` has a link per rank of other
+    /// nodes; `fabric-only` goes the ways of `three-hop`, with two links to each rank of the node in the place of lanes. Both
+    /// are refused where `send_pool_bytes` does not hold two batches for each link.
     pub route: RouteName,
     /// `TRIHOP_LAUNCHER`: who started the job; detected when absent.
     pub launcher: Option<Launcher>,

@@ -152,8 +152,9 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
             let node = topology.node_of(Rank(remote.rank));
             writeln!(
                 writer,
-                "  remote queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
+                "  {} queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
                  {} large slots held, {} waits{}",
+                remote.class,
                 remote.rank,
                 remote.tally.sends(),
                 remote.ready_batches(),
@@ -217,7 +218,8 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                         if front.is_some() || bytes > 0 {
                             writeln!(
                                 writer,
-                                "  link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
+                                "  {} link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
+                                remote.class,
                                 remote.rank,
                                 incoming.window.next(),
                                 front.as_deref().unwrap_or("awaited")

@@ -1,5 +1,10 @@
 //! One rank's part of a job that never waits: its link, its streams, their common progress.
 
+mod collectives;
+mod shape;
+
+pub(crate) use shape::{Shape, check_memory};
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -7,15 +12,14 @@ use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link, Peer};
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BadRun};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::topology::Topology;
 
-use crate::collective::{Collectives, Operation, Ticket};
+use crate::collective::Collectives;
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, MIN_FRAGMENT_FRAME, Sink};
+use crate::deliver::Sink;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
-use crate::engine::outbound::{Outbound, batch_buffer_bytes};
+use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
 use crate::engine::tags;
 use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
@@ -23,66 +27,13 @@ use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::{BUFFERS_PER_LINK, Remotes};
-use crate::route::{Chosen, Route, RouteName};
+use crate::route::{Chosen, LinkClass, Route};
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control messages.
 const NOTICES_PER_LINK: usize = 8;
 
 /// Stream that carries the collectives.
 pub(crate) const SYSTEM_STREAM: u16 = 0;
-
-/// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub lane_bytes: u32,
-    pub frame_bytes: usize,
-    /// A batch is sealed when it holds this much.
-    pub target_bytes: usize,
-    pub batch_bytes: usize,
-}
-
-impl Shape {
-    /// Lanes share `lane_budget_bytes` on the fullest node, batches `send_pool_bytes` where links are most; a frame is at
-    /// most a quarter of a lane, and fits a batch.
-    pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
-        let affordable = options.lane_budget_bytes / (2 * topology.most_local() as usize);
-        let lane_bytes = floor_power_of_two(affordable).clamp(4096, 65536) as u32;
-        let links = route.most_links().max(1) as usize;
-        let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
-            .max(options.small_slot_bytes);
-        let target_bytes = options
-            .remote_buftarget_bytes
-            .clamp(BATCH_HEADER_BYTES + 1, affordable);
-        let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
-        debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
-        Self {
-            lane_bytes,
-            frame_bytes,
-            target_bytes,
-            batch_bytes: batch_buffer_bytes(target_bytes, frame_bytes),
-        }
-    }
-}
-
-/// Refuses a direct route whose links need more memory for batches than they may have. (Representatives have as few
-/// links as there can be, and get what these need.)
-pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
-    let links = route.most_links() as usize;
-    let needed = BUFFERS_PER_LINK * links * options.small_slot_bytes;
-    if route.name() == RouteName::ThreeHop || needed <= options.send_pool_bytes {
-        return Ok(());
-    }
-    let why = format!(
-        "`direct` to {links} ranks needs {needed} bytes for batches, send_pool_bytes is {}; use `three-hop`, or raise it",
-        options.send_pool_bytes
-    );
-    Err(Error::config("route", why))
-}
-
-/// The largest power of two that is at most `value`, 0 for 0.
-fn floor_power_of_two(value: usize) -> usize {
-    value.checked_ilog2().map_or(0, |bits| 1 << bits)
-}
 
 /// A stream whose inbox exists and whose peers' inboxes are still to be attached.
 pub(crate) struct Prepared {
@@ -105,12 +56,11 @@ impl Prepared {
     /// What must be equal on all ranks, as one word.
     pub fn agreement(&self, eager_bytes: usize) -> u64 {
         let text = format!(
-            "{}/{}/{}/{:?}/{}/{}/{}/{}",
+            "{}/{}/{}/{:?}/{}/{}/{}",
             self.id,
             self.name,
             self.item_bytes,
             self.shape,
-            self.options.remote_maxrpc,
             self.options.small_slot_bytes,
             self.options.max_message_bytes,
             eager_bytes,
@@ -269,25 +219,27 @@ impl<'h> Endpoint<'h> {
             mover,
         };
         let count = self.peers.len();
-        let maxrpc = options.remote_maxrpc;
         let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
         if let Some(link) = link.as_deref_mut().filter(|_| count > 0) {
             let eager = link.limits().eager_bytes.max(options.small_slot_bytes);
             sizes = BatchSizes {
                 target_bytes: shape.target_bytes,
+                maxrpc: shape.maxrpc,
                 buffer_bytes: shape.batch_bytes,
                 small_bytes: options.small_slot_bytes.next_multiple_of(64),
                 large_bytes: shape.batch_bytes.min(eager).next_multiple_of(64),
             };
             let least = BUFFERS_PER_LINK * count;
             let slots = (options.send_pool_bytes / sizes.buffer_bytes)
-                .clamp(least, (count * (maxrpc as usize + 1)).max(least));
+                .clamp(least, (count * (sizes.most_in_flight() as usize + 1)).max(least));
             batches = Some(link.create_pool(sizes.buffer_bytes, slots)?);
             notices = Some(link.create_pool(CONTROL_BYTES, NOTICES_PER_LINK * count.min(32))?);
             let plan = LinkPlan {
                 links: count,
-                maxrpc,
                 sizes,
+                in_flight: (0..count as u32)
+                    .map(|link| shape.maxrpc[self.route.class(link) as usize] as usize)
+                    .sum(),
                 receive_pool_bytes: options.receive_pool_bytes,
                 posted: self.posted.get(),
             };
@@ -300,8 +252,9 @@ impl<'h> Endpoint<'h> {
             route: self.route.clone(),
             origin,
             relay,
-            remotes: Remotes::new(Rc::clone(&self.peers), sizes, maxrpc, batches)
-                .limit(options.remote_sender_limit),
+            remotes: Remotes::new(Rc::clone(&self.peers), sizes, batches)
+                .limit(LinkClass::Remote, options.remote_sender_limit)
+                .limit(LinkClass::Origin, options.origin_sender_limit),
             size: self.topology.size(),
             copies: 0,
             now_ns: 0,
@@ -340,47 +293,6 @@ impl<'h> Endpoint<'h> {
         order.insert(at, streams.len() as u16);
         streams.push(Rc::clone(&core));
         Ok(core)
-    }
-
-    /// Options of the system stream: small, and nothing waits.
-    pub fn system_options() -> StreamOptions {
-        StreamOptions {
-            origin_buftarget_bytes: 1,
-            relay_buftarget_bytes: 1,
-            origin_maxrpc: 65535,
-            relay_maxrpc: 65535,
-            remote_buftarget_bytes: 8192,
-            remote_maxrpc: 2,
-            linger_us: 0,
-            lane_budget_bytes: 512 << 10,
-            send_pool_bytes: 64 << 10,
-            receive_pool_bytes: 64 << 10,
-            run_bytes: 512,
-            run_table_bytes: 16 << 10,
-            small_slot_bytes: 512,
-            spill_bytes: 64 << 10,
-            handler_reserve_bytes: 0,
-            ..StreamOptions::default()
-        }
-    }
-
-    /// Sink of the system stream: hands collectives' messages to the endpoint.
-    pub fn system_sink(&self) -> Sink<'h> {
-        let heard = Rc::clone(&self.heard);
-        Sink::Handler(Box::new(move |delivery, _, _| {
-            let mut records = 1;
-            match delivery {
-                Delivery::Run(run) => {
-                    records = usize::from(run.header.count);
-                    for record in run.records() {
-                        let (kind, bytes) = record?;
-                        heard.borrow_mut().push_back((kind, bytes.to_vec()));
-                    }
-                }
-                Delivery::Record { kind, bytes, .. } => heard.borrow_mut().push_back((kind, bytes.to_vec())),
-            }
-            Ok::<usize, BadRun>(records)
-        }))
     }
 
     /// Marks the endpoint busy while deliveries are handed out, so that nothing polls inside.
@@ -460,69 +372,6 @@ impl<'h> Endpoint<'h> {
                 _ => Ok(()),
             },
         }
-    }
-
-    /// Takes in and sends out messages of collectives.
-    fn pump_collectives(&self) -> Result<bool> {
-        let mut collectives = self.collectives.borrow_mut();
-        let mut worked = false;
-        while let Some((kind, bytes)) = self.heard.borrow_mut().pop_front() {
-            worked = true;
-            if !collectives.receive(kind, &bytes) {
-                tracing::error!(kind, "a collective message that makes no sense was dropped");
-            }
-        }
-        let streams = self.streams.borrow();
-        let Some(system) = streams.first() else {
-            return Ok(worked);
-        };
-        while let Some(message) = collectives.front() {
-            match system
-                .out
-                .borrow_mut()
-                .try_send(message.target, message.kind, &message.bytes)
-            {
-                Ok(()) => {
-                    collectives.pop();
-                    worked = true;
-                }
-                Err(Error::WouldBlock) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(worked)
-    }
-
-    /// Contributes to a collective on the job's own channel.
-    pub fn begin_collective(&self, operation: Operation, contribution: &[u8]) -> Ticket {
-        self.collectives
-            .borrow_mut()
-            .begin(SYSTEM_STREAM, operation, contribution)
-    }
-
-    /// Whether all results of collectives that others wait for have left this rank.
-    pub fn has_passed_on_results(&self) -> bool {
-        let streams = self.streams.borrow();
-        let sent = streams.first().is_none_or(|system| {
-            let out = system.out.borrow();
-            !out.has_partial() && out.queues.remotes.iter_busy().all(|r| r.ready_batches() == 0)
-        });
-        sent && self.collectives.borrow().front().is_none()
-    }
-
-    /// As [`Endpoint::has_passed_on_results`], and the provider is done with sending them: no progress of this rank is
-    /// needed for them to arrive, since nobody relays them and their receivers still wait.
-    pub fn has_left_results(&self) -> bool {
-        let streams = self.streams.borrow();
-        self.has_passed_on_results()
-            && streams
-                .first()
-                .is_none_or(|system| system.out.borrow().queues.remotes.has_left())
-    }
-
-    /// Result of a collective, once it is there.
-    pub fn collective_result(&self, ticket: Ticket) -> Option<Vec<u8>> {
-        self.collectives.borrow_mut().result(ticket)
     }
 }
 

@@ -4,18 +4,23 @@
 //! when nothing of the stream waits on it, until two rounds in a row say the same and both counts agree.
 
 use crate::collective::{Collectives, Operation, Reduce, Ticket};
-use crate::engine::{Core, DeliveryMarks};
+use crate::engine::Core;
+use crate::engine::marks::DeliveryMarks;
+use crate::engine::queues::Queues as OutputQueues;
 use crate::error::{Error, Result};
+use crate::queue::lanes::Lanes;
+use crate::queue::remote::RemoteQueue;
 use crate::queue::tally::Why;
+use crate::route::LinkClass;
 
 /// Which queues a flush empties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
-    /// Open runs and origin lanes: until the next hop has taken everything that was sent before.
+    /// Open runs and origin queues: until the next hop has taken everything that was sent before.
     Origin,
     /// Batches to remote representatives: until they have taken everything that was batched before.
     Remote,
-    /// Relay lanes: until their ranks have taken everything that was relayed before.
+    /// Relay queues: until their ranks have taken everything that was relayed before.
     Relay,
     /// Deliveries: until everything that had arrived before was handled.
     Delivery,
@@ -30,10 +35,11 @@ pub(crate) struct Flush {
 enum Stage {
     /// Private runs are not all in a queue yet.
     Gathering,
-    /// Positions that lanes must pass.
-    Lanes(Vec<u64>),
-    /// Batches that links must acknowledge.
-    Links(Vec<u64>),
+    /// Positions that lanes must pass, and batches that links must acknowledge.
+    Queues {
+        lanes: Vec<u64>,
+        links: Vec<u64>,
+    },
     Deliveries(DeliveryMarks),
     /// Records with which the delivery thread must be through.
     Handed(u64),
@@ -46,6 +52,15 @@ impl Flush {
             _ => Stage::Gathering,
         };
         Self { queues, stage }
+    }
+
+    /// The links that it waits for.
+    fn class(&self) -> LinkClass {
+        match self.queues {
+            Queues::Origin => LinkClass::Origin,
+            Queues::Relay => LinkClass::Relay,
+            Queues::Remote | Queues::Delivery => LinkClass::Remote,
+        }
     }
 
     /// Whether the flush is complete; to be asked after each round of progress.
@@ -73,25 +88,20 @@ impl Flush {
             }
             out.publish(Why::Flush);
             let queues = &mut out.queues;
-            self.stage = match self.queues {
-                Queues::Origin => Stage::Lanes(queues.origin.iter().map(|l| l.produced()).collect()),
-                Queues::Relay => Stage::Lanes(queues.relay.iter().map(|l| l.produced()).collect()),
-                _ => {
-                    queues.remotes.seal(Why::Flush);
-                    Stage::Links(queues.remotes.iter().map(|r| r.sealed()).collect())
-                }
+            let class = self.class();
+            queues.remotes.seal_class(class, Why::Flush);
+            let sealed = |r: &RemoteQueue| if r.class == class { r.sealed() } else { 0 };
+            self.stage = Stage::Queues {
+                lanes: lanes_of(class, queues)
+                    .map_or(Vec::new(), |l| l.iter().map(|l| l.produced()).collect()),
+                links: queues.remotes.iter().map(sealed).collect(),
             };
         }
         match &self.stage {
-            Stage::Lanes(positions) => {
-                let origin = self.queues == Queues::Origin;
-                let lanes = if origin {
-                    &mut out.queues.origin
-                } else {
-                    &mut out.queues.relay
-                };
+            Stage::Queues { lanes, links } => {
                 // Lanes and links that were opened since have nothing that was sent before.
-                for (lane, &position) in lanes.iter_mut().zip(positions) {
+                let open = lanes_of(self.class(), &mut out.queues);
+                for (lane, &position) in open.into_iter().flat_map(Lanes::iter_mut).zip(lanes) {
                     let consumed = lane.consumed().map_err(|why| {
                         let rank = core.topology.rank_at(core.topology.node(), lane.local);
                         Error::bad_peer(rank.0, why)
@@ -100,16 +110,20 @@ impl Flush {
                         return Ok(false);
                     }
                 }
-                Ok(true)
+                let mut links = out.queues.remotes.iter().zip(links);
+                Ok(links.all(|(r, &number)| r.credit.accepted() >= number))
             }
-            Stage::Links(sealed) => Ok(out
-                .queues
-                .remotes
-                .iter()
-                .zip(sealed)
-                .all(|(r, &number)| r.credit.accepted() >= number)),
             _ => Ok(false),
         }
+    }
+}
+
+/// The lanes that carry what the links of this class do.
+fn lanes_of(class: LinkClass, queues: &mut OutputQueues) -> Option<&mut Lanes> {
+    match class {
+        LinkClass::Origin => Some(&mut queues.origin),
+        LinkClass::Relay => Some(&mut queues.relay),
+        LinkClass::Remote => None,
     }
 }
 

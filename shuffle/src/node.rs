@@ -93,7 +93,7 @@ impl NodeExchange {
     }
 
     /// Keeps a parcel of a local peer of this job; anything else is dropped.
-    pub fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Parcel) -> Result<()> {
+    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Parcel) -> Result<()> {
         let (bytes, descriptors, pid) = parcel;
         let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
             return Ok(());
@@ -104,6 +104,14 @@ impl NodeExchange {
                 self.watches.push((label.rank, ProcessWatch::open(pid)?));
             }
             self.arrived.insert((label.stream, label.rank), descriptors);
+        }
+        Ok(())
+    }
+
+    /// Keeps the parcels that have arrived so far; never waits.
+    pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
+        while let Some(parcel) = self.handover.try_accept()? {
+            self.keep(topology, cookie, parcel)?;
         }
         Ok(())
     }

@@ -1,269 +1,41 @@
 //! The byte face of the engine: records of any length with 32 bits of kind.
 
-use std::cell::RefMut;
 use std::io::Write;
-use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use trihop_transport::topology::Rank;
 
-use crate::collective::{Operation, Reduce};
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, DeliveryQueue, Message, Outbox, Sink, borrow};
+use crate::deliver::{Delivery, Message, Outbox};
 use crate::dump;
-use crate::engine::Core;
-use crate::engine::outbound::Outbound;
-use crate::error::{Error, Result};
-use crate::flush::{Flush, Queues};
+use crate::engine::BadRun;
+use crate::error::Result;
+use crate::flush::Queues;
+use crate::handle::{Handle, Opening};
 use crate::job::Inner;
 use crate::stats::{DetailedStats, Stats};
 
-/// Sends between two rounds of progress while nothing is refused: a rank that only sends still forwards and ages.
-const SENDS_PER_ROUND: u32 = 512;
-
-/// What both faces of a stream share: its engine and its job.
-pub(crate) struct Handle<'h> {
-    pub core: Rc<Core<'h>>,
-    pub job: Rc<Inner<'h>>,
-    sends: std::cell::Cell<u32>,
-}
-
-impl Clone for Handle<'_> {
-    fn clone(&self) -> Self {
-        Self::new(Rc::clone(&self.core), Rc::clone(&self.job))
-    }
-}
-
-impl<'h> Handle<'h> {
-    pub fn new(core: Rc<Core<'h>>, job: Rc<Inner<'h>>) -> Self {
-        Self {
-            core,
-            job,
-            sends: std::cell::Cell::new(0),
-        }
-    }
-
-    #[inline]
-    pub fn outbound(&self) -> Result<RefMut<'_, Outbound>> {
-        borrow(&self.core.out)
-    }
-
-    /// Tries `send` until it is taken, with progress in between.
-    #[inline]
-    pub fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
-        // Outside of the `match`, whose scrutinee would keep the queues borrowed while progress needs them.
-        let sent = send(&mut *self.outbound()?);
-        match sent {
-            Ok(()) => self.count_send(),
-            Err(Error::WouldBlock) => self.send_waiting(&mut send),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Space in the open run of `target`. The borrow that finds it is the one that keeps it: any progress in between
-    /// could send the run on.
-    fn reserve(&self, target: Rank, kind: u32, bytes: usize) -> Result<RefMut<'_, Outbound>> {
-        self.count_send()?;
-        loop {
-            let mut out = self.outbound()?;
-            match out.reserve(target, kind, bytes) {
-                Ok(()) => return Ok(out),
-                Err(Error::WouldBlock) => {}
-                Err(error) => return Err(error),
-            }
-            drop(out);
-            // Waits until the same reservation would succeed, and gives that one up again.
-            self.send_waiting(&mut |out| {
-                out.reserve(target, kind, bytes)?;
-                out.retract(target, bytes);
-                Ok(())
-            })?;
-        }
-    }
-
-    /// Makes a round of progress every few hundred sends.
-    #[inline]
-    fn count_send(&self) -> Result<()> {
-        let sends = self.sends.get() + 1;
-        self.sends.set(sends);
-        if sends >= SENDS_PER_ROUND {
-            self.sends.set(0);
-            if !self.job.endpoint.is_busy() {
-                self.job.progress_in_passing()?;
-            }
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn send_waiting(&self, send: &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
-        if self.job.endpoint.is_busy() {
-            return Err(Error::Nested("a send that waits"));
-        }
-        self.job.wait(|| match send(&mut *self.outbound()?) {
-            Ok(()) => Ok(Some(())),
-            Err(Error::WouldBlock) => {
-                self.check_undelivered()?;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        })
-    }
-
-    /// Without a handler nobody but the application can make room in the delivery queue: waiting would be for ever.
-    fn check_undelivered(&self) -> Result<()> {
-        match &*self.core.sink.borrow() {
-            Sink::Queue(queue) if queue.is_blocked() => Err(Error::WouldBlock),
-            _ => Ok(()),
-        }
-    }
-
-    pub fn poll(&self) -> Result<u64> {
-        let before = self.core.delivered();
-        self.job.progress()?;
-        Ok(self.core.delivered() - before)
-    }
-
-    pub fn flush(&self, queues: Queues) -> Result<()> {
-        if self.job.endpoint.is_busy() {
-            return Err(Error::Nested("a flush"));
-        }
-        self.check_open()?;
-        let mut flush = Flush::begin(queues, &self.core);
-        self.core.hurry();
-        let outcome = self.job.wait(|| {
-            if flush.poll(&self.core)? {
-                return Ok(Some(()));
-            }
-            self.check_undelivered()?;
-            Ok(None)
-        });
-        self.core.calm();
-        outcome
-    }
-
-    /// A fence that gives way with [`Error::WouldBlock`] stays under way: the others count on its open round.
-    pub fn fence(&self) -> Result<()> {
-        if self.job.endpoint.is_busy() {
-            return Err(Error::Nested("a fence"));
-        }
-        self.check_open()?;
-        let mut fence = self.core.fence.take().unwrap_or_default();
-        let outcome = self.job.wait(|| {
-            if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {
-                return Ok(Some(()));
-            }
-            self.check_undelivered()?;
-            Ok(None)
-        });
-        if outcome.is_err() {
-            self.core.fence.set(Some(fence));
-            return outcome;
-        }
-        self.job.pass_on_results()
-    }
-
-    /// A barrier that gives way as a fence does.
-    pub fn barrier(&self) -> Result<()> {
-        if self.job.endpoint.is_busy() {
-            return Err(Error::Nested("a barrier"));
-        }
-        self.check_open()?;
-        let begin = || {
-            let sum = Operation::Reduce(Reduce::Sum);
-            self.job
-                .endpoint
-                .collectives
-                .borrow_mut()
-                .begin(self.core.id, sum, &[])
-        };
-        let ticket = self.core.barrier.take().unwrap_or_else(begin);
-        let outcome = self.job.wait(|| {
-            if self.job.endpoint.collective_result(ticket).is_some() {
-                return Ok(Some(()));
-            }
-            self.check_undelivered()?;
-            Ok(None)
-        });
-        if outcome.is_err() {
-            self.core.barrier.set(Some(ticket));
-            return outcome;
-        }
-        self.job.pass_on_results()
-    }
-
-    /// An error once nobody would make this stream complete any more.
-    fn check_open(&self) -> Result<()> {
-        if self.outbound()?.closed {
-            return Err(Error::Closed(self.core.name.clone()));
-        }
-        Ok(())
-    }
-
-    pub fn shut_down(&self) -> Result<()> {
-        self.fence()?;
-        self.outbound()?.closed = true;
-        *self.core.sink.borrow_mut() = Sink::Closed;
-        Ok(())
-    }
-
-    /// Hands what waits to `take`, after a round of progress.
-    pub fn take(
-        &self,
-        mut take: impl FnMut(Delivery<'_>) -> Result<(), crate::engine::BadRun>,
-    ) -> Result<u64> {
-        self.job.progress()?;
-        let _busy = self.job.endpoint.enter("take")?;
-        let mut sink = self.core.sink.borrow_mut();
-        let Sink::Queue(queue) = &mut *sink else {
-            return Err(Error::config(
-                "handler",
-                "this stream has a handler; `take` is for streams without one",
-            ));
-        };
-        let waiting = queue.records() as u64;
-        let size = self.core.topology.size();
-        while queue
-            .pop(size, &mut take)
-            .map_err(|why| Error::bad_peer(self.core.identity.rank, why))?
-        {}
-        Ok(waiting)
-    }
-}
-
 /// Opens a [`Shuffle`]: name, options, handler.
 pub struct ShuffleBuilder<'h> {
-    job: Rc<Inner<'h>>,
-    name: String,
-    options: StreamOptions,
-    sink: Sink<'h>,
+    opening: Opening<'h>,
 }
 
 impl<'h> ShuffleBuilder<'h> {
     pub(crate) fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
-        let options = job.options.stream.clone();
-        let sink = Sink::Queue(DeliveryQueue::new(&options));
-        Self {
-            job,
-            name: name.to_owned(),
-            options,
-            sink,
-        }
+        let opening = Opening::new(job, name);
+        Self { opening }
     }
 
     /// Options of this shuffle instead of the job's.
     pub fn options(mut self, options: StreamOptions) -> Self {
-        if let Sink::Queue(queue) = &mut self.sink {
-            *queue = DeliveryQueue::new(&options);
-        }
-        self.options = options;
+        self.opening.take_options(options);
         self
     }
 
     /// Calls `handler` for every record that arrives, during any call that makes progress. Without a handler,
     /// records wait for [`Shuffle::take`].
     pub fn handler(mut self, mut handler: impl FnMut(Message<'_>, &mut Outbox<'_>) + 'h) -> Self {
-        self.sink = Sink::Handler(Box::new(move |delivery, done, outbox| {
+        self.opening.take_handler(move |delivery, done, outbox| {
             each_message(delivery, done, |message, first| {
                 // Between the records of a run the spill may run short: the rest of the run waits.
                 if !first && !outbox.has_reserve() {
@@ -272,7 +44,7 @@ impl<'h> ShuffleBuilder<'h> {
                 handler(message, outbox);
                 true
             })
-        }));
+        });
         self
     }
 
@@ -281,10 +53,8 @@ impl<'h> ShuffleBuilder<'h> {
     /// # Errors
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Shuffle<'h>> {
-        let core = self.job.open(&self.name, &self.options, 0, self.sink)?;
-        Ok(Shuffle {
-            handle: Handle::new(core, self.job),
-        })
+        let handle = self.opening.open(0)?;
+        Ok(Shuffle { handle })
     }
 }
 
@@ -293,7 +63,7 @@ pub(crate) fn each_message(
     delivery: Delivery<'_>,
     done: usize,
     mut take: impl FnMut(Message<'_>, bool) -> bool,
-) -> Result<usize, crate::engine::BadRun> {
+) -> Result<usize, BadRun> {
     match delivery {
         Delivery::Run(run) => {
             let source = Rank(run.header.source);
@@ -350,39 +120,6 @@ impl<'h> Shuffle<'h> {
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.handle.outbound()?.try_send(target, kind, bytes)
-    }
-
-    /// Space for a record of `bytes` bytes, to be filled in place and committed. Waits like [`Shuffle::send`].
-    ///
-    /// A dropped reservation is given up. A forgotten one (`std::mem::forget`) makes every later call on the shuffle
-    /// an [`Error::Nested`].
-    ///
-    /// # Errors
-    /// As [`Shuffle::send`].
-    pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<Reservation<'_, 'h>> {
-        let small = bytes <= self.handle.outbound()?.reservable_bytes();
-        let space = if small {
-            Space::InPlace(self.handle.reserve(target, kind, bytes)?)
-        } else {
-            if target.0 >= self.handle.core.topology.size() {
-                return Err(Error::Rank {
-                    rank: target.0,
-                    size: self.handle.core.topology.size(),
-                });
-            }
-            let limit = self.handle.core.options.max_message_bytes;
-            if bytes > limit {
-                return Err(Error::TooLarge { bytes, limit });
-            }
-            Space::Staged(vec![0; bytes])
-        };
-        Ok(Reservation {
-            handle: &self.handle,
-            space: Some(space),
-            target,
-            kind,
-            bytes,
-        })
     }
 
     /// What sends from inside a handler of another stream: never waits, spills what finds no room.
@@ -498,148 +235,11 @@ impl<'h> Shuffle<'h> {
     }
 }
 
-enum Space<'a> {
-    InPlace(RefMut<'a, Outbound>),
-    Staged(Vec<u8>),
-}
-
-/// Space for one record; dereferences to its bytes, zeroed.
-pub struct Reservation<'a, 'h> {
-    handle: &'a Handle<'h>,
-    space: Option<Space<'a>>,
-    target: Rank,
-    kind: u32,
-    bytes: usize,
-}
-
-impl Reservation<'_, '_> {
-    /// Makes the space a record, as if it had been sent.
-    ///
-    /// # Errors
-    /// Only for a record that is longer than a run: as [`Shuffle::send`].
-    pub fn commit(mut self) -> Result<()> {
-        match self.space.take() {
-            Some(Space::InPlace(mut out)) => {
-                out.note_sent(self.bytes);
-                Ok(())
-            }
-            Some(Space::Staged(bytes)) => {
-                let (target, kind) = (self.target, self.kind);
-                self.handle.send_with(|out| out.try_send(target, kind, &bytes))
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl Deref for Reservation<'_, '_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.space {
-            Some(Space::InPlace(out)) => out.reserved_ref(self.target, self.bytes),
-            Some(Space::Staged(bytes)) => bytes,
-            None => &[],
-        }
-    }
-}
-
-impl DerefMut for Reservation<'_, '_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.space {
-            Some(Space::InPlace(out)) => out.reserved(self.target, self.bytes),
-            Some(Space::Staged(bytes)) => bytes,
-            None => &mut [],
-        }
-    }
-}
-
-impl Drop for Reservation<'_, '_> {
-    fn drop(&mut self) {
-        if let Some(Space::InPlace(mut out)) = self.space.take() {
-            out.retract(self.target, self.bytes);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Job, Options};
     use trihop_transport::bootstrap::Launcher;
-
-    #[test]
-    fn reservations_become_records_in_place_and_are_safe_to_drop_or_forget() {
-        let heard = std::cell::RefCell::new(Vec::new());
-        let options = Options {
-            launcher: Some(Launcher::Single),
-            ..Options::default()
-        };
-        let job = Job::start(options).unwrap();
-        let open = |name: &str| {
-            job.shuffle(name)
-                .handler(|m, _| heard.borrow_mut().push((m.kind, m.bytes.to_vec())))
-                .open()
-                .unwrap()
-        };
-        let mut shuffle = open("reserved");
-        for (kind, bytes) in [(1u32, 0usize), (2, 5), (3, 900), (4, 5000), (5, 100_000)] {
-            let mut space = shuffle.reserve(Rank(0), kind, bytes).unwrap();
-            assert_eq!(space.len(), bytes);
-            space.fill(kind as u8);
-            space.commit().unwrap();
-            let mut dropped = shuffle.reserve(Rank(0), 99, bytes).unwrap();
-            dropped.fill(99);
-        }
-        assert!(matches!(
-            shuffle.reserve(Rank(1), 0, 8),
-            Err(Error::Rank { rank: 1, size: 1 })
-        ));
-        shuffle.fence().unwrap();
-        let expected: Vec<_> = [(1u32, 0usize), (2, 5), (3, 900), (4, 5000), (5, 100_000)]
-            .map(|(kind, bytes)| (kind, vec![kind as u8; bytes]))
-            .into();
-        assert_eq!(*heard.borrow(), expected);
-
-        let mut held = open("forgotten");
-        let other = held.clone();
-        std::mem::forget(held.reserve(Rank(0), 0, 8).unwrap());
-        assert!(matches!(other.send(Rank(0), 0, b"x"), Err(Error::Nested(_))));
-        assert!(matches!(
-            other.outbox().send(Rank(0), 0, b"x"),
-            Err(Error::Nested(_))
-        ));
-        assert!(matches!(other.fence(), Err(Error::Nested(_))));
-        assert!(matches!(other.flush_origin(), Err(Error::Nested(_))));
-        assert!(matches!(other.poll(), Err(Error::Nested(_))));
-        assert_eq!(other.stats().sent, 0);
-        other.dump(&mut Vec::new()).unwrap();
-    }
-
-    #[test]
-    fn a_reservation_is_not_sent_on_before_it_is_filled() {
-        let (got, wrong) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
-        let options = Options {
-            launcher: Some(Launcher::Single),
-            ..Options::default()
-        };
-        let job = Job::start(options).unwrap();
-        let mut shuffle = job
-            .shuffle("reserved")
-            .handler(|message, _| {
-                got.set(got.get() + 1);
-                wrong.set(wrong.get() + u32::from(message.bytes != [7u8; 16]));
-            })
-            .open()
-            .unwrap();
-        for _ in 0..20_000 {
-            let mut space = shuffle.reserve(Rank(0), 1, 16).unwrap();
-            space.fill(7);
-            space.commit().unwrap();
-        }
-        shuffle.fence().unwrap();
-        assert_eq!((got.get(), wrong.get()), (20_000, 0));
-    }
 
     #[test]
     fn a_handler_that_stays_within_the_reserve_is_never_refused() {

@@ -24,17 +24,17 @@ pub struct Stats {
     pub runs_to_fabric: u64,
     /// Runs forwarded as target representative.
     pub runs_from_fabric: u64,
-    /// Frames put on origin lanes by this rank.
+    /// Frames put into origin queues by this rank.
     pub origin_frames: u64,
-    /// Frames put on relay lanes by this rank.
+    /// Frames put into relay queues by this rank.
     pub relay_frames: u64,
-    /// Frames put into batches by this rank.
+    /// Frames put into remote queues by this rank.
     pub remote_frames: u64,
-    /// Frames taken from lanes by this rank.
+    /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
     pub frames_received: u64,
-    /// Batches sealed.
+    /// Batches sealed for other nodes.
     pub batches_sent: u64,
-    /// Batches received.
+    /// Batches received from other nodes.
     pub batches_received: u64,
     /// Batches that came by rendezvous.
     pub announced: u64,
@@ -149,30 +149,63 @@ impl fmt::Display for QueueStats {
     }
 }
 
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            sent,
+            sent_bytes,
+            broadcasts,
+            broadcast_copies,
+            delivered,
+            discarded,
+            runs_delivered,
+            runs_to_fabric,
+            runs_from_fabric,
+            origin_frames,
+            relay_frames,
+            remote_frames,
+            frames_received,
+            batches_sent,
+            batches_received,
+            announced,
+            controls_sent,
+            wire_bytes,
+            would_block,
+            queue_waits,
+            limit_hits,
+            blocked_deliveries,
+            bad_headers,
+        } = self;
+        write!(
+            f,
+            "{sent} records sent ({sent_bytes} bytes), {delivered} delivered ({runs_delivered} runs), {discarded} discarded; \
+             {broadcasts} broadcasts, {broadcast_copies} copies; \
+             {runs_to_fabric} runs forwarded to other nodes, {runs_from_fabric} from them; \
+             frames: {origin_frames} origin, {remote_frames} remote, {relay_frames} relay, {frames_received} received; \
+             {batches_sent} batches sent, {batches_received} received, {announced} by rendezvous; \
+             {controls_sent} control messages; {wire_bytes} bytes on the wire; \
+             {would_block} sends refused for want of room, {queue_waits} waits, {limit_hits} limit hits, \
+             {blocked_deliveries} deliveries blocked, {bad_headers} bad headers"
+        )
+    }
+}
+
+impl fmt::Display for ClassStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {} limit hits", self.all, self.limit_hits)
+    }
+}
+
 impl fmt::Display for DetailedStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let totals = &self.totals;
         writeln!(f, "stream `{}` on rank {}", self.stream, self.rank)?;
-        writeln!(
-            f,
-            "  {} records sent, {} delivered, {} discarded; {} broadcasts, {} copies; {} deliveries blocked",
-            totals.sent,
-            totals.delivered,
-            totals.discarded,
-            totals.broadcasts,
-            totals.broadcast_copies,
-            totals.blocked_deliveries
-        )?;
+        writeln!(f, "  {}", self.totals)?;
         for (name, class) in [
             ("origin", &self.origin),
             ("remote", &self.remote),
             ("relay", &self.relay),
         ] {
-            writeln!(
-                f,
-                "  {name} queues: {}; {} limit hits",
-                class.all, class.limit_hits
-            )?;
+            writeln!(f, "  {name} queues: {class}")?;
             for queue in &class.queues {
                 writeln!(f, "    to rank {}: {queue}", queue.peer)?;
             }

@@ -9,13 +9,13 @@ use trihop_transport::topology::Rank;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, DeliveryQueue, Outbox, Sink};
+use crate::deliver::{Delivery, Outbox};
 use crate::dump;
 use crate::error::{Error, Result};
 use crate::flush::Queues;
+use crate::handle::{Handle, Opening};
 use crate::job::Inner;
 use crate::queue::runs::Stop;
-use crate::shuffle::Handle;
 use crate::stats::{DetailedStats, Stats};
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
@@ -54,10 +54,7 @@ pub struct NotSent<T>(pub Option<(Rank, T)>);
 
 /// Opens a [`Stream`]: name, options, handler.
 pub struct StreamBuilder<'h, T> {
-    job: Rc<Inner<'h>>,
-    name: String,
-    options: StreamOptions,
-    sink: Sink<'h>,
+    opening: Opening<'h>,
     item: PhantomData<T>,
 }
 
@@ -81,29 +78,21 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
             assert!(size_of::<T>() > 0, "items of no bytes cannot be counted");
             assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");
         }
-        let options = job.options.stream.clone();
-        let sink = Sink::Queue(DeliveryQueue::new(&options));
         Self {
-            job,
-            name: name.to_owned(),
-            options,
-            sink,
+            opening: Opening::new(job, name),
             item: PhantomData,
         }
     }
 
     /// Options of this stream instead of the job's.
     pub fn options(mut self, options: StreamOptions) -> Self {
-        if let Sink::Queue(queue) = &mut self.sink {
-            *queue = DeliveryQueue::new(&options);
-        }
-        self.options = options;
+        self.opening.take_options(options);
         self
     }
 
     /// Calls `handler` for every run that arrives: one source, at least one item, in place.
     pub fn handler(mut self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, '_, T>) + 'h) -> Self {
-        self.sink = Sink::Handler(Box::new(move |delivery, _, outbox| {
+        self.opening.take_handler(move |delivery, _, outbox| {
             let (source, items) = slice_of::<T>(&delivery)?;
             handler(
                 source,
@@ -114,7 +103,7 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
                 },
             );
             Ok(items.len())
-        }));
+        });
         self
     }
 
@@ -123,11 +112,8 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
     /// # Errors
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Stream<'h, T>> {
-        let core = self
-            .job
-            .open(&self.name, &self.options, size_of::<T>(), self.sink)?;
         Ok(Stream {
-            handle: Handle::new(core, self.job),
+            handle: self.opening.open(size_of::<T>())?,
             item: PhantomData,
         })
     }

@@ -75,7 +75,12 @@ impl Plan {
             options: SimulationOptions {
                 network,
                 stream: tiny(&mut dice),
-                route: dice.one_of(&[RouteName::ThreeHop, RouteName::ThreeHop, RouteName::Direct]),
+                route: dice.one_of(&[
+                    RouteName::ThreeHop,
+                    RouteName::ThreeHop,
+                    RouteName::FabricOnly,
+                    RouteName::Direct,
+                ]),
                 item_bytes: dice.one_of(&[0, 0, 8, 24, 56]),
                 schedule: dice.one_of(&[Schedule::Random, Schedule::Random, Schedule::InTurn]),
             },

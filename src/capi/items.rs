@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::argument;
 use super::callback::{Context, Gate};
+use super::details::{self, trihop_details_t};
 use super::dump;
 use super::job::trihop_job_t;
 use super::options::trihop_options_t;
@@ -205,6 +206,21 @@ pub unsafe extern "C" fn trihop_items_stats_json(
     // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
     let give =
         |stream: &trihop_items_t| unsafe { stats::give_json(stream.items.stats(), text, capacity, length) };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(items, give) }
+}
+
+/// Stores what the stream and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+/// the like, and freed with `trihop_details_free`.
+///
+/// Threads: as `trihop_items_stats`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_items_details(
+    items: *const trihop_items_t,
+    details: *mut *mut trihop_details_t,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or a place for a pointer.
+    let give = |stream: &trihop_items_t| unsafe { details::give(stream.items.detailed_stats(), details) };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(items, give) }
 }

@@ -505,24 +505,3 @@ pub unsafe extern "C" fn trihop_dump_on_signal(
         Ok(job.job.dump_on(number, output)?)
     })
 }
-
-/// Writes what the threads of the job have used so far as a JSON array that ends with NUL, an object for each: `name`, `user_ms`,
-/// `system_ms`, `voluntary_switches`, `involuntary_switches`, `minor_faults`. Its length without the NUL goes to `length`.
-/// Where `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and
-/// only stores the length; numbers may have grown when it is called again.
-///
-/// Threads: any.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_threads_json(
-    job: *const trihop_job_t,
-    text: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or a job that has not ended.
-        let job = unsafe { argument::reference(job, "job")? };
-        // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
-        unsafe { argument::give_json(&job.job.threads(), text, capacity, length) }
-    })
-}

@@ -15,6 +15,7 @@
 
 pub mod custom;
 pub mod deltafs;
+pub mod details;
 pub mod items;
 pub mod job;
 pub mod log;
@@ -22,6 +23,7 @@ pub mod options;
 pub mod shuffle;
 pub mod stats;
 pub mod status;
+pub mod threads;
 
 pub(crate) mod argument;
 mod callback;

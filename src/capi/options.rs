@@ -77,7 +77,7 @@ pub struct trihop_options_t {
     pub bootstrap_timeout_ms: u64,
     /// How long a peer that owes an answer may be silent before it counts as dead, in milliseconds.
     pub peer_timeout_ms: u64,
-    /// How messages reach other nodes: `three-hop` or `direct`.
+    /// How messages travel: `three-hop`, `direct`, or `fabric-only`, where ranks of a node use the fabric too.
     pub route: [c_char; 16],
     /// Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.
     pub launcher: [c_char; 16],

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::argument;
 use super::callback::{Context, Gate};
+use super::details::{self, trihop_details_t};
 use super::dump;
 use super::job::trihop_job_t;
 use super::options::trihop_options_t;
@@ -222,6 +223,21 @@ pub unsafe extern "C" fn trihop_shuffle_stats_json(
 ) -> trihop_status_t {
     // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
     let give = |shuffle: &Shuffle| unsafe { stats::give_json(shuffle.stats(), text, capacity, length) };
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, give) }
+}
+
+/// Stores what the shuffle and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+/// the like, and freed with `trihop_details_free`.
+///
+/// Threads: as `trihop_shuffle_stats`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_details(
+    shuffle: *const trihop_shuffle_t,
+    details: *mut *mut trihop_details_t,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or a place for a pointer.
+    let give = |shuffle: &Shuffle| unsafe { details::give(shuffle.detailed_stats(), details) };
     // SAFETY: the header asks for null or a shuffle that was not closed.
     unsafe { with(shuffle, give) }
 }

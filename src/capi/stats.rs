@@ -25,15 +25,15 @@ pub struct trihop_stats_t {
     pub runs_to_fabric: u64,
     /// Runs forwarded as target representative.
     pub runs_from_fabric: u64,
-    /// Frames put on origin lanes by this rank.
+    /// Frames put into origin queues by this rank.
     pub origin_frames: u64,
-    /// Frames put on relay lanes by this rank.
+    /// Frames put into relay queues by this rank.
     pub relay_frames: u64,
-    /// Frames put into batches by this rank.
+    /// Frames put into remote queues by this rank.
     pub remote_frames: u64,
-    /// Batches sealed.
+    /// Batches sealed for other nodes.
     pub batches_sent: u64,
-    /// Batches received.
+    /// Batches received from other nodes.
     pub batches_received: u64,
     /// Batches that came by rendezvous.
     pub announced: u64,
@@ -49,7 +49,7 @@ pub struct trihop_stats_t {
     pub blocked_deliveries: u64,
     /// Messages dropped because they were none of this job's.
     pub bad_headers: u64,
-    /// Frames taken from lanes by this rank.
+    /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
     pub frames_received: u64,
     /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
     pub broadcasts: u64,
@@ -118,7 +118,8 @@ impl trihop_stats_t {
     }
 }
 
-fn busy() -> Failure {
+/// Why there are no counters now.
+pub(crate) fn busy() -> Failure {
     let why = "the engine is in use and does not come free; try again";
     Failure::new(trihop_status_t::TRIHOP_ERR_WOULD_BLOCK, why)
 }
@@ -127,16 +128,25 @@ fn busy() -> Failure {
 ///
 /// # Safety
 /// `place` is null, or points to `size` bytes that nobody else uses.
+pub(crate) unsafe fn fill(stats: &Stats, place: *mut trihop_stats_t, size: usize) -> Result<(), Failure> {
+    check_size(size)?;
+    let mut filled = trihop_stats_t::from_rust(stats);
+    filled.size = size;
+    // SAFETY: as the caller promises; all fields have eight bytes, so that there is no padding.
+    unsafe { store_sized(&filled, place, size, "stats") }
+}
+
+/// As [`fill`], with counters that may not have been to be had.
+///
+/// # Safety
+/// As [`fill`].
 pub(crate) unsafe fn give(
     stats: Option<Stats>,
     place: *mut trihop_stats_t,
     size: usize,
 ) -> Result<(), Failure> {
-    check_size(size)?;
-    let mut filled = trihop_stats_t::from_rust(&stats.ok_or_else(busy)?);
-    filled.size = size;
-    // SAFETY: as the caller promises; all fields have eight bytes, so that there is no padding.
-    unsafe { store_sized(&filled, place, size, "stats") }
+    // SAFETY: as the caller promises.
+    unsafe { fill(&stats.ok_or_else(busy)?, place, size) }
 }
 
 const _: () = assert!(size_of::<trihop_stats_t>().is_multiple_of(8) && size_of::<usize>() == 8);

@@ -70,7 +70,7 @@ static inline void watchdog(int signal_number) {
     _exit(4);
 }
 
-/* single: one progressor for both transports. */
+/* single: one transport for all hops. */
 static inline void begin(int *argc, char ***argv, int single) {
     signal(SIGALRM, watchdog);
     alarm(WATCHDOG_SECONDS);

@@ -9,7 +9,7 @@
  *     -A                 broadcasts, -k: to oneself too    -o MS     a delivery takes so long
  *     -a -b -B BYTES     buftarget: origin, relay, network  -m -y -M N  maxrpc: origin, relay, network
  *     -d N  -h N         delivery queue: most, threshold    -z -Z N    sender limits: local, remote
- *     -x                 one progressor for both transports        -N SPEC   dump nexus
+ *     -x                 one transport for all hops     -N SPEC   dump nexus
  */
 #include "job.h"
 

@@ -1,13 +1,16 @@
 //! All-to-all: messages of one size to uniform destinations; the receiver reads the first 8 bytes and the length.
 
-use std::cell::Cell;
+use std::ffi::{c_int, c_void};
 
-use trihop::{Item, Job, Options, Rank, Reduce};
+use clap::ValueEnum;
+use trihop::transport::sync::{AtomicU64, Ordering};
+use trihop::{Item, Job, Options, Rank, Reduce, threaded};
 
+use super::deltafs::Nexus;
 use super::random::Random;
 use super::round::Reps;
 use super::row::Case;
-use super::session::Session;
+use super::session::{Session, Team};
 use super::{BenchArgs, Error};
 
 const SIZES: [usize; 8] = [8, 24, 32, 64, 128, 256, 1024, 32768];
@@ -15,92 +18,185 @@ const SIZES: [usize; 8] = [8, 24, 32, 64, 128, 256, 1024, 32768];
 /// Bytes that a rank sends per repetition, unless `--count` says how many messages.
 const BYTES: usize = 64 << 20;
 
-/// What a receiver has seen.
-#[derive(Default)]
-pub(crate) struct Seen {
-    messages: Cell<u64>,
-    sum: Cell<u64>,
-    wrong: Cell<u64>,
+/// How messages are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Api {
+    /// Items of a stream
+    Typed,
+    /// Records of a shuffle
+    Bytes,
+    /// Records of a shuffle in a job with progress and delivery threads
+    Threaded,
+    /// Records by the C functions of the DeltaFS interface, with the options that it gives, and its flushes
+    Deltafs,
 }
 
-impl Seen {
-    fn add(&self, messages: u64, sum: u64, wrong: u64) {
-        self.messages.set(self.messages.get() + messages);
-        self.sum.set(self.sum.get().wrapping_add(sum));
-        self.wrong.set(self.wrong.get() + wrong);
+impl Api {
+    /// Name in rows.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Typed => "typed",
+            Self::Bytes => "bytes",
+            Self::Threaded => "threaded",
+            Self::Deltafs => "deltafs",
+        }
     }
+}
+
+/// What is measured where the user asks for nothing.
+const APIS: [Api; 2] = [Api::Typed, Api::Bytes];
+
+/// The interfaces that are asked for, by the kind of job that they are in.
+pub(crate) fn by_job(apis: &[Api]) -> Vec<Vec<Api>> {
+    let kinds: [&[Api]; 3] = [&APIS, &[Api::Threaded], &[Api::Deltafs]];
+    let asked = |kind: &&[Api]| kind.iter().copied().filter(|api| apis.contains(api)).collect();
+    let jobs = kinds.iter().map(asked);
+    jobs.filter(|job: &Vec<Api>| !job.is_empty()).collect()
+}
+
+/// What this rank has received. Written by the one thread that handlers run on and, while nothing is under way, by the one
+/// that sends: fences and flushes order these, so relaxed.
+struct Seen {
+    messages: AtomicU64,
+    sum: AtomicU64,
+    wrong: AtomicU64,
+    /// Bytes of each message.
+    size: AtomicU64,
+}
+
+static SEEN: Seen = Seen {
+    messages: AtomicU64::new(0),
+    sum: AtomicU64::new(0),
+    wrong: AtomicU64::new(0),
+    size: AtomicU64::new(0),
+};
+
+impl Seen {
+    #[inline]
+    fn add(&self, messages: u64, sum: u64, wrong: u64) {
+        let add = |to: &AtomicU64, more: u64| {
+            let before = to.load(Ordering::Relaxed);
+            to.store(before.wrapping_add(more), Ordering::Relaxed);
+        };
+        add(&self.messages, messages);
+        add(&self.sum, sum);
+        if wrong > 0 {
+            add(&self.wrong, wrong);
+        }
+    }
+
+    /// Takes a message in.
+    #[inline]
+    fn message(&self, bytes: &[u8]) {
+        let word = bytes.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
+        let wrong = bytes.len() as u64 != self.size.load(Ordering::Relaxed);
+        self.add(1, word, u64::from(wrong));
+    }
+
+    /// Nothing, of messages of `size` bytes.
+    fn clear(&self, size: usize) {
+        self.size.store(size as u64, Ordering::Relaxed);
+        for count in [&self.messages, &self.sum, &self.wrong] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Messages, the sum of their numbers, and those of a wrong length.
+    fn so_far(&self) -> (u64, u64, u64) {
+        let get = |from: &AtomicU64| from.load(Ordering::Relaxed);
+        (get(&self.messages), get(&self.sum), get(&self.wrong))
+    }
+}
+
+/// The callback of the DeltaFS interface.
+extern "C" fn deliver(_source: c_int, _target: c_int, _kind: u32, bytes: *mut c_void, length: u32) {
+    // SAFETY: the interface promises so many bytes until we return.
+    SEEN.message(unsafe { std::slice::from_raw_parts(bytes.cast(), length as usize) });
 }
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let sizes = args.sizes(&SIZES);
-    let seen = Seen::default();
+    let apis = if args.api.is_empty() { &APIS[..] } else { &args.api };
+    match &by_job(apis)[..] {
+        [only] if only.contains(&Api::Deltafs) => deltafs(args, &options),
+        [only] if only.contains(&Api::Threaded) => in_threads(args, options),
+        [_] => inline(args, apis, options),
+        _ => {
+            let why = "a process is in one job only: inside of one, ask for --api threaded or deltafs alone";
+            Err(Error::Shape(why.to_owned()))
+        }
+    }
+}
+
+fn inline(args: &BenchArgs, apis: &[Api], options: Options) -> Result<(), Error> {
     let job = Job::start(options)?;
     let session = Session::new(args, &job);
-    for size in sizes {
-        let count = args
-            .count
-            .unwrap_or(((BYTES / size) as u64).clamp(200, 2_000_000));
-        let work = Work::new(&session, &seen, count)?;
-        match size {
-            8 => work.typed::<1>()?,
-            24 => work.typed::<3>()?,
-            32 => work.typed::<4>()?,
-            64 => work.typed::<8>()?,
-            128 => work.typed::<16>()?,
-            256 => work.typed::<32>()?,
-            1024 => work.typed::<128>()?,
-            _ => {} // longer than a frame, or a size without an item type here: bytes only
+    for size in args.sizes(&SIZES) {
+        let work = Work::new(&session, size)?;
+        if apis.contains(&Api::Typed) {
+            match size {
+                8 => work.typed::<1>()?,
+                24 => work.typed::<3>()?,
+                32 => work.typed::<4>()?,
+                64 => work.typed::<8>()?,
+                128 => work.typed::<16>()?,
+                256 => work.typed::<32>()?,
+                1024 => work.typed::<128>()?,
+                _ => {} // longer than a frame, or a size without an item type here: bytes only
+            }
         }
-        work.bytes(size)?;
+        if apis.contains(&Api::Bytes) {
+            work.bytes()?;
+        }
     }
-    job.shutdown()?;
+    Ok(job.shutdown()?)
+}
+
+fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    let job = threaded::Job::start(options)?;
+    let session = Session::new(args, &job);
+    for size in args.sizes(&SIZES) {
+        Work::new(&session, size)?.threaded()?;
+    }
+    Ok(job.shutdown()?)
+}
+
+fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
+    let found = Options::from_env()?;
+    if (&found.provider, found.route) != (&options.provider, options.route) {
+        let why = "the DeltaFS interface takes its options from the environment: set TRIHOP_PROVIDER and TRIHOP_ROUTE \
+                   instead of --provider and --route";
+        return Err(Error::Shape(why.to_owned()));
+    }
+    let nexus = Nexus::bootstrap()?;
+    let session = Session::new(args, nexus.job());
+    for size in args.sizes(&SIZES) {
+        Work::new(&session, size)?.deltafs(&nexus)?;
+    }
     Ok(())
 }
 
 /// What is sent, and what has to come of it.
-struct Work<'a, 'h> {
-    session: &'a Session<'a, 'h>,
-    seen: &'h Seen,
+struct Work<'a, J> {
+    session: &'a Session<'a, J>,
+    size: usize,
     targets: Vec<u32>,
     /// Messages for this rank, and the sum of their numbers.
     expected: (u64, u64),
 }
 
-impl<'a, 'h> Work<'a, 'h> {
-    fn new(session: &'a Session<'a, 'h>, seen: &'h Seen, count: u64) -> Result<Self, Error> {
-        let job = session.job;
-        let mut random = Random(u64::from(job.rank().0) + 77);
-        let targets: Vec<u32> = (0..count)
-            .map(|_| (random.next() % u64::from(job.size())) as u32)
-            .collect();
-        let mut expected = vec![0u64; 2 * job.size() as usize];
-        for (&target, number) in targets.iter().zip(0u64..) {
-            expected[2 * target as usize] += 1;
-            expected[2 * target as usize + 1] += number;
-        }
-        job.allreduce(&mut expected, Reduce::Sum)?;
-        let mine = job.rank().0 as usize;
-        Ok(Self {
-            session,
-            seen,
-            targets,
-            expected: (expected[2 * mine], expected[2 * mine + 1]),
-        })
-    }
-
+impl Work<'_, Job<'static>> {
     fn typed<const WORDS: usize>(&self) -> Result<(), Error>
     where
         [u64; WORDS]: Item,
     {
-        let (size, seen) = (WORDS * 8, self.seen);
         let stream = self
             .session
             .job
-            .stream::<[u64; WORDS]>(&format!("a2a typed {size}"))
-            .handler(move |_, items, _| {
+            .stream::<[u64; WORDS]>(&self.name(Api::Typed))
+            .handler(|_, items, _| {
                 let sum = items.iter().fold(0u64, |sum, item| sum.wrapping_add(item[0]));
-                seen.add(items.len() as u64, sum, 0);
+                SEEN.add(items.len() as u64, sum, 0);
             })
             .open()?;
         let mut item = [0x5a5a_5a5a_5a5a_5a5au64; WORDS];
@@ -109,47 +205,97 @@ impl<'a, 'h> Work<'a, 'h> {
                 item[0] = number;
                 (Rank(target), item)
             }))?;
-            stream.fence()
+            Ok(stream.fence()?)
         })?;
-        self.report("typed", size, &reps, stream.stats().wire_bytes)?;
+        self.report(Api::Typed, &reps, stream.stats().wire_bytes)?;
         Ok(stream.shutdown()?)
     }
 
-    fn bytes(&self, size: usize) -> Result<(), Error> {
-        let seen = self.seen;
+    fn bytes(&self) -> Result<(), Error> {
         let shuffle = self
             .session
             .job
-            .shuffle(&format!("a2a bytes {size}"))
-            .handler(move |message, _| {
-                let word = message
-                    .bytes
-                    .first_chunk::<8>()
-                    .map_or(0, |b| u64::from_le_bytes(*b));
-                seen.add(1, word, u64::from(message.bytes.len() != size));
-            })
+            .shuffle(&self.name(Api::Bytes))
+            .handler(|message, _| SEEN.message(message.bytes))
             .open()?;
-        let mut payload = vec![0x5au8; size];
         let reps = self.repeat(|| {
-            for (&target, number) in self.targets.iter().zip(0u64..) {
-                payload[..8].copy_from_slice(&number.to_le_bytes());
-                shuffle.send(Rank(target), 0, &payload)?;
-            }
-            shuffle.fence()
+            self.each(|target, payload| Ok(shuffle.send(target, 0, payload)?))?;
+            Ok(shuffle.fence()?)
         })?;
-        self.report("bytes", size, &reps, shuffle.stats().wire_bytes)?;
+        self.report(Api::Bytes, &reps, shuffle.stats().wire_bytes)?;
+        Ok(shuffle.shutdown()?)
+    }
+}
+
+impl Work<'_, threaded::Job> {
+    fn threaded(&self) -> Result<(), Error> {
+        let shuffle = self
+            .session
+            .job
+            .shuffle(&self.name(Api::Threaded))
+            .handler(|message| SEEN.message(message.bytes))
+            .open()?;
+        let reps = self.repeat(|| {
+            self.each(|target, payload| Ok(shuffle.send(target, 0, payload)?))?;
+            Ok(shuffle.fence()?)
+        })?;
+        let wire_bytes = shuffle.stats().map_or(0, |stats| stats.wire_bytes);
+        self.report(Api::Threaded, &reps, wire_bytes)?;
         Ok(shuffle.shutdown()?)
     }
 
-    fn repeat(&self, mut work: impl FnMut() -> Result<(), trihop::Error>) -> Result<Reps, Error> {
-        let seen = self.seen;
+    fn deltafs(&self, nexus: &Nexus) -> Result<(), Error> {
+        let shuffle = nexus.shuffle(&self.name(Api::Deltafs), deliver)?;
+        let reps = self.repeat(|| {
+            self.each(|target, payload| shuffle.enqueue(target, 0, payload))?;
+            shuffle.flush_all()
+        })?;
+        self.report(Api::Deltafs, &reps, shuffle.wire_bytes())?;
+        shuffle.shutdown()
+    }
+}
+
+impl<'a, J: Team> Work<'a, J> {
+    fn new(session: &'a Session<'a, J>, size: usize) -> Result<Self, Error> {
+        let (job, usual) = (session.job, ((BYTES / size) as u64).clamp(200, 2_000_000));
+        let (me, ranks) = (job.topology().rank().0, job.topology().size());
+        let mut random = Random(u64::from(me) + 77);
+        let targets: Vec<u32> = (0..session.args.count.unwrap_or(usual))
+            .map(|_| (random.next() % u64::from(ranks)) as u32)
+            .collect();
+        let mut expected = vec![0u64; 2 * ranks as usize];
+        for (&target, number) in targets.iter().zip(0u64..) {
+            expected[2 * target as usize] += 1;
+            expected[2 * target as usize + 1] += number;
+        }
+        job.allreduce(&mut expected, Reduce::Sum)?;
+        Ok(Self {
+            session,
+            size,
+            targets,
+            expected: (expected[2 * me as usize], expected[2 * me as usize + 1]),
+        })
+    }
+
+    fn name(&self, api: Api) -> String {
+        format!("a2a {} {}", api.name(), self.size)
+    }
+
+    /// Gives `send` each target, with a payload that begins with the message's number.
+    fn each(&self, mut send: impl FnMut(Rank, &mut [u8]) -> Result<(), Error>) -> Result<(), Error> {
+        let mut payload = vec![0x5au8; self.size];
+        for (&target, number) in self.targets.iter().zip(0u64..) {
+            payload[..8].copy_from_slice(&number.to_le_bytes());
+            send(Rank(target), &mut payload)?;
+        }
+        Ok(())
+    }
+
+    fn repeat(&self, mut work: impl FnMut() -> Result<(), Error>) -> Result<Reps, Error> {
         self.session.repeat(|meter| {
-            seen.messages.set(0);
-            seen.sum.set(0);
-            seen.wrong.set(0);
+            SEEN.clear(self.size);
             let measured = self.session.measure(meter, &mut work)?;
-            let got = (seen.messages.get(), seen.sum.get(), seen.wrong.get());
-            let want = (self.expected.0, self.expected.1, 0);
+            let (got, want) = (SEEN.so_far(), (self.expected.0, self.expected.1, 0));
             if got != want {
                 let rank = self.session.job.rank();
                 let why =
@@ -160,13 +306,13 @@ impl<'a, 'h> Work<'a, 'h> {
         })
     }
 
-    fn report(&self, api: &'static str, size: usize, reps: &Reps, wire_bytes: u64) -> Result<(), Error> {
+    fn report(&self, api: Api, reps: &Reps, wire_bytes: u64) -> Result<(), Error> {
         let (topology, count) = (self.session.job.topology(), self.targets.len() as u64);
         let crosses = |target: &&u32| !topology.is_local(Rank(**target));
         let case = Case {
             bench: "a2a",
-            api,
-            size,
+            api: api.name(),
+            size: self.size,
             count,
             messages: count * u64::from(topology.size()),
             crossing: self.targets.iter().filter(crosses).count() as u64 * self.session.rounds(),

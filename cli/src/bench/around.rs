@@ -251,7 +251,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
 }
 
 fn case(
-    session: &Session<'_, '_>,
+    session: &Session<'_, Job<'_>>,
     path: Path,
     waiting: Waiting,
     stations: Vec<u32>,

@@ -40,7 +40,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     Ok(())
 }
 
-fn case(session: &Session<'_, '_>, size: usize, count: u64) -> Result<(), Error> {
+fn case(session: &Session<'_, Job<'_>>, size: usize, count: u64) -> Result<(), Error> {
     let job = session.job;
     let (rank, ranks) = (job.rank().0, job.size());
     let (contents, sizes) = (Contents::new(SEED), Sizes::List(vec![size]));

@@ -72,7 +72,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
 
 /// All rounds of updates at these indices, which count through all ranks' tables entry by entry.
 pub(crate) fn updates<'h>(
-    session: &Session<'_, 'h>,
+    session: &Session<'_, Job<'h>>,
     table: &'h Table,
     name: &str,
     indices: &[u64],

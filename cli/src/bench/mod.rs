@@ -5,6 +5,7 @@
 mod a2a;
 mod agups;
 mod around;
+mod deltafs;
 mod exchange;
 mod histo;
 mod ig;
@@ -90,6 +91,9 @@ impl Name {
                 "{name} has none of --per-node, --messages, --pattern and --seed; `scale` has"
             )));
         }
+        if self != Self::A2a && !args.api.is_empty() {
+            return Err(Error::Shape(format!("{name} has no --api; `a2a` has")));
+        }
         if matches!(self, Self::Ring | Self::P2p) && args.route.is_some() {
             return Err(Error::Shape(format!(
                 "{name} drives rings or the fabric itself and has no --route; the others have"
@@ -166,6 +170,9 @@ pub struct BenchArgs {
     /// skew: how indices are drawn; repeat for several [default: all]
     #[arg(long, value_enum, value_name = "KIND")]
     pub indices: Vec<skew::Indices>,
+    /// a2a: how messages are sent; repeat for several [default: typed, bytes]
+    #[arg(long, value_enum, value_name = "API")]
+    pub api: Vec<a2a::Api>,
     #[command(flatten)]
     pub scale: scale::ScaleArgs,
     /// Route of the messages [default: TRIHOP_ROUTE, or three-hop]
@@ -201,7 +208,7 @@ fn hops(route: RouteName, topology: &Topology) -> u32 {
     match (route, topology.nodes(), topology.size()) {
         (_, _, 1) => 0,
         (_, 1, _) | (RouteName::Direct, _, _) => 1,
-        (RouteName::ThreeHop, nodes, _) => {
+        (RouteName::ThreeHop | RouteName::FabricOnly, nodes, _) => {
             let shared = (0..nodes).filter(|&node| topology.local_size_of(NodeId(node)) > 1);
             1 + shared.take(2).count() as u32
         }
@@ -273,7 +280,7 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     if bootstrap::detect(options.launcher)? == Launcher::Single {
         args.name.check_shape(shape)?;
         if shape != (1, 1) {
-            return start_ranks(&args, shape);
+            return start_jobs(&args, shape);
         }
         if args.netns {
             let why =
@@ -292,6 +299,21 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     Ok(0)
 }
 
+/// A job for each kind of job that the interfaces need: a process is in one only.
+fn start_jobs(args: &BenchArgs, shape: (u32, u32)) -> Result<i32, Error> {
+    if args.api.is_empty() {
+        return start_ranks(args, shape);
+    }
+    for api in a2a::by_job(&args.api) {
+        let args = BenchArgs { api, ..args.clone() };
+        let status = start_ranks(&args, shape)?;
+        if status != 0 {
+            return Ok(status);
+        }
+    }
+    Ok(0)
+}
+
 fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Error> {
     let executable = std::env::current_exe().map_err(Error::Executable)?;
     let mut command: Vec<OsString> = vec![executable.into(), "bench".into(), text(args.name).into()];
@@ -301,6 +323,9 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     }
     for &indices in &args.indices {
         option("--indices", text(indices));
+    }
+    for &api in &args.api {
+        option("--api", text(api));
     }
     if let Some(count) = args.count {
         option("--count", count.to_string());
@@ -319,6 +344,15 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     let mut spec = LaunchSpec::new(run::spread(ranks, nodes)?, command);
     spec.output = OutputMode::Plain;
     spec.netns = args.netns;
+    // Where the job is not started by us but through the DeltaFS interface, it looks here.
+    let provider = args
+        .provider
+        .clone()
+        .map(|name| ("TRIHOP_PROVIDER".into(), name.into()));
+    let route = args
+        .route
+        .map(|route| ("TRIHOP_ROUTE".into(), route.to_string().into()));
+    spec.env.extend(provider.into_iter().chain(route));
     Ok(run::launch(spec)?.status)
 }
 

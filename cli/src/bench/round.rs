@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use trihop::{Job, Reduce};
+use trihop::Reduce;
 
 use super::Error;
+use super::session::Team;
 use super::syscalls::Counter;
 
 /// What a round is for. Each does the same work and is checked the same way.
@@ -111,7 +112,7 @@ pub(crate) enum Wall {
 
 impl Spent {
     /// What all ranks have spent; collective.
-    pub fn combined(self, job: &Job<'_>, wall: Wall) -> Result<Measured, Error> {
+    pub fn combined(self, job: &impl Team, wall: Wall) -> Result<Measured, Error> {
         let mut slowest = [self.nanoseconds];
         if wall == Wall::Slowest {
             job.allreduce(&mut slowest, Reduce::Max)?;

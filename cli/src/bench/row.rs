@@ -1,9 +1,10 @@
 //! Rows of figures: a table by default, JSON by request.
 
 use serde::Serialize;
-use trihop::{Job, Reduce};
+use trihop::Reduce;
 
 use super::round::Reps;
+use super::session::Team;
 use super::{BenchArgs, Error};
 
 /// One row, as documented for scripts.
@@ -11,7 +12,7 @@ use super::{BenchArgs, Error};
 pub struct Row {
     /// Name of the benchmark.
     pub bench: &'static str,
-    /// `typed` or `bytes`.
+    /// `typed` or `bytes`; `a2a` also `threaded` or `deltafs`.
     pub api: &'static str,
     /// Ranks of the job.
     pub ranks: u32,
@@ -55,7 +56,7 @@ pub struct Row {
 pub struct Case {
     /// Name of the benchmark.
     pub bench: &'static str,
-    /// `typed` or `bytes`.
+    /// `typed` or `bytes`; `a2a` also `threaded` or `deltafs`.
     pub api: &'static str,
     /// Message size in bytes.
     pub size: usize,
@@ -78,7 +79,7 @@ pub fn peak_rss_bytes() -> u64 {
 }
 
 /// The row of a case from all ranks' figures; collective.
-pub fn combine(args: &BenchArgs, job: &Job<'_>, case: &Case, reps: &Reps) -> Result<Row, Error> {
+pub fn combine(args: &BenchArgs, job: &impl Team, case: &Case, reps: &Reps) -> Result<Row, Error> {
     let told = job.allgather(job.provider().unwrap_or_default().as_bytes())?;
     let provider = told.into_iter().find(|name| !name.is_empty());
     let provider = provider.unwrap_or_else(|| b"-".to_vec());
@@ -88,7 +89,7 @@ pub fn combine(args: &BenchArgs, job: &Job<'_>, case: &Case, reps: &Reps) -> Res
 /// As [`combine`], where this rank knows what carries messages between nodes.
 pub fn with_provider(
     args: &BenchArgs,
-    job: &Job<'_>,
+    job: &impl Team,
     case: &Case,
     provider: &str,
     reps: &Reps,
@@ -117,7 +118,7 @@ pub fn with_provider(
     Ok(Row {
         bench: case.bench,
         api: case.api,
-        ranks: job.size(),
+        ranks: job.topology().size(),
         nodes: job.topology().nodes(),
         route: route.name(),
         hops: super::hops(route, job.topology()),

@@ -3,22 +3,60 @@
 use std::cell::Cell;
 
 use serde::Serialize;
-use trihop::Job;
+use trihop::{Job, Rank, Reduce, Topology, threaded};
 
 use super::round::{Measured, Meter, Reps, Round, Wall};
 use super::row::{self, Case};
 use super::{BenchArgs, Error};
 
+/// What a benchmark asks of the ranks of its job together, whichever kind of job it is.
+pub(crate) trait Team {
+    fn rank(&self) -> Rank;
+    fn topology(&self) -> &Topology;
+    fn provider(&self) -> Option<String>;
+    fn barrier(&self) -> Result<(), trihop::Error>;
+    fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<(), trihop::Error>;
+    fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>, trihop::Error>;
+}
+
+macro_rules! team {
+    ($job:ty) => {
+        impl Team for $job {
+            fn rank(&self) -> Rank {
+                self.rank()
+            }
+            fn topology(&self) -> &Topology {
+                self.topology()
+            }
+            fn provider(&self) -> Option<String> {
+                self.provider().map(Into::into)
+            }
+            fn barrier(&self) -> Result<(), trihop::Error> {
+                self.barrier()
+            }
+            fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<(), trihop::Error> {
+                self.allreduce(values, reduce)
+            }
+            fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>, trihop::Error> {
+                self.allgather(contribution)
+            }
+        }
+    };
+}
+
+team!(Job<'_>);
+team!(threaded::Job);
+
 /// A benchmark under way on this rank.
-pub(crate) struct Session<'a, 'h> {
+pub(crate) struct Session<'a, J> {
     pub args: &'a BenchArgs,
-    pub job: &'a Job<'h>,
+    pub job: &'a J,
     /// No row was printed yet.
     first: Cell<bool>,
 }
 
-impl<'a, 'h> Session<'a, 'h> {
-    pub fn new(args: &'a BenchArgs, job: &'a Job<'h>) -> Self {
+impl<'a, J: Team> Session<'a, J> {
+    pub fn new(args: &'a BenchArgs, job: &'a J) -> Self {
         Self {
             args,
             job,
@@ -42,11 +80,10 @@ impl<'a, 'h> Session<'a, 'h> {
     }
 
     /// Times `work` from barrier to barrier: the work ends with a fence.
-    pub fn measure(
-        &self,
-        meter: &Meter,
-        work: impl FnOnce() -> Result<(), trihop::Error>,
-    ) -> Result<Measured, Error> {
+    pub fn measure<E>(&self, meter: &Meter, work: impl FnOnce() -> Result<(), E>) -> Result<Measured, Error>
+    where
+        Error: From<E>,
+    {
         self.job.barrier()?;
         let clock = meter.start();
         work()?;

@@ -84,6 +84,10 @@ pub struct ExchangeArgs {
     #[arg(short = 'T', long)]
     pub usage: bool,
 
+    /// Reports what each queue of each rank has done: runs of its own and forwarded, batches and why they left, waits; and with --threaded what each thread has used
+    #[arg(long)]
+    pub detail: bool,
+
     /// Prints one JSON object
     #[arg(long)]
     pub json: bool,

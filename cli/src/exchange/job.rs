@@ -9,6 +9,7 @@ use trihop::route::RouteName;
 use trihop::{BroadcastTo, Options, Rank, Reduce, log};
 
 use super::args::{Ending, ExchangeArgs};
+use super::detail::RankDetail;
 use super::error::{Error, Result};
 use super::ledger::{Ledger, TALLY};
 use super::mailbox::{Inbox, Mailbox};
@@ -172,11 +173,12 @@ impl ThisRank<'_> {
         if self.args.dump {
             self.dump(shuffle)?;
         }
-        let stats = shuffle.stats().ok_or_else(|| Error::System {
+        let stats = shuffle.detailed_stats().ok_or_else(|| Error::System {
             what: "reading the counters of the shuffle",
             source: std::io::ErrorKind::WouldBlock.into(),
         })?;
-        let mut report = Report::gather(self.job, self.args, self.route, self.seed, share, &stats)?;
+        let totals = &stats.totals;
+        let mut report = Report::gather(self.job, self.args, self.route, self.seed, share, totals)?;
         if report.faults() > 0 {
             self.tell_faults(&report, &texts)?;
             return Ok(1);
@@ -186,6 +188,9 @@ impl ThisRank<'_> {
                 self.job,
                 &[("sending", sending), ("whole", whole)],
             )?);
+        }
+        if self.args.detail {
+            report.detail = Some(RankDetail::gather(self.job, &stats)?);
         }
         if self.job.rank() == Rank(0) {
             let text = if self.args.json {

@@ -8,6 +8,7 @@
 //! waits for what. `logs` says what is logged and where to, and `options` makes every option of the library one of this command.
 
 mod args;
+mod detail;
 mod error;
 mod job;
 mod ledger;

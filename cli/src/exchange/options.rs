@@ -152,7 +152,7 @@ const JOB: &[Known] = &[
         "route",
         "route",
         None,
-        "How messages reach other nodes: three-hop or direct",
+        "How messages travel: three-hop, direct or fabric-only (ranks of a node use the fabric too)",
     ),
     ("provider", "provider", None, "libfabric provider between nodes"),
     (

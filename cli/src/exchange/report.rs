@@ -9,6 +9,7 @@ use trihop::route::RouteName;
 use trihop::{Reduce, Stats};
 
 use super::args::ExchangeArgs;
+use super::detail::RankDetail;
 use super::error::{Error, Result};
 use super::seat::Seat;
 use super::usage::RankUsage;
@@ -102,6 +103,9 @@ pub struct Report {
     /// What each rank used, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Vec<RankUsage>>,
+    /// What each rank's queues and threads did, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Vec<RankDetail>>,
 }
 
 impl Report {
@@ -183,6 +187,7 @@ impl Report {
             faults,
             checked: faults == 0,
             usage: None,
+            detail: None,
         })
     }
 
@@ -266,6 +271,9 @@ impl Report {
         row("blocked", format!("{} deliveries", self.blocked_deliveries));
         if let Some(usage) = &self.usage {
             table += &RankUsage::table(usage);
+        }
+        if let Some(detail) = &self.detail {
+            table += &RankDetail::text(detail);
         }
         table
     }

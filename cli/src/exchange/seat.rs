@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use trihop::{
-    BroadcastTo, Job, Message, Options, Queues, Rank, Reduce, Result, Shuffle, ShuffleBuilder, Stats,
+    BroadcastTo, DetailedStats, Job, Message, Options, Queues, Rank, Reduce, Result, Shuffle, ShuffleBuilder,
     Topology, threaded,
 };
 
@@ -78,6 +78,14 @@ impl Seat {
         match self {
             Self::Inline(job) => job.provider().unwrap_or_default(),
             Self::Threaded(job) => job.provider().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// What the library's own threads have used; none where calls make progress.
+    pub fn threads(&self) -> Vec<threaded::ThreadUse> {
+        match self {
+            Self::Inline(_) => Vec::new(),
+            Self::Threaded(job) => job.threads(),
         }
     }
 
@@ -175,11 +183,11 @@ impl Post {
         }
     }
 
-    /// As [`Shuffle::stats`]; `None` when the engine does not come free.
-    pub fn stats(&self) -> Option<Stats> {
+    /// As [`Shuffle::detailed_stats`]; `None` when the engine does not come free.
+    pub fn detailed_stats(&self) -> Option<DetailedStats> {
         match self {
-            Self::Inline(shuffle) => Some(shuffle.stats()),
-            Self::Threaded(shuffle) => shuffle.stats(),
+            Self::Inline(shuffle) => Some(shuffle.detailed_stats()),
+            Self::Threaded(shuffle) => shuffle.detailed_stats(),
         }
     }
 

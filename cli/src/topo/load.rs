@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use trihop::route::{Chosen, Route, RouteName};
+use trihop::route::{Chosen, LinkClass, Route, RouteName};
 use trihop::{Rank, Topology};
 
 use super::tally::Tally;
@@ -37,14 +37,20 @@ impl Load {
         for rank in (0..topology.size()).map(Rank) {
             let here = topology.seen_from(rank).expect("a rank of this job");
             let route = Chosen::new(route, &here);
-            let links = u64::from(route.links());
             let local_peers = u64::from(here.local_size()) - 1;
+            load.links.add(u64::from(route.links()));
+            // Those to other nodes.
+            let links = match &route {
+                Chosen::FabricOnly(_) => u64::from(route.links()) - 2 * local_peers,
+                _ => u64::from(route.links()),
+            };
             // Ranks behind this end of each link, and behind all other ends together.
             let (near, far) = match &route {
                 Chosen::Direct(_) => (1, links),
-                Chosen::ThreeHop(_) => (local_peers + 1, behind.other_ends(&here, &route)),
+                Chosen::ThreeHop(_) | Chosen::FabricOnly(_) => {
+                    (local_peers + 1, behind.other_ends(&here, &route))
+                }
             };
-            load.links.add(links);
             load.local_peers.add(local_peers);
             // Every link is used both ways, so a rank relays as many pairs to its node as from it.
             load.source_relayed.add((near - 1) * far);
@@ -84,7 +90,8 @@ impl Behind {
             .entry((here.local_rank(), here.local_size()))
             .or_insert_with(|| {
                 let node_of = |link| here.node_of(route.peer(link));
-                let others = (0..route.links()).map(|link| u64::from(here.local_size_of(node_of(link))));
+                let remote = (0..route.links()).filter(|&link| route.class(link) == LinkClass::Remote);
+                let others = remote.map(|link| u64::from(here.local_size_of(node_of(link))));
                 own + others.sum::<u64>()
             });
         *all - own
@@ -127,7 +134,8 @@ mod tests {
                         }
                         Hop::Fabric(link) => {
                             source[at] += u64::from(before == Place::SourceRep);
-                            (routes[at].peer(link).0 as usize, Place::TargetRep)
+                            target[at] += u64::from(before == Place::TargetRep);
+                            (routes[at].peer(link).0 as usize, routes[at].class(link).arrival())
                         }
                     };
                     count += usize::from(from != to);

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use trihop::route::{Chosen, Route, RouteName};
+use trihop::route::{Chosen, LinkClass, Route, RouteName};
 use trihop::{NodeId, Rank, Topology};
 
 use super::TopoError;
@@ -54,7 +54,10 @@ impl Maps {
             local_rank: topology.local_rank(),
             local_size: topology.local_size(),
             local_map: topology.ranks_of(topology.node()).map(|rank| rank.0).collect(),
-            remote_map: (0..links.links()).map(remote).collect(),
+            remote_map: (0..links.links())
+                .filter(|&link| links.class(link) == LinkClass::Remote)
+                .map(remote)
+                .collect(),
             topology: topology.clone(),
         }
     }

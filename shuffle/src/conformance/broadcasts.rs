@@ -188,7 +188,7 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
                     lane.publish(Why::Full);
                 }
                 None => {
-                    let index = queues.open_to(2).unwrap();
+                    let index = queues.open_to(2, 0).unwrap();
                     queues.remotes.wake(index);
                     let pool = queues.remotes.pool_for(index).cloned();
                     let remote = &mut queues.remotes[index];

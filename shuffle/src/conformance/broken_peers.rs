@@ -75,7 +75,7 @@ fn refusal(bytes: usize, count: u16) -> String {
             count,
             flags: 0,
         };
-        let index = queues.open_to(1).unwrap();
+        let index = queues.open_to(1, 0).unwrap();
         queues.remotes.wake(index);
         let pool = queues.remotes.pool_for(index).cloned();
         let remote = &mut queues.remotes[index];

@@ -1,15 +1,20 @@
 //! What a rank receives over the fabric: batches of its links, fetched where they were announced, and control messages.
 
-use trihop_transport::link::{Completion, Link, Mover, Peer, PostError, RemoteMemory};
+mod fetch;
+mod open;
+mod tell;
+
+pub(crate) use open::LinkPlan;
+
+use trihop_transport::link::{Completion, Link, Mover, PostError, RemoteMemory};
 use trihop_transport::memory::pool::{Buffer, Pool};
-use trihop_transport::protocol::control;
 use trihop_transport::protocol::credit::Shared;
 use trihop_transport::protocol::eager::Slot;
-use trihop_transport::protocol::rendezvous::{Fetch, Fetches};
+use trihop_transport::protocol::rendezvous::Fetches;
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::incoming::{Arrival, Incoming};
 use super::queues::Queues;
@@ -17,12 +22,11 @@ use super::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
 use crate::queue::remotes::Remotes;
+use crate::route::LinkClass;
 use crate::stats::Stats;
 
 /// Size of a control message's receive slot: a header and up to four clear-to-send notices.
 pub(crate) const CONTROL_BYTES: usize = 128;
-const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_of::<ClearToSend>();
-
 /// A receive that the provider had no room for yet.
 struct Unposted {
     class: TagClass,
@@ -38,7 +42,6 @@ pub(crate) struct Links {
     /// Links whose front batch is here.
     pub arrived: Vec<u32>,
     links: usize,
-    maxrpc: u32,
     identity: Identity,
     sizes: BatchSizes,
     shared: Shared,
@@ -58,115 +61,17 @@ pub(crate) struct Links {
     pub posted: usize,
 }
 
-/// What to allocate for the links of a stream.
-pub(crate) struct LinkPlan {
-    pub links: usize,
-    pub maxrpc: u32,
-    pub sizes: BatchSizes,
-    pub receive_pool_bytes: usize,
-    /// Receives that the endpoint's other streams post.
-    pub posted: usize,
-}
-
-impl LinkPlan {
-    /// Whether a batch may be longer than the slot that every link always has.
-    fn has_long_batches(&self) -> bool {
-        self.sizes.buffer_bytes > self.sizes.small_bytes
-    }
-
-    /// Buffers for batches that are fetched: one for the front batch of each link, whatever the others hold, and a few to
-    /// read ahead.
-    fn fetch_slots(&self) -> usize {
-        if self.has_long_batches() {
-            self.links + 2 * self.links.min(4)
-        } else {
-            0
-        }
-    }
-}
-
 impl Links {
-    /// Allocates and posts all receive slots.
-    /// What other streams complete meanwhile is appended to `completions`.
-    pub fn open(
-        link: &mut dyn Link,
-        identity: Identity,
-        plan: &LinkPlan,
-        completions: &mut Vec<Completion>,
-    ) -> Result<Self> {
-        let LinkPlan {
-            links, maxrpc, sizes, ..
-        } = *plan;
-        let controls = links * control::PER_LINK as usize;
-        let posted_max = link.limits().posted_receives.saturating_sub(plan.posted);
-        let fetch_slots = plan.fetch_slots();
-        let needed = controls + links + fetch_slots;
-        let left = posted_max.saturating_sub(needed);
-        if left == 0 {
-            return Err(Error::config(
-                "posted receives",
-                format!(
-                    "{links} links need {} more, and {} offers {posted_max}; open fewer streams, start more ranks per node \
-                     (each then has fewer links), or choose another provider",
-                    needed + 1,
-                    link.name()
-                ),
-            ));
-        }
-        let large = if plan.has_long_batches() {
-            (plan.receive_pool_bytes / sizes.large_bytes)
-                .clamp(1, left)
-                .min(links * maxrpc as usize)
-        } else {
-            0
-        };
-        let classes = [
-            (TagClass::Control, CONTROL_BYTES, controls),
-            (TagClass::Small, sizes.small_bytes, links),
-            (TagClass::Large, sizes.large_bytes, large),
-        ];
-        let mut posted_pools = Vec::new();
-        for (class, bytes, count) in classes.into_iter().filter(|&(_, _, count)| count > 0) {
-            let pool = link.create_pool(bytes, count)?;
-            post_pool(link, identity.stream, class, &pool, completions)?;
-            posted_pools.push(pool);
-        }
-        let fetch_pool = match fetch_slots {
-            0 => None,
-            slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
-        };
-        // A window has a place per batch in flight.
-        let windows = links * maxrpc as usize * size_of::<Option<Arrival>>();
-        let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
-        Ok(Self {
-            incoming: Vec::new(),
-            arrived: Vec::new(),
-            links,
-            maxrpc,
-            identity,
-            sizes,
-            shared: Shared::new(large as u32, maxrpc),
-            fetches: Fetches::new(fetch_slots),
-            fetch_pool,
-            holding: 0,
-            _posted_pools: posted_pools,
-            unposted: Vec::new(),
-            fetch_refused: false,
-            turn: 0,
-            strangers_told: false,
-            pool_bytes: pools + windows,
-            posted: controls + links + large + fetch_slots,
-        })
-    }
-
     /// Receiving sides for all links that are in use.
-    pub fn follow(&mut self, links: usize) {
+    pub fn follow(&mut self, remotes: &Remotes) {
+        let links = remotes.len();
         if self.incoming.capacity() < links {
             let more = (self.incoming.len() / 4).max(4).max(links - self.incoming.len());
             self.incoming.reserve_exact(more);
         }
         while self.incoming.len() < links {
-            self.incoming.push(Incoming::new(self.maxrpc));
+            let remote = &remotes[self.incoming.len()];
+            self.incoming.push(Incoming::new(remote.credit.max_in_flight()));
         }
     }
 
@@ -267,12 +172,15 @@ impl Links {
     ) -> Option<(usize, BatchHeader)> {
         let why = match BatchHeader::parse(message, self.identity.cookie) {
             Ok((header, _)) if header.stream == self.identity.stream => {
-                if let Some(index) = queues.open_to(header.source) {
-                    self.follow(queues.remotes.len());
+                if let Some(index) = queues.open_to(header.source, header.link) {
+                    self.follow(&queues.remotes);
                     queues.remotes.wake(index);
                     return Some((index, header));
                 }
-                format!("rank {} has no link to here", header.source)
+                format!(
+                    "rank {} has no link of class {} to here",
+                    header.source, header.link
+                )
             }
             Ok((header, _)) => format!("rank {} names stream {}", header.source, header.stream),
             Err(error) => error.to_string(),
@@ -378,7 +286,7 @@ impl Links {
             .receiving
             .received(slot)
             .map_err(|e| bad(e.to_string()))?;
-        stats.batches_received += 1;
+        stats.batches_received += u64::from(queues.remotes[index].class == LinkClass::Remote);
         let arrival = match header.kind {
             BatchKind::Eager => Arrival::Here {
                 buffer,
@@ -428,41 +336,6 @@ impl Links {
         }
     }
 
-    /// An announced batch has come.
-    fn fetched(
-        &mut self,
-        number: u32,
-        buffer: Buffer,
-        bytes: usize,
-        remotes: &mut Remotes,
-        now_ns: u64,
-    ) -> Result<()> {
-        let Some(fetch) = self.fetches.end(number as usize) else {
-            return Err(Error::bad_peer(
-                self.identity.rank,
-                format!("no fetch in slot {number}"),
-            ));
-        };
-        let rank = remotes[fetch.link].rank;
-        let (header, _) = BatchHeader::parse(&buffer[..bytes.min(fetch.bytes)], self.identity.cookie)
-            .map_err(|e| Error::bad_peer(rank, e))?;
-        let same =
-            header.kind == BatchKind::Segment && header.source == rank && header.sequence == fetch.sequence;
-        if !same {
-            return Err(Error::bad_peer(rank, "another batch came than was announced"));
-        }
-        remotes[fetch.link].alive_ns = now_ns;
-        if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
-            *arrival = Arrival::Here {
-                buffer,
-                bytes: header.bytes,
-                slot: None,
-            };
-            self.list(fetch.link);
-        }
-        Ok(())
-    }
-
     /// The front batch of a link is done: acknowledges it and frees its slot.
     pub fn accept(&mut self, index: usize) {
         let incoming = &mut self.incoming[index];
@@ -485,7 +358,7 @@ impl Links {
 
     /// Starts fetches; shares out large slots; posts what waits to be posted.
     pub fn advance(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
-        self.follow(remotes.len());
+        self.follow(remotes);
         self.post_all(link, remotes)?;
         let count = remotes.busy_len();
         self.fetch_refused = false;
@@ -516,126 +389,6 @@ impl Links {
                 passed = 0;
             }
         }
-    }
-
-    /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one from its slot.
-    fn fetch(&mut self, index: usize, link: &mut dyn Link, peer: Peer) -> Result<()> {
-        let Some(pool) = &self.fetch_pool else {
-            return Ok(());
-        };
-        let incoming = &mut self.incoming[index];
-        let next = incoming.window.next();
-        for (expected, (sequence, arrival)) in (next..).zip(incoming.window.iter_mut()) {
-            if sequence != expected {
-                break;
-            }
-            let Arrival::Announced(memory, bytes, mover) = *arrival else {
-                continue;
-            };
-            let bytes = bytes as usize;
-            // Each link that holds no fetch buffer can count on one for its front batch: others may be waiting for just
-            // that batch, because it continues a record that occupies their queues.
-            if incoming.held > 0 && pool.free_slots() <= self.links - self.holding {
-                break;
-            }
-            let Some(slot) = self.fetches.begin(Fetch {
-                link: index,
-                sequence,
-                bytes,
-            }) else {
-                break;
-            };
-            let Some(buffer) = pool.take() else {
-                self.fetches.end(slot);
-                break;
-            };
-            let stream = self.identity.stream;
-            let number = slot as u32;
-            let posted = match mover {
-                Mover::Read => {
-                    let mark = token(stream, TagClass::Read, number);
-                    link.post_read(peer, memory, buffer, bytes, mark)
-                }
-                Mover::Segments => {
-                    let class = TagClass::Segment;
-                    link.post_receive(tag(stream, class, number), buffer, token(stream, class, number))
-                }
-            };
-            match posted {
-                Ok(()) => {
-                    *arrival = Arrival::Fetching;
-                    self.holding += usize::from(incoming.held == 0);
-                    incoming.held += 1;
-                    if mover == Mover::Segments {
-                        incoming.notices.push(ClearToSend {
-                            sequence: sequence.into(),
-                            slot: number.into(),
-                            reserved: 0.into(),
-                        });
-                        incoming.news = true;
-                    }
-                }
-                Err(PostError::WouldBlock(_)) => {
-                    self.fetches.end(slot);
-                    self.fetch_refused = true;
-                    break;
-                }
-                Err(PostError::Failed(_, error)) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends control messages where counters or notices are due and no batch took them along. `idle`: nothing else
-    /// moved, so that waiting for a batch to ride on is pointless.
-    pub fn tell(
-        &mut self,
-        link: &mut dyn Link,
-        remotes: &mut Remotes,
-        pool: &Pool,
-        idle: bool,
-        stats: &mut Stats,
-    ) -> Result<bool> {
-        let mut told = false;
-        for at in 0..remotes.busy_len() {
-            let Some(index) = remotes.busy(at) else { break };
-            let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
-            let due = !incoming.notices.is_empty()
-                || incoming.news && (idle || incoming.unacknowledged * 2 >= self.maxrpc)
-                || incoming.controls.must_send();
-            if !due || !incoming.controls.may_send() {
-                continue;
-            }
-            let Some(mut buffer) = pool.take() else { break };
-            let count = incoming.notices.len().min(NOTICES_PER_CONTROL);
-            let payload = count * size_of::<ClearToSend>();
-            let before = incoming.told();
-            let header = BatchHeader {
-                kind: BatchKind::Control,
-                stream: self.identity.stream,
-                source: self.identity.rank,
-                bytes: payload as u32,
-                sequence: 0,
-                counters: incoming.counters(remote.credit.large_returned(), remote.wanted()),
-            };
-            header.write(self.identity.cookie, &mut buffer);
-            let end = BATCH_HEADER_BYTES + payload;
-            buffer[BATCH_HEADER_BYTES..end].copy_from_slice(incoming.notices[..count].as_bytes());
-            let stream = self.identity.stream;
-            let mark = token(stream, TagClass::Sent, 0);
-            match link.post_send(remote.peer, tag(stream, TagClass::Control, 0), buffer, end, mark) {
-                Ok(()) => {
-                    incoming.notices.drain(..count);
-                    incoming.controls.sent();
-                    remote.wire_bytes += end as u64;
-                    stats.controls_sent += 1;
-                    told = true;
-                }
-                Err(PostError::WouldBlock(_)) => incoming.untell(before),
-                Err(PostError::Failed(_, error)) => return Err(error.into()),
-            }
-        }
-        Ok(told)
     }
 
     /// Whether nothing of a link moves or waits on this side; one that waits for a large slot does.
@@ -672,27 +425,4 @@ impl Links {
     pub fn fetching_bytes(&self) -> usize {
         self.fetches.bytes()
     }
-}
-
-/// Posts every buffer of `pool` as a receive. Nobody sends before the stream is open on all ranks, so that waiting for
-/// the provider keeps nobody waiting.
-fn post_pool(
-    link: &mut dyn Link,
-    stream: u16,
-    class: TagClass,
-    pool: &Pool,
-    completions: &mut Vec<Completion>,
-) -> Result<()> {
-    let mut left = pool.slots();
-    for _ in 0..1000 {
-        left -= link.post_receives(tag(stream, class, 0), pool, left, token(stream, class, 0))?;
-        if left == 0 {
-            return Ok(());
-        }
-        link.poll(completions)?;
-    }
-    Err(Error::config(
-        "posted receives",
-        format!("{} takes {left} fewer than it offers", link.name()),
-    ))
 }

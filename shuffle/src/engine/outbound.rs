@@ -1,5 +1,8 @@
 //! What a rank sends: open runs, long records, and the spill of handlers, before the queues.
 
+mod handlers;
+mod reserve;
+
 use trihop_transport::protocol::wire::{
     BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8, run_flags,
 };
@@ -167,27 +170,6 @@ impl Outbound {
         self.accept(target, kind, payload)
     }
 
-    /// A send of a handler.
-    #[inline]
-    pub fn send_or_spill(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
-        if self.append(target, kind, payload) {
-            return Ok(());
-        }
-        self.send_or_spill_slow(target, kind, payload)
-    }
-
-    #[cold]
-    fn send_or_spill_slow(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
-        self.check(target, payload.len())?;
-        if self.spill.is_empty() {
-            match self.accept(target, kind, payload) {
-                Err(Error::WouldBlock) => {}
-                other => return other,
-            }
-        }
-        self.spill_or_refuse(Audience::One(target), kind, payload)
-    }
-
     /// A broadcast of the application (or of an item, whose kind is nothing).
     pub fn try_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(Rank(self.rank), payload.len())?;
@@ -195,18 +177,6 @@ impl Outbound {
             return self.refused();
         }
         self.accept_broadcast(to, kind, payload)
-    }
-
-    /// A broadcast of a handler.
-    pub fn broadcast_or_spill(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
-        self.check(Rank(self.rank), payload.len())?;
-        if self.spill.is_empty() {
-            match self.accept_broadcast(to, kind, payload) {
-                Err(Error::WouldBlock) => {}
-                other => return other,
-            }
-        }
-        self.spill_or_refuse(Audience::Many(to), kind, payload)
     }
 
     /// Takes a broadcast as soon as it has left for one place; what is sent later waits until it has for all.
@@ -287,53 +257,6 @@ impl Outbound {
             return self.refused();
         }
         self.accept_item(target, item)
-    }
-
-    /// An item of a handler.
-    #[inline]
-    pub fn push_or_spill(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        if self.append_item(target, item) {
-            return Ok(());
-        }
-        self.push_or_spill_slow(target, item)
-    }
-
-    /// Items of a handler. Comes back with the one for which not even the spill has room, if there is one.
-    pub fn extend_or_spill<T: IntoBytes + Immutable>(
-        &mut self,
-        items: &mut impl Iterator<Item = (Rank, T)>,
-    ) -> Result<Option<(Rank, T)>> {
-        loop {
-            match self.gather(usize::MAX, items) {
-                Stop::End => return Ok(None),
-                Stop::Enough => {}
-                Stop::At(target, item) => match self.push_or_spill(target, item.as_bytes()) {
-                    Ok(()) => {}
-                    Err(Error::WouldBlock) => return Ok(Some((target, item))),
-                    Err(error) => return Err(error),
-                },
-            }
-        }
-    }
-
-    #[cold]
-    fn push_or_spill_slow(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        self.check(target, item.len())?;
-        if self.spill.is_empty() {
-            match self.accept_item(target, item) {
-                Err(Error::WouldBlock) => {}
-                other => return other,
-            }
-        }
-        self.spill_or_refuse(Audience::One(target), 0, item)
-    }
-
-    fn spill_or_refuse(&mut self, audience: Audience, kind: u32, payload: &[u8]) -> Result<()> {
-        if self.spill.push(audience, kind, payload) {
-            Ok(())
-        } else {
-            self.refused()
-        }
     }
 
     fn accept_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
@@ -442,46 +365,6 @@ impl Outbound {
         } else {
             false
         }
-    }
-
-    /// Space for a record that the application fills in place; [`Outbound::retract`] takes it back.
-    pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<()> {
-        self.check(target, bytes)?;
-        if !self.spill.is_empty() {
-            return Err(Error::WouldBlock);
-        }
-        let whole = RECORD_HEADER_BYTES + align8(bytes);
-        let space = self.space_in_run(target, whole)?;
-        let header = RecordHeader {
-            kind: kind.into(),
-            length: (bytes as u32).into(),
-        };
-        space[..RECORD_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        space[RECORD_HEADER_BYTES..].fill(0);
-        Ok(())
-    }
-
-    /// The space of the last reservation.
-    pub fn reserved(&mut self, target: Rank, bytes: usize) -> &mut [u8] {
-        let whole = RECORD_HEADER_BYTES + align8(bytes);
-        let space = self.runs.last_pushed(target.0, whole);
-        &mut space[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
-    }
-
-    /// As [`Outbound::reserved`], to read.
-    pub fn reserved_ref(&self, target: Rank, bytes: usize) -> &[u8] {
-        let whole = RECORD_HEADER_BYTES + align8(bytes);
-        &self.runs.last_pushed_ref(target.0, whole)[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
-    }
-
-    /// The last reservation is given up.
-    pub fn retract(&mut self, target: Rank, bytes: usize) {
-        self.runs.retract(target.0, RECORD_HEADER_BYTES + align8(bytes));
-    }
-
-    /// Largest record that [`Outbound::reserve`] can place.
-    pub fn reservable_bytes(&self) -> usize {
-        self.runs.capacity() - RECORD_HEADER_BYTES
     }
 
     /// Moves what was refused earlier: a long record, a broadcast, the spill. True when something moved.

@@ -7,7 +7,7 @@ use crate::queue::Feeder;
 use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remotes::Remotes;
-use crate::route::{Chosen, Hop, Place, Route};
+use crate::route::{Chosen, Hop, LinkClass, Place, Route};
 
 /// The queues of all three classes.
 pub(crate) struct Queues {
@@ -15,7 +15,7 @@ pub(crate) struct Queues {
     /// Origin lanes; the own one carries messages to oneself.
     pub origin: Lanes,
     pub relay: Lanes,
-    /// Remote queues of this rank's links.
+    /// Queues of this rank's links.
     pub remotes: Remotes,
     /// Ranks of the job.
     pub size: u32,
@@ -104,8 +104,7 @@ impl Queues {
                 Some(added)
             }
             Hop::Fabric(link) => {
-                let route = &self.route;
-                let index = self.remotes.open(link, || route.peer(link));
+                let index = self.remotes.open(link, &self.route);
                 self.remotes.wake(index);
                 if own && !self.remotes.admits(index, bytes) {
                     return Some(false);
@@ -130,13 +129,13 @@ impl Queues {
         }
     }
 
-    /// Number of the remote queue to `rank`, opened if need be; `None` where no link leads there.
-    pub fn open_to(&mut self, rank: u32) -> Option<usize> {
+    /// Number of the remote queue of the link of this class to `rank`, opened if need be; `None` where there is no such link.
+    pub fn open_to(&mut self, rank: u32, class: u16) -> Option<usize> {
         if rank >= self.size {
             return None;
         }
-        let link = self.route.link_to(Rank(rank))?;
-        Some(self.remotes.open(link, || Rank(rank)))
+        let link = self.route.link_to(Rank(rank), LinkClass::from_number(class)?)?;
+        Some(self.remotes.open(link, &self.route))
     }
 
     /// Local rank whose inbox is damaged, and how.

@@ -16,6 +16,7 @@ use super::tally::{Tally, Why};
 use super::{Feeder, Turn};
 use crate::engine::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
+use crate::route::LinkClass;
 
 /// A batch whose runs wait in our memory until the receiver has fetched them.
 struct Exposed {
@@ -32,14 +33,23 @@ const IDLE_NS: u64 = 20_000_000;
 /// Sizes that all links of a stream share.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BatchSizes {
-    /// A batch is sealed when it holds this much (`buftarget`).
-    pub target_bytes: usize,
+    /// A batch is sealed when it holds this much (`buftarget`), by class of its link.
+    pub target_bytes: [usize; 3],
+    /// Batches that may be in flight on a link (`maxrpc`), by its class.
+    pub maxrpc: [u32; 3],
     /// Size of a batch buffer.
     pub buffer_bytes: usize,
     /// Size of a small receive slot.
     pub small_bytes: usize,
     /// Size of a large receive slot; a longer message is announced.
     pub large_bytes: usize,
+}
+
+impl BatchSizes {
+    /// Batches that may be in flight on any one link.
+    pub fn most_in_flight(&self) -> u32 {
+        self.maxrpc.into_iter().max().unwrap_or(0)
+    }
 }
 
 /// What identifies our side in every header of a stream.
@@ -51,10 +61,12 @@ pub(crate) struct Identity {
     pub mover: Mover,
 }
 
-/// The remote queue of one link: everything for the node behind it.
+/// The remote queue of one link: everything that goes on behind it.
 pub(crate) struct RemoteQueue {
-    /// Rank of the representative at the other end.
+    /// Rank at the other end.
     pub rank: u32,
+    /// What the link carries.
+    pub class: LinkClass,
     pub peer: Peer,
     pub credit: Sending,
     open: Option<(Buffer, u32)>,
@@ -81,8 +93,8 @@ pub(crate) struct RemoteQueue {
 
 impl RemoteQueue {
     /// An empty queue with one small slot granted, as both ends agree at the start.
-    pub fn new(rank: u32, peer: Peer, sizes: Rc<BatchSizes>, maxrpc: u32) -> Self {
-        let mut credit = Sending::new(maxrpc);
+    pub fn new(rank: u32, class: LinkClass, peer: Peer, sizes: Rc<BatchSizes>) -> Self {
+        let mut credit = Sending::new(sizes.maxrpc[class as usize]);
         let granted = Counters {
             small_granted: 1,
             ..Counters::default()
@@ -90,6 +102,7 @@ impl RemoteQueue {
         credit.update(&granted).expect("nothing accepted yet");
         Self {
             rank,
+            class,
             peer,
             credit,
             open: None,
@@ -154,7 +167,7 @@ impl RemoteQueue {
         write(space);
         space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
         *used += bytes as u32;
-        let full = *used as usize >= self.sizes.target_bytes;
+        let full = *used as usize >= self.sizes.target_bytes[self.class as usize];
         self.turn.added(feeder, flags);
         if full || flags & run_flags::LAST != 0 && self.credit.in_flight() == 0 {
             self.seal(Why::Full);
@@ -357,6 +370,7 @@ impl RemoteQueue {
                 stream: identity.stream,
                 source: identity.rank,
                 bytes: (bytes - BATCH_HEADER_BYTES) as u32,
+                link: self.class as u16,
                 sequence,
                 counters: counters(self.wanted().saturating_add(1)),
             };

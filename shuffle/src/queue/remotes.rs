@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use trihop_transport::link::Peer;
 use trihop_transport::memory::pool::Pool;
-use trihop_transport::topology::Rank;
 
 use super::on_demand::OnDemand;
 use super::remote::{BatchSizes, RemoteQueue};
 use super::tally::Why;
+use crate::route::{Chosen, LinkClass, Route};
 
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
@@ -21,58 +21,71 @@ pub(crate) struct Remotes {
     busy: Vec<u32>,
     peers: Rc<[Peer]>,
     sizes: Rc<BatchSizes>,
-    maxrpc: u32,
     batches: Option<Pool>,
-    /// Batches with own sends that may be outstanding in all queues together, 0 for no limit.
-    sender_limit: usize,
-    limited: bool,
-    /// Times that an own send met the limit.
-    pub limit_hits: u64,
+    /// By class of the links.
+    limits: [SenderLimit; 3],
+}
+
+/// How many batches with own sends may be outstanding in all queues of a class together.
+#[derive(Debug, Clone, Copy, Default)]
+struct SenderLimit {
+    /// 0 for no limit.
+    batches: usize,
+    /// A frame was refused for that, and none has been taken since.
+    met: bool,
+    hits: u64,
 }
 
 impl Remotes {
     /// No queue open yet; `peers` are the other ends, by link.
-    pub fn new(peers: Rc<[Peer]>, sizes: BatchSizes, maxrpc: u32, batches: Option<Pool>) -> Self {
+    pub fn new(peers: Rc<[Peer]>, sizes: BatchSizes, batches: Option<Pool>) -> Self {
         Self {
             queues: OnDemand::new(peers.len()),
             busy: Vec::new(),
             peers,
             sizes: Rc::new(sizes),
-            maxrpc,
             batches,
-            sender_limit: 0,
-            limited: false,
-            limit_hits: 0,
+            limits: Default::default(),
         }
     }
 
-    /// At most `batches` batches with own sends may be outstanding in all queues together; 0 for no such limit.
-    pub fn limit(mut self, batches: u32) -> Self {
-        self.sender_limit = batches as usize;
+    /// At most `batches` batches with own sends may be outstanding in all queues of a class together; 0 for no such limit.
+    pub fn limit(mut self, class: LinkClass, batches: u32) -> Self {
+        self.limits[class as usize].batches = batches as usize;
         self
     }
 
-    /// Whether the limit of all queues together admits a frame of this rank's own to queue `number`.
+    /// Times that an own send met the limit of its class.
+    pub fn limit_hits(&self, class: LinkClass) -> u64 {
+        self.limits[class as usize].hits
+    }
+
+    /// Whether the limit of its class admits a frame of this rank's own to queue `number`.
     #[inline]
     pub fn admits(&mut self, number: usize, bytes: usize) -> bool {
-        self.sender_limit == 0 || self.fits_limit(number, bytes)
+        self.limits[self.queues[number].class as usize].batches == 0 || self.fits_limit(number, bytes)
     }
 
     #[cold]
     fn fits_limit(&mut self, number: usize, bytes: usize) -> bool {
+        let class = self.queues[number].class;
         // A queue that rests has none outstanding.
-        let admitted = self.queues[number].has_own_open(bytes)
-            || self.iter_busy().map(RemoteQueue::own_batches).sum::<usize>() < self.sender_limit;
-        self.limit_hits += u64::from(!admitted && !self.limited);
-        self.limited = !admitted;
+        let of_class = self.iter_busy().filter(|queue| queue.class == class);
+        let outstanding: usize = of_class.map(RemoteQueue::own_batches).sum();
+        let admitted = self.queues[number].has_own_open(bytes);
+        let limit = &mut self.limits[class as usize];
+        let admitted = admitted || outstanding < limit.batches;
+        limit.hits += u64::from(!admitted && !limit.met);
+        limit.met = !admitted;
         admitted
     }
 
     /// A frame of this rank's own was added to queue `number`.
     #[inline]
     pub fn added_own(&mut self, number: usize) {
-        if self.sender_limit > 0 {
-            self.queues[number].note_own();
+        let queue = &mut self.queues[number];
+        if self.limits[queue.class as usize].batches > 0 {
+            queue.note_own();
         }
     }
 
@@ -86,13 +99,13 @@ impl Remotes {
         self.queues.len()
     }
 
-    /// The queue of `link`, opened if need be. `rank` is at the other end.
+    /// The queue of a link of `route`, opened if need be.
     #[inline]
-    pub fn open(&mut self, link: u32, rank: impl FnOnce() -> Rank) -> usize {
-        let (peers, sizes, maxrpc) = (&self.peers, &self.sizes, self.maxrpc);
+    pub fn open(&mut self, link: u32, route: &Chosen) -> usize {
+        let (peers, sizes) = (&self.peers, &self.sizes);
         let make = || {
-            let peer = peers[link as usize];
-            Ok::<_, std::convert::Infallible>(RemoteQueue::new(rank().0, peer, Rc::clone(sizes), maxrpc))
+            let (rank, class, peer) = (route.peer(link).0, route.class(link), peers[link as usize]);
+            Ok::<_, std::convert::Infallible>(RemoteQueue::new(rank, class, peer, Rc::clone(sizes)))
         };
         let Ok(number) = self.queues.number(link, make);
         number
@@ -125,6 +138,11 @@ impl Remotes {
         self.busy.iter().map(|&number| &self.queues[number as usize])
     }
 
+    /// The open queues of a class.
+    pub fn of_class(&self, class: LinkClass) -> impl Iterator<Item = &RemoteQueue> {
+        self.iter().filter(move |queue| queue.class == class)
+    }
+
     /// All open queues, in order of opening.
     pub fn iter(&self) -> impl Iterator<Item = &RemoteQueue> {
         self.queues.iter()
@@ -142,8 +160,18 @@ impl Remotes {
 
     /// Seals every open batch.
     pub fn seal(&mut self, why: Why) {
+        for class in LinkClass::ALL {
+            self.seal_class(class, why);
+        }
+    }
+
+    /// Seals every open batch of this class.
+    pub fn seal_class(&mut self, class: LinkClass, why: Why) {
         for &number in &self.busy {
-            self.queues[number as usize].seal(why);
+            let queue = &mut self.queues[number as usize];
+            if queue.class == class {
+                queue.seal(why);
+            }
         }
     }
 

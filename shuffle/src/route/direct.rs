@@ -1,6 +1,6 @@
 //! One hop: a lane to every rank of the node, a link to every other rank.
 
-use super::{Hop, Place, Route, other_local};
+use super::{Hop, LinkClass, Place, Route, other_local};
 use trihop_transport::topology::{Rank, Topology};
 
 /// The route without representatives. What a hop costs is measured against it; its memory grows with the job.
@@ -17,6 +17,13 @@ impl Direct {
         let local = topology.ranks_of(topology.node()).map(|rank| rank.0).collect();
         Self { topology, local }
     }
+
+    /// The link to a rank of another node.
+    fn link_over(&self, rank: Rank) -> Option<u32> {
+        let before = self.local.partition_point(|&local| local < rank.0);
+        let is_local = self.local.get(before) == Some(&rank.0);
+        (!is_local).then(|| rank.0 - before as u32)
+    }
 }
 
 impl Route for Direct {
@@ -28,7 +35,7 @@ impl Route for Direct {
                 _ => Hop::Deliver,
             });
         }
-        match (at, self.link_to(target)) {
+        match (at, self.link_over(target)) {
             (Place::Source, Some(link)) => Some(Hop::Fabric(link)),
             (Place::Source, None) => Some(Hop::Local(here.local_rank_of(target))),
             _ => None,
@@ -48,10 +55,11 @@ impl Route for Direct {
         Rank(rank)
     }
 
-    fn link_to(&self, rank: Rank) -> Option<u32> {
-        let before = self.local.partition_point(|&local| local < rank.0);
-        let is_local = self.local.get(before) == Some(&rank.0);
-        (!is_local).then(|| rank.0 - before as u32)
+    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32> {
+        match class {
+            LinkClass::Remote => self.link_over(rank),
+            LinkClass::Origin | LinkClass::Relay => None,
+        }
     }
 
     fn copies(&self, at: Place) -> u32 {
@@ -70,8 +78,8 @@ impl Route for Direct {
 
     fn passes(&self, at: Place, source: Rank) -> bool {
         match at {
-            Place::SourceRep => self.link_to(source).is_none(),
-            Place::TargetRep => self.link_to(source).is_some(),
+            Place::SourceRep => self.link_over(source).is_none(),
+            Place::TargetRep => self.link_over(source).is_some(),
             Place::Source | Place::Target => false,
         }
     }

@@ -1,11 +1,15 @@
 //! Routes: which endpoint takes a run next, and which endpoints a rank is linked with.
 
 mod direct;
+mod fabric_only;
 mod three_hop;
 
 pub use direct::Direct;
+pub use fabric_only::FabricOnly;
 pub use three_hop::ThreeHop;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,6 +27,48 @@ pub enum Place {
     TargetRep,
     /// Over a relay lane of its node.
     Target,
+}
+
+/// What a link carries. Classes never share a link, as they never share a lane: what waits in one keeps no other waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u16)]
+pub enum LinkClass {
+    /// Runs between nodes.
+    Remote = 0,
+    /// Runs of a rank's own to a rank of its node, which gets them or represents their node.
+    Origin = 1,
+    /// Runs from other nodes to a rank of the representative's node.
+    Relay = 2,
+}
+
+impl LinkClass {
+    /// All classes, by number.
+    pub const ALL: [Self; 3] = [Self::Remote, Self::Origin, Self::Relay];
+
+    /// The class of a number that came over the wire.
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Place of a run that came over such a link.
+    #[inline]
+    pub fn arrival(self) -> Place {
+        match self {
+            Self::Remote => Place::TargetRep,
+            Self::Origin => Place::SourceRep,
+            Self::Relay => Place::Target,
+        }
+    }
+}
+
+impl fmt::Display for LinkClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Remote => "remote",
+            Self::Origin => "origin",
+            Self::Relay => "relay",
+        })
+    }
 }
 
 /// Where a run goes next.
@@ -50,8 +96,13 @@ pub trait Route {
     /// When there is no such link.
     fn peer(&self, link: u32) -> Rank;
 
-    /// The link whose other end is `rank`, if there is one.
-    fn link_to(&self, rank: Rank) -> Option<u32>;
+    /// What a link carries, the same at both ends.
+    fn class(&self, _link: u32) -> LinkClass {
+        LinkClass::Remote
+    }
+
+    /// The link of this class whose other end is `rank`, if there is one.
+    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32>;
 
     /// How many copies a broadcast that is at this endpoint goes on as. They make a tree: together with those of the other
     /// endpoints each rank but the source gets one, and each hop leads to a later place.
@@ -75,17 +126,20 @@ pub enum RouteName {
     ThreeHop,
     /// `direct`: a link per rank of other nodes.
     Direct,
+    /// `fabric-only`: as `three-hop`, but ranks of a node reach each other over the fabric too.
+    FabricOnly,
 }
 
 impl RouteName {
     /// All names.
-    pub const ALL: [Self; 2] = [Self::ThreeHop, Self::Direct];
+    pub const ALL: [Self; 3] = [Self::ThreeHop, Self::Direct, Self::FabricOnly];
 
     /// The name as text.
     pub fn name(self) -> &'static str {
         match self {
             Self::ThreeHop => "three-hop",
             Self::Direct => "direct",
+            Self::FabricOnly => "fabric-only",
         }
     }
 }
@@ -103,7 +157,12 @@ impl FromStr for RouteName {
         Self::ALL
             .into_iter()
             .find(|route| route.name() == text)
-            .ok_or_else(|| format!("`{text}` is neither `three-hop` nor `direct`"))
+            .ok_or_else(|| {
+                format!(
+                    "`{text}` is none of {}",
+                    Self::ALL.map(|route| format!("`{route}`")).join(", ")
+                )
+            })
     }
 }
 
@@ -114,6 +173,8 @@ pub enum Chosen {
     ThreeHop(ThreeHop),
     /// See [`Direct`].
     Direct(Direct),
+    /// See [`FabricOnly`].
+    FabricOnly(FabricOnly),
 }
 
 impl Chosen {
@@ -122,6 +183,7 @@ impl Chosen {
         match name {
             RouteName::ThreeHop => Self::ThreeHop(ThreeHop::new(topology.clone())),
             RouteName::Direct => Self::Direct(Direct::new(topology.clone())),
+            RouteName::FabricOnly => Self::FabricOnly(FabricOnly::new(topology.clone())),
         }
     }
 
@@ -130,6 +192,7 @@ impl Chosen {
         match self {
             Self::ThreeHop(_) => RouteName::ThreeHop,
             Self::Direct(_) => RouteName::Direct,
+            Self::FabricOnly(_) => RouteName::FabricOnly,
         }
     }
 }
@@ -140,6 +203,7 @@ macro_rules! chosen {
         match $self {
             Chosen::ThreeHop(route) => route.$method($($argument),*),
             Chosen::Direct(route) => route.$method($($argument),*),
+            Chosen::FabricOnly(route) => route.$method($($argument),*),
         }
     };
 }
@@ -158,8 +222,13 @@ impl Route for Chosen {
         chosen!(self.peer(link))
     }
 
-    fn link_to(&self, rank: Rank) -> Option<u32> {
-        chosen!(self.link_to(rank))
+    #[inline]
+    fn class(&self, link: u32) -> LinkClass {
+        chosen!(self.class(link))
+    }
+
+    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32> {
+        chosen!(self.link_to(rank, class))
     }
 
     fn copies(&self, at: Place) -> u32 {
@@ -176,6 +245,22 @@ impl Route for Chosen {
 
     fn most_links(&self) -> u32 {
         chosen!(self.most_links())
+    }
+}
+
+impl Chosen {
+    /// The other ends of all links, by link; `connect` is asked once for each rank there.
+    pub(crate) fn connect<P: Copy, E>(
+        &self,
+        mut connect: impl FnMut(Rank) -> Result<P, E>,
+    ) -> Result<Vec<P>, E> {
+        let mut connected = HashMap::new();
+        let ends = (0..self.links()).map(|link| self.peer(link));
+        ends.map(|rank| match connected.entry(rank) {
+            Entry::Occupied(peer) => Ok(*peer.get()),
+            Entry::Vacant(place) => Ok(*place.insert(connect(rank)?)),
+        })
+        .collect()
     }
 }
 
@@ -212,7 +297,7 @@ mod tests {
                     }
                     Hop::Fabric(link) => {
                         crossed += 1;
-                        (route.peer(link).0, Place::TargetRep)
+                        (route.peer(link).0, route.class(link).arrival())
                     }
                 };
                 assert!(next.1 > place && next.0 != here);
@@ -240,7 +325,7 @@ mod tests {
                         Place::SourceRep
                     },
                 ),
-                Hop::Fabric(link) => (route.peer(link).0, Place::TargetRep),
+                Hop::Fabric(link) => (route.peer(link).0, route.class(link).arrival()),
             };
             assert!(next_place > place);
             if next == here {
@@ -266,6 +351,8 @@ mod tests {
             for (name, hops) in [(RouteName::ThreeHop, 3), (RouteName::Direct, 1)] {
                 prop_assert!(follow(name, &sizes, source, target).len() <= 1 + hops);
             }
+            let [lanes, fabric] = [RouteName::ThreeHop, RouteName::FabricOnly].map(|name| follow(name, &sizes, source, target));
+            prop_assert_eq!(lanes, fabric, "the same way");
         }
 
         /// A broadcast reaches every other rank once, over each pair of nodes once where there are representatives, and
@@ -280,6 +367,7 @@ mod tests {
                 let links = match name {
                     RouteName::ThreeHop => topology.nodes() - 1,
                     RouteName::Direct => total - topology.local_size(),
+                    RouteName::FabricOnly => total - 1,
                 };
                 prop_assert_eq!(crossed, links);
                 for (rank, &times) in got.iter().enumerate() {
@@ -304,14 +392,17 @@ mod tests {
                 prop_assert!(route.links() <= route.most_links());
                 let mut seen = std::collections::BTreeSet::new();
                 for link in 0..route.links() {
-                    let peer = route.peer(link);
-                    prop_assert!(seen.insert(peer));
-                    prop_assert_eq!(route.link_to(peer), Some(link));
-                    let back = at_rank(peer.0).link_to(Rank(me)).expect("the other end");
-                    prop_assert_eq!(at_rank(peer.0).peer(back), Rank(me));
+                    let (peer, class) = (route.peer(link), route.class(link));
+                    prop_assert!(seen.insert((peer, class)));
+                    prop_assert_eq!(route.link_to(peer, class), Some(link));
+                    let other = at_rank(peer.0);
+                    let back = other.link_to(Rank(me), class).expect("the other end");
+                    prop_assert_eq!((other.peer(back), other.class(back)), (Rank(me), class));
                 }
-                for rank in (0..total).filter(|&r| !seen.contains(&Rank(r))) {
-                    prop_assert_eq!(route.link_to(Rank(rank)), None, "{} has a link to {}", me, rank);
+                for class in LinkClass::ALL {
+                    for rank in (0..total).filter(|&r| !seen.contains(&(Rank(r), class))) {
+                        prop_assert_eq!(route.link_to(Rank(rank), class), None, "{} has a link to {}", me, rank);
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Source, its representative, the target's representative, target: each hop skipped where both ends are the same.
 
-use super::{Hop, Place, Route, other_local};
+use super::{Hop, LinkClass, Place, Route, other_local};
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 /// The three-hop route of DeltaFS Shuffle, with the representatives that nexus would choose.
@@ -78,7 +78,10 @@ impl Route for ThreeHop {
         self.topology.target_representative(NodeId(node))
     }
 
-    fn link_to(&self, rank: Rank) -> Option<u32> {
+    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32> {
+        if class != LinkClass::Remote {
+            return None;
+        }
         let node = self.topology.node_of(rank);
         let link = self.link_to_node(node)?;
         (self.topology.target_representative(node) == rank).then_some(link)

@@ -40,6 +40,11 @@ impl Awake {
         }
     }
 
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.states.len()
+    }
+
     /// Gives a rank a turn, if it does not wait for one already.
     pub fn wake(&mut self, rank: u32) {
         let state = &mut self.states[rank as usize];

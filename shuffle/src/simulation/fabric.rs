@@ -1,5 +1,6 @@
 //! What carries a job: the fabric between its nodes, and its clock.
 
+use std::convert::Infallible;
 use std::rc::Rc;
 #[cfg(test)]
 use std::time::Instant;
@@ -10,7 +11,7 @@ use trihop_transport::link::{Link, Peer};
 use trihop_transport::sim::{Net, SimLink};
 
 use crate::error::Result;
-use crate::route::{Chosen, Route};
+use crate::route::Chosen;
 
 /// One tick of virtual time in nanoseconds.
 pub(crate) const TICK_NS: u64 = 1000;
@@ -48,17 +49,17 @@ impl Fabric {
 
     /// A rank's link, and the other ends of its route's links. Ranks ask in order, once each.
     pub fn attach(&mut self, route: &Chosen) -> Result<Attached> {
-        let ends = (0..route.links()).map(|number| route.peer(number).0);
         match self {
             // Endpoints are numbered as the ranks are.
-            Self::Simulated(net) => Ok((Box::new(net.link()), ends.map(SimLink::peer).collect())),
+            Self::Simulated(net) => {
+                let Ok(peers) = route.connect(|rank| Ok::<_, Infallible>(SimLink::peer(rank.0)));
+                Ok((Box::new(net.link()), peers.into()))
+            }
             #[cfg(test)]
             Self::Opened { links, addresses, .. } => {
                 let mut link = links.next().expect("a rank asks once");
-                let peers = ends
-                    .map(|end| link.connect(&addresses[end as usize]))
-                    .collect::<Result<_, _>>()?;
-                Ok((link, peers))
+                let peers = route.connect(|rank| link.connect(&addresses[rank.0 as usize]))?;
+                Ok((link, peers.into()))
             }
         }
     }

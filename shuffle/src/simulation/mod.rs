@@ -28,14 +28,20 @@
 //! ```
 
 mod awake;
+mod error;
 mod fabric;
 mod job;
+mod member;
 mod message;
+mod options;
+mod turns;
 
 pub use awake::Schedule;
+pub use error::SimulationError;
 #[cfg(test)]
 pub(crate) use fabric::{Fabric, TICK_NS};
+pub use job::Simulation;
 #[cfg(test)]
-pub(crate) use job::Member;
-pub use job::{Simulation, SimulationError, SimulationOptions};
+pub(crate) use member::Member;
 pub use message::SimulationOutbox;
+pub use options::SimulationOptions;

@@ -17,7 +17,7 @@ use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Handover, Sink};
 use crate::engine::BadRun;
 use crate::error::{Error, Result};
-use crate::shuffle::Handle;
+use crate::handle::Handle;
 
 /// A handler as a delivery thread calls it.
 pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>) -> Result<(), BadRun> + Send>;

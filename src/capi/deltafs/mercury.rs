@@ -30,18 +30,18 @@ pub struct hg_addr {
 }
 
 impl hg_addr {
-    pub fn new(text: String) -> Arc<Self> {
+    pub(super) fn new(text: String) -> Arc<Self> {
         Arc::new(Self { text: text_of(text) })
     }
 
-    pub fn text(&self) -> &CStr {
+    pub(super) fn text(&self) -> &CStr {
         &self.text
     }
 }
 
 impl hg_class {
     /// A class as `HG_Init` makes it.
-    pub fn new(info: &str, listening: bool) -> Result<Arc<Self>, Failure> {
+    pub(super) fn new(info: &str, listening: bool) -> Result<Arc<Self>, Failure> {
         // Numbers classes of this process, which makes addresses differ; pairs with nothing.
         static CLASSES: AtomicU64 = AtomicU64::new(0);
         let whole = info.split("://").next().unwrap_or(info);

@@ -13,6 +13,7 @@ use super::tables::{Hop, Part, Tables};
 use super::thread_usage;
 use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or};
+use crate::route::RouteName;
 use crate::threaded::Job;
 use crate::transport::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::{Error, Options, Rank, log};
@@ -67,9 +68,18 @@ impl Drop for Seat {
 }
 
 impl nexus_ctx {
+    /// The job behind the nexus, for Rust programs that measure the interface.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
     /// Starts the job.
     fn bootstrap(net: &progressor_handle, local: Option<&progressor_handle>) -> Result<Self, Failure> {
-        let job = Job::start(Options::from_env()?)?;
+        let mut options = Options::from_env()?;
+        if local.is_some_and(|local| local.is_same(net)) && options.route == RouteName::ThreeHop {
+            options.route = RouteName::FabricOnly;
+        }
+        let job = Job::start(options)?;
         log::set_rank(job.rank().0)?;
         let local = match local {
             Some(local) => local.duplicate(),

@@ -32,7 +32,7 @@ const SENDER_LIMIT: u32 = 1_000_000;
 
 impl shuffle_opts {
     /// The defaults: those of the engine, as the environment has them.
-    pub fn good() -> Self {
+    pub(super) fn good() -> Self {
         let stream = Options::from_env().map_or_else(|_| StreamOptions::default(), |options| options.stream);
         Self::from_stream(&stream)
     }
@@ -59,7 +59,7 @@ impl shuffle_opts {
     ///
     /// # Errors
     /// Options with which nothing could ever move.
-    pub fn choose(&self, base: &StreamOptions) -> Result<StreamOptions, Failure> {
+    pub(super) fn choose(&self, base: &StreamOptions) -> Result<StreamOptions, Failure> {
         let mut stream = base.clone();
         stream.origin_maxrpc = in_flight("lomaxrpc", self.lomaxrpc)?.min(LOCAL_MAXRPC);
         stream.relay_maxrpc = in_flight("lrmaxrpc", self.lrmaxrpc)?.min(LOCAL_MAXRPC);

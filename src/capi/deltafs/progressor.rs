@@ -149,7 +149,7 @@ impl progressor_handle {
     }
 
     /// From now on the progressor tells of this work.
-    pub fn bind(&self, source: AskWork) {
+    pub(super) fn bind(&self, source: AskWork) {
         let mut state = self.progressor.state();
         state.source = Some(source);
         state.base = state.work();

@@ -31,6 +31,11 @@ pub struct shuffle {
 }
 
 impl shuffle {
+    /// The shuffle behind the handle, for Rust programs that measure the interface.
+    pub fn engine(&self) -> &Shuffle {
+        &self.stream
+    }
+
     fn open(
         nexus: &nexus_ctx,
         name: &str,

@@ -45,8 +45,8 @@ extern "C" {
  * does not come, or a nexus that exists already.
  *
  * localhand NULL: ranks of a node reach each other through shared memory. localhand another handle than nethand: the same,
- * whatever transport it was made for. localhand the same handle as nethand asks for a single transport: the two
- * progressors are then one, but ranks of a node still reach each other through shared memory.
+ * whatever transport it was made for. localhand the same handle as nethand: a single transport, all hops between
+ * ranks go over the fabric (TRIHOP_ROUTE=fabric-only); all ranks must do the same.
  */
 nexus_ctx_t nexus_bootstrap(progressor_handle_t *nethand, progressor_handle_t *localhand);
 

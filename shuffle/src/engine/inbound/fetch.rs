@@ -1,0 +1,118 @@
+//! Batches that were announced: fetched in the order of their link, and taken when they have come.
+
+use trihop_transport::link::{Link, Mover, Peer, PostError};
+use trihop_transport::memory::pool::Buffer;
+use trihop_transport::protocol::rendezvous::Fetch;
+use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend};
+
+use super::Links;
+use crate::engine::incoming::Arrival;
+use crate::engine::tags::{TagClass, tag, token};
+use crate::error::{Error, Result};
+use crate::queue::remotes::Remotes;
+
+impl Links {
+    /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one from its slot.
+    pub(super) fn fetch(&mut self, index: usize, link: &mut dyn Link, peer: Peer) -> Result<()> {
+        let Some(pool) = &self.fetch_pool else {
+            return Ok(());
+        };
+        let incoming = &mut self.incoming[index];
+        let next = incoming.window.next();
+        for (expected, (sequence, arrival)) in (next..).zip(incoming.window.iter_mut()) {
+            if sequence != expected {
+                break;
+            }
+            let Arrival::Announced(memory, bytes, mover) = *arrival else {
+                continue;
+            };
+            let bytes = bytes as usize;
+            // Each link that holds no fetch buffer can count on one for its front batch: others may be waiting for just
+            // that batch, because it continues a record that occupies their queues.
+            if incoming.held > 0 && pool.free_slots() <= self.links - self.holding {
+                break;
+            }
+            let Some(slot) = self.fetches.begin(Fetch {
+                link: index,
+                sequence,
+                bytes,
+            }) else {
+                break;
+            };
+            let Some(buffer) = pool.take() else {
+                self.fetches.end(slot);
+                break;
+            };
+            let stream = self.identity.stream;
+            let number = slot as u32;
+            let posted = match mover {
+                Mover::Read => {
+                    let mark = token(stream, TagClass::Read, number);
+                    link.post_read(peer, memory, buffer, bytes, mark)
+                }
+                Mover::Segments => {
+                    let class = TagClass::Segment;
+                    link.post_receive(tag(stream, class, number), buffer, token(stream, class, number))
+                }
+            };
+            match posted {
+                Ok(()) => {
+                    *arrival = Arrival::Fetching;
+                    self.holding += usize::from(incoming.held == 0);
+                    incoming.held += 1;
+                    if mover == Mover::Segments {
+                        incoming.notices.push(ClearToSend {
+                            sequence: sequence.into(),
+                            slot: number.into(),
+                            reserved: 0.into(),
+                        });
+                        incoming.news = true;
+                    }
+                }
+                Err(PostError::WouldBlock(_)) => {
+                    self.fetches.end(slot);
+                    self.fetch_refused = true;
+                    break;
+                }
+                Err(PostError::Failed(_, error)) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// An announced batch has come.
+    pub(super) fn fetched(
+        &mut self,
+        number: u32,
+        buffer: Buffer,
+        bytes: usize,
+        remotes: &mut Remotes,
+        now_ns: u64,
+    ) -> Result<()> {
+        let Some(fetch) = self.fetches.end(number as usize) else {
+            return Err(Error::bad_peer(
+                self.identity.rank,
+                format!("no fetch in slot {number}"),
+            ));
+        };
+        let (rank, class) = (remotes[fetch.link].rank, remotes[fetch.link].class);
+        let (header, _) = BatchHeader::parse(&buffer[..bytes.min(fetch.bytes)], self.identity.cookie)
+            .map_err(|e| Error::bad_peer(rank, e))?;
+        let same = header.kind == BatchKind::Segment
+            && (header.source, header.link) == (rank, class as u16)
+            && header.sequence == fetch.sequence;
+        if !same {
+            return Err(Error::bad_peer(rank, "another batch came than was announced"));
+        }
+        remotes[fetch.link].alive_ns = now_ns;
+        if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
+            *arrival = Arrival::Here {
+                buffer,
+                bytes: header.bytes,
+                slot: None,
+            };
+            self.list(fetch.link);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! What the links of a stream need to receive, allocated and posted when the stream is opened.
+
+use trihop_transport::link::{Completion, Link};
+use trihop_transport::memory::pool::Pool;
+use trihop_transport::protocol::control;
+use trihop_transport::protocol::credit::Shared;
+use trihop_transport::protocol::rendezvous::Fetches;
+
+use super::{CONTROL_BYTES, Links};
+use crate::engine::incoming::Arrival;
+use crate::engine::tags::{TagClass, tag, token};
+use crate::error::{Error, Result};
+use crate::queue::remote::{BatchSizes, Identity};
+
+/// What to allocate for the links of a stream.
+pub(crate) struct LinkPlan {
+    pub links: usize,
+    pub sizes: BatchSizes,
+    /// Batches that may be in flight on all links together.
+    pub in_flight: usize,
+    pub receive_pool_bytes: usize,
+    /// Receives that the endpoint's other streams post.
+    pub posted: usize,
+}
+
+impl LinkPlan {
+    /// Whether a batch may be longer than the slot that every link always has.
+    fn has_long_batches(&self) -> bool {
+        self.sizes.buffer_bytes > self.sizes.small_bytes
+    }
+
+    /// Buffers for batches that are fetched: one for the front batch of each link, whatever the others hold, and a few to
+    /// read ahead.
+    fn fetch_slots(&self) -> usize {
+        if self.has_long_batches() {
+            self.links + 2 * self.links.min(4)
+        } else {
+            0
+        }
+    }
+}
+
+impl Links {
+    /// Allocates and posts all receive slots.
+    /// What other streams complete meanwhile is appended to `completions`.
+    pub fn open(
+        link: &mut dyn Link,
+        identity: Identity,
+        plan: &LinkPlan,
+        completions: &mut Vec<Completion>,
+    ) -> Result<Self> {
+        let LinkPlan {
+            links,
+            sizes,
+            in_flight,
+            ..
+        } = *plan;
+        let controls = links * control::PER_LINK as usize;
+        let posted_max = link.limits().posted_receives.saturating_sub(plan.posted);
+        let fetch_slots = plan.fetch_slots();
+        let needed = controls + links + fetch_slots;
+        let left = posted_max.saturating_sub(needed);
+        if left == 0 {
+            return Err(Error::config(
+                "posted receives",
+                format!(
+                    "{links} links need {} more, and {} offers {posted_max}; open fewer streams, start more ranks per node \
+                     (each then has fewer links), or choose another provider",
+                    needed + 1,
+                    link.name()
+                ),
+            ));
+        }
+        let large = if plan.has_long_batches() {
+            (plan.receive_pool_bytes / sizes.large_bytes)
+                .clamp(1, left)
+                .min(in_flight)
+        } else {
+            0
+        };
+        let classes = [
+            (TagClass::Control, CONTROL_BYTES, controls),
+            (TagClass::Small, sizes.small_bytes, links),
+            (TagClass::Large, sizes.large_bytes, large),
+        ];
+        let mut posted_pools = Vec::new();
+        for (class, bytes, count) in classes.into_iter().filter(|&(_, _, count)| count > 0) {
+            let pool = link.create_pool(bytes, count)?;
+            post_pool(link, identity.stream, class, &pool, completions)?;
+            posted_pools.push(pool);
+        }
+        let fetch_pool = match fetch_slots {
+            0 => None,
+            slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
+        };
+        // A window has a place per batch in flight.
+        let windows = in_flight * size_of::<Option<Arrival>>();
+        let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
+        Ok(Self {
+            incoming: Vec::new(),
+            arrived: Vec::new(),
+            links,
+            identity,
+            sizes,
+            shared: Shared::new(large as u32, sizes.most_in_flight()),
+            fetches: Fetches::new(fetch_slots),
+            fetch_pool,
+            holding: 0,
+            _posted_pools: posted_pools,
+            unposted: Vec::new(),
+            fetch_refused: false,
+            turn: 0,
+            strangers_told: false,
+            pool_bytes: pools + windows,
+            posted: controls + links + large + fetch_slots,
+        })
+    }
+}
+
+/// Posts every buffer of `pool` as a receive. Nobody sends before the stream is open on all ranks, so that waiting for
+/// the provider keeps nobody waiting.
+fn post_pool(
+    link: &mut dyn Link,
+    stream: u16,
+    class: TagClass,
+    pool: &Pool,
+    completions: &mut Vec<Completion>,
+) -> Result<()> {
+    let mut left = pool.slots();
+    for _ in 0..1000 {
+        left -= link.post_receives(tag(stream, class, 0), pool, left, token(stream, class, 0))?;
+        if left == 0 {
+            return Ok(());
+        }
+        link.poll(completions)?;
+    }
+    Err(Error::config(
+        "posted receives",
+        format!("{} takes {left} fewer than it offers", link.name()),
+    ))
+}

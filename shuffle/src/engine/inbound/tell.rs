@@ -1,0 +1,69 @@
+//! Control messages: what peers are told when no batch takes it along.
+
+use trihop_transport::link::{Link, PostError};
+use trihop_transport::memory::pool::Pool;
+use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend};
+use zerocopy::IntoBytes;
+
+use super::{CONTROL_BYTES, Links};
+use crate::engine::tags::{TagClass, tag, token};
+use crate::error::Result;
+use crate::queue::remotes::Remotes;
+use crate::stats::Stats;
+
+const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_of::<ClearToSend>();
+
+impl Links {
+    /// Sends control messages where counters or notices are due and no batch took them along. `idle`: nothing else
+    /// moved, so that waiting for a batch to ride on is pointless.
+    pub fn tell(
+        &mut self,
+        link: &mut dyn Link,
+        remotes: &mut Remotes,
+        pool: &Pool,
+        idle: bool,
+        stats: &mut Stats,
+    ) -> Result<bool> {
+        let mut told = false;
+        for at in 0..remotes.busy_len() {
+            let Some(index) = remotes.busy(at) else { break };
+            let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
+            let due = !incoming.notices.is_empty()
+                || incoming.news && (idle || incoming.unacknowledged * 2 >= remote.credit.max_in_flight())
+                || incoming.controls.must_send();
+            if !due || !incoming.controls.may_send() {
+                continue;
+            }
+            let Some(mut buffer) = pool.take() else { break };
+            let count = incoming.notices.len().min(NOTICES_PER_CONTROL);
+            let payload = count * size_of::<ClearToSend>();
+            let before = incoming.told();
+            let header = BatchHeader {
+                kind: BatchKind::Control,
+                stream: self.identity.stream,
+                source: self.identity.rank,
+                bytes: payload as u32,
+                link: remote.class as u16,
+                sequence: 0,
+                counters: incoming.counters(remote.credit.large_returned(), remote.wanted()),
+            };
+            header.write(self.identity.cookie, &mut buffer);
+            let end = BATCH_HEADER_BYTES + payload;
+            buffer[BATCH_HEADER_BYTES..end].copy_from_slice(incoming.notices[..count].as_bytes());
+            let stream = self.identity.stream;
+            let mark = token(stream, TagClass::Sent, 0);
+            match link.post_send(remote.peer, tag(stream, TagClass::Control, 0), buffer, end, mark) {
+                Ok(()) => {
+                    incoming.notices.drain(..count);
+                    incoming.controls.sent();
+                    remote.wire_bytes += end as u64;
+                    stats.controls_sent += 1;
+                    told = true;
+                }
+                Err(PostError::WouldBlock(_)) => incoming.untell(before),
+                Err(PostError::Failed(_, error)) => return Err(error.into()),
+            }
+        }
+        Ok(told)
+    }
+}

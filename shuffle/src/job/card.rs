@@ -1,0 +1,77 @@
+//! The start-up card: what each rank leaves in the launcher's store for all others.
+
+use trihop_transport::Error as TransportError;
+use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::topology::Rank;
+
+use crate::error::{Error, Result};
+use crate::route::RouteName;
+
+/// Key of the cards in the launcher's store.
+const KEY: &str = "trihop";
+
+/// What a rank tells the others at start: how to reach it inside its node, the job's cookie (rank 0's counts), its
+/// route (which has to be everyone's), its fabric address.
+pub(super) struct Card {
+    pub nonce: u64,
+    pub cookie: u64,
+    pub route: RouteName,
+    pub address: Vec<u8>,
+}
+
+impl Card {
+    /// Leaves the card with the launcher; returns when every rank has left one.
+    pub fn leave(&self, bootstrap: &mut dyn Bootstrap) -> Result<()> {
+        bootstrap.put(KEY, &self.encode())?;
+        Ok(bootstrap.fence()?)
+    }
+
+    /// The card that `rank` has left, which has to name the same route.
+    pub fn of(rank: Rank, bootstrap: &mut dyn Bootstrap, route: RouteName) -> Result<Self> {
+        let bytes = bootstrap.get(rank, KEY)?;
+        let card = bytes.as_deref().and_then(Self::decode).ok_or_else(|| {
+            let why = format!("rank {rank} has left no valid start-up card");
+            TransportError::Bootstrap {
+                launcher: bootstrap.launcher().name(),
+                why,
+            }
+        })?;
+        if card.route != route {
+            let why = format!(
+                "`{route}` here and `{}` on rank {rank}; set TRIHOP_ROUTE for all ranks or for none",
+                card.route
+            );
+            return Err(Error::config("route", why));
+        }
+        Ok(card)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.nonce.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.cookie.to_le_bytes());
+        bytes.push(self.route as u8);
+        bytes.extend_from_slice(&self.address);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (nonce, rest) = bytes.split_first_chunk::<8>()?;
+        let (cookie, rest) = rest.split_first_chunk::<8>()?;
+        let (&route, address) = rest.split_first()?;
+        Some(Self {
+            route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
+            nonce: u64::from_le_bytes(*nonce),
+            cookie: u64::from_le_bytes(*cookie),
+            address: address.to_vec(),
+        })
+    }
+}
+
+/// A random number of the kernel's.
+pub(super) fn random_word() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
+        .map_err(|e| TransportError::system("reading /dev/urandom", e))?;
+    Ok(u64::from_le_bytes(bytes))
+}

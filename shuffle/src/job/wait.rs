@@ -1,0 +1,260 @@
+//! How a job waits: it makes progress, backs off while nothing moves, and sleeps until somebody rings, the fabric has news or
+//! a local peer ends. Among threads those that call sit out, and the progress thread alone sleeps here.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use trihop_transport::link::Link;
+use trihop_transport::park::{Backoff, Parker, Step, spin_budget};
+use trihop_transport::ring::{Bell, Doorbell};
+
+use super::Inner;
+use crate::error::{Error, Result};
+use crate::node::NodeExchange;
+
+/// Longest sleep while nothing waits for time: how often peers' lives are looked at.
+pub(super) const PARK: Duration = Duration::from_millis(100);
+/// Longest sleep while something waits that no descriptor announces.
+const NAP: Duration = Duration::from_millis(1);
+/// Mark of the link's descriptor in the parker; local peers have their rank.
+const LINK_MARK: u64 = 1 << 32;
+/// Mark of the socket over which the node's ranks hand descriptors to each other.
+const HANDOVER_MARK: u64 = LINK_MARK + 1;
+
+/// What a job sleeps on, and what its threads know of each other's sleep.
+pub(super) struct Waiting {
+    doorbell: Doorbell,
+    parker: RefCell<Parker>,
+    /// How long a wait spins.
+    spin: Duration,
+    woken: RefCell<Vec<u64>>,
+    /// How the progress thread sleeps.
+    sleep: Cell<Sleep>,
+    /// A caller went to sit out while the progress thread was awake: what it waits for may have come before that thread
+    /// wants to hear of it.
+    newcomer: Cell<bool>,
+    /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
+    relieved: Cell<bool>,
+    /// What ended the progress thread.
+    failure: RefCell<Option<Arc<Error>>>,
+}
+
+impl Waiting {
+    /// Sleeps on the doorbell, the link's news, the node's parcels and the lives of its ranks; spins as is due among
+    /// `neighbours` ranks that share the cores.
+    pub fn new(
+        doorbell: Doorbell,
+        link: Option<&dyn Link>,
+        node: &NodeExchange,
+        neighbours: u32,
+    ) -> Result<Self> {
+        let mut parker = Parker::new(&doorbell)?;
+        if let Some(descriptor) = link.and_then(|l| l.wait_descriptor()) {
+            parker.watch_news(descriptor, LINK_MARK)?;
+        }
+        parker.watch(node.handover.descriptor(), HANDOVER_MARK)?;
+        for (rank, watch) in &node.watches {
+            parker.watch(watch.descriptor(), u64::from(*rank))?;
+        }
+        Ok(Self {
+            doorbell,
+            parker: RefCell::new(parker),
+            spin: spin_budget(neighbours as usize),
+            woken: RefCell::default(),
+            sleep: Cell::new(Sleep::Awake),
+            newcomer: Cell::new(false),
+            relieved: Cell::new(false),
+            failure: RefCell::default(),
+        })
+    }
+}
+
+/// How the progress thread sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// It looks around again very soon.
+    Nap,
+    /// Until somebody rings.
+    Deep,
+}
+
+/// Who waits, and so how he passes the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiter {
+    /// A call.
+    Caller,
+    /// The progress thread.
+    ProgressThread,
+}
+
+impl Inner<'_> {
+    /// Progress by a caller who will be back soon: while the progress thread naps, nobody needs to wake it.
+    pub fn progress_in_passing(&self) -> Result<bool> {
+        if self.waiting.sleep.get() == Sleep::Nap {
+            self.waiting.relieved.set(true);
+            self.waiting.doorbell.awake();
+        }
+        self.progress()
+    }
+
+    /// Makes progress until `done` gives a value; sleeps while nothing moves. Among threads, others have their turns
+    /// meanwhile: the caller keeps no borrow of anything that they reach.
+    pub fn wait<T>(&self, done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        self.wait_as(Waiter::Caller, done)
+    }
+
+    fn wait_as<T>(&self, waiter: Waiter, mut done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        let mut backoff = Backoff::new(self.waiting.spin);
+        // Whether the progress thread may sleep without knowing what is waited for here.
+        let mut unknown = true;
+        loop {
+            if let Some(value) = done()? {
+                return Ok(value);
+            }
+            if self.progress()? {
+                backoff.reset();
+                unknown = true;
+                if let Some(turn) = self.turn.get() {
+                    turn.tell_moved();
+                    // SAFETY: who calls has the turn, since there is one; nothing is borrowed here.
+                    unsafe { turn.give_way() };
+                }
+                continue;
+            }
+            let step = match waiter {
+                Waiter::ProgressThread if self.waiting.relieved.take() => Step::Park,
+                _ => backoff.next(),
+            };
+            match (step, self.turn.get()) {
+                (Step::Spin, _) => std::hint::spin_loop(),
+                (Step::Yield, None) => std::thread::yield_now(),
+                (Step::Yield, Some(turn)) => {
+                    // SAFETY: as above.
+                    unsafe { turn.leave() };
+                    std::thread::yield_now();
+                    turn.take();
+                }
+                (Step::Park, Some(turn)) if waiter == Waiter::Caller => {
+                    self.check_failure()?;
+                    if self.waiting.sleep.get() == Sleep::Awake {
+                        self.waiting.newcomer.set(true);
+                    } else if std::mem::take(&mut unknown) {
+                        self.wake_from(Sleep::Nap);
+                    }
+                    // SAFETY: as above.
+                    unsafe { turn.sit_out(PARK) };
+                }
+                (Step::Park, turn) => {
+                    self.park()?;
+                    if let Some(turn) = turn {
+                        turn.tell_moved();
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the progress thread does until `stopping`. Its caller has the turn; an error is kept for all callers.
+    pub fn progress_until(&self, stopping: impl Fn() -> bool) {
+        let outcome = self.wait_as(Waiter::ProgressThread, || Ok(stopping().then_some(())));
+        if let Err(error) = outcome {
+            *self.waiting.failure.borrow_mut() = Some(Arc::new(error));
+        }
+        if let Some(turn) = self.turn.get() {
+            turn.tell_moved();
+        }
+    }
+
+    /// What ended the progress thread, if anything did.
+    pub fn check_failure(&self) -> Result<()> {
+        match &*self.waiting.failure.borrow() {
+            Some(error) => Err(Error::Stopped(Arc::clone(error))),
+            None => Ok(()),
+        }
+    }
+
+    /// What wakes whoever makes progress.
+    pub fn bell(&self) -> Arc<Bell> {
+        self.waiting.doorbell.bell()
+    }
+
+    /// Wakes whoever makes progress; needs no turn.
+    pub fn ring(&self) {
+        self.waiting.doorbell.ring();
+    }
+
+    /// After a call that may have left something to be sent on by age: a progress thread in deep sleep must know.
+    #[inline]
+    pub fn wake_progress_thread(&self) {
+        self.wake_from(Sleep::Deep);
+    }
+
+    #[inline]
+    fn wake_from(&self, sleep: Sleep) {
+        if self.waiting.sleep.get() == sleep || self.waiting.sleep.get() == Sleep::Deep {
+            self.waiting.sleep.set(Sleep::Awake);
+            self.waiting.doorbell.wake();
+        }
+    }
+
+    fn park(&self) -> Result<()> {
+        let now_ns = self.now_ns();
+        let timed = {
+            let (streams, link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow());
+            for core in streams.iter() {
+                core.want_space(core.urgent.get() > 0);
+            }
+            let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
+            blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time())
+        };
+        if let Some(turn) = self.turn.get().filter(|_| self.waiting.newcomer.take()) {
+            turn.tell_moved();
+        }
+        let left = Cell::new(false);
+        let stay_awake = || {
+            let (streams, mut link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow_mut());
+            let awake = streams.iter().any(|s| s.must_stay_awake())
+                || link.as_deref_mut().is_some_and(|l| !l.try_wait());
+            drop((streams, link));
+            if let Some(turn) = self.turn.get().filter(|_| !awake) {
+                self.waiting
+                    .sleep
+                    .set(if timed { Sleep::Nap } else { Sleep::Deep });
+                left.set(true);
+                // SAFETY: the caller has the turn. What stays borrowed, the parker and its list, only the one thread
+                // reaches that parks.
+                unsafe { turn.leave() };
+            }
+            awake
+        };
+        let mut woken = self.waiting.woken.borrow_mut();
+        woken.clear();
+        let timeout = if timed { NAP } else { PARK };
+        let parked =
+            self.waiting
+                .parker
+                .borrow_mut()
+                .park(&self.waiting.doorbell, timeout, stay_awake, &mut woken);
+        if let Some(turn) = self.turn.get().filter(|_| left.get()) {
+            turn.take();
+            self.waiting.sleep.set(Sleep::Awake);
+        }
+        parked?;
+        let (ended, arrived) = (
+            woken.iter().any(|&m| m < LINK_MARK),
+            woken.contains(&HANDOVER_MARK),
+        );
+        drop(woken);
+        if ended {
+            self.look_after_peers(now_ns)?;
+        }
+        if arrived {
+            self.node
+                .borrow_mut()
+                .keep_arrived(&self.endpoint.topology, self.endpoint.cookie)?;
+        }
+        Ok(())
+    }
+}

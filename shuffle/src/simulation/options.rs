@@ -1,0 +1,38 @@
+//! What a simulated job is like.
+
+use trihop_transport::sim::SimOptions;
+
+use super::awake::Schedule;
+use crate::config::StreamOptions;
+use crate::route::RouteName;
+
+/// What a simulated job is like.
+#[derive(Debug, Clone)]
+pub struct SimulationOptions {
+    /// The fabric between the nodes: seed, delays, refusals, limits. Default: short delays, nothing refused.
+    pub network: SimOptions,
+    /// Options of the stream.
+    pub stream: StreamOptions,
+    /// Route of the messages. Default [`RouteName::ThreeHop`].
+    pub route: RouteName,
+    /// Bytes of an item, at most a quarter of a lane; 0 (the default) for a stream of byte records.
+    pub item_bytes: usize,
+    /// Who takes the next turn. Default [`Schedule::InTurn`].
+    pub schedule: Schedule,
+}
+
+impl Default for SimulationOptions {
+    fn default() -> Self {
+        Self {
+            network: SimOptions {
+                max_delay: 2,
+                refuse_one_in: 0,
+                ..SimOptions::default()
+            },
+            stream: StreamOptions::default(),
+            route: RouteName::ThreeHop,
+            item_bytes: 0,
+            schedule: Schedule::InTurn,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Counters of each queue of a stream for C: as they were at one moment, in structs that may grow, JSON and text.
+
+use std::ffi::c_char;
+
+use super::argument;
+use super::options::{check_size, store_sized};
+use super::shuffle::trihop_queues_t;
+use super::stats::{self, trihop_stats_t};
+use super::status::{Failure, guard, trihop_status_t};
+use crate::{ClassStats, DetailedStats, QueueStats, Queues};
+
+/// What a stream and each of its queues had done on this rank at one moment: of `trihop_shuffle_details` or
+/// `trihop_items_details`. It does not change, and outlives its stream.
+///
+/// Threads: any thread may read it, several at once too.
+pub struct trihop_details_t {
+    details: DetailedStats,
+}
+
+/// What one output queue has done. Later versions add fields at the end.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct trihop_queue_stats_t {
+    /// Bytes of this struct as the caller knows it; set by the library.
+    pub size: usize,
+    /// Rank at the other end.
+    pub peer: u64,
+    /// Runs of this rank's own (its application's and its handlers'): records for one rank that were gathered, or a single one.
+    pub own_runs: u64,
+    /// Runs that came over a lane or a link and go on.
+    pub forwarded_runs: u64,
+    /// Batches sealed; for a lane, times that it was shown to its consumer.
+    pub sends: u64,
+    /// Of these, because of age, or because nothing else moved.
+    pub aged_sends: u64,
+    /// Of these, because of a flush or a fence.
+    pub flush_sends: u64,
+    /// Times that the queue became full: runs that wait behind one that waits are not counted again.
+    pub waits: u64,
+    /// The longest of them in nanoseconds, as seen by rounds of progress.
+    pub longest_wait_ns: u64,
+    /// How long one has lasted that is not over, 0 where none is.
+    pub waiting_ns: u64,
+}
+
+/// What the queues of one class have done together. Later versions add fields at the end.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct trihop_class_stats_t {
+    /// Bytes of this struct as the caller knows it; set by the library.
+    pub size: usize,
+    /// Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
+    pub queues: u64,
+    /// Times that own sends met the class's limit (`origin_sender_limit`, `remote_sender_limit`).
+    pub limit_hits: u64,
+    /// Sum over the queues, as the following, of `own_runs`.
+    pub own_runs: u64,
+    /// Of `forwarded_runs`.
+    pub forwarded_runs: u64,
+    /// Of `sends`.
+    pub sends: u64,
+    /// Of `aged_sends`.
+    pub aged_sends: u64,
+    /// Of `flush_sends`.
+    pub flush_sends: u64,
+    /// Of `waits`.
+    pub waits: u64,
+    /// The longest wait of any queue in nanoseconds.
+    pub longest_wait_ns: u64,
+    /// The longest of any queue that is not over, 0 where none is.
+    pub waiting_ns: u64,
+}
+
+const _: () = assert!(size_of::<trihop_queue_stats_t>() == 10 * 8);
+const _: () = assert!(size_of::<trihop_class_stats_t>() == 11 * 8);
+
+impl trihop_queue_stats_t {
+    fn from_rust(stats: &QueueStats, size: usize) -> Self {
+        // The list is complete: a new counter of the library is missed by no field here.
+        let &QueueStats {
+            peer,
+            own_runs,
+            forwarded_runs,
+            sends,
+            aged_sends,
+            flush_sends,
+            waits,
+            longest_wait_ns,
+            waiting_ns,
+        } = stats;
+        Self {
+            size,
+            peer: u64::from(peer),
+            own_runs,
+            forwarded_runs,
+            sends,
+            aged_sends,
+            flush_sends,
+            waits,
+            longest_wait_ns,
+            waiting_ns,
+        }
+    }
+}
+
+impl trihop_class_stats_t {
+    fn from_rust(class: &ClassStats, size: usize) -> Self {
+        // Both lists are complete.
+        let ClassStats {
+            all,
+            limit_hits,
+            queues,
+        } = class;
+        let trihop_queue_stats_t {
+            size,
+            peer: _,
+            own_runs,
+            forwarded_runs,
+            sends,
+            aged_sends,
+            flush_sends,
+            waits,
+            longest_wait_ns,
+            waiting_ns,
+        } = trihop_queue_stats_t::from_rust(all, size);
+        Self {
+            size,
+            queues: queues.len() as u64,
+            limit_hits: *limit_hits,
+            own_runs,
+            forwarded_runs,
+            sends,
+            aged_sends,
+            flush_sends,
+            waits,
+            longest_wait_ns,
+            waiting_ns,
+        }
+    }
+}
+
+/// Hands a stream's counters of this moment to the caller.
+///
+/// # Safety
+/// `place` is null or a place for a pointer.
+pub(crate) unsafe fn give(
+    details: Option<DetailedStats>,
+    place: *mut *mut trihop_details_t,
+) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    let place = unsafe { argument::place(place, "details")? };
+    *place = std::ptr::null_mut();
+    let details = details.ok_or_else(stats::busy)?;
+    *place = Box::into_raw(Box::new(trihop_details_t { details }));
+    Ok(())
+}
+
+/// Runs `call` on the details.
+///
+/// # Safety
+/// `details` is null or was not freed.
+unsafe fn with(
+    details: *const trihop_details_t,
+    call: impl FnOnce(&DetailedStats) -> Result<(), Failure>,
+) -> trihop_status_t {
+    // SAFETY: as the caller promises.
+    guard(|| call(&unsafe { argument::reference(details, "details")? }.details))
+}
+
+/// The class with this number.
+fn class_of(details: &DetailedStats, class: i32) -> Result<&ClassStats, Failure> {
+    match trihop_queues_t::parse(class)? {
+        Queues::Origin => Ok(&details.origin),
+        Queues::Remote => Ok(&details.remote),
+        Queues::Relay => Ok(&details.relay),
+        Queues::Delivery => Err(Failure::argument(
+            "the delivery queue has no counters of its own: `delivered` and `blocked_deliveries` of the totals are its",
+        )),
+    }
+}
+
+/// Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the caller knows it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_details_totals(
+    details: *const trihop_details_t,
+    counters: *mut trihop_stats_t,
+    size: usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or `size` bytes that nobody else uses.
+    let give = |details: &DetailedStats| unsafe { stats::fill(&details.totals, counters, size) };
+    // SAFETY: the header asks for null or details that were not freed.
+    unsafe { with(details, give) }
+}
+
+/// Fills `counters` with those of one class of queues, of `trihop_queues_t`: what this rank sent
+/// (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from there
+/// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_class_stats_t)` as the caller knows it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_details_class(
+    details: *const trihop_details_t,
+    queues: i32,
+    counters: *mut trihop_class_stats_t,
+    size: usize,
+) -> trihop_status_t {
+    let give = |details: &DetailedStats| {
+        check_size(size)?;
+        let filled = trihop_class_stats_t::from_rust(class_of(details, queues)?, size);
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes, so that there
+        // is no padding.
+        unsafe { store_sized(&filled, counters, size, "counters") }
+    };
+    // SAFETY: the header asks for null or details that were not freed.
+    unsafe { with(details, give) }
+}
+
+/// Fills `counters` with those of one queue of a class, of `trihop_queues_t`. `index` is below the `queues` of the class.
+/// `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_details_queue(
+    details: *const trihop_details_t,
+    queues: i32,
+    index: u64,
+    counters: *mut trihop_queue_stats_t,
+    size: usize,
+) -> trihop_status_t {
+    let give = |details: &DetailedStats| {
+        check_size(size)?;
+        let all = &class_of(details, queues)?.queues;
+        let queue = usize::try_from(index).ok().and_then(|index| all.get(index));
+        let queue = queue.ok_or_else(|| {
+            let count = all.len();
+            Failure::argument(format!("queue {index} of a class of which {count} were used"))
+        })?;
+        let filled = trihop_queue_stats_t::from_rust(queue, size);
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes, so that there
+        // is no padding.
+        unsafe { store_sized(&filled, counters, size, "counters") }
+    };
+    // SAFETY: the header asks for null or details that were not freed.
+    unsafe { with(details, give) }
+}
+
+/// Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`, `rank`, `totals`, and for
+/// `origin`, `remote` and `relay` an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
+/// fields. Where `capacity` is too small (`text` may be null where it is 0), the call fails with
+/// `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_details_json(
+    details: *const trihop_details_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
+    let give = |details: &DetailedStats| unsafe { argument::give_json(details, text, capacity, length) };
+    // SAFETY: the header asks for null or details that were not freed.
+    unsafe { with(details, give) }
+}
+
+/// As `trihop_details_json`, as lines for people to read; they may change.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_details_text(
+    details: *const trihop_details_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> trihop_status_t {
+    let give = |details: &DetailedStats| {
+        // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
+        unsafe { argument::give_text(&details.to_string(), text, capacity, length) }
+    };
+    // SAFETY: the header asks for null or details that were not freed.
+    unsafe { with(details, give) }
+}
+
+/// Frees the details; null is fine.
+///
+/// Threads: any, but no other call on them may be under way or follow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_details_free(details: *mut trihop_details_t) {
+    if !details.is_null() {
+        // SAFETY: made by `give`; the header allows no other call on it.
+        drop(unsafe { Box::from_raw(details) });
+    }
+}

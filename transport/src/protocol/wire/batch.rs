@@ -1,0 +1,346 @@
+//! Batches: the header of everything that crosses the fabric, with the credit counters of its link, and what batches carry
+//! that are no runs.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::VERSION;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"3hop");
+
+/// Bytes of a [`BatchHeader`].
+pub const BATCH_HEADER_BYTES: usize = 64;
+
+/// What a batch carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BatchKind {
+    /// Runs, right behind the header.
+    Eager = 1,
+    /// An [`Announcement`] of runs that wait in the sender's memory.
+    Announce = 2,
+    /// Credit counters, and clear-to-send notices behind the header; outside the link sequence.
+    Control = 3,
+    /// Runs that were announced, sent after a clear-to-send; outside the link sequence.
+    Segment = 4,
+}
+
+/// Header of everything that crosses the fabric, 64 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawBatchHeader {
+    magic: U32,
+    version: u8,
+    kind: u8,
+    stream: U16,
+    cookie: U64,
+    source: U32,
+    bytes: U32,
+    sequence: U64,
+    accepted: U64,
+    small_granted: U32,
+    large_granted: U32,
+    large_returned: U32,
+    controls_seen: U32,
+    wanted: U16,
+    link: U16,
+    check: U32,
+}
+
+const _: () = assert!(size_of::<RawBatchHeader>() == BATCH_HEADER_BYTES);
+
+/// Credit counters of one direction of a link. All are absolute, so that a lost, doubled or overtaken update is harmless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Batches of yours that I have taken completely into my own bounded queues.
+    pub accepted: u64,
+    /// Small slots that I have granted to you since the start (modulo 2^32).
+    pub small_granted: u32,
+    /// Large slots that I have granted to you since the start (modulo 2^32).
+    pub large_granted: u32,
+    /// Large slots that you granted and that I give back unused (modulo 2^32).
+    pub large_returned: u32,
+    /// Control messages of yours that I have taken (modulo 2^32).
+    pub controls_seen: u32,
+    /// Batches that wait here for credit towards you, at most 65,535.
+    pub wanted: u16,
+}
+
+/// A checked batch header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchHeader {
+    /// What follows.
+    pub kind: BatchKind,
+    /// Stream that it belongs to.
+    pub stream: u16,
+    /// Rank of the sending endpoint.
+    pub source: u32,
+    /// Bytes behind the header.
+    pub bytes: u32,
+    /// Which of the links between the two endpoints; their engines say what the numbers mean.
+    pub link: u16,
+    /// Number of the batch on its link, from 0. For a segment: the sequence of its announcement.
+    pub sequence: u64,
+    /// Credit counters of the sender.
+    pub counters: Counters,
+}
+
+/// Why bytes are not a batch header of this job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// Fewer bytes than a header has.
+    #[error("{0} bytes are too short for a header")]
+    Short(usize),
+    /// Not a header of trihop at all.
+    #[error("magic {0:#010x} is not trihop's")]
+    Magic(u32),
+    /// Another version of the wire format.
+    #[error("wire version {theirs}, this process speaks {VERSION}")]
+    Version {
+        /// The peer's.
+        theirs: u8,
+    },
+    /// Another job, or another start of this one.
+    #[error("job cookie {0:#018x} is not this job's")]
+    Cookie(u64),
+    /// A kind that does not exist.
+    #[error("unknown batch kind {0}")]
+    Kind(u8),
+    /// The check word does not fit the header.
+    #[error("header check failed: {theirs:#010x} instead of {ours:#010x}")]
+    Check {
+        /// What the fields add up to.
+        ours: u32,
+        /// What the header says.
+        theirs: u32,
+    },
+    /// More payload announced than arrived.
+    #[error("header announces {announced} bytes, {present} arrived")]
+    Length {
+        /// By the header.
+        announced: u32,
+        /// In the message.
+        present: usize,
+    },
+}
+
+/// Mixes the header's words (the check word excepted): finds truncation and stray writes, authenticates nobody.
+fn check_word(bytes: &[u8; BATCH_HEADER_BYTES]) -> u32 {
+    let mut mixed = 0x9e37_79b9_7f4a_7c15_u64;
+    for (index, word) in bytes.chunks_exact(8).enumerate() {
+        let mut value = u64::from_le_bytes(word.try_into().expect("chunks of 8"));
+        if index == BATCH_HEADER_BYTES / 8 - 1 {
+            value &= 0xffff_ffff; // the upper half is the check word itself
+        }
+        mixed = (mixed ^ value)
+            .wrapping_mul(0xff51_afd7_ed55_8ccd)
+            .rotate_left(29);
+    }
+    (mixed ^ (mixed >> 32)) as u32
+}
+
+impl BatchHeader {
+    /// Writes the header into the first 64 bytes of `target`.
+    ///
+    /// # Panics
+    /// When `target` is shorter than 64 bytes.
+    pub fn write(&self, cookie: u64, target: &mut [u8]) {
+        let c = &self.counters;
+        let mut raw = RawBatchHeader {
+            magic: MAGIC.into(),
+            version: VERSION,
+            kind: self.kind as u8,
+            stream: self.stream.into(),
+            cookie: cookie.into(),
+            source: self.source.into(),
+            bytes: self.bytes.into(),
+            sequence: self.sequence.into(),
+            accepted: c.accepted.into(),
+            small_granted: c.small_granted.into(),
+            large_granted: c.large_granted.into(),
+            large_returned: c.large_returned.into(),
+            controls_seen: c.controls_seen.into(),
+            wanted: c.wanted.into(),
+            link: self.link.into(),
+            check: U32::ZERO,
+        };
+        let bytes: [u8; BATCH_HEADER_BYTES] = zerocopy::transmute!(raw);
+        raw.check = check_word(&bytes).into();
+        target[..BATCH_HEADER_BYTES].copy_from_slice(raw.as_bytes());
+    }
+
+    /// Checks a whole message and returns its header and the payload that the header announces.
+    ///
+    /// # Errors
+    /// [`BadHeader`], with the value that is wrong.
+    pub fn parse(message: &[u8], cookie: u64) -> Result<(Self, &[u8]), BadHeader> {
+        let (raw, rest) =
+            RawBatchHeader::ref_from_prefix(message).map_err(|_| BadHeader::Short(message.len()))?;
+        if raw.magic.get() != MAGIC {
+            return Err(BadHeader::Magic(raw.magic.get()));
+        }
+        if raw.version != VERSION {
+            return Err(BadHeader::Version { theirs: raw.version });
+        }
+        let head: &[u8; BATCH_HEADER_BYTES] =
+            message.first_chunk().expect("ref_from_prefix proved the length");
+        let ours = check_word(head);
+        if raw.check.get() != ours {
+            return Err(BadHeader::Check {
+                ours,
+                theirs: raw.check.get(),
+            });
+        }
+        if raw.cookie.get() != cookie {
+            return Err(BadHeader::Cookie(raw.cookie.get()));
+        }
+        let kind = match raw.kind {
+            1 => BatchKind::Eager,
+            2 => BatchKind::Announce,
+            3 => BatchKind::Control,
+            4 => BatchKind::Segment,
+            other => return Err(BadHeader::Kind(other)),
+        };
+        let bytes = raw.bytes.get();
+        let payload = rest.get(..bytes as usize).ok_or(BadHeader::Length {
+            announced: bytes,
+            present: rest.len(),
+        })?;
+        let counters = Counters {
+            accepted: raw.accepted.get(),
+            small_granted: raw.small_granted.get(),
+            large_granted: raw.large_granted.get(),
+            large_returned: raw.large_returned.get(),
+            controls_seen: raw.controls_seen.get(),
+            wanted: raw.wanted.get(),
+        };
+        let header = Self {
+            kind,
+            stream: raw.stream.get(),
+            source: raw.source.get(),
+            bytes,
+            link: raw.link.get(),
+            sequence: raw.sequence.get(),
+            counters,
+        };
+        Ok((header, payload))
+    }
+}
+
+/// Payload of a [`BatchKind::Announce`] batch: where the announced message (header included) can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Announcement {
+    /// Address in the sender's registered memory.
+    pub address: U64,
+    /// Remote key of that memory.
+    pub key: U64,
+    /// Length of the message, its header included.
+    pub bytes: U32,
+    /// 1 when the receiver shall read, 2 when it shall give a clear-to-send.
+    pub mover: U32,
+}
+
+/// Entry of a [`BatchKind::Control`] message: the announced batch may be sent with this segment tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ClearToSend {
+    /// Sequence of the announcement.
+    pub sequence: U64,
+    /// Number of the receive that waits for it.
+    pub slot: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> impl Strategy<Value = BatchHeader> {
+        let kind = prop_oneof![
+            Just(BatchKind::Eager),
+            Just(BatchKind::Announce),
+            Just(BatchKind::Control),
+            Just(BatchKind::Segment)
+        ];
+        let counters = (
+            any::<u64>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u16>(),
+        )
+            .prop_map(
+                |(accepted, small_granted, large_granted, large_returned, controls_seen, wanted)| Counters {
+                    accepted,
+                    small_granted,
+                    large_granted,
+                    large_returned,
+                    controls_seen,
+                    wanted,
+                },
+            );
+        let ends = (any::<u16>(), any::<u32>(), any::<u16>());
+        (kind, ends, 0u32..64, any::<u64>(), counters).prop_map(
+            |(kind, (stream, source, link), bytes, sequence, counters)| BatchHeader {
+                kind,
+                stream,
+                source,
+                bytes,
+                link,
+                sequence,
+                counters,
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(crate::seed::properties())]
+
+        #[test]
+        fn batch_header_round_trip(header in header(), cookie: u64) {
+            let mut message = vec![7u8; BATCH_HEADER_BYTES + 64];
+            header.write(cookie, &mut message);
+            let (parsed, payload) = BatchHeader::parse(&message, cookie).unwrap();
+            prop_assert_eq!(parsed, header);
+            prop_assert_eq!(payload.len(), header.bytes as usize);
+        }
+
+        #[test]
+        fn one_flipped_bit_in_a_header_is_noticed(header in header(), cookie: u64, bit in 0usize..512) {
+            let mut message = vec![0u8; BATCH_HEADER_BYTES + 64];
+            header.write(cookie, &mut message);
+            message[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(BatchHeader::parse(&message, cookie).is_err());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = BatchHeader::parse(&bytes, 0);
+        }
+    }
+
+    #[test]
+    fn another_job_and_another_version_are_named() {
+        let header = BatchHeader {
+            kind: BatchKind::Eager,
+            stream: 1,
+            source: 2,
+            bytes: 0,
+            link: 0,
+            sequence: 0,
+            counters: Counters::default(),
+        };
+        let mut message = vec![0u8; BATCH_HEADER_BYTES];
+        header.write(11, &mut message);
+        assert_eq!(BatchHeader::parse(&message, 12), Err(BadHeader::Cookie(11)));
+        message[4] = 9;
+        assert_eq!(
+            BatchHeader::parse(&message, 11),
+            Err(BadHeader::Version { theirs: 9 })
+        );
+    }
+}
