@@ -107,7 +107,7 @@ impl<'h> Shuffle<'h> {
     ///
     /// # Errors
     /// A bad rank or length, a dead peer, a call from inside a handler that would have to wait; without a handler
-    /// [`Error::WouldBlock`] when only taking deliveries can make room.
+    /// [`crate::Error::WouldBlock`] when only taking deliveries can make room.
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.handle.send_with(|out| out.try_send(target, kind, bytes))
@@ -116,7 +116,7 @@ impl<'h> Shuffle<'h> {
     /// Sends a record if there is room now; never waits and makes no progress.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`], with nothing taken; a bad rank or length.
+    /// [`crate::Error::WouldBlock`], with nothing taken; a bad rank or length.
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.handle.outbound()?.try_send(target, kind, bytes)
@@ -130,7 +130,7 @@ impl<'h> Shuffle<'h> {
     /// One round of progress; returns the records that were delivered to this shuffle.
     ///
     /// # Errors
-    /// The transport's, and [`Error::Nested`] inside a handler.
+    /// The transport's, and [`crate::Error::Nested`] inside a handler.
     pub fn poll(&self) -> Result<u64> {
         self.handle.poll()
     }
@@ -152,7 +152,7 @@ impl<'h> Shuffle<'h> {
     /// Waits until the queues of one class have passed on what was in them.
     ///
     /// # Errors
-    /// As [`Shuffle::poll`]; without a handler [`Error::WouldBlock`] when only taking deliveries can make room.
+    /// As [`Shuffle::poll`]; without a handler [`crate::Error::WouldBlock`] when only taking deliveries can make room.
     pub fn flush(&self, queues: Queues) -> Result<()> {
         self.handle.flush(queues)
     }
@@ -193,7 +193,7 @@ impl<'h> Shuffle<'h> {
     /// sent because of them, has been handled (or waits for [`Shuffle::take`]).
     ///
     /// # Errors
-    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
+    /// As [`Shuffle::flush`]; after [`crate::Error::WouldBlock`] take deliveries and call again on this rank.
     pub fn fence(&self) -> Result<()> {
         self.handle.fence()
     }
@@ -202,7 +202,7 @@ impl<'h> Shuffle<'h> {
     /// others can end: for streams without a handler.
     ///
     /// # Errors
-    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
+    /// As [`Shuffle::flush`]; after [`crate::Error::WouldBlock`] take deliveries and call again on this rank.
     pub fn barrier(&self) -> Result<()> {
         self.handle.barrier()
     }
