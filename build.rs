@@ -23,7 +23,18 @@ fn write_header() {
     ));
     // In the order in which a reader meets them.
     let files = [
-        "status", "options", "job", "custom", "shuffle", "items", "stats", "details", "threads", "log",
+        "status",
+        "options",
+        "job",
+        "topology",
+        "collective",
+        "custom",
+        "shuffle",
+        "items",
+        "stats",
+        "details",
+        "threads",
+        "log",
     ];
     let builder = files
         .iter()

@@ -475,6 +475,38 @@ trihop_status_t trihop_abort(const struct trihop_job_t *job,
                              int exit_status,
                              const char *why);
 
+// Who started the job: `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
+//
+// Threads: any. The text lives as long as the job.
+const char *trihop_launcher(const struct trihop_job_t *job);
+
+// Provider that carries this rank's traffic to other nodes; null where it carries none, or where `job` is null.
+//
+// Threads: any. The text lives as long as the job.
+const char *trihop_provider(const struct trihop_job_t *job);
+
+// Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
+// value. For people to read; the text may change.
+//
+// Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
+trihop_status_t trihop_dump(const struct trihop_job_t *job,
+                            int descriptor);
+
+// As `trihop_dump`, into a file, which is made or replaced.
+//
+// Threads: any.
+trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
+
+// Dumps as `trihop_dump` does whenever the process gets signal `number` (`SIGUSR1`, say), within a tenth of a second: to the
+// file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
+// is called too. No signal is handled without this call.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
+// Threads: any.
+trihop_status_t trihop_dump_on_signal(const struct trihop_job_t *job,
+                                      int number,
+                                      const char *path);
+
 // This rank: 0 to `trihop_size` - 1. `UINT32_MAX` where `job` is null, as for the other numbers.
 //
 // Threads: any.
@@ -536,16 +568,6 @@ trihop_status_t trihop_representative(const struct trihop_job_t *job,
                                       uint32_t towards,
                                       uint32_t *rank);
 
-// Who started the job: `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
-//
-// Threads: any. The text lives as long as the job.
-const char *trihop_launcher(const struct trihop_job_t *job);
-
-// Provider that carries this rank's traffic to other nodes; null where it carries none, or where `job` is null.
-//
-// Threads: any. The text lives as long as the job.
-const char *trihop_provider(const struct trihop_job_t *job);
-
 // Waits until every rank has called this as often as this rank. Collective over all ranks; not inside a handler.
 //
 // Threads: any, but all ranks have to call collectives in one order, so one at a time.
@@ -569,28 +591,6 @@ trihop_status_t trihop_allgather(const struct trihop_job_t *job,
                                  const void *mine,
                                  size_t length,
                                  void *all);
-
-// Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
-// value. For people to read; the text may change.
-//
-// Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
-trihop_status_t trihop_dump(const struct trihop_job_t *job,
-                            int descriptor);
-
-// As `trihop_dump`, into a file, which is made or replaced.
-//
-// Threads: any.
-trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
-
-// Dumps as `trihop_dump` does whenever the process gets signal `number` (`SIGUSR1`, say), within a tenth of a second: to the
-// file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
-// is called too. No signal is handled without this call.
-//
-// Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
-// Threads: any.
-trihop_status_t trihop_dump_on_signal(const struct trihop_job_t *job,
-                                      int number,
-                                      const char *path);
 
 // Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
 // the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to

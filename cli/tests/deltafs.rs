@@ -474,5 +474,20 @@ fn logs_go_to_a_file_for_each_rank() {
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         assert!(text.contains("`logged`"), "the state dump is in the log: {text}");
         assert!(text.contains("deliverq_threshold"), "and the refusal: {text}");
+        // The queue to itself, once when it was dumped and once more at the end.
+        for figures in [
+            "1 runs own, 0 forwarded; 1 sends",
+            "2 runs own, 0 forwarded; 2 sends",
+        ] {
+            let queue = format!("to rank {rank}: {figures}");
+            assert!(text.contains(&queue), "no `{queue}` in {text}");
+        }
+        for (line, times) in [
+            ("  2 records sent ", 1),
+            ("thread progress: ", 2),
+            ("thread deliver logged: ", 2),
+        ] {
+            assert_eq!(text.matches(line).count(), times, "{line}: {text}");
+        }
     }
 }

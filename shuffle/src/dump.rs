@@ -20,9 +20,13 @@ pub(crate) struct Bound {
     receive_pools: usize,
     /// One that is sent and one that is put together.
     long_record: usize,
-    /// What may wait for an application without a handler.
+    /// What may wait for an application without a handler, or for a delivery thread: into an empty queue the longest
+    /// delivery always may come.
     delivery_queue: usize,
 }
+
+/// One of the things that a stream takes memory for: its name, what it takes now and what it may take, in bytes.
+type Pool = (&'static str, usize, usize);
 
 impl Bound {
     /// The bound of a stream; `None` while a caller up the stack uses it.
@@ -38,11 +42,49 @@ impl Bound {
             lane_bytes: layout.lane_bytes(),
             receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
             delivery_queue: match &*core.sink.try_borrow().ok()? {
-                Sink::Queue(_) | Sink::Thread(_) => core.options.deliverq_bytes,
+                Sink::Queue(_) | Sink::Thread(_) => {
+                    let longest = core.options.max_message_bytes.max(core.frame_bytes);
+                    core.options.deliverq_bytes.max(longest.next_multiple_of(8))
+                }
                 Sink::Handler(_) | Sink::Closed => 0,
             },
             long_record: core.options.reassembly_bytes.max(core.options.max_message_bytes),
         })
+    }
+
+    /// What each pool takes of it now; `None` as for [`Bound::of`]. Buffers that wait for messages are not in use.
+    fn pools(&self, core: &Core<'_>) -> Option<[Pool; 7]> {
+        let (out, inbound) = (core.out.try_borrow().ok()?, core.inbound.try_borrow().ok()?);
+        let notices = core.notices.as_ref().map_or(0, |pool| pool.in_use_bytes());
+        let deliveries = match &*core.sink.try_borrow().ok()? {
+            Sink::Queue(queue) => queue.bytes(),
+            Sink::Thread(handover) => handover.waiting().1,
+            Sink::Handler(_) | Sink::Closed => 0,
+        };
+        Some([
+            ("run table", out.runs.in_use_bytes(), self.run_table),
+            ("spill", out.spill.used_bytes(), self.spill),
+            (
+                "send pools",
+                out.queues.remotes.pool_bytes_in_use() + notices,
+                self.send_pools,
+            ),
+            ("inbox", inbound.inbox.in_use_bytes(), self.inbox),
+            (
+                "receive pools",
+                inbound
+                    .links
+                    .as_ref()
+                    .map_or(0, |links| links.pool_bytes_in_use()),
+                self.receive_pools,
+            ),
+            ("delivery queue", deliveries, self.delivery_queue),
+            (
+                "long records",
+                out.large_bytes() + inbound.reassembly.reserved_bytes(),
+                2 * self.long_record,
+            ),
+        ])
     }
 
     /// All of it.
@@ -139,13 +181,7 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
                     lane.tally.waits(),
                     Waiting(lane.tally.waiting_ns(now_ns))
                 )?;
-                let (used, most) = (lane.in_use_bytes(), lanes.most_bytes());
-                if used > most {
-                    writeln!(
-                        writer,
-                        "    CONTRADICTION: {used} bytes in use of a lane of {most}"
-                    )?;
-                }
+                contradict(writer, lane.in_use_bytes(), lanes.most_bytes(), "this lane")?;
             }
         }
         for remote in queues.remotes.iter() {
@@ -177,6 +213,10 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(bound) = Bound::of(core) {
         writeln!(writer, "  memory bound: {bound}")?;
+        for (name, used, most) in bound.pools(core).into_iter().flatten() {
+            writeln!(writer, "  memory in use: {name} {used} of {most} bytes")?;
+            contradict(writer, used, most, name)?;
+        }
     }
     match core.inbound.try_borrow() {
         Ok(inbound) => {
@@ -248,6 +288,17 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Says so where more is in use than there may be.
+fn contradict(writer: &mut dyn Write, used: usize, most: usize, of: &str) -> io::Result<()> {
+    if used <= most {
+        return Ok(());
+    }
+    writeln!(
+        writer,
+        "    CONTRADICTION: {used} bytes of {of} are in use, {most} may be"
+    )
+}
+
 fn write_queue(
     core: &Core<'_>,
     what: &str,
@@ -260,4 +311,23 @@ fn write_queue(
         writer,
         "  delivery {what}: {records} of {most_records} records, {bytes} of {most_bytes} bytes"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_use_than_there_may_be_is_a_contradiction() {
+        let text = |used| {
+            let mut text = Vec::new();
+            contradict(&mut text, used, 100, "spill").unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(text(100), "");
+        assert_eq!(
+            text(101),
+            "    CONTRADICTION: 101 bytes of spill are in use, 100 may be\n"
+        );
+    }
 }

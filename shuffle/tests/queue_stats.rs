@@ -126,3 +126,84 @@ fn a_full_lane_is_waited_for_once_until_it_takes_something() {
     assert!(done.longest_wait_ns > 0);
     assert_eq!((done.own_runs, done.sends), (2, 2));
 }
+
+/// What the dump of the stream says that each pool uses and may use, by name.
+fn pools(job: &Simulation<'_>, rank: u32) -> Vec<(String, u64, u64)> {
+    let dump = job.dump(Rank(rank));
+    assert!(!dump.contains("CONTRADICTION"), "{dump}");
+    let (_, stream) = dump.split_once("stream 1").unwrap();
+    let line = |line: &str| -> Option<(String, u64, u64)> {
+        let pool = line.strip_prefix("  memory in use: ")?.strip_suffix(" bytes")?;
+        let (used, most) = pool.split_once(" of ")?;
+        let (name, used) = used.rsplit_once(' ')?;
+        Some((name.to_owned(), used.parse().ok()?, most.parse().ok()?))
+    };
+    stream.lines().filter_map(line).collect()
+}
+
+fn used(pools: &[(String, u64, u64)], name: &str) -> u64 {
+    let found = pools.iter().find(|(pool, ..)| pool == name);
+    found.unwrap_or_else(|| panic!("no {name} in {pools:?}")).1
+}
+
+#[test]
+fn every_pool_shows_what_is_in_use_of_it_until_it_is_not() {
+    let topology = Topology::from_node_sizes(&[2, 1], Rank(0)).unwrap();
+    let options = SimulationOptions {
+        stream: StreamOptions {
+            remote_maxrpc: 1,
+            remote_buftarget_bytes: 2000,
+            origin_buftarget_bytes: 1,
+            linger_us: 10_000_000,
+            ..StreamOptions::default()
+        },
+        ..SimulationOptions::default()
+    };
+    let mut job = Simulation::new(&topology, options, |_, _, _| {}).unwrap();
+    let empty = pools(&job, 1);
+    let names: Vec<_> = empty.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "run table",
+            "spill",
+            "send pools",
+            "inbox",
+            "receive pools",
+            "delivery queue",
+            "long records"
+        ]
+    );
+    let formula = job.dump(Rank(1));
+    for (name, used, most) in &empty {
+        assert!(used <= most, "{name}");
+        if name != "delivery queue" && name != "long records" {
+            assert!(
+                formula.contains(&format!("{name} {most} ")),
+                "{name} {most}: {formula}"
+            );
+        }
+    }
+    // Batches fill up that nobody takes, and one short run is open; rank 1 speaks for its node with the other.
+    while job.try_send(Rank(1), Rank(2), 0, &[1; 900]).is_ok() {}
+    job.try_send(Rank(1), Rank(0), 0, b"short").unwrap();
+    let full = pools(&job, 1);
+    assert!(used(&full, "run table") > used(&empty, "run table"), "{full:?}");
+    assert!(used(&full, "send pools") >= 2000, "{full:?}");
+    let mut long = Simulation::new(&topology, SimulationOptions::default(), |_, _, _| {}).unwrap();
+    long.try_send(Rank(0), Rank(1), 0, &[1; 2 << 20]).unwrap();
+    let kept = used(&pools(&long, 0), "long records");
+    assert!(kept > 0 && kept <= 2 << 20, "{kept}");
+    job.fence().unwrap();
+    long.fence().unwrap();
+    for rank in 0..3 {
+        for (job, name) in [
+            (&job, "send pools"),
+            (&job, "receive pools"),
+            (&job, "inbox"),
+            (&long, "long records"),
+        ] {
+            assert_eq!(used(&pools(job, rank), name), 0, "{name} of rank {rank}");
+        }
+    }
+}

@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 
 use super::argument;
-use super::options::{check_size, store_sized};
 use super::shuffle::trihop_queues_t;
+use super::sized::{check_size, store_sized};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::{ClassStats, DetailedStats, QueueStats, Queues};

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_void};
 
 use super::argument;
 use super::callback::Context;
-use super::options::{check_size, load_sized, store_sized};
+use super::sized::{check_size, load_sized, store_sized};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::log::{self, Filter};
 

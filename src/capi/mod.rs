@@ -13,6 +13,7 @@
     reason = "the comments are those of the header: they say what each pointer must be and which threads may call"
 )]
 
+pub mod collective;
 pub mod custom;
 pub mod deltafs;
 pub mod details;
@@ -24,9 +25,11 @@ pub mod shuffle;
 pub mod stats;
 pub mod status;
 pub mod threads;
+pub mod topology;
 
 pub(crate) mod argument;
 mod callback;
 mod dump;
+mod sized;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::argument;
-use super::options::{check_size, store_sized};
+use super::sized::{check_size, store_sized};
 use super::status::{Failure, trihop_status_t};
 use crate::Stats;
 

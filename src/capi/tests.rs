@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::collective::*;
 use super::details::*;
 use super::items::*;
 use super::job::*;
@@ -16,6 +17,7 @@ use super::stats::*;
 use super::status::trihop_status_t::*;
 use super::status::*;
 use super::threads::*;
+use super::topology::*;
 
 const RECORDS: u64 = 1_000;
 

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use super::argument;
 use super::job::trihop_job_t;
-use super::options::{check_size, store_sized};
+use super::sized::{check_size, store_sized};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::threaded::ThreadUse;
 

@@ -497,7 +497,10 @@ static void logs_go_to_a_file_for_each_rank(void) {
     char name[] = "refused";
     shuffle_t sh = open_shuffle("logged", count, NULL);
     CHECK(shuffle_init(job.nexus, name, count, &options) == NULL);
+    OK(shuffle_enqueue(sh, job.rank, 0, name, sizeof name));
+    flush_all(sh);
     shuffle_statedump(sh, 0);
+    OK(shuffle_enqueue(sh, job.rank, 0, name, sizeof name));
     OK(shuffle_shutdown(sh));
 }
 

@@ -38,14 +38,6 @@ impl Dump {
         self.0.lines().filter(move |line| line.contains(text))
     }
 
-    /// The number before these words in the only line that has them.
-    fn number(&self, words: &str) -> u64 {
-        let mut lines = self.lines(words);
-        let line = lines.next().unwrap_or_else(|| panic!("`{words}` in {}", self.0));
-        assert!(lines.next().is_none(), "`{words}` is ambiguous in {}", self.0);
-        number_before(line, words)
-    }
-
     /// The memory bound in bytes.
     fn bound_bytes(&self) -> u64 {
         let line = self.lines("memory bound:").next().unwrap();
@@ -53,16 +45,16 @@ impl Dump {
         bound.trim_end_matches(" bytes").parse().unwrap()
     }
 
-    /// Every queue is within its own bound.
+    /// Every pool and every queue is within its own bound; of lanes, `dump` itself says where one is not.
     fn check(&self, options: &StreamOptions) {
         assert_eq!(self.lines("CONTRADICTION").next(), None, "{}", self.0);
-        let spilled = self.number(&format!(" of {} bytes; long record", options.spill_bytes));
-        assert!(spilled <= options.spill_bytes as u64, "{}", self.0);
-        let (_, lanes) = self.0.split_once(" lanes x ").unwrap();
-        let lane_bytes: u64 = lanes.split(')').next().unwrap().parse().unwrap();
-        for line in self.lines(" bytes in use") {
-            assert!(number_before(line, " bytes in use") <= lane_bytes, "{}", self.0);
+        let mut pools = 0;
+        for line in self.lines("  memory in use: ") {
+            let used = number_before(line, " of ");
+            assert!(used <= number_before(line, " bytes"), "{}", self.0);
+            pools += 1;
         }
+        assert_eq!(pools, 7, "{}", self.0);
         for line in self.lines(" in flight (next") {
             assert!(
                 number_before(line, " in flight (next") <= options.remote_maxrpc.into(),
@@ -70,25 +62,16 @@ impl Dump {
                 self.0
             );
         }
-        let (_, reassembly) = self.0.split_once("in reassembly: ").unwrap();
-        let reassembly: usize = reassembly.split(' ').next().unwrap().parse().unwrap();
-        assert!(
-            reassembly <= options.reassembly_bytes.max(options.max_message_bytes),
-            "{}",
-            self.0
-        );
         if let Some(line) = self.lines("delivery queue:").next() {
             let (records, bytes) = line.split_once(" records, ").unwrap();
             let records = number_before(records, &format!(" of {}", options.deliverq_max));
-            let bytes = number_before(bytes, &format!(" of {} bytes", options.deliverq_bytes));
+            let bytes = number_before(bytes, " of ");
             // Into an empty queue one run or record always may come.
             assert!(
                 records <= options.deliverq_max as u64 || bytes <= LONGEST as u64 + 1024,
                 "{}",
                 self.0
             );
-            let most = options.deliverq_bytes.max(2 * LONGEST) as u64;
-            assert!(bytes <= most, "{}", self.0);
         }
     }
 }

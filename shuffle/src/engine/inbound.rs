@@ -421,6 +421,13 @@ impl Links {
         self.shared.free_slots()
     }
 
+    /// Bytes of receive buffers in which something is, or is being fetched: the others wait for messages.
+    pub fn pool_bytes_in_use(&self) -> usize {
+        let arrivals = self.incoming.iter().flat_map(|incoming| incoming.window.iter());
+        let arrived = arrivals.map(Arrival::slot_bytes).sum::<usize>();
+        arrived + self.fetch_pool.as_ref().map_or(0, Pool::in_use_bytes)
+    }
+
     /// Bytes being fetched.
     pub fn fetching_bytes(&self) -> usize {
         self.fetches.bytes()

@@ -22,6 +22,20 @@ pub(crate) enum Arrival {
     Fetching,
 }
 
+impl Arrival {
+    /// Bytes of the posted slot that it holds.
+    pub fn slot_bytes(&self) -> usize {
+        match self {
+            Self::Here {
+                buffer,
+                slot: Some(_),
+                ..
+            } => buffer.len(),
+            Self::Here { .. } | Self::Announced(..) | Self::Fetching => 0,
+        }
+    }
+}
+
 /// Receiving side of one link, made when the link is first used.
 pub(crate) struct Incoming {
     pub window: Window<Arrival>,

@@ -180,6 +180,11 @@ impl Remotes {
         self.batches.as_ref().map_or(0, Pool::bytes)
     }
 
+    /// Bytes of the send batches that are open, wait, or are still leaving.
+    pub fn pool_bytes_in_use(&self) -> usize {
+        self.batches.as_ref().map_or(0, Pool::in_use_bytes)
+    }
+
     /// Whether every send buffer is home again: nothing is open, waits, or is still leaving.
     pub fn has_left(&self) -> bool {
         self.batches.as_ref().is_none_or(|p| p.free_slots() == p.slots())

@@ -59,6 +59,10 @@ impl Frames {
         self.most * self.frame_bytes
     }
 
+    fn in_use_bytes(&self) -> usize {
+        (self.made - self.free.len()) * self.frame_bytes
+    }
+
     fn has_free(&self) -> bool {
         !self.free.is_empty() || self.made < self.most
     }
@@ -137,6 +141,11 @@ impl RunTable {
     /// Memory that the frames of the table may take, in bytes.
     pub fn bytes(&self) -> usize {
         self.short.bytes() + self.long.bytes() + self.most_slots * size_of::<Slot>()
+    }
+
+    /// Of these, what open runs and the slots of the table take now.
+    pub fn in_use_bytes(&self) -> usize {
+        self.short.in_use_bytes() + self.long.in_use_bytes() + self.slots.len() * size_of::<Slot>()
     }
 
     /// Space for one more record of `bytes` in the open run of `target`.
@@ -399,6 +408,7 @@ mod tests {
             prop_assert!(bound <= 3 * table_bytes.max(run_bytes), "{bound} bytes");
             let (mut sent, mut got): (HashMap<u32, Vec<u64>>, HashMap<u32, Vec<u64>>) = Default::default();
             let mut leave = |table: &mut RunTable, index: usize| {
+                assert!((1..=bound).contains(&table.in_use_bytes()));
                 let (target, frame) = table.frame(index, 0);
                 let (run, rest) = Run::split(frame, targets).unwrap();
                 assert!(rest.is_empty());
@@ -420,6 +430,7 @@ mod tests {
             while let Some(index) = table.open_slot(0) {
                 leave(&mut table, index);
             }
+            prop_assert_eq!(table.in_use_bytes(), table.slots.len() * size_of::<Slot>());
             prop_assert!(table.memory.len() <= bound, "{} bytes of frames", table.memory.len());
             prop_assert_eq!(sent, got);
         }

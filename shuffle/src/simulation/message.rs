@@ -57,12 +57,10 @@ pub(super) fn each(
     done: usize,
     mut take: impl FnMut(Message<'_>, bool) -> bool,
 ) -> Result<usize, BadRun> {
-    let Delivery::Run(run) = &delivery else {
-        return each_message(delivery, done, take);
+    let run = match delivery {
+        Delivery::Run(run) if item_bytes > 0 => run,
+        records => return each_message(records, done, take),
     };
-    if item_bytes == 0 {
-        return each_message(delivery, done, take);
-    }
     let source = Rank(run.header.source);
     let count = usize::from(run.header.count);
     if run.payload.len() < count * item_bytes {

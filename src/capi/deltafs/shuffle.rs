@@ -9,7 +9,7 @@ use super::options::shuffle_opts;
 use super::state_dump::{self, Dumped, Notes};
 use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or, trihop_status_t};
-use crate::threaded::Shuffle;
+use crate::threaded::{Job, Shuffle};
 use crate::transport::sync::{Arc, Ordering};
 use crate::{BroadcastTo, Error, Message, Options, Queues, Rank, Stats};
 
@@ -26,6 +26,7 @@ const SHUFFLE_RELAY_QUEUES: c_int = 2;
 /// An open shuffle.
 pub struct shuffle {
     stream: Shuffle,
+    job: Job,
     size: u32,
     notes: Arc<Notes>,
 }
@@ -53,12 +54,14 @@ impl shuffle {
         });
         let opened = Box::new(Self {
             stream: builder.open()?,
+            job: nexus.job.clone(),
             size: nexus.job.size(),
             notes: Arc::clone(&notes),
         });
         state_dump::enter(Dumped {
             handle: opened.handle(),
             shuffle: opened.stream.clone(),
+            job: opened.job.clone(),
             notes,
         });
         Ok(opened)
@@ -79,6 +82,20 @@ impl shuffle {
 
     fn flush(&self, queues: Queues) -> Result<(), Failure> {
         self.noted(self.stream.flush(queues))
+    }
+
+    /// Shuts the stream down, and logs what it has done where somebody reads that.
+    fn shut_down(&self) -> Result<(), Error> {
+        let read = tracing::enabled!(tracing::Level::INFO);
+        // The delivery thread is gone afterwards.
+        let threads = if read { self.job.threads() } else { Vec::new() };
+        self.stream.clone().shutdown()?;
+        if read {
+            for line in state_dump::statistics(&self.stream, &threads).lines() {
+                tracing::info!("{line}");
+            }
+        }
+        Ok(())
     }
 
     /// Counters, when the engine comes free.
@@ -278,8 +295,7 @@ pub unsafe extern "C" fn shuffle_flush_qs(sh: *mut shuffle, whichqs: c_int) -> h
 pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
-        let stream = unsafe { shuffle_at(sh)? }.stream.clone();
-        let outcome = stream.shutdown();
+        let outcome = unsafe { shuffle_at(sh)? }.shut_down();
         if !matches!(outcome, Err(Error::Nested(_))) {
             // SAFETY: as the caller promises, nobody uses the handle any more; `shuffle_init` made it of a box.
             let shuffle = unsafe { Box::from_raw(sh) };
@@ -289,7 +305,7 @@ pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
     })
 }
 
-/// Batches sent.
+/// Batches sent; over lanes, runs.
 ///
 /// # Safety
 /// As `shuffle_at`; the other pointers are null or places for numbers.
@@ -313,7 +329,7 @@ pub unsafe extern "C" fn shuffle_send_stats(
     })
 }
 
-/// Batches received.
+/// Batches received; over lanes, runs.
 ///
 /// # Safety
 /// As [`shuffle_send_stats`].

@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::Error;
 use crate::capi::status::Failure;
-use crate::threaded::Shuffle;
+use crate::threaded::{Job, Shuffle, ThreadUse};
 use crate::transport::sync::thread::{self, JoinHandle};
 use crate::transport::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering};
 
@@ -35,6 +35,8 @@ pub(super) struct Dumped {
     /// The handle that a caller has.
     pub handle: usize,
     pub shuffle: Shuffle,
+    /// Whose threads serve it.
+    pub job: Job,
     pub notes: Arc<Notes>,
 }
 
@@ -175,17 +177,34 @@ fn answer(mut requests: File) {
     }
 }
 
+/// What each queue of a shuffle has done, and what the threads have used, as lines. Empty where the engine does not come
+/// free.
+pub(super) fn statistics(shuffle: &Shuffle, threads: &[ThreadUse]) -> String {
+    let Some(details) = shuffle.detailed_stats() else {
+        return String::new();
+    };
+    let threads = threads.iter().map(|thread| format!("  thread {thread}\n"));
+    details.to_string() + &threads.collect::<String>()
+}
+
 /// The dump of a shuffle; a handle that is none, any more, is said to be so.
 fn describe(handle: usize) -> Vec<u8> {
     let mut text = Vec::new();
     let found = shuffles()
         .iter()
         .find(|dumped| dumped.handle == handle)
-        .map(|dumped| (dumped.shuffle.clone(), Arc::clone(&dumped.notes)));
+        .map(|dumped| {
+            (
+                dumped.shuffle.clone(),
+                dumped.job.clone(),
+                Arc::clone(&dumped.notes),
+            )
+        });
     match found {
-        Some((shuffle, notes)) => {
+        Some((shuffle, job, notes)) => {
             // Memory takes all of it.
             let _ = shuffle.dump(&mut text).and_then(|()| notes.write(&mut text));
+            text.extend_from_slice(statistics(&shuffle, &job.threads()).as_bytes());
         }
         None => text.extend_from_slice(b"trihop: shuffle_statedump: this shuffle is not open\n"),
     }

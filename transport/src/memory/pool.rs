@@ -142,6 +142,11 @@ impl Pool {
         self.inner.slot_bytes
     }
 
+    /// Bytes of the buffers that somebody holds or was promised.
+    pub fn in_use_bytes(&self) -> usize {
+        (self.slots() - self.free_slots()) * self.inner.slot_bytes
+    }
+
     /// Memory that the pool may hold, in bytes; a pool of the simulation has it only while it is in use.
     pub fn bytes(&self) -> usize {
         match &self.inner.backing {

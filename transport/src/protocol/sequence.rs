@@ -100,6 +100,11 @@ impl<T> Window<T> {
             .filter_map(move |(i, s)| Some((next + i as u64, s.as_mut()?)))
     }
 
+    /// As [`Window::iter_mut`], to look at and without numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten()
+    }
+
     /// Number of the batch to take next.
     pub fn next(&self) -> u64 {
         self.next

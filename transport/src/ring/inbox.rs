@@ -83,6 +83,12 @@ impl Inbox {
         self.watch.any(self.inbox.bitmap(), |lane| self.inbox.lane(lane))
     }
 
+    /// Bytes of all lanes that were published when each was last looked at, and are not released. Touches no memory of the
+    /// segment.
+    pub fn in_use_bytes(&self) -> usize {
+        self.states.iter().flatten().map(ReaderState::in_use_bytes).sum()
+    }
+
     /// Shape of this inbox.
     pub fn layout(&self) -> InboxLayout {
         self.inbox.layout()

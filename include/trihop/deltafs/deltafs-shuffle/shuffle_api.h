@@ -155,7 +155,13 @@ hg_return_t shuffle_shutdown(shuffle_t sh);
 int shuffle_cfglog(int max_xtra_rank, const char *defpri, const char *stderrpri, const char *mask, const char *xmask,
                    const char *logfile, int alllogs, int msgbufsz, int stderrlog, int xtra_stderrlog);
 
-/* Batches that this rank sent so far: first hop, third hop, to other nodes. Each pointer may be NULL. */
+/*
+ * Batches that this rank sent so far: first hop, third hop, to other nodes. Inside a node the messages that travel under
+ * one header count as a batch. Each pointer may be NULL.
+ *
+ * What each queue did (own and forwarded, flushes, waits, limits) and what each thread used is in shuffle_statedump(),
+ * and shuffle_shutdown() logs it with priority NOTE.
+ */
 hg_return_t shuffle_send_stats(shuffle_t sh, hg_uint64_t *local_origin, hg_uint64_t *local_relay, hg_uint64_t *remote);
 
 /* Batches that it received so far: from ranks of this node, from other nodes. Each pointer may be NULL. */

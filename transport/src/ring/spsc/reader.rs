@@ -53,6 +53,11 @@ impl ReaderState {
     pub fn consumed(&self) -> u64 {
         self.position
     }
+
+    /// Bytes that were published when the tail was last loaded, and are not released.
+    pub fn in_use_bytes(&self) -> usize {
+        self.available_bytes as usize + self.unreleased_bytes as usize
+    }
 }
 
 /// Consumer's side: where frames are read in place. A short-lived view: what lasts is in its [`ReaderState`].
