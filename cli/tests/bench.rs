@@ -174,6 +174,30 @@ fn a2a_typed_and_bytes() {
 }
 
 #[test]
+fn a2a_with_threads_and_through_the_deltafs_interface() {
+    let asked = "--api deltafs --api bytes --api threaded";
+    let rows = rows(&format!(
+        "a2a --count 2000 --ranks 4 --nodes 2 --size 24 --size 32768 {asked} --provider tcp --route direct"
+    ));
+    let of = |row: &Value| {
+        (
+            row["api"].as_str().unwrap().to_owned(),
+            row["size"].as_u64().unwrap(),
+        )
+    };
+    let got: Vec<_> = rows.iter().map(of).collect();
+    let want = ["bytes", "threaded", "deltafs"].map(|api| [24, 32768].map(|size| (api.to_owned(), size)));
+    assert_eq!(got, want.concat());
+    for row in &rows {
+        assert_eq!(row["hops"], 1, "the route that was asked for: {row}");
+        assert!(
+            row["wire_bytes_per_msg"].as_f64().unwrap() >= row["size"].as_f64().unwrap(),
+            "{row}"
+        );
+    }
+}
+
+#[test]
 fn the_direct_route_is_one_hop() {
     let by = |arguments: &str| {
         let row = &rows(&format!("histo --count 1000 --ranks 4 --nodes 2 {arguments}"))[0];
@@ -292,6 +316,7 @@ fn impossible_sizes_and_shapes_are_refused() {
         ("ig --size 8", "items of 16 bytes, not of 8"),
         ("a2a --size 7", "a checked word of 8 bytes; 7 is less"),
         ("histo --indices zipf", "no --indices"),
+        ("histo --api deltafs", "no --api"),
         ("histo --ranks 1 --netns", "--netns separates nodes"),
         ("agups --count 4000000000 --ranks 2", "do not fit a spill"),
     ] {

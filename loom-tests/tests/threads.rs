@@ -28,6 +28,8 @@ enum Without {
     LookingForFreed,
     /// The delivery thread is shown what was handed over.
     Showing,
+    /// A caller who leaves with something unshown wakes the progress thread, which shows it.
+    WakingAfterwards,
 }
 
 #[derive(Default)]
@@ -36,9 +38,11 @@ struct Rank {
     bell: BlockingSleeper,
     stopping: Flag,
     freed: Flag,
-    /// The next four are reached with the turn.
+    /// The next five are reached with the turn.
     queued: AtomicU64,
     handed: AtomicU64,
+    /// Something was handed over, or found no room, since deliveries were last shown.
+    unshown: Flag,
     asleep: Flag,
     /// A caller went to sit out while the progress thread was awake.
     newcomer: Flag,
@@ -74,15 +78,27 @@ fn set(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 
-/// A round of progress: what the delivery queue admits goes there.
+/// A round of progress: what the delivery queue admits goes there. A round that moves nothing shows it.
 fn progress(rank: &Rank, mailbox: &Mailbox<Delivery>, without: Without) -> bool {
     let freed = rank.freed.is_raised();
     if freed {
         rank.freed.lower();
     }
-    if get(&rank.queued) == 0 {
-        return freed;
+    let worked = freed | hand_over(rank, mailbox);
+    if !worked && rank.unshown.is_raised() {
+        rank.unshown.lower();
+        if without != Without::Showing {
+            mailbox.with(|delivery| ((), delivery.content()));
+        }
     }
+    worked
+}
+
+fn hand_over(rank: &Rank, mailbox: &Mailbox<Delivery>) -> bool {
+    if get(&rank.queued) == 0 {
+        return false;
+    }
+    rank.unshown.raise();
     let admitted = mailbox.with(|delivery| {
         let admitted = delivery.waiting + delivery.in_hand == 0;
         delivery.refused |= !admitted;
@@ -92,11 +108,8 @@ fn progress(rank: &Rank, mailbox: &Mailbox<Delivery>, without: Without) -> bool 
     if admitted {
         set(&rank.queued, get(&rank.queued) - 1);
         set(&rank.handed, get(&rank.handed) + 1);
-        if without != Without::Showing {
-            mailbox.with(|delivery| ((), delivery.content()));
-        }
     }
-    freed || admitted
+    admitted
 }
 
 /// A caller waits, with progress, until `done`.
@@ -206,7 +219,9 @@ fn model(flushes: bool, without: Without) {
             rank.turn.take();
             wait(&rank, &mailbox, without, || get(&rank.queued) == 0);
             set(&rank.queued, 1);
-            if rank.asleep.is_raised() {
+            // In passing: one round, which may leave what it has handed over unshown.
+            progress(&rank, &mailbox, without);
+            if rank.asleep.is_raised() && without != Without::WakingAfterwards {
                 rank.asleep.lower();
                 rank.bell.signal();
             }
@@ -273,3 +288,8 @@ twin!(
 );
 twin!(twin_a_sleeper_overlooks_what_was_freed, false, LookingForFreed);
 twin!(twin_deliveries_are_not_shown, true, Showing);
+twin!(
+    twin_a_caller_leaves_a_delivery_unshown_beside_a_sleeping_progress_thread,
+    false,
+    WakingAfterwards
+);

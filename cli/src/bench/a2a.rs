@@ -1,5 +1,10 @@
 //! All-to-all: messages of one size to uniform destinations; the receiver reads the first 8 bytes and the length.
 
+#![allow(
+    clippy::disallowed_types,
+    reason = "atomics come from `transport::sync`, as they should"
+)]
+
 use std::ffi::{c_int, c_void};
 
 use clap::ValueEnum;

@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 /// Longest wait of fewer records than `deliverq_threshold`.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// Bytes that are not kept waiting for more.
+const MUCH_BYTES: usize = 64 << 10;
+
 /// Part of the delivery queue's bound that a delivery thread takes at a time: room comes back in such pieces.
 const PIECES: usize = 8;
 
@@ -27,6 +30,8 @@ pub(crate) struct Handover {
     /// The delivery thread has done something that progress or a flush waits for. Written before the bell is rung, whose
     /// fence pairs with that of the sleep which looks here once more.
     freed: Flag,
+    /// Something was handed over, or found no room, since deliveries were last shown. Known to whoever makes progress only.
+    unshown: Flag,
     piece_records: usize,
     threshold: usize,
 }
@@ -79,6 +84,7 @@ impl Handover {
             }),
             bell,
             freed: Flag::default(),
+            unshown: Flag::default(),
             piece_records: options.deliverq_max.div_ceil(PIECES),
             threshold: options.deliverq_threshold,
         }
@@ -93,12 +99,35 @@ impl Handover {
 
     /// As `with`, for whoever calls [`show`](Self::show) before long: waking per delivery would cost more than it.
     fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
+        self.unshown.raise();
         self.pending.with(|pending| (change(pending), Content::Nothing))
     }
 
-    /// Wakes the delivery thread if it sleeps and there is something for it.
+    /// Wakes the delivery thread if it sleeps and there is something for it that it was not shown yet.
     pub fn show(&self) {
-        self.with(|_| ());
+        if self.unshown.is_raised() {
+            self.unshown.lower();
+            self.with(|_| ());
+        }
+    }
+
+    /// As [`show`](Self::show), but lets what is little wait: after a round of progress that has moved something. Whoever
+    /// waits makes rounds until one moves nothing, and that one shows all. After a single round, in the passing of a
+    /// send, it is the progress thread that makes the next one: within a millisecond, where it naps.
+    pub fn show_much(&self) {
+        if !self.unshown.is_raised() {
+            return;
+        }
+        let much = self.pending.with(|pending| {
+            let content = match pending.is_much(self.piece_records) {
+                true => pending.content(self.threshold),
+                false => Content::Nothing,
+            };
+            (content == Content::Enough, content)
+        });
+        if much {
+            self.unshown.lower();
+        }
     }
 
     /// Whether a delivery of `count` records of together `bytes` may come.
@@ -223,6 +252,15 @@ impl Pending {
         let before = self.queue.records();
         self.queue.push(delivery);
         self.handed += (self.queue.records() - before) as u64;
+    }
+
+    /// Whether there is a piece of the queue, or somebody waits for the handler.
+    fn is_much(&self, piece_records: usize) -> bool {
+        let queue = &self.queue;
+        queue.records() >= piece_records
+            || queue.bytes() >= MUCH_BYTES
+            || queue.is_blocked()
+            || self.awaited > self.done
     }
 
     /// Whether there is enough for the delivery thread to begin.

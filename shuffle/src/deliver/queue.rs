@@ -94,8 +94,14 @@ impl DeliveryQueue {
             Delivery::Record { source, kind, bytes } => (*bytes, 1, Some((*source, *kind))),
         };
         let mut words = self.spare.take(bytes.len().div_ceil(8));
-        words.resize(bytes.len().div_ceil(8), 0);
-        zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..bytes.len()].copy_from_slice(bytes);
+        // Not zeroed before: nothing but a rest of fewer than 8 bytes needs it.
+        let (words_of, rest) = bytes.as_chunks::<8>();
+        words.extend(words_of.iter().map(|word| u64::from_ne_bytes(*word)));
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            words.push(u64::from_ne_bytes(word));
+        }
         self.bytes += bytes_of(&words);
         self.entries.push_back(Entry {
             words,

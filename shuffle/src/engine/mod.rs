@@ -172,8 +172,13 @@ impl<'h> Core<'h> {
         }
         // A run that could move on only in part has moved.
         worked |= self.moved() != before;
-        if let Some(handover) = self.handover.as_ref().filter(|_| worked) {
-            handover.show();
+        if let Some(handover) = &self.handover {
+            // While rounds move something, more of them follow, here or on the progress thread: see `Handover::show_much`.
+            if worked {
+                handover.show_much();
+            } else {
+                handover.show();
+            }
         }
         let mut out = self.out.borrow_mut();
         let urgent = self.urgent.get() > 0;
