@@ -250,7 +250,7 @@ pub unsafe extern "C" fn nexus_destroy(nctx: *mut nexus_ctx) {
 /// The next hop.
 ///
 /// # Safety
-/// As [`nexus`]; `rank` and `addr` are null or places for what they name.
+/// As `nexus`; `rank` and `addr` are null or places for what they name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_next_hop(
     nctx: *mut nexus_ctx,
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn nexus_next_hop(
 /// Waits for all ranks.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_global_barrier(nctx: *mut nexus_ctx) -> nexus_ret_t {
     returning(|| {
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn nexus_global_barrier(nctx: *mut nexus_ctx) -> nexus_ret
 /// Waits for the ranks of this node.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_local_barrier(nctx: *mut nexus_ctx) -> nexus_ret_t {
     returning(|| {
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn nexus_local_barrier(nctx: *mut nexus_ctx) -> nexus_ret_
 /// A number of the nexus, -1 without one.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 unsafe fn number(nctx: *mut nexus_ctx, number: impl FnOnce(&nexus_ctx) -> u32) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { nctx.as_ref() }.map_or(-1, |nexus| number(nexus) as c_int)
@@ -324,7 +324,7 @@ unsafe fn number(nctx: *mut nexus_ctx, number: impl FnOnce(&nexus_ctx) -> u32) -
 /// As whom nexus speaks.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_global_rank(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn nexus_global_rank(nctx: *mut nexus_ctx) -> c_int {
 /// Ranks of the job.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_global_size(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn nexus_global_size(nctx: *mut nexus_ctx) -> c_int {
 /// Number of this rank on its node.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_local_rank(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn nexus_local_rank(nctx: *mut nexus_ctx) -> c_int {
 /// Ranks of this node.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_local_size(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn nexus_local_size(nctx: *mut nexus_ctx) -> c_int {
 /// Lets nexus speak as another rank.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_set_grank(nctx: *mut nexus_ctx, rank: c_int) -> nexus_ret_t {
     returning(|| {
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn nexus_set_grank(nctx: *mut nexus_ctx, rank: c_int) -> n
 /// The progressor of shared memory.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_localprogressor(nctx: *mut nexus_ctx) -> *mut progressor_handle {
     // SAFETY: as the caller promises.
@@ -391,7 +391,7 @@ pub unsafe extern "C" fn nexus_localprogressor(nctx: *mut nexus_ctx) -> *mut pro
 /// The progressor of the fabric.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_remoteprogressor(nctx: *mut nexus_ctx) -> *mut progressor_handle {
     // SAFETY: as the caller promises.
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn nexus_remoteprogressor(nctx: *mut nexus_ctx) -> *mut pr
 /// Writes the tables.
 ///
 /// # Safety
-/// As [`nexus`]; `outfile` is null or a text that ends with NUL.
+/// As `nexus`; `outfile` is null or a text that ends with NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_dump(nctx: *mut nexus_ctx, outfile: *mut c_char) {
     let _ = guard_or(|| {
