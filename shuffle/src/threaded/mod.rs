@@ -66,8 +66,8 @@ impl Job {
     /// # Errors
     /// As [`crate::Job::start`], or no thread is to be had.
     pub fn start(options: Options) -> Result<Self> {
-        let shared = Shared::start(crate::Job::start(options)?)?;
-        Ok(Self { shared })
+        let bootstrap = crate::Job::detect(&options)?;
+        Self::start_with(options, bootstrap)
     }
 
     /// As [`crate::Job::start_with`], with a progress thread. A bootstrap that may be used on one thread only wants
@@ -76,7 +76,7 @@ impl Job {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let shared = Shared::start(crate::Job::start_with(options, bootstrap)?)?;
+        let shared = Shared::start(crate::Job::start_seated(options, bootstrap, true)?)?;
         Ok(Self { shared })
     }
 
