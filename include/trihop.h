@@ -486,7 +486,7 @@ const char *trihop_launcher(const struct trihop_job_t *job);
 const char *trihop_provider(const struct trihop_job_t *job);
 
 // Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
-// value. For people to read; the text may change.
+// value; then the lines that `trihop_log_recent` gives. For people to read; the text may change.
 //
 // Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
 trihop_status_t trihop_dump(const struct trihop_job_t *job,
@@ -497,8 +497,8 @@ trihop_status_t trihop_dump(const struct trihop_job_t *job,
 // Threads: any.
 trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
 
-// Dumps as `trihop_dump` does whenever the process gets signal `number` (`SIGUSR1`, say), within a tenth of a second: to the
-// file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
+// Dumps as `trihop_dump` does, without lines of logs, whenever the process gets signal `number` (`SIGUSR1`, say), within a
+// tenth of a second: to the file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
 // is called too. No signal is handled without this call.
 //
 // Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
@@ -583,7 +583,7 @@ trihop_status_t trihop_allreduce(const struct trihop_job_t *job,
                                  size_t count);
 
 // Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank order. Collective over
-// all ranks, each with the same length; not inside a handler.
+// all ranks, each with the same length; not inside a handler. `mine` may be this rank's place in `all`.
 //
 // Fails with `TRIHOP_ERR_MISMATCH` on every rank where lengths differ.
 // Threads: as `trihop_barrier`.

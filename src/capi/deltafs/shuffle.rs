@@ -43,6 +43,11 @@ impl shuffle {
         deliver: Deliver,
         opts: Option<&shuffle_opts>,
     ) -> Result<Box<Self>, Failure> {
+        if state_dump::is_open(name) {
+            let why =
+                format!("a shuffle `{name}` is open already; shut it down first, or choose another name");
+            return Err(Failure::argument(why));
+        }
         let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
         let stream = opts.choose(&Options::from_env()?.stream)?;
         let notes = Arc::<Notes>::default();
