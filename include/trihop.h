@@ -76,6 +76,25 @@ typedef int32_t trihop_status_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Who gets a broadcast.
+enum trihop_broadcast_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // All ranks but this one.
+  TRIHOP_TO_OTHERS = 0,
+  // All ranks.
+  TRIHOP_TO_EVERYONE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_broadcast_t trihop_broadcast_t;
+#else
+typedef int32_t trihop_broadcast_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Which queues a flush empties.
 enum trihop_queues_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -631,12 +650,23 @@ trihop_status_t trihop_shuffle_send(const struct trihop_shuffle_t *shuffle,
 
 // As `trihop_shuffle_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
 //
-// Threads: any. It waits for nobody.
+// Threads: any. It waits for the engine while another thread has it, never for room.
 trihop_status_t trihop_shuffle_try_send(const struct trihop_shuffle_t *shuffle,
                                         uint32_t target,
                                         uint32_t kind,
                                         const void *bytes,
                                         size_t length);
+
+// Sends a record to all other ranks or to every rank, as `to` says, one of `trihop_broadcast_t`: along the tree of the
+// route, one copy to each node. One that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
+// Otherwise as `trihop_shuffle_send`; after a failure, some of the ranks may get it.
+//
+// Threads: any.
+trihop_status_t trihop_shuffle_broadcast(const struct trihop_shuffle_t *shuffle,
+                                         uint32_t kind,
+                                         const void *bytes,
+                                         size_t length,
+                                         int32_t to);
 
 // Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
 // handler.
@@ -723,6 +753,14 @@ trihop_status_t trihop_items_push_many(const struct trihop_items_t *items,
                                        const uint32_t *targets,
                                        const void *values,
                                        size_t count);
+
+// Sends one item to all other ranks or to every rank, as `trihop_shuffle_broadcast` does with a record. Otherwise as
+// `trihop_items_push`; after a failure, some of the ranks may get it.
+//
+// Threads: any.
+trihop_status_t trihop_items_broadcast(const struct trihop_items_t *items,
+                                       const void *item,
+                                       int32_t to);
 
 // Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
 // handler.
