@@ -398,13 +398,14 @@ defects! {
 }
 
 /// Tests of tests/deltafs/defects.c that have a test of their own here.
-const ALONE: [&str; 6] = [
+const ALONE: [&str; 7] = [
     "a_negative_queue_discards_what_arrives",
     "the_next_flush_tells_of_a_dead_rank",
     "a_dump_does_not_wait_for_a_callback_that_blocks",
     "logs_go_to_a_file_for_each_rank",
     "logs_begin_after_the_bootstrap",
     "a_dump_is_in_the_log_whatever_is_logged",
+    "a_log_file_that_cannot_be_opened_ends_no_job",
 ];
 
 #[test]
@@ -502,11 +503,7 @@ fn logged(job: Option<&[&str]>, test: &str) -> (String, Vec<String>) {
     let program = client("defects", Compiler::C);
     let ended = match job {
         Some(job) => launch_with(job, &program, &[test], &environment),
-        None => {
-            let mut alone = Command::new(program);
-            alone.arg(test).envs(environment);
-            run(alone)
-        }
+        None => by_itself(&program, test, &environment),
     };
     let ended = ended.succeeded();
     let files = (0..job.map_or(1, ranks_of)).map(|rank| {
@@ -515,6 +512,48 @@ fn logged(job: Option<&[&str]>, test: &str) -> (String, Vec<String>) {
     });
     let files = files.collect();
     (ended.stderr, files)
+}
+
+/// Runs a test of a client without a launcher: a job of one, which learns that when it starts.
+fn by_itself(program: &Path, test: &str, environment: &[(&str, &str)]) -> Ended {
+    let mut alone = Command::new(program);
+    alone.arg(test).envs(environment.iter().copied());
+    run(alone)
+}
+
+#[test]
+fn a_log_file_that_cannot_be_opened_ends_no_job() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let defects = client("defects", Compiler::C);
+    let launched = launch(JOBS[1], &defects, &[ALONE[6]]);
+    for ended in [launched, by_itself(&defects, ALONE[6], &[])] {
+        let ended = ended.succeeded();
+        let why = "opening the log file /nonexistent/folder/log.0: ";
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_single_transport_and_direct_links_are_not_to_be_had_at_once() {
+    if Compiler::C.is_there() {
+        let runner = client("runner", Compiler::C);
+        let ended = launch_with(
+            JOBS[1],
+            &runner,
+            &["-c", "1", "-x"],
+            &[("TRIHOP_ROUTE", "direct")],
+        );
+        assert_eq!(ended.status, 3, "{}", ended.stderr);
+        assert!(
+            ended
+                .stderr
+                .contains("nexus_bootstrap: nethand and localhand are the same"),
+            "{}",
+            ended.stderr
+        );
+    }
 }
 
 #[test]

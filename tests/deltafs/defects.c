@@ -10,7 +10,7 @@
 
 static const struct shuffle_opts unbatched = {0, 0, 1, 0, 1, 0, 1, 0, 1, 0};
 
-/* What callbacks saw; written by the callback's thread, read after a flush of the deliveries or by nobody else's order. */
+/* What callbacks saw; written by the threads of the shuffles, read after a flush of the deliveries or by nobody else's order. */
 static volatile uint64_t delivered, delivered_bytes, empty_delivered;
 static volatile uint32_t last_type;
 static volatile int blocked, release_callback;
@@ -20,9 +20,9 @@ static void count(int src, int dst, uint32_t type, void *d, uint32_t datalen) {
     (void) d;
     CHECK(dst == job.rank);
     last_type = type;
-    delivered++;
-    delivered_bytes += datalen;
-    empty_delivered += datalen == 0;
+    __sync_fetch_and_add(&delivered, 1); /* two shuffles have two threads */
+    __sync_fetch_and_add(&delivered_bytes, datalen);
+    __sync_fetch_and_add(&empty_delivered, datalen == 0);
 }
 
 static int next_rank(void) {
@@ -274,7 +274,10 @@ static void many_threads_enqueue_flush_and_read_counters(void) {
     OK(shuffle_shutdown(shared));
 }
 
-/* 3.8, 7: counters had 32 bits. Here only that all of a 64-bit place is written; layout.c has the types. */
+/*
+ * 3.8, 7: counters had 32 bits. Here only that all of a 64-bit place is written; layout.c has the types, and a unit test of the
+ * library has larger values.
+ */
 static void counters_fill_64_bits(void) {
     hg_uint64_t origin = UINT64_MAX, relay = UINT64_MAX, remote = UINT64_MAX, local = UINT64_MAX, received = UINT64_MAX;
     shuffle_t sh = open_shuffle("counters", count, NULL);
@@ -558,6 +561,14 @@ static void logs_begin_after_the_bootstrap(void) {
     leave_lines_in_the_log();
 }
 
+/* It may be known only when the job has started. */
+static void a_log_file_that_cannot_be_opened_ends_no_job(void) {
+    int known = shuffle_cfglog(-1, "INFO", NULL, NULL, NULL, "/nonexistent/folder/log", 1, 0, 0, 0) == -1;
+    begin(NULL, NULL, 0);
+    CHECK(known == (getenv("TRIHOP_RANK") != NULL));
+    leave_lines_in_the_log();
+}
+
 /* Whatever the priorities, and once: on stderr with the last lines of the log, in the file by itself. */
 static void a_dump_is_in_the_log_whatever_is_logged(void) {
     struct shuffle_opts options = {0, 0, 1, 1, 1, 1, 1, 1, 4, 8};
@@ -603,6 +614,7 @@ static const struct {
     TEST(a_signal_finds_no_thread_of_the_library),
     TEST_THAT_BEGINS(logs_go_to_a_file_for_each_rank),
     TEST_THAT_BEGINS(logs_begin_after_the_bootstrap),
+    TEST_THAT_BEGINS(a_log_file_that_cannot_be_opened_ends_no_job),
     TEST_THAT_BEGINS(a_dump_is_in_the_log_whatever_is_logged),
 };
 
