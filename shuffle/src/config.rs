@@ -46,8 +46,8 @@ pub struct StreamOptions {
     /// For debugging: what arrives at this rank is counted (`Stats::discarded`) and dropped on purpose, without a call of the
     /// handler. Flushes and fences end as ever. Default no.
     pub deliverq_discard: bool,
-    /// Records for which a delivery thread is woken; fewer are delivered after a millisecond, or by a flush. Default 0, at
-    /// once; below `deliverq_max`.
+    /// Records for which a delivery thread is woken; fewer are delivered after a millisecond, or by a flush. Default 0, for
+    /// any; below `deliverq_max`.
     pub deliverq_threshold: usize,
     /// Streams of a higher priority are served first in each round of progress. Default 0, up to 255.
     pub priority: u8,

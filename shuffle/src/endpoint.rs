@@ -328,10 +328,13 @@ impl<'h> Endpoint<'h> {
             let mut completions = COMPLETIONS.take();
             completions.append(&mut self.completions.take());
             worked |= link.poll(&mut completions)? > 0;
+            // One that fails takes no other with it: the rest are batches that came.
+            let mut outcome = Ok(());
             for completion in completions.drain(..) {
-                self.dispatch(completion, now_ns)?;
+                outcome = outcome.and(self.dispatch(completion, now_ns));
             }
             COMPLETIONS.set(completions);
+            outcome?;
         }
         let mut at = 0;
         // The lists may grow while we walk them, never shrink.

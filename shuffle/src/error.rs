@@ -26,6 +26,12 @@ pub enum Error {
         /// The limit in force.
         limit: usize,
     },
+    /// There is no memory for a record that has to wait; nothing was taken.
+    #[error("no memory for a record of {bytes} bytes")]
+    NoMemory {
+        /// Length of the record.
+        bytes: usize,
+    },
     /// A call that waits or polls, from inside a handler.
     #[error("{0} cannot be called inside a handler; send through its outbox instead")]
     Nested(&'static str),

@@ -6,6 +6,7 @@
 use crate::collective::{Collectives, Operation, Reduce, Ticket};
 use crate::engine::Core;
 use crate::engine::marks::DeliveryMarks;
+use crate::engine::outbound::Gathered;
 use crate::engine::queues::Queues as OutputQueues;
 use crate::error::{Error, Result};
 use crate::queue::lanes::Lanes;
@@ -33,8 +34,8 @@ pub(crate) struct Flush {
 }
 
 enum Stage {
-    /// Private runs are not all in a queue yet.
-    Gathering,
+    /// Not all private runs are in a queue yet; of own sends (`Origin`) those that were there at the beginning.
+    Gathering(Option<Gathered>),
     /// Positions that lanes must pass, and batches that links must acknowledge.
     Queues {
         lanes: Vec<u64>,
@@ -49,7 +50,8 @@ impl Flush {
     pub fn begin(queues: Queues, core: &Core<'_>) -> Self {
         let stage = match queues {
             Queues::Delivery => Stage::Deliveries(core.marks()),
-            _ => Stage::Gathering,
+            Queues::Origin => Stage::Gathering(Some(core.out.borrow().gathered())),
+            Queues::Remote | Queues::Relay => Stage::Gathering(None),
         };
         Self { queues, stage }
     }
@@ -75,15 +77,8 @@ impl Flush {
             return Ok(core.handover.as_ref().is_none_or(|h| h.has_done(count)));
         }
         let mut out = core.out.borrow_mut();
-        if matches!(self.stage, Stage::Gathering) {
-            let ready = match self.queues {
-                Queues::Origin => {
-                    out.retry();
-                    out.close_runs() && out.spill.is_empty()
-                }
-                _ => true,
-            };
-            if !ready {
+        if let Stage::Gathering(gathered) = &mut self.stage {
+            if gathered.as_mut().is_some_and(|gathered| !out.has_left(gathered)) {
                 return Ok(false);
             }
             out.publish(Why::Flush);

@@ -136,18 +136,24 @@ impl Handover {
     }
 
     /// Copies a delivery that was admitted, to be shown later.
-    pub fn push(&self, delivery: &Delivery<'_>) {
-        self.with_quietly(|pending| pending.push(delivery));
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn push(&self, delivery: &Delivery<'_>) -> Result<(), BadRun> {
+        self.with_quietly(|pending| pending.push(delivery))
     }
 
     /// Copies a delivery of `count` records and `bytes` bytes, to be shown later, if it is admitted; else false.
-    pub fn offer(&self, delivery: &Delivery<'_>, count: usize, bytes: usize) -> bool {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn offer(&self, delivery: &Delivery<'_>, count: usize, bytes: usize) -> Result<bool, BadRun> {
         self.with_quietly(|pending| {
             let admitted = pending.queue.admit(count, bytes);
             if admitted {
-                pending.push(delivery);
+                pending.push(delivery)?;
             }
-            admitted
+            Ok(admitted)
         })
     }
 
@@ -248,10 +254,11 @@ impl Handover {
 }
 
 impl Pending {
-    fn push(&mut self, delivery: &Delivery<'_>) {
+    fn push(&mut self, delivery: &Delivery<'_>) -> Result<(), BadRun> {
         let before = self.queue.records();
-        self.queue.push(delivery);
+        self.queue.push(delivery)?;
         self.handed += (self.queue.records() - before) as u64;
+        Ok(())
     }
 
     /// Whether there is a piece of the queue, or somebody waits for the handler.

@@ -88,12 +88,16 @@ impl DeliveryQueue {
     }
 
     /// Copies a delivery.
-    pub fn push(&mut self, delivery: &Delivery<'_>) {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn push(&mut self, delivery: &Delivery<'_>) -> Result<(), BadRun> {
         let (bytes, records, whole) = match delivery {
             Delivery::Run(run) => (run.frame, run.header.count as usize, None),
             Delivery::Record { source, kind, bytes } => (*bytes, 1, Some((*source, *kind))),
         };
-        let mut words = self.spare.take(bytes.len().div_ceil(8));
+        let words = self.spare.take(bytes.len().div_ceil(8));
+        let mut words = words.map_err(|_| BadRun::NoMemory(bytes.len()))?;
         // Not zeroed before: nothing but a rest of fewer than 8 bytes needs it.
         let (words_of, rest) = bytes.as_chunks::<8>();
         words.extend(words_of.iter().map(|word| u64::from_ne_bytes(*word)));
@@ -110,6 +114,7 @@ impl DeliveryQueue {
             whole,
         });
         self.records += records;
+        Ok(())
     }
 
     /// Gives the oldest delivery to `take`; false when there is none.
@@ -176,7 +181,7 @@ mod tests {
             bytes: b"abc",
         };
         assert!(queue.admit(9, 72), "one run always may come");
-        queue.push(&record);
+        queue.push(&record).unwrap();
         assert!(!queue.is_blocked());
         assert!(queue.admit(2, 16) && !queue.admit(3, 24));
         assert!(
@@ -187,7 +192,7 @@ mod tests {
         assert!(!queue.is_blocked() && !queue.pop(2, |_| Ok(())).unwrap());
         for _ in 0..3 {
             assert!(queue.admit(1, 8));
-            queue.push(&record);
+            queue.push(&record).unwrap();
         }
         assert!(queue.is_blocked(), "full");
     }

@@ -82,7 +82,7 @@ impl Reassembly {
             if self.reserved_bytes > 0 && self.reserved_bytes + total > self.limit_bytes {
                 return Ok(Assembled::Later);
             }
-            let bytes = self.spare.take(total);
+            let bytes = self.spare.take(total).map_err(|_| BadRun::NoMemory(total))?;
             self.reserved_bytes += bytes_of(&bytes);
             let partial = Partial {
                 source: run.header.source,

@@ -14,10 +14,6 @@ impl<'h> Endpoint<'h> {
     /// Options of the system stream: small, and nothing waits.
     pub fn system_options() -> StreamOptions {
         StreamOptions {
-            origin_buftarget_bytes: 1,
-            relay_buftarget_bytes: 1,
-            origin_maxrpc: 65535,
-            relay_maxrpc: 65535,
             remote_buftarget_bytes: 8192,
             remote_maxrpc: 2,
             linger_us: 0,

@@ -1,6 +1,6 @@
 //! What a stream does with a run that is here: on to its next hop, into its copies, or delivered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use trihop_transport::protocol::wire::{BadRun, Run};
 use trihop_transport::topology::Rank;
@@ -16,6 +16,8 @@ use crate::route::{Place, Route};
 pub(crate) struct Begun {
     /// Records that the handler has taken, where it paused inside the run.
     taken: HashMap<Feeder, usize>,
+    /// Those whose front run could not be delivered when it was last tried.
+    blocked: HashSet<Feeder>,
     /// Copies of broadcasts.
     copying: HashMap<Feeder, Copying>,
 }
@@ -147,13 +149,16 @@ impl<'h> Core<'h> {
                 queue.admit(records, bytes)
             }
             Sink::Thread(handover) if is_plain => {
-                return Ok(self.handed_over(handover.offer(&Delivery::Run(*run), records, run.frame.len())));
+                let taken = handover.offer(&Delivery::Run(*run), records, run.frame.len())?;
+                self.stats.borrow_mut().runs_delivered += u64::from(taken);
+                self.note_blocked(!taken, feeder, begun);
+                return Ok(taken);
             }
             Sink::Thread(handover) => handover.admit(records, reassembly.record_bytes(feeder)),
             Sink::Closed => true,
         };
+        self.note_blocked(!admitted, feeder, begun);
         if !admitted {
-            self.stats.borrow_mut().blocked_deliveries += 1;
             return Ok(false);
         }
         if is_plain {
@@ -210,12 +215,12 @@ impl<'h> Core<'h> {
                 handler(delivery, done, &mut outbox)?
             }
             Sink::Queue(queue) => {
-                queue.push(&delivery);
+                queue.push(&delivery)?;
                 all
             }
             Sink::Thread(handover) => {
-                handover.push(&delivery);
-                self.handed_over(true);
+                handover.push(&delivery)?;
+                self.stats.borrow_mut().runs_delivered += 1;
                 return Ok(all);
             }
             Sink::Closed => all,
@@ -227,14 +232,13 @@ impl<'h> Core<'h> {
         Ok(now)
     }
 
-    /// Counts a run that was, or could not be, handed over to the delivery thread.
-    pub(super) fn handed_over(&self, taken: bool) -> bool {
-        let mut stats = self.stats.borrow_mut();
-        if taken {
-            stats.runs_delivered += 1;
-        } else {
-            stats.blocked_deliveries += 1;
+    /// Counts deliveries that have to wait, each once however often it is tried.
+    #[inline]
+    fn note_blocked(&self, blocked: bool, feeder: Feeder, begun: &mut Begun) {
+        if blocked {
+            self.stats.borrow_mut().blocked_deliveries += u64::from(begun.blocked.insert(feeder));
+        } else if !begun.blocked.is_empty() {
+            begun.blocked.remove(&feeder);
         }
-        taken
     }
 }

@@ -3,7 +3,7 @@
 use trihop_transport::link::{Mover, RemoteMemory};
 use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::control::Controls;
-use trihop_transport::protocol::credit::Receiving;
+use trihop_transport::protocol::credit::{Grants, Receiving};
 use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::sequence::Window;
 use trihop_transport::protocol::wire::{ClearToSend, Counters};
@@ -60,6 +60,7 @@ pub(crate) struct Told {
     news: bool,
     unacknowledged: u32,
     controls: u32,
+    grants: Grants,
 }
 
 impl Incoming {
@@ -67,6 +68,7 @@ impl Incoming {
     pub fn new(maxrpc: u32) -> Self {
         let mut receiving = Receiving::default();
         receiving.grant_small();
+        receiving.tell();
         Self {
             window: Window::new(maxrpc as usize),
             receiving,
@@ -86,6 +88,7 @@ impl Incoming {
             news: self.news,
             unacknowledged: self.unacknowledged,
             controls: self.controls.told(),
+            grants: self.receiving.told(),
         }
     }
 
@@ -94,12 +97,14 @@ impl Incoming {
         self.news = told.news;
         self.unacknowledged = told.unacknowledged;
         self.controls.untell(told.controls);
+        self.receiving.untell(told.grants);
     }
 
     /// The counters for a header to this peer, which is about to be sent.
     pub fn counters(&mut self, large_returned: u32, wanted: u16) -> Counters {
         self.news = false;
         self.unacknowledged = 0;
+        self.receiving.tell();
         Counters {
             accepted: self.receiving.accepted(),
             small_granted: self.receiving.small_granted(),
@@ -113,6 +118,11 @@ impl Incoming {
     /// Whether the peer waits for something that we have not told it.
     pub fn owes_news(&self) -> bool {
         self.news || !self.notices.is_empty()
+    }
+
+    /// Whether the peer cannot send although it may: it knows of no free slot, and nothing of its is here to be told of later.
+    pub fn starves(&self) -> bool {
+        self.window.is_empty() && self.receiving.is_spent()
     }
 
     /// Whether nothing has come that is not done, and nothing is to be told.

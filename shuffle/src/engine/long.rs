@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::queues::Queues;
 use crate::deliver::SPARE_BYTES;
+use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::spare::Spare;
 use crate::route::Place;
@@ -117,19 +118,32 @@ impl LongRecords {
     }
 
     /// Takes a record for one rank after the other, while none is left; false when not even its beginning has room.
-    pub fn send(&mut self, queues: &mut Queues, mut targets: Targets, kind: u32, payload: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// No memory for what has to wait of it; nothing was taken then.
+    pub fn send(
+        &mut self,
+        queues: &mut Queues,
+        mut targets: Targets,
+        kind: u32,
+        payload: &[u8],
+    ) -> Result<bool> {
         debug_assert!(self.is_empty(), "one record at a time");
+        // Before anything leaves: a record that has begun must be able to go on.
+        let mut rest = self
+            .spare
+            .take(payload.len())
+            .map_err(|_| Error::NoMemory { bytes: payload.len() })?;
         let mut moved = false;
         while let Some(target) = targets.next() {
             let done = self.push(queues, target, kind, payload.len(), 0, payload);
             if done == 0 && !moved {
-                return false;
+                break;
             }
             moved = true;
             if done < payload.len() {
                 let more = { targets }.next().is_some();
                 let gone = if more { 0 } else { done };
-                let mut rest = self.spare.take(payload.len() - gone);
                 rest.extend_from_slice(&payload[gone..]);
                 self.pending = Some(Large {
                     target,
@@ -139,10 +153,11 @@ impl LongRecords {
                     rest,
                     moved: done - gone,
                 });
-                break;
+                return Ok(true);
             }
         }
-        true
+        self.spare.give_back(rest);
+        Ok(moved)
     }
 
     /// Goes on with the record; true when none is left.

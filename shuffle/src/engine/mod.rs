@@ -347,6 +347,8 @@ impl<'h> Core<'h> {
                             break;
                         }
                         Err(why) => {
+                            // What has moved on shall not move on again.
+                            links.incoming[index].cursor = cursor as u32;
                             let rank = self.out.borrow().queues.remotes[index].rank;
                             return Err(Error::bad_peer(rank, why));
                         }

@@ -1,7 +1,10 @@
 //! What a rank sends: open runs, long records, and the spill of handlers, before the queues.
 
+mod gathered;
 mod handlers;
 mod reserve;
+
+pub(crate) use gathered::Gathered;
 
 use trihop_transport::protocol::wire::{
     BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8, run_flags,
@@ -43,6 +46,8 @@ pub(crate) struct Outbound {
     pushed: bool,
     /// Records that the application or a handler sent.
     pub sent: u64,
+    /// `sent` when the long record or broadcast that waits was taken.
+    waits_since: u64,
     /// Payload bytes of them.
     pub sent_bytes: u64,
     /// Refusals for want of room.
@@ -80,6 +85,7 @@ impl Outbound {
             runs_since_ns: 0,
             pushed: false,
             sent: 0,
+            waits_since: 0,
             sent_bytes: 0,
             would_block: 0,
             broadcasts: 0,
@@ -185,6 +191,7 @@ impl Outbound {
         if !self.close_runs() {
             return self.refused();
         }
+        self.waits_since = self.sent;
         let to_self = to == BroadcastTo::Everyone;
         let bytes = match self.item_bytes {
             0 => RECORD_HEADER_BYTES + align8(payload.len()),
@@ -209,7 +216,7 @@ impl Outbound {
                 })
         } else {
             let targets = Targets::all(self.size, to.skipped(self.rank));
-            self.long.send(&mut self.queues, targets, kind, payload)
+            self.long.send(&mut self.queues, targets, kind, payload)?
         };
         if !taken {
             return self.refused();
@@ -279,11 +286,12 @@ impl Outbound {
             self.make_way(target)?;
             if RUN_HEADER_BYTES + bytes <= self.frame_bytes {
                 self.push_alone(target, bytes, |space| write_record(space, kind, payload))?;
-            } else if !self
-                .long
-                .send(&mut self.queues, Targets::one(target), kind, payload)
-            {
-                return self.refused();
+            } else {
+                self.waits_since = self.sent;
+                let targets = Targets::one(target);
+                if !self.long.send(&mut self.queues, targets, kind, payload)? {
+                    return self.refused();
+                }
             }
         }
         self.note_sent(payload.len());

@@ -60,7 +60,9 @@ impl LaneQueue {
         write(space);
         self.producer.commit(bytes);
         self.turn.added(feeder, flags);
-        self.wanted_bytes = 0;
+        if bytes >= self.wanted_bytes {
+            self.wanted_bytes = 0; // a smaller frame passed one that waits still
+        }
         if self.producer.pending_bytes() >= self.publish_bytes {
             self.publish(Why::Full);
         }
@@ -138,5 +140,51 @@ impl LaneQueue {
             self.wanted_bytes = 0; // told once: whoever still wants to send finds out by trying
         }
         came
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use trihop_transport::memory::segment::Segment;
+    use trihop_transport::ring::{Doorbell, Inbox, InboxLayout};
+
+    use super::*;
+
+    /// Pushes frames of `bytes` until one is refused; how many were taken.
+    fn fill(lane: &mut LaneQueue, bytes: usize) -> u32 {
+        let push = |lane: &mut LaneQueue| {
+            lane.push_with(bytes, 0, Feeder::APPLICATION, |space| {
+                space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+            })
+        };
+        (0..1000).take_while(|_| push(lane)).count() as u32
+    }
+
+    #[test]
+    fn a_frame_that_passes_a_longer_one_does_not_end_its_wait() {
+        let layout = InboxLayout::new(2, 4096).unwrap();
+        let segment = Segment::create(layout.segment_bytes()).unwrap();
+        let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
+        let doorbell = Doorbell::create().unwrap();
+        let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
+        let mut lane = LaneQueue::new(0, producer, 64, usize::MAX);
+        assert!(fill(&mut lane, 1000) > 0);
+        assert_eq!(lane.wanted_bytes, 1000);
+        let push = |lane: &mut LaneQueue| {
+            lane.push_with(64, 0, Feeder::APPLICATION, |space| {
+                space[..4].copy_from_slice(&64u32.to_le_bytes());
+            })
+        };
+        assert!(push(&mut lane), "a short frame fits where a long one does not");
+        assert!(!lane.space_came(), "and there is none for the long one");
+        let mut consumer = inbox.lane(0);
+        while consumer.front().unwrap().is_some() {
+            consumer.pop();
+        }
+        consumer.release();
+        assert!(lane.space_came(), "the long one hears that there is room");
+        assert!(!lane.space_came(), "once");
     }
 }

@@ -27,8 +27,8 @@ pub(crate) struct Lanes {
     limit_bytes: usize,
     /// Bytes that may be unconsumed in all of them together.
     sender_limit_bytes: usize,
-    /// A frame was refused for that, and none has been taken since.
-    limited: bool,
+    /// Bytes of the frame that was refused for that, until one as long has been taken.
+    limited_bytes: usize,
     /// Times that this happened.
     pub limit_hits: u64,
     /// Local rank whose inbox could not be written to, and why.
@@ -45,7 +45,7 @@ impl Lanes {
             publish_bytes,
             limit_bytes: publish_bytes.saturating_mul(maxrpc as usize),
             sender_limit_bytes: usize::MAX,
-            limited: false,
+            limited_bytes: 0,
             limit_hits: 0,
             failed: None,
         }
@@ -79,14 +79,18 @@ impl Lanes {
             }
             admitted = fits(self.iter().map(LaneQueue::in_use_bytes).sum());
         }
-        self.limit_hits += u64::from(!admitted && !self.limited);
-        self.limited = !admitted;
+        if !admitted {
+            self.limit_hits += u64::from(self.limited_bytes == 0);
+            self.limited_bytes = bytes;
+        } else if bytes >= self.limited_bytes {
+            self.limited_bytes = 0; // a shorter frame passes one that waits still
+        }
         admitted
     }
 
     /// Whether a frame waits for the limit: any release may be what it waits for.
     pub fn is_limited(&self) -> bool {
-        self.limited
+        self.limited_bytes > 0
     }
 
     /// The queue to a local rank, opened if need be; `None` for no such rank, or where its inbox is damaged.

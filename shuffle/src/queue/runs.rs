@@ -337,6 +337,11 @@ impl RunTable {
         self.open.len()
     }
 
+    /// Whom the open runs are for.
+    pub fn open_targets(&self) -> impl Iterator<Item = u32> {
+        self.open.iter().map(|&slot| self.slots[usize::from(slot)].target)
+    }
+
     /// The `at`-th open run's slot.
     pub fn open_slot(&self, at: usize) -> Option<usize> {
         self.open.get(at).map(|&i| usize::from(i))

@@ -1,5 +1,7 @@
 //! Buffers that were used and will be again, so that a steady flow allocates nothing.
 
+use std::collections::TryReserveError;
+
 /// Emptied vectors, of at most so many bytes together.
 #[derive(Debug)]
 pub(crate) struct Spare<T> {
@@ -25,13 +27,14 @@ impl<T> Spare<T> {
 
     /// An empty vector with room for `count`. The last one that came back is taken, and made larger where it is too
     /// small: so all of them soon have the size that is needed.
-    pub fn take(&mut self, count: usize) -> Vec<T> {
-        let Some(mut buffer) = self.buffers.pop() else {
-            return Vec::with_capacity(count);
-        };
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn take(&mut self, count: usize) -> Result<Vec<T>, TryReserveError> {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
         self.bytes -= bytes_of(&buffer);
-        buffer.reserve_exact(count);
-        buffer
+        buffer.try_reserve_exact(count)?;
+        Ok(buffer)
     }
 
     /// Keeps a vector for reuse, if the limit allows.
@@ -51,21 +54,22 @@ mod tests {
     #[test]
     fn what_came_back_is_used_again_up_to_the_limit() {
         let mut spare = Spare::<u64>::new(100 * 8);
-        let first = spare.take(60);
-        let second = spare.take(60);
+        let first = spare.take(60).unwrap();
+        let second = spare.take(60).unwrap();
         let place = first.as_ptr();
         spare.give_back(first);
         spare.give_back(second); // beyond the limit
-        let again = spare.take(50);
+        let again = spare.take(50).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
         assert!(
-            spare.take(50).capacity() < 60,
+            spare.take(50).unwrap().capacity() < 60,
             "the second was kept although it passes the limit"
         );
         spare.give_back(again);
-        let larger = spare.take(200);
+        let larger = spare.take(200).unwrap();
         assert!(larger.capacity() >= 200);
         spare.give_back(larger);
         assert!(spare.buffers.is_empty() && spare.bytes == 0);
+        assert!(spare.take(usize::MAX / 8).is_err(), "no memory is an error");
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Spill {
     records: VecDeque<(Audience, u32, u32)>,
     bytes: VecDeque<u8>,
     limit_bytes: usize,
+    /// Records that have left.
+    popped: u64,
 }
 
 /// Memory that one spilled record takes besides its payload.
@@ -31,6 +33,7 @@ impl Spill {
             records: VecDeque::new(),
             bytes: VecDeque::new(),
             limit_bytes,
+            popped: 0,
         }
     }
 
@@ -52,6 +55,11 @@ impl Spill {
     /// Records that wait.
     pub fn len(&self) -> usize {
         self.records.len()
+    }
+
+    /// Records that have left since the start.
+    pub fn popped(&self) -> u64 {
+        self.popped
     }
 
     /// Adds a record; false when the bound does not allow it.
@@ -78,6 +86,7 @@ impl Spill {
     pub fn pop(&mut self) {
         if let Some((_, _, length)) = self.records.pop_front() {
             self.bytes.drain(..length as usize);
+            self.popped += 1;
         }
     }
 }

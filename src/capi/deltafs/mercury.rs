@@ -92,7 +92,7 @@ pub(super) unsafe fn shared<T>(handle: *const T, name: &str) -> Result<Arc<T>, F
 /// Ends the object behind a handle, unless something else refers to it.
 ///
 /// # Safety
-/// As [`shared`]; the handle is gone afterwards unless the result is `HG_BUSY`.
+/// As `shared`; the handle is gone afterwards unless the result is `HG_BUSY`.
 unsafe fn end<T>(handle: *const T) -> hg_return_t {
     if handle.is_null() {
         return HG_INVALID_ARG;

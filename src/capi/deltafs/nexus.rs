@@ -255,7 +255,7 @@ pub unsafe extern "C" fn nexus_destroy(nctx: *mut nexus_ctx) {
 /// The next hop.
 ///
 /// # Safety
-/// As [`nexus`]; `rank` and `addr` are null or places for what they name.
+/// As `nexus`; `rank` and `addr` are null or places for what they name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_next_hop(
     nctx: *mut nexus_ctx,
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn nexus_next_hop(
 /// Waits for all ranks.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_global_barrier(nctx: *mut nexus_ctx) -> nexus_ret_t {
     returning(|| {
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn nexus_global_barrier(nctx: *mut nexus_ctx) -> nexus_ret
 /// Waits for the ranks of this node.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_local_barrier(nctx: *mut nexus_ctx) -> nexus_ret_t {
     returning(|| {
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn nexus_local_barrier(nctx: *mut nexus_ctx) -> nexus_ret_
 /// A number of the nexus, -1 without one.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 unsafe fn number(nctx: *mut nexus_ctx, number: impl FnOnce(&nexus_ctx) -> u32) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { nctx.as_ref() }.map_or(-1, |nexus| number(nexus) as c_int)
@@ -329,7 +329,7 @@ unsafe fn number(nctx: *mut nexus_ctx, number: impl FnOnce(&nexus_ctx) -> u32) -
 /// As whom nexus speaks.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_global_rank(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn nexus_global_rank(nctx: *mut nexus_ctx) -> c_int {
 /// Ranks of the job.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_global_size(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn nexus_global_size(nctx: *mut nexus_ctx) -> c_int {
 /// Number of this rank on its node.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_local_rank(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -359,7 +359,7 @@ pub unsafe extern "C" fn nexus_local_rank(nctx: *mut nexus_ctx) -> c_int {
 /// Ranks of this node.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_local_size(nctx: *mut nexus_ctx) -> c_int {
     // SAFETY: as the caller promises.
@@ -369,7 +369,7 @@ pub unsafe extern "C" fn nexus_local_size(nctx: *mut nexus_ctx) -> c_int {
 /// Lets nexus speak as another rank.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_set_grank(nctx: *mut nexus_ctx, rank: c_int) -> nexus_ret_t {
     returning(|| {
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn nexus_set_grank(nctx: *mut nexus_ctx, rank: c_int) -> n
 /// The progressor of shared memory.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_localprogressor(nctx: *mut nexus_ctx) -> *mut progressor_handle {
     // SAFETY: as the caller promises.
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn nexus_localprogressor(nctx: *mut nexus_ctx) -> *mut pro
 /// The progressor of the fabric.
 ///
 /// # Safety
-/// As [`nexus`].
+/// As `nexus`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_remoteprogressor(nctx: *mut nexus_ctx) -> *mut progressor_handle {
     // SAFETY: as the caller promises.
@@ -408,7 +408,7 @@ pub unsafe extern "C" fn nexus_remoteprogressor(nctx: *mut nexus_ctx) -> *mut pr
 /// Writes the tables.
 ///
 /// # Safety
-/// As [`nexus`]; `outfile` is null or a text that ends with NUL.
+/// As `nexus`; `outfile` is null or a text that ends with NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_dump(nctx: *mut nexus_ctx, outfile: *mut c_char) {
     let _ = guard_or(|| {

@@ -200,7 +200,7 @@ pub unsafe extern "C" fn shuffle_init(
 /// Sends a message.
 ///
 /// # Safety
-/// As [`shuffle_at`]; `d` points to `datalen` bytes, or `datalen` is 0.
+/// As `shuffle_at`; `d` points to `datalen` bytes, or `datalen` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_enqueue(
     sh: *mut shuffle,
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn shuffle_enqueue_broadcast(
 /// Waits for the deliveries.
 ///
 /// # Safety
-/// As [`shuffle_at`].
+/// As `shuffle_at`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_flush_delivery(sh: *mut shuffle) -> hg_return_t {
     returning(|| {
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn shuffle_flush_delivery(sh: *mut shuffle) -> hg_return_t
 /// Waits for the queues of one class.
 ///
 /// # Safety
-/// As [`shuffle_at`].
+/// As `shuffle_at`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_flush_qs(sh: *mut shuffle, whichqs: c_int) -> hg_return_t {
     returning(|| {
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn shuffle_flush_qs(sh: *mut shuffle, whichqs: c_int) -> h
 /// Closes a shuffle.
 ///
 /// # Safety
-/// As [`shuffle_at`]; the handle is gone afterwards, unless the caller is a callback.
+/// As `shuffle_at`; the handle is gone afterwards, unless the caller is a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
     returning(|| {
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
 /// Batches sent; over lanes, runs.
 ///
 /// # Safety
-/// As [`shuffle_at`]; the other pointers are null or places for numbers.
+/// As `shuffle_at`; the other pointers are null or places for numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_send_stats(
     sh: *mut shuffle,

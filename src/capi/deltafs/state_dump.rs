@@ -52,7 +52,11 @@ impl Notes {
     pub fn keep(&self, error: &Error) {
         if !matches!(
             error.root(),
-            Error::Rank { .. } | Error::TooLarge { .. } | Error::Nested(_) | Error::WouldBlock
+            Error::Rank { .. }
+                | Error::TooLarge { .. }
+                | Error::NoMemory { .. }
+                | Error::Nested(_)
+                | Error::WouldBlock
         ) {
             self.failure().get_or_insert_with(|| error.to_string());
         }

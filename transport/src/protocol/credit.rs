@@ -177,9 +177,42 @@ pub struct Receiving {
     large_received: u32,
     large_returned: u32,
     wanted: u16,
+    told: Grants,
+}
+
+/// Slots granted since the start, as a header said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Grants {
+    small: u32,
+    large: u32,
 }
 
 impl Receiving {
+    /// The peer is told of all grants so far; returns what it knew before, for [`Receiving::untell`].
+    pub fn tell(&mut self) -> Grants {
+        let now = Grants {
+            small: self.small_granted,
+            large: self.large_granted,
+        };
+        std::mem::replace(&mut self.told, now)
+    }
+
+    /// What the peer knows of its grants.
+    pub fn told(&self) -> Grants {
+        self.told
+    }
+
+    /// The header that told was not sent: the peer knows what it knew before.
+    pub fn untell(&mut self, before: Grants) {
+        self.told = before;
+    }
+
+    /// Whether the peer has used up every slot that it knows of.
+    pub fn is_spent(&self) -> bool {
+        let large_used = self.large_received.wrapping_add(self.large_returned);
+        self.told.small == self.small_received && self.told.large == large_used
+    }
+
     /// One small slot was posted for this peer: at the start, and each time one is posted again.
     pub fn grant_small(&mut self) {
         self.small_granted = self.small_granted.wrapping_add(1);
@@ -368,6 +401,32 @@ mod tests {
                 prop_assert_eq!(outstanding + shared.free_slots(), posted);
             }
         }
+    }
+
+    #[test]
+    fn a_peer_is_spent_when_it_has_used_what_it_was_told_of() {
+        let mut receiving = Receiving::default();
+        receiving.grant_small();
+        receiving.tell();
+        assert!(!receiving.is_spent());
+        receiving.received(Slot::Small).unwrap();
+        assert!(receiving.is_spent());
+        receiving.grant_small();
+        assert!(receiving.is_spent(), "it does not know yet");
+        let before = receiving.tell();
+        assert!(!receiving.is_spent());
+        receiving.untell(before);
+        assert!(receiving.is_spent(), "the header was not sent");
+        receiving.tell();
+        let mut shared = Shared::new(1, 1);
+        let wants = Counters {
+            wanted: 1,
+            ..Counters::default()
+        };
+        receiving.update(&wants).unwrap();
+        assert!(shared.grant(&mut receiving));
+        receiving.received(Slot::Small).unwrap();
+        assert!(receiving.is_spent(), "of the large slot it has not heard");
     }
 
     #[test]

@@ -15,7 +15,8 @@ const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_o
 
 impl Links {
     /// Sends control messages where counters or notices are due and no batch took them along. `idle`: nothing else
-    /// moved, so that waiting for a batch to ride on is pointless.
+    /// moved, so that waiting for a batch to ride on is pointless. A peer that has nothing left to send with is told even
+    /// while others keep this rank busy.
     pub fn tell(
         &mut self,
         link: &mut dyn Link,
@@ -29,7 +30,10 @@ impl Links {
             let Some(index) = remotes.busy(at) else { break };
             let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
             let due = !incoming.notices.is_empty()
-                || incoming.news && (idle || incoming.unacknowledged * 2 >= remote.credit.max_in_flight())
+                || incoming.news
+                    && (idle
+                        || incoming.unacknowledged * 2 >= remote.credit.max_in_flight()
+                        || incoming.starves())
                 || incoming.controls.must_send();
             if !due || !incoming.controls.may_send() {
                 continue;

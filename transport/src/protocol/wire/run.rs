@@ -108,6 +108,9 @@ pub enum BadRun {
         /// Payload bytes.
         bytes: usize,
     },
+    /// A record for which this process has no memory.
+    #[error("no memory for a record of {0} bytes")]
+    NoMemory(usize),
     /// A fragment without a beginning, or a beginning inside another record.
     #[error("fragment out of place: {0}")]
     Fragment(&'static str),
