@@ -76,6 +76,25 @@ typedef int32_t trihop_status_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Who gets a broadcast.
+enum trihop_broadcast_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // All ranks but this one.
+  TRIHOP_TO_OTHERS = 0,
+  // All ranks.
+  TRIHOP_TO_EVERYONE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_broadcast_t trihop_broadcast_t;
+#else
+typedef int32_t trihop_broadcast_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Which queues a flush empties.
 enum trihop_queues_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -486,7 +505,7 @@ const char *trihop_launcher(const struct trihop_job_t *job);
 const char *trihop_provider(const struct trihop_job_t *job);
 
 // Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
-// value. For people to read; the text may change.
+// value; then the lines that `trihop_log_recent` gives. For people to read; the text may change.
 //
 // Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
 trihop_status_t trihop_dump(const struct trihop_job_t *job,
@@ -497,8 +516,8 @@ trihop_status_t trihop_dump(const struct trihop_job_t *job,
 // Threads: any.
 trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
 
-// Dumps as `trihop_dump` does whenever the process gets signal `number` (`SIGUSR1`, say), within a tenth of a second: to the
-// file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
+// Dumps as `trihop_dump` does, without lines of logs, whenever the process gets signal `number` (`SIGUSR1`, say), within a
+// tenth of a second: to the file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
 // is called too. No signal is handled without this call.
 //
 // Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
@@ -583,7 +602,7 @@ trihop_status_t trihop_allreduce(const struct trihop_job_t *job,
                                  size_t count);
 
 // Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank order. Collective over
-// all ranks, each with the same length; not inside a handler.
+// all ranks, each with the same length; not inside a handler. `mine` may be this rank's place in `all`.
 //
 // Fails with `TRIHOP_ERR_MISMATCH` on every rank where lengths differ.
 // Threads: as `trihop_barrier`.
@@ -631,12 +650,23 @@ trihop_status_t trihop_shuffle_send(const struct trihop_shuffle_t *shuffle,
 
 // As `trihop_shuffle_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
 //
-// Threads: any. It waits for nobody.
+// Threads: any. It waits for the engine while another thread has it, never for room.
 trihop_status_t trihop_shuffle_try_send(const struct trihop_shuffle_t *shuffle,
                                         uint32_t target,
                                         uint32_t kind,
                                         const void *bytes,
                                         size_t length);
+
+// Sends a record to all other ranks or to every rank, as `to` says, one of `trihop_broadcast_t`: along the tree of the
+// route, one copy to each node. One that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
+// Otherwise as `trihop_shuffle_send`; after a failure, some of the ranks may get it.
+//
+// Threads: any.
+trihop_status_t trihop_shuffle_broadcast(const struct trihop_shuffle_t *shuffle,
+                                         uint32_t kind,
+                                         const void *bytes,
+                                         size_t length,
+                                         int32_t to);
 
 // Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
 // handler.
@@ -723,6 +753,14 @@ trihop_status_t trihop_items_push_many(const struct trihop_items_t *items,
                                        const uint32_t *targets,
                                        const void *values,
                                        size_t count);
+
+// Sends one item to all other ranks or to every rank, as `trihop_shuffle_broadcast` does with a record. Otherwise as
+// `trihop_items_push`; after a failure, some of the ranks may get it.
+//
+// Threads: any.
+trihop_status_t trihop_items_broadcast(const struct trihop_items_t *items,
+                                       const void *item,
+                                       int32_t to);
 
 // Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
 // handler.

@@ -1,6 +1,7 @@
 #!/bin/sh
-# install.sh BUILT MANIFEST: puts what was built into BUILT in place below $DESTDIR$PREFIX, and lists it in MANIFEST.
-# install.sh --undo MANIFEST: removes what MANIFEST lists.
+# install.sh BUILT MANIFEST: puts what was built into BUILT in place below $DESTDIR$PREFIX, and lists it in MANIFEST: files,
+#   then the folders that were not there before, inner ones first, each with a / behind it.
+# install.sh --undo MANIFEST: removes what MANIFEST lists, but no folder that holds something else.
 #
 # From the environment: PREFIX, and where they differ from its usual folders BINDIR, LIBDIR, INCLUDEDIR, MANDIR; DESTDIR for
 # packagers.
@@ -8,10 +9,11 @@ set -eu
 
 if [ "$1" = --undo ]; then
     [ -e "$2" ] || { echo "packaging/install.sh: $2 is not there: nothing was installed from this tree" >&2; exit 1; }
-    while IFS= read -r file; do
-        rm -f "$file"
-        # What the folders hold besides is not ours.
-        rmdir -p "$(dirname "$file")" 2>/dev/null || true
+    while IFS= read -r placed; do
+        case $placed in
+        */) rmdir "$placed" 2>/dev/null || true ;;
+        *) rm -f "$placed" ;;
+        esac
     done <"$2"
     rm -f "$2"
     exit 0
@@ -38,8 +40,21 @@ private="$(pkg-config --libs libfabric) -lgcc_s -lutil -lrt -lpthread -lm -ldl -
 new=$(mktemp -d)
 trap 'rm -rf "$new"' EXIT
 
+# Folders of an earlier installation from this tree are still ours.
+touch "$new/folders"
+[ ! -e "$manifest" ] || sed -n '/\/$/p' "$manifest" >"$new/folders"
+
+make_folder() { # FOLDER
+    [ ! -d "$1" ] || return 0
+    make_folder "$(dirname "$1")"
+    install -d -m 755 "$1"
+    { echo "$1/"; cat "$new/folders"; } >"$new/more"
+    mv "$new/more" "$new/folders"
+}
+
 place() { # MODE SOURCE TARGET
-    install -D -m "$1" "$2" "$root$3"
+    make_folder "$(dirname "$root$3")"
+    install -m "$1" "$2" "$root$3"
     echo "$root$3" >>"$new/manifest"
 }
 
@@ -81,4 +96,5 @@ for page in "$new"/man1/*; do
     place 644 "$page" "$MANDIR/man1/$(basename "$page")"
 done
 place 644 packaging/trihop.3 "$MANDIR/man3/trihop.3"
+cat "$new/folders" >>"$new/manifest"
 mv "$new/manifest" "$manifest"

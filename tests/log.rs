@@ -106,6 +106,30 @@ fn installing_twice_is_refused() {
 }
 
 #[test]
+fn logs_that_are_installed_after_the_rank_was_told_know_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("log");
+    let part = || {
+        log::set_rank(4).unwrap();
+        // The environment says 12, the job knows better.
+        log::install(log::Options::from_env().unwrap()).unwrap();
+        tracing::warn!("late");
+        assert!(log::recent().ends_with(" rank 4: late\n"), "{}", log::recent());
+    };
+    let variables = [
+        ("TRIHOP_LOG_FILE", file.to_str().unwrap()),
+        ("TRIHOP_BOOT_FD", "9"),
+        ("TRIHOP_RANK", "12"),
+    ];
+    let name = "logs_that_are_installed_after_the_rank_was_told_know_it";
+    if process(name, &variables, part).is_some() {
+        let text = std::fs::read_to_string(directory.path().join("log.4")).unwrap();
+        assert!(text.ends_with(" rank 4: late\n"), "{text}");
+        assert!(!directory.path().join("log.12").exists());
+    }
+}
+
+#[test]
 fn another_subscriber_is_left_alone() {
     let part = || {
         tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();

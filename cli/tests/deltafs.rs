@@ -384,7 +384,7 @@ defects! {
     a_rank_outside_the_job_is_an_invalid_argument
     null_handles_are_invalid_arguments
     shuffles_are_opened_and_shut_down_again_and_again
-    a_dump_does_not_wait_for_a_callback_that_blocks
+    a_signal_finds_no_thread_of_the_library
     many_threads_enqueue_flush_and_read_counters
     counters_fill_64_bits
     messages_of_a_pair_stay_in_order_with_many_batches_under_way
@@ -398,10 +398,14 @@ defects! {
 }
 
 /// Tests of tests/deltafs/defects.c that have a test of their own here.
-const ALONE: [&str; 3] = [
+const ALONE: [&str; 7] = [
     "a_negative_queue_discards_what_arrives",
     "the_next_flush_tells_of_a_dead_rank",
+    "a_dump_does_not_wait_for_a_callback_that_blocks",
     "logs_go_to_a_file_for_each_rank",
+    "logs_begin_after_the_bootstrap",
+    "a_dump_is_in_the_log_whatever_is_logged",
+    "a_log_file_that_cannot_be_opened_ends_no_job",
 ];
 
 #[test]
@@ -419,11 +423,37 @@ fn a_negative_queue_discards_what_arrives() {
     if Compiler::C.is_there() {
         for job in JOBS {
             let ended = launch(job, &client("defects", Compiler::C), &[ALONE[0]]).succeeded();
-            assert!(
-                ended.stderr.contains("discarded") && ended.stderr.contains("100"),
-                "{}",
-                ended.stderr
-            );
+            let ranks = ended
+                .stderr
+                .matches("records: 100 sent, 0 delivered, 100 discarded;")
+                .count();
+            assert_eq!(ranks, ranks_of(job), "{}", ended.stderr);
+        }
+    }
+}
+
+/// Ranks of one of the jobs above.
+fn ranks_of(job: &[&str]) -> usize {
+    let number = |text: &str| text.parse::<usize>().expect("a number");
+    match job[0] {
+        "-n" => number(job[1]),
+        _ => job[1].split(',').map(number).sum(),
+    }
+}
+
+#[test]
+fn a_dump_does_not_wait_for_a_callback_that_blocks() {
+    if Compiler::C.is_there() {
+        for job in JOBS {
+            let ended = launch(job, &client("defects", Compiler::C), &[ALONE[2]]).succeeded();
+            for rank in 0..ranks_of(job) {
+                let released = format!("rank {rank}: the callback is released\n");
+                let (before, _) = ended.stderr.split_once(&released).expect(&ended.stderr);
+                let dump = format!("`blocked for the dump` on rank {rank} ");
+                assert_eq!(before.matches(&dump).count(), 2, "{}", ended.stderr);
+            }
+            let gone = ended.stderr.matches("this shuffle is not open").count();
+            assert_eq!(gone, ranks_of(job), "{}", ended.stderr);
         }
     }
 }
@@ -433,13 +463,18 @@ fn the_next_flush_tells_of_a_dead_rank() {
     if !Compiler::C.is_there() {
         return;
     }
-    for job in [&["-n", "3"][..], &["-n", "4", "--nodes", "2"]] {
-        let patience = [("TRIHOP_PEER_TIMEOUT_MS", "1000")];
-        let ended = launch_with(job, &client("defects", Compiler::C), &[ALONE[1]], &patience);
+    // Rank 2 represents the second node towards the first, rank 3 represents none.
+    let two_nodes: &[&str] = &["-n", "4", "--nodes", "2"];
+    for (job, dead) in [(&["-n", "3"][..], 2), (two_nodes, 3), (two_nodes, 2)] {
+        let number = dead.to_string();
+        let environment = [
+            ("TRIHOP_PEER_TIMEOUT_MS", "1000"),
+            ("DEFECTS_DEAD", number.as_str()),
+        ];
+        let ended = launch_with(job, &client("defects", Compiler::C), &[ALONE[1]], &environment);
         // The status is that of the rank that was ended: 128 + SIGKILL.
         assert_eq!(ended.status, 137, "{}", ended.stderr);
-        let ranks: u32 = job[1].parse().unwrap();
-        for rank in 0..ranks - 1 {
+        for rank in (0..ranks_of(job)).filter(|&rank| rank != dead) {
             for said in [
                 format!("rank {rank}: enqueue says HG_HOSTUNREACH\n"),
                 format!(
@@ -460,18 +495,85 @@ fn the_next_flush_tells_of_a_dead_rank() {
     }
 }
 
+/// Runs a client of the logs, as a job or, without one, by itself; returns its stderr and each rank's file.
+fn logged(job: Option<&[&str]>, test: &str) -> (String, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shuffle.log");
+    let environment = [("DEFECTS_LOG", file.to_str().unwrap())];
+    let program = client("defects", Compiler::C);
+    let ended = match job {
+        Some(job) => launch_with(job, &program, &[test], &environment),
+        None => by_itself(&program, test, &environment),
+    };
+    let ended = ended.succeeded();
+    let files = (0..job.map_or(1, ranks_of)).map(|rank| {
+        let path = folder.path().join(format!("shuffle.log.{rank}"));
+        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    });
+    let files = files.collect();
+    (ended.stderr, files)
+}
+
+/// Runs a test of a client without a launcher: a job of one, which learns that when it starts.
+fn by_itself(program: &Path, test: &str, environment: &[(&str, &str)]) -> Ended {
+    let mut alone = Command::new(program);
+    alone.arg(test).envs(environment.iter().copied());
+    run(alone)
+}
+
 #[test]
-fn logs_go_to_a_file_for_each_rank() {
+fn a_log_file_that_cannot_be_opened_ends_no_job() {
     if !Compiler::C.is_there() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("shuffle.log");
-    let log = [("DEFECTS_LOG", file.to_str().unwrap())];
-    launch_with(JOBS[1], &client("defects", Compiler::C), &[ALONE[2]], &log).succeeded();
-    for rank in 0..4 {
-        let path = folder.path().join(format!("shuffle.log.{rank}"));
-        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let defects = client("defects", Compiler::C);
+    let launched = launch(JOBS[1], &defects, &[ALONE[6]]);
+    for ended in [launched, by_itself(&defects, ALONE[6], &[])] {
+        let ended = ended.succeeded();
+        let why = "opening the log file /nonexistent/folder/log.0: ";
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_single_transport_and_direct_links_are_not_to_be_had_at_once() {
+    if Compiler::C.is_there() {
+        let runner = client("runner", Compiler::C);
+        let ended = launch_with(
+            JOBS[1],
+            &runner,
+            &["-c", "1", "-x"],
+            &[("TRIHOP_ROUTE", "direct")],
+        );
+        assert_eq!(ended.status, 3, "{}", ended.stderr);
+        assert!(
+            ended
+                .stderr
+                .contains("nexus_bootstrap: nethand and localhand are the same"),
+            "{}",
+            ended.stderr
+        );
+    }
+}
+
+#[test]
+fn logs_go_to_a_file_for_each_rank() {
+    if Compiler::C.is_there() {
+        lines_are_in_each_file(Some(JOBS[1]), ALONE[3]);
+    }
+}
+
+#[test]
+fn logs_begin_after_the_bootstrap() {
+    if Compiler::C.is_there() {
+        for job in JOBS.map(Some).into_iter().chain([None]) {
+            lines_are_in_each_file(job, ALONE[4]);
+        }
+    }
+}
+
+fn lines_are_in_each_file(job: Option<&[&str]>, test: &str) {
+    for (rank, text) in logged(job, test).1.iter().enumerate() {
         assert!(text.contains("`logged`"), "the state dump is in the log: {text}");
         assert!(text.contains("deliverq_threshold"), "and the refusal: {text}");
         // The queue to itself, once when it was dumped and once more at the end.
@@ -489,5 +591,29 @@ fn logs_go_to_a_file_for_each_rank() {
         ] {
             assert_eq!(text.matches(line).count(), times, "{line}: {text}");
         }
+    }
+}
+
+#[test]
+fn a_dump_is_in_the_log_whatever_is_logged() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    for job in JOBS.map(Some).into_iter().chain([None]) {
+        let (stderr, files) = logged(job, ALONE[5]);
+        for (rank, text) in files.iter().enumerate() {
+            let dump = format!("`dumped` on rank {rank} ");
+            assert_eq!(text.matches(&dump).count(), 2, "{text}");
+            assert_eq!(stderr.matches(&dump).count(), 1, "{stderr}");
+            // The refusal, once on its own and once more as the last line of the log.
+            let refusal = format!("rank {rank}: shuffle_init: ");
+            assert_eq!(stderr.matches(&refusal).count(), 2, "{stderr}");
+            assert_eq!(text.matches(&refusal).count(), 1, "{text}");
+        }
+        assert_eq!(
+            stderr.matches("last lines of the log:\n").count(),
+            files.len(),
+            "{stderr}"
+        );
     }
 }

@@ -1,5 +1,6 @@
 /*
- * Every rank sends numbered greetings to every rank and verifies those that it gets: each exactly once, in order.
+ * Every rank sends numbered greetings to every rank, then one goodbye to all, and verifies what it gets: each greeting exactly
+ * once, in order, and the goodbye behind them.
  *
  *   cc hello.c $(pkg-config --cflags --libs trihop) -o hello
  *   trihop run -n 4 --nodes 2 -- ./hello
@@ -27,9 +28,14 @@ struct greeting {
     char text[24];
 };
 
+/* Kinds of records. */
+enum { GREETING, GOODBYE };
+
 /* What the handler has seen; it runs on the delivery thread, and main looks after the fence. */
 struct heard {
     uint64_t *next; /* for each source the number that is due */
+    uint64_t count; /* of greetings from each source */
+    uint64_t goodbyes;
     uint64_t wrong;
 };
 
@@ -39,7 +45,11 @@ static void on_greeting(void *context, uint32_t source, uint32_t kind, const voi
     struct greeting greeting;
     char expected[sizeof greeting.text];
 
-    (void)kind;
+    if (kind == GOODBYE) {
+        heard->wrong += length != 0 || heard->next[source] != heard->count;
+        heard->goodbyes++;
+        return;
+    }
     if (length != sizeof greeting) {
         heard->wrong++;
         return;
@@ -57,13 +67,14 @@ int main(int argc, char **argv)
     trihop_shuffle_t *shuffle;
     struct greeting greeting;
     struct heard heard;
-    uint64_t total[2] = {0, 0}; /* heard, wrong */
+    uint64_t total[3] = {0, 0, 0}; /* greetings, goodbyes, wrong */
     uint32_t rank, size;
 
     check(trihop_init(NULL, &job), "trihop_init");
     rank = trihop_rank(job);
     size = trihop_size(job);
-    heard.wrong = 0;
+    heard.count = count;
+    heard.goodbyes = heard.wrong = 0;
     heard.next = calloc(size, sizeof *heard.next);
     if (heard.next == NULL)
         return EXIT_FAILURE;
@@ -73,19 +84,22 @@ int main(int argc, char **argv)
     snprintf(greeting.text, sizeof greeting.text, "hello from %" PRIu32, rank);
     for (greeting.number = 0; greeting.number < count; greeting.number++)
         for (uint32_t target = 0; target < size; target++)
-            check(trihop_shuffle_send(shuffle, target, 0, &greeting, sizeof greeting), "trihop_shuffle_send");
+            check(trihop_shuffle_send(shuffle, target, GREETING, &greeting, sizeof greeting), "trihop_shuffle_send");
+    check(trihop_shuffle_broadcast(shuffle, GOODBYE, NULL, 0, TRIHOP_TO_EVERYONE), "trihop_shuffle_broadcast");
     check(trihop_shuffle_fence(shuffle), "trihop_shuffle_fence");
 
     for (uint32_t source = 0; source < size; source++)
         total[0] += heard.next[source];
-    total[1] = heard.wrong;
-    check(trihop_allreduce(job, TRIHOP_SUM, total, 2), "trihop_allreduce");
+    total[1] = heard.goodbyes;
+    total[2] = heard.wrong;
+    check(trihop_allreduce(job, TRIHOP_SUM, total, 3), "trihop_allreduce");
     if (rank == 0)
-        printf("%" PRIu32 " ranks on %" PRIu32 " nodes: %" PRIu64 " greetings heard, %" PRIu64 " wrong\n", size,
-               trihop_nodes(job), total[0], total[1]);
+        printf("%" PRIu32 " ranks on %" PRIu32 " nodes: %" PRIu64 " greetings heard, %" PRIu64 " goodbyes, %" PRIu64
+               " wrong\n",
+               size, trihop_nodes(job), total[0], total[1], total[2]);
 
     check(trihop_shuffle_close(shuffle), "trihop_shuffle_close");
     check(trihop_finalize(job), "trihop_finalize");
     free(heard.next);
-    return total[0] == count * size * size && total[1] == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return total[0] == count * size * size && total[1] == (uint64_t)size * size && total[2] == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -39,9 +39,9 @@ void update(void *context, std::uint32_t /*source*/, const void *items, std::siz
     }
 }
 
-bool histogram(trihop_job_t *job, std::uint64_t updates) {
+// The table outlives the stream: after a failure the delivery thread may still write to it.
+bool histogram(trihop_job_t *job, std::uint64_t updates, Table &table) {
     const std::uint32_t size = trihop_size(job);
-    Table table;
     trihop_items_t *items = nullptr;
     check(trihop_items_open(job, "histogram", sizeof(std::uint64_t), nullptr, update, &table, &items),
           "trihop_items_open");
@@ -83,9 +83,10 @@ bool histogram(trihop_job_t *job, std::uint64_t updates) {
 
 int main(int argc, char **argv) {
     trihop_job_t *job = nullptr;
+    static Table table;
     try {
         check(trihop_init(nullptr, &job), "trihop_init");
-        const bool right = histogram(job, argc > 1 ? std::stoull(argv[1]) : 100'000);
+        const bool right = histogram(job, argc > 1 ? std::stoull(argv[1]) : 100'000, table);
         check(trihop_finalize(job), "trihop_finalize");
         return right ? EXIT_SUCCESS : EXIT_FAILURE;
     } catch (const std::exception &error) {

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn trihop_allreduce(
 }
 
 /// Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank order. Collective over
-/// all ranks, each with the same length; not inside a handler.
+/// all ranks, each with the same length; not inside a handler. `mine` may be this rank's place in `all`.
 ///
 /// Fails with `TRIHOP_ERR_MISMATCH` on every rank where lengths differ.
 /// Threads: as `trihop_barrier`.
@@ -90,9 +90,11 @@ pub unsafe extern "C" fn trihop_allgather(
                 "{length} bytes of each rank are more than memory can hold"
             ))
         })?;
-        // SAFETY: the header asks for as many bytes, which nobody else uses.
-        let all = unsafe { argument::slice_mut(all.cast::<u8>(), total, "all")? };
+        // SAFETY: the header asks for as many bytes, which nobody else uses; the reference ends here, as `mine` may be in them.
+        unsafe { argument::slice(all.cast::<u8>(), total, "all")? };
         let gathered = job.job.allgather(mine)?;
+        // SAFETY: as above; `mine` is not used any more.
+        let all = unsafe { argument::slice_mut(all.cast::<u8>(), total, "all")? };
         for (rank, theirs) in gathered.iter().enumerate() {
             if theirs.len() != length {
                 let why = format!("{length} bytes here, {} on rank {rank}", theirs.len());

@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 
 use super::status::Failure;
+use crate::log;
 
 /// Writes to a descriptor of the caller, which stays open.
 pub(crate) fn to_descriptor(
@@ -29,6 +30,15 @@ pub(crate) fn to_file(
     File::create(path)
         .and_then(|mut file| write(&mut file, dump))
         .map_err(|e| Failure::system(format_args!("writing {path}"), &e))
+}
+
+/// What dumps end with: the last lines of the log, where logs are installed and keep some in memory.
+pub(crate) fn write_recent(out: &mut dyn Write) -> io::Result<()> {
+    let recent = log::recent();
+    match recent.is_empty() {
+        true => Ok(()),
+        false => write!(out, "last lines of the log:\n{recent}"),
+    }
 }
 
 /// The whole text first: a descriptor that takes no more keeps nothing of the library waiting.

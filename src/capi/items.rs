@@ -8,7 +8,7 @@ use super::details::{self, trihop_details_t};
 use super::dump;
 use super::job::trihop_job_t;
 use super::options::trihop_options_t;
-use super::shuffle::trihop_queues_t;
+use super::shuffle::{trihop_broadcast_t, trihop_queues_t};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::threaded::Items;
@@ -140,6 +140,25 @@ pub unsafe extern "C" fn trihop_items_push_many(
     };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(items, push) }
+}
+
+/// Sends one item to all other ranks or to every rank, as `trihop_shuffle_broadcast` does with a record. Otherwise as
+/// `trihop_items_push`; after a failure, some of the ranks may get it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_items_broadcast(
+    items: *const trihop_items_t,
+    item: *const c_void,
+    to: i32,
+) -> trihop_status_t {
+    let send = |stream: &trihop_items_t| {
+        // SAFETY: the header asks for one item that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(item, stream.item_bytes, "item")? };
+        Ok(stream.items.broadcast(bytes, trihop_broadcast_t::parse(to)?)?)
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(items, send) }
 }
 
 /// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a

@@ -1,6 +1,7 @@
 //! A job: start, end, who started it, dumps.
 
 use std::ffi::{CString, c_char, c_int};
+use std::io::{self, Write};
 
 use super::argument;
 use super::dump;
@@ -128,9 +129,7 @@ pub unsafe extern "C" fn trihop_abort(
 impl trihop_job_t {
     /// A handle for the caller, which [`trihop_finalize`] takes back.
     pub(crate) fn give(job: Job, options: Options) -> *mut Self {
-        if let Err(error) = crate::log::set_rank(job.rank().0) {
-            tracing::warn!(%error, "the logs of this rank");
-        }
+        crate::log::set_rank_or_warn(job.rank().0);
         let launcher = CString::new(job.launcher().name()).unwrap_or_default();
         let provider = job.provider().and_then(|name| CString::new(name).ok());
         Box::into_raw(Box::new(Self {
@@ -169,7 +168,7 @@ pub unsafe extern "C" fn trihop_provider(job: *const trihop_job_t) -> *const c_c
 }
 
 /// Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
-/// value. For people to read; the text may change.
+/// value; then the lines that `trihop_log_recent` gives. For people to read; the text may change.
 ///
 /// Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
 #[unsafe(no_mangle)]
@@ -177,7 +176,7 @@ pub unsafe extern "C" fn trihop_dump(job: *const trihop_job_t, descriptor: c_int
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
         let job = unsafe { argument::reference(job, "job")? };
-        dump::to_descriptor(descriptor, |writer| job.job.dump(writer))
+        dump::to_descriptor(descriptor, |writer| whole(&job.job, writer))
     })
 }
 
@@ -192,12 +191,18 @@ pub unsafe extern "C" fn trihop_dump_to_file(
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
         let (job, path) = unsafe { (argument::reference(job, "job")?, argument::text(path, "path")?) };
-        dump::to_file(path, |writer| job.job.dump(writer))
+        dump::to_file(path, |writer| whole(&job.job, writer))
     })
 }
 
-/// Dumps as `trihop_dump` does whenever the process gets signal `number` (`SIGUSR1`, say), within a tenth of a second: to the
-/// file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
+/// All that is to be known of a job.
+fn whole(job: &Job, out: &mut dyn Write) -> io::Result<()> {
+    job.dump(out)?;
+    dump::write_recent(out)
+}
+
+/// Dumps as `trihop_dump` does, without lines of logs, whenever the process gets signal `number` (`SIGUSR1`, say), within a
+/// tenth of a second: to the file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
 /// is called too. No signal is handled without this call.
 ///
 /// Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.

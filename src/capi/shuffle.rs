@@ -11,7 +11,7 @@ use super::options::trihop_options_t;
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::threaded::Shuffle;
-use crate::{Error, Queues, Rank};
+use crate::{BroadcastTo, Error, Queues, Rank};
 
 /// A shuffle of byte records between all ranks of a job.
 ///
@@ -55,6 +55,32 @@ impl trihop_queues_t {
         .into_iter()
         .find_map(|(known, queues)| (known as i32 == number).then_some(queues))
         .ok_or_else(|| Failure::argument(format!("{number} is no class of queues")))
+    }
+}
+
+/// Who gets a broadcast.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_broadcast_t {
+    /// All ranks but this one.
+    TRIHOP_TO_OTHERS = 0,
+    /// All ranks.
+    TRIHOP_TO_EVERYONE = 1,
+}
+
+impl trihop_broadcast_t {
+    pub(crate) fn parse(number: i32) -> Result<BroadcastTo, Failure> {
+        [
+            (Self::TRIHOP_TO_OTHERS, BroadcastTo::Others),
+            (Self::TRIHOP_TO_EVERYONE, BroadcastTo::Everyone),
+        ]
+        .into_iter()
+        .find_map(|(known, to)| (known as i32 == number).then_some(to))
+        .ok_or_else(|| {
+            Failure::argument(format!(
+                "{number} is neither TRIHOP_TO_OTHERS nor TRIHOP_TO_EVERYONE"
+            ))
+        })
     }
 }
 
@@ -139,7 +165,7 @@ pub unsafe extern "C" fn trihop_shuffle_send(
 
 /// As `trihop_shuffle_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
 ///
-/// Threads: any. It waits for nobody.
+/// Threads: any. It waits for the engine while another thread has it, never for room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_shuffle_try_send(
     shuffle: *const trihop_shuffle_t,
@@ -152,6 +178,28 @@ pub unsafe extern "C" fn trihop_shuffle_try_send(
         // SAFETY: the header asks for `length` bytes that nobody changes during the call.
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
         Ok(shuffle.try_send(Rank(target), kind, bytes)?)
+    };
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, send) }
+}
+
+/// Sends a record to all other ranks or to every rank, as `to` says, one of `trihop_broadcast_t`: along the tree of the
+/// route, one copy to each node. One that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
+/// Otherwise as `trihop_shuffle_send`; after a failure, some of the ranks may get it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_broadcast(
+    shuffle: *const trihop_shuffle_t,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+    to: i32,
+) -> trihop_status_t {
+    let send = |shuffle: &Shuffle| {
+        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
+        Ok(shuffle.broadcast(kind, bytes, trihop_broadcast_t::parse(to)?)?)
     };
     // SAFETY: the header asks for null or a shuffle that was not closed.
     unsafe { with(shuffle, send) }

@@ -169,12 +169,69 @@ fn a_job_of_one_sends_answers_and_ends() {
             TRIHOP_OK
         );
         assert_eq!(&all, b"abc");
+        // As MPI has it: what is sent lies in its place already.
+        let all = all.as_mut_ptr().cast::<c_void>();
+        assert_eq!(trihop_allgather(job, all, 3, all), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_allgather(job, all, 3, null_mut()),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
 
         assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
         let refused = trihop_shuffle_send(shuffle, 0, 0, null(), 0);
         assert_eq!(refused, TRIHOP_ERR_CLOSED, "{}", last_error());
         assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+    }
+}
+
+#[test]
+fn a_broadcast_reaches_everyone_or_all_others() {
+    let (options, _one) = single();
+    let (others, everyone) = (
+        trihop_broadcast_t::TRIHOP_TO_OTHERS as i32,
+        trihop_broadcast_t::TRIHOP_TO_EVERYONE as i32,
+    );
+    let (mut job, mut items) = (null_mut(), null_mut());
+    let mut heard = Heard::default();
+    let mut total = 0u64;
+    // SAFETY: as in the test above.
+    unsafe {
+        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        let context = (&raw mut heard).cast();
+        let place = &raw mut heard.shuffle;
+        let status = trihop_shuffle_open(job, c"words".as_ptr(), null(), Some(hear), context, place);
+        assert_eq!(status, TRIHOP_OK, "{}", last_error());
+        let shuffle = heard.shuffle;
+        // Kind 1 is heard and not answered.
+        for (to, times) in [(others, 0), (everyone, 1)] {
+            let status = trihop_shuffle_broadcast(shuffle, 1, null(), 0, to);
+            assert_eq!(status, TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_shuffle_fence(shuffle), TRIHOP_OK, "{}", last_error());
+            assert_eq!((heard.answers, heard.records), (times, 0));
+        }
+        let context = (&raw mut total).cast();
+        let status = trihop_items_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
+        assert_eq!(status, TRIHOP_OK, "{}", last_error());
+        let item = 7u64;
+        for (to, sum) in [(others, 0), (everyone, 7)] {
+            let status = trihop_items_broadcast(items, (&raw const item).cast(), to);
+            assert_eq!(status, TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(total, sum);
+        }
+        for refused in [
+            trihop_shuffle_broadcast(shuffle, 1, null(), 0, 2),
+            trihop_shuffle_broadcast(shuffle, 1, null(), 1, everyone),
+            trihop_items_broadcast(items, null(), everyone),
+            trihop_items_broadcast(items, (&raw const item).cast(), -1),
+        ] {
+            assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT);
+        }
+        assert!(last_error().contains("-1 is neither"), "{}", last_error());
+        assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
     }
 }
 

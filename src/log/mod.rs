@@ -20,7 +20,7 @@ mod ring;
 mod sinks;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tracing_subscriber::layer::SubscriberExt;
 use trihop_transport::bootstrap;
@@ -53,7 +53,7 @@ pub struct Options {
     pub file_per_rank: bool,
     /// Memory in bytes for the lines that [`recent`] gives back. Default 65,536, at most 1 GiB, 0 for none.
     pub ring_bytes: usize,
-    /// This process's rank, where it is known already; else [`set_rank`] tells it.
+    /// This process's rank, where it is known already; else, and with more right, [`set_rank`] tells it.
     pub rank: Option<u32>,
     /// Takes everything that is recorded. Default none.
     pub callback: Option<Callback>,
@@ -138,17 +138,22 @@ impl Options {
 
 static INSTALLED: OnceLock<Arc<Sinks>> = OnceLock::new();
 
-/// Takes the logs of this process from now on. Once per process, before the first job.
+/// What [`set_rank`] said last. Held while logs are installed, so that they hear of a rank that is told meanwhile.
+static RANK: Mutex<Option<u32>> = Mutex::new(None);
+
+/// Takes the logs of this process from now on. Once per process; what a job says before goes nowhere.
 ///
 /// # Errors
 /// [`Error::Config`] when it was called before, when the program has another `tracing` subscriber, or for an impossible
 /// option; [`Error::Transport`] when the file cannot be opened.
-pub fn install(options: Options) -> Result<()> {
+pub fn install(mut options: Options) -> Result<()> {
     options.check()?;
+    let rank = RANK.lock().unwrap_or_else(PoisonError::into_inner);
     if INSTALLED.get().is_some() {
         let why = "logs are installed already; call `log::install` once per process";
         return Err(config("log", why));
     }
+    options.rank = rank.or(options.rank);
     let sinks = Arc::new(Sinks::open(options)?);
     let subscriber = tracing_subscriber::registry().with(Layer::new(Arc::clone(&sinks)));
     tracing::subscriber::set_global_default(subscriber).map_err(|_| {
@@ -161,14 +166,34 @@ pub fn install(options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Tells the logs this process's rank: chooses the detail, opens the rank's file. Nothing where none are installed.
+/// Tells the logs this process's rank: chooses the detail, opens the rank's file. Logs that are installed later hear of it
+/// then.
 ///
 /// # Errors
 /// [`Error::Transport`] when the file cannot be opened; everything else is logged as before.
 pub fn set_rank(rank: u32) -> Result<()> {
+    let mut known = RANK.lock().unwrap_or_else(PoisonError::into_inner);
+    *known = Some(rank);
     match INSTALLED.get() {
         Some(sinks) => sinks.set_rank(rank),
         None => Ok(()),
+    }
+}
+
+/// [`set_rank`], where logs that fail are no reason for the job to end: they are told of it.
+#[cfg(feature = "capi")]
+pub(crate) fn set_rank_or_warn(rank: u32) {
+    if let Err(error) = set_rank(rank) {
+        tracing::warn!(%error, "the logs of this rank");
+    }
+}
+
+/// Puts lines that somebody asked for into the log, whatever the filters let through: into the file, or where there is none
+/// into memory, and to the callback. Never to standard error. Nothing where no logs are installed.
+#[cfg(feature = "capi")]
+pub(crate) fn keep(lines: &str) {
+    if let Some(sinks) = INSTALLED.get() {
+        lines.lines().for_each(|line| sinks.keep(line));
     }
 }
 

@@ -129,15 +129,40 @@ impl Sinks {
         if let Some(ring) = &mut state.ring {
             ring.write(&line);
         }
-        if state.rank.is_none() && self.options.file.is_some() {
-            state.keep_for_file(&line);
-        } else {
-            state.append(&line);
-        }
+        self.write(&mut state, &line);
         drop(state);
         if detail.stderr.passes(facility, level) {
             to_stderr(&line);
         }
+        self.call(level, facility, text);
+    }
+
+    /// Takes a line of what somebody asked for. The ring is for what happens by itself, and has it only where no file does.
+    #[cfg(any(feature = "capi", test))]
+    pub fn keep(&self, text: &str) {
+        let (level, facility) = (Level::Info, Facility::Client);
+        let mut state = self.lock();
+        let line = line(level, facility, state.rank, text);
+        self.write(&mut state, &line);
+        if state.file.is_none()
+            && let Some(ring) = &mut state.ring
+        {
+            ring.write(&line);
+        }
+        drop(state);
+        self.call(level, facility, text);
+    }
+
+    /// Writes to the file, or keeps for it.
+    fn write(&self, state: &mut State, line: &str) {
+        if state.rank.is_none() && self.options.file.is_some() {
+            state.keep_for_file(line);
+        } else {
+            state.append(line);
+        }
+    }
+
+    fn call(&self, level: Level, facility: Facility, text: &str) {
         if let Some(callback) = &self.options.callback
             && !CALLING.replace(true)
         {

@@ -236,6 +236,37 @@ fn a_callback_hears_what_is_recorded() {
 }
 
 #[test]
+fn lines_that_were_asked_for_pass_every_filter_but_stay_out_of_the_ring_beside_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    for file in [None, Some(directory.path().join("log"))] {
+        let (callback, heard) = listener();
+        let mut options = Options {
+            file: file.clone(),
+            rank: Some(2),
+            callback: Some(callback),
+            ..Options::default()
+        };
+        options.all.record = Filter::uniform(Level::Error);
+        let recent = with(options, |sinks| {
+            sinks.keep("asked for");
+            tracing::warn!("not recorded");
+            tracing::error!("happened");
+            sinks.recent()
+        });
+        match file {
+            None => assert_eq!(texts(&recent), ["asked for", "happened"]),
+            Some(_) => {
+                assert_eq!(texts(&recent), ["happened"]);
+                let lines = read(&directory.path().join("log.2"));
+                assert_eq!(texts(&lines), ["asked for", "happened"]);
+            }
+        }
+        let heard: Vec<String> = heard.lock().unwrap().iter().map(|h| h.2.clone()).collect();
+        assert_eq!(heard, ["asked for", "happened"]);
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_opened_is_an_error_and_the_rest_goes_on() {
     let options = || Options {
         file: Some("/nonexistent/directory/log".into()),

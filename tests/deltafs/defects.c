@@ -4,12 +4,13 @@
  */
 #include "job.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <pthread.h>
 
 static const struct shuffle_opts unbatched = {0, 0, 1, 0, 1, 0, 1, 0, 1, 0};
 
-/* What callbacks saw; written by the callback's thread, read after a flush of the deliveries or by nobody else's order. */
+/* What callbacks saw; written by the threads of the shuffles, read after a flush of the deliveries or by nobody else's order. */
 static volatile uint64_t delivered, delivered_bytes, empty_delivered;
 static volatile uint32_t last_type;
 static volatile int blocked, release_callback;
@@ -19,9 +20,9 @@ static void count(int src, int dst, uint32_t type, void *d, uint32_t datalen) {
     (void) d;
     CHECK(dst == job.rank);
     last_type = type;
-    delivered++;
-    delivered_bytes += datalen;
-    empty_delivered += datalen == 0;
+    __sync_fetch_and_add(&delivered, 1); /* two shuffles have two threads */
+    __sync_fetch_and_add(&delivered_bytes, datalen);
+    __sync_fetch_and_add(&empty_delivered, datalen == 0);
 }
 
 static int next_rank(void) {
@@ -149,12 +150,14 @@ static void null_handles_are_invalid_arguments(void) {
 
 /* 3.8, 5: shutting down destroyed a lock twice; a dump mixed up what it showed, and could not be trusted when something hung. */
 static void shuffles_are_opened_and_shut_down_again_and_again(void) {
+    char same[] = "other";
     int round, at;
     for (round = 0; round < 8; round++) {
         shuffle_t sh = open_shuffle(round % 2 ? "odd" : "even", count, NULL);
         shuffle_t other = open_shuffle("other", count, NULL);
         for (at = 0; at < 10; at++)
             OK(shuffle_enqueue(at % 2 ? sh : other, next_rank(), 0, &at, sizeof at));
+        CHECK(shuffle_init(job.nexus, same, count, NULL) == NULL); /* it is open */
         OK(shuffle_shutdown(sh));
         OK(shuffle_shutdown(other));
         CHECK(delivered == 10 * ((uint64_t) round + 1));
@@ -190,11 +193,42 @@ static void a_dump_does_not_wait_for_a_callback_that_blocks(void) {
     CHECK(errno == 77);
     signal(SIGUSR1, dump_on_signal);
     raise(SIGUSR1);
+    fprintf(stderr, "rank %d: the callback is released\n", job.rank);
     release_callback = 1;
     OK(shuffle_flush_delivery(dumped));
     CHECK(delivered == 10);
     OK(shuffle_shutdown(dumped));
     shuffle_statedump(dumped, 1); /* a handle that is gone is said to be so */
+}
+
+/* Signals go to the program's own threads, never to the one that would have to write a dump: all others block them. */
+static void a_signal_finds_no_thread_of_the_library(void) {
+    shuffle_t sh = open_shuffle("signalled", count, NULL);
+    DIR *threads = opendir("/proc/self/task");
+    struct dirent *thread;
+    int others = 0;
+    CHECK(threads != NULL);
+    while ((thread = readdir(threads)) != NULL) {
+        char path[300], line[256], name[256] = "";
+        unsigned long long blocked_signals = 0;
+        FILE *status;
+        if (thread->d_name[0] == '.' || atoi(thread->d_name) == (int) getpid())
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", thread->d_name);
+        CHECK((status = fopen(path, "r")) != NULL);
+        while (fgets(line, sizeof line, status) != NULL) {
+            (void) sscanf(line, "Name: %255s", name);
+            (void) sscanf(line, "SigBlk: %llx", &blocked_signals);
+        }
+        fclose(status);
+        fprintf(stderr, "rank %d: thread %s blocks %llx\n", job.rank, name, blocked_signals);
+        CHECK((blocked_signals >> (SIGUSR1 - 1) & 1) == 1);
+        CHECK((blocked_signals >> (SIGALRM - 1) & 1) == 1);
+        others++;
+    }
+    closedir(threads);
+    CHECK(others >= 3); /* progress, deliveries, dumps */
+    OK(shuffle_shutdown(sh));
 }
 
 /* 3.8, 6: counters and flushes raced. */
@@ -240,7 +274,10 @@ static void many_threads_enqueue_flush_and_read_counters(void) {
     OK(shuffle_shutdown(shared));
 }
 
-/* 3.8, 7: counters had 32 bits. Here only that all of a 64-bit place is written; layout.c has the types. */
+/*
+ * 3.8, 7: counters had 32 bits. Here only that all of a 64-bit place is written; layout.c has the types, and a unit test of the
+ * library has larger values.
+ */
 static void counters_fill_64_bits(void) {
     hg_uint64_t origin = UINT64_MAX, relay = UINT64_MAX, remote = UINT64_MAX, local = UINT64_MAX, received = UINT64_MAX;
     shuffle_t sh = open_shuffle("counters", count, NULL);
@@ -359,6 +396,9 @@ static void answer(int src, int dst, uint32_t type, void *d, uint32_t datalen) {
     CHECK(shuffle_shutdown(answering) == HG_OPNOTSUPPORTED);
     CHECK(nexus_global_barrier(job.nexus) == NX_ERROR);
     CHECK(nexus_local_barrier(job.nexus) == NX_ERROR);
+    if (type == 0)
+        nexus_destroy(job.nexus);
+    CHECK(nexus_global_size(job.nexus) == job.size); /* it is still there */
 }
 
 static void callbacks_answer_while_queues_are_full(void) {
@@ -395,17 +435,21 @@ static void a_negative_queue_discards_what_arrives(void) {
     OK(shuffle_shutdown(sh));
 }
 
-/* 3.7: a rank that died swallowed messages, or hung who sent to it, and nobody was told. The last rank dies. */
+/* 3.7: a rank that died swallowed messages, or hung who sent to it, and nobody was told. DEFECTS_DEAD is the one that dies. */
 static void the_next_flush_tells_of_a_dead_rank(void) {
     shuffle_t sh = open_shuffle("dead", count, NULL);
     hg_return_t outcome = HG_SUCCESS;
-    int at;
+    const char *chosen = getenv("DEFECTS_DEAD");
+    int at, dead;
+    CHECK(chosen != NULL);
+    dead = atoi(chosen);
     signal(SIGTERM, SIG_IGN); /* the launcher's, on behalf of the dead */
     barrier();
-    if (job.rank == job.size - 1)
+    if (job.rank == dead)
         raise(SIGKILL);
     for (at = 0; outcome == HG_SUCCESS; at++) {
-        outcome = shuffle_enqueue(sh, job.size - 1, 0, &at, sizeof at);
+        /* To the last rank, whose node the dead one may represent. */
+        outcome = shuffle_enqueue(sh, job.rank == job.size - 1 ? dead : job.size - 1, 0, &at, sizeof at);
         if (outcome == HG_SUCCESS && at % 100 == 0)
             nap();
     }
@@ -484,15 +528,15 @@ static void a_local_barrier_involves_one_node_only(void) {
 }
 
 /* What cannot be returned, and dumps, are in the log: here a file for each rank, named by the environment. */
-static void configure_logs(void) {
+static void configure_logs(const char *priority) {
     const char *file = getenv("DEFECTS_LOG");
     CHECK(file != NULL);
     CHECK(shuffle_cfglog(-1, "LOUD", NULL, NULL, NULL, NULL, 1, 0, 0, 0) == -1); /* no such priority */
-    CHECK(shuffle_cfglog(-1, "INFO", "CRIT", NULL, NULL, file, 1, 0, 0, 0) == 0);
-    CHECK(shuffle_cfglog(-1, "INFO", "CRIT", NULL, NULL, file, 1, 0, 0, 0) == -1); /* once */
+    CHECK(shuffle_cfglog(-1, priority, "INFO", NULL, NULL, file, 1, 4096, 0, 0) == 0);
+    CHECK(shuffle_cfglog(-1, priority, "INFO", NULL, NULL, file, 1, 4096, 0, 0) == -1); /* once */
 }
 
-static void logs_go_to_a_file_for_each_rank(void) {
+static void leave_lines_in_the_log(void) {
     struct shuffle_opts options = {0, 0, 1, 1, 1, 1, 1, 1, 4, 8};
     char name[] = "refused";
     shuffle_t sh = open_shuffle("logged", count, NULL);
@@ -504,10 +548,47 @@ static void logs_go_to_a_file_for_each_rank(void) {
     OK(shuffle_shutdown(sh));
 }
 
-#define TEST(NAME) {#NAME, NAME}
+static void logs_go_to_a_file_for_each_rank(void) {
+    configure_logs("INFO");
+    begin(NULL, NULL, 0);
+    leave_lines_in_the_log();
+}
+
+/* The order of the preload library: a rank knows its number before there are logs. */
+static void logs_begin_after_the_bootstrap(void) {
+    begin(NULL, NULL, 0);
+    configure_logs("INFO");
+    leave_lines_in_the_log();
+}
+
+/* It may be known only when the job has started. */
+static void a_log_file_that_cannot_be_opened_ends_no_job(void) {
+    int known = shuffle_cfglog(-1, "INFO", NULL, NULL, NULL, "/nonexistent/folder/log", 1, 0, 0, 0) == -1;
+    begin(NULL, NULL, 0);
+    CHECK(known == (getenv("TRIHOP_RANK") != NULL));
+    leave_lines_in_the_log();
+}
+
+/* Whatever the priorities, and once: on stderr with the last lines of the log, in the file by itself. */
+static void a_dump_is_in_the_log_whatever_is_logged(void) {
+    struct shuffle_opts options = {0, 0, 1, 1, 1, 1, 1, 1, 4, 8};
+    char name[] = "refused";
+    shuffle_t sh;
+    begin(NULL, NULL, 0);
+    configure_logs("ERR");
+    CHECK(shuffle_init(job.nexus, name, count, &options) == NULL);
+    sh = open_shuffle("dumped", count, NULL);
+    shuffle_statedump(sh, 1);
+    shuffle_statedump(sh, 0);
+    OK(shuffle_shutdown(sh));
+}
+
+#define TEST(NAME) {#NAME, NAME, 0}
+#define TEST_THAT_BEGINS(NAME) {#NAME, NAME, 1}
 static const struct {
     const char *name;
     void (*run)(void);
+    int begins; /* the job, by itself */
 } tests[] = {
     TEST(an_empty_message_among_others_is_delivered_and_so_are_they),
     TEST(empty_messages_alone_are_flushed),
@@ -530,7 +611,11 @@ static const struct {
     TEST(the_next_flush_tells_of_a_dead_rank),
     TEST(nexus_tables_agree),
     TEST(a_local_barrier_involves_one_node_only),
-    TEST(logs_go_to_a_file_for_each_rank),
+    TEST(a_signal_finds_no_thread_of_the_library),
+    TEST_THAT_BEGINS(logs_go_to_a_file_for_each_rank),
+    TEST_THAT_BEGINS(logs_begin_after_the_bootstrap),
+    TEST_THAT_BEGINS(a_log_file_that_cannot_be_opened_ends_no_job),
+    TEST_THAT_BEGINS(a_dump_is_in_the_log_whatever_is_logged),
 };
 
 int main(int argc, char **argv) {
@@ -542,9 +627,8 @@ int main(int argc, char **argv) {
     }
     for (at = 0; at < sizeof tests / sizeof tests[0]; at++) {
         if (strcmp(argv[1], tests[at].name) == 0) {
-            if (tests[at].run == logs_go_to_a_file_for_each_rank)
-                configure_logs();
-            begin(&argc, &argv, 0);
+            if (!tests[at].begins)
+                begin(&argc, &argv, 0);
             tests[at].run();
             end();
             return 0;

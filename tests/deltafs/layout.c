@@ -42,6 +42,24 @@ static_assert(sizeof(hg_return_t) == 4, "an int");
 static_assert(sizeof(hg_uint64_t) == 8 && sizeof(hg_size_t) == 8, "counters have 64 bits");
 static_assert(sizeof(hg_bool_t) == 1, "a byte");
 
+/* The order of the hints, which positional initialisers follow. */
+#define BEFORE(STRUCT, FIRST, SECOND) static_assert(offsetof(struct STRUCT, FIRST) < offsetof(struct STRUCT, SECOND), #SECOND)
+BEFORE(na_init_info, request_mem_device, traffic_class);
+BEFORE(hg_init_info, request_post_incr, auto_sm);
+BEFORE(hg_init_info, auto_sm, sm_info_string);
+BEFORE(hg_init_info, sm_info_string, checksum_level);
+BEFORE(hg_init_info, checksum_level, no_bulk_eager);
+BEFORE(hg_init_info, no_bulk_eager, no_loopback);
+BEFORE(hg_init_info, no_loopback, stats);
+BEFORE(hg_init_info, stats, no_multi_recv);
+BEFORE(hg_init_info, no_multi_recv, release_input_early);
+BEFORE(hg_init_info, release_input_early, traffic_class);
+BEFORE(hg_init_info, traffic_class, no_overflow);
+BEFORE(hg_init_info, no_overflow, multi_recv_op_max);
+BEFORE(hg_init_info, multi_recv_op_max, multi_recv_copy_threshold);
+static_assert(HG_CHECKSUM_NONE == 0 && HG_CHECKSUM_RPC_HEADERS == 1 && HG_CHECKSUM_RPC_PAYLOAD == 2, "levels");
+static_assert(NA_TC_UNSPEC == 0 && NA_TC_BULK_DATA == 3 && NA_TC_NETWORK_CTRL == 6, "traffic classes");
+
 static_assert(offsetof(struct progressor_stats, needed) == sizeof(int), "progressor_stats");
 static_assert(offsetof(struct progressor_stats, progressor_refcnt) == 2 * sizeof(int), "progressor_stats");
 static_assert(offsetof(struct progressor_stats, runtime) == 16, "aligned");
@@ -108,6 +126,7 @@ int main(void) {
     int good;
 
     hints.na_init_info.progress_mode = NA_NO_BLOCK;
+    hints.checksum_level = HG_CHECKSUM_RPC_HEADERS;
     hg_class = HG_Init_opt("ofi+tcp", HG_TRUE, &hints);
     good = HG_Class_is_listening(hg_class) == HG_TRUE && HG_Finalize(hg_class) == HG_SUCCESS;
     shuffle_opts_init(&options);

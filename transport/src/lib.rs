@@ -6,6 +6,7 @@ pub mod bootstrap;
 pub mod error;
 pub mod fabric;
 pub mod link;
+pub mod masked;
 pub mod memory;
 pub mod park;
 pub mod protocol;

@@ -87,6 +87,16 @@ typedef enum hg_return {
 #define NA_THREAD_MODE_SINGLE_CTX 0x02
 #define NA_THREAD_MODE_SINGLE (NA_THREAD_MODE_SINGLE_CLS | NA_THREAD_MODE_SINGLE_CTX)
 
+enum na_traffic_class {
+    NA_TC_UNSPEC,
+    NA_TC_BEST_EFFORT,
+    NA_TC_LOW_LATENCY,
+    NA_TC_BULK_DATA,
+    NA_TC_DEDICATED_ACCESS,
+    NA_TC_SCAVENGER,
+    NA_TC_NETWORK_CTRL
+};
+
 enum na_addr_format { NA_ADDR_UNSPEC, NA_ADDR_IPV4, NA_ADDR_IPV6, NA_ADDR_NATIVE };
 
 /*
@@ -98,34 +108,46 @@ struct na_init_info {
     const char *auth_key;
     size_t max_unexpected_size;
     size_t max_expected_size;
-    uint32_t progress_mode;
+    uint8_t progress_mode;
     enum na_addr_format addr_format;
     uint8_t max_contexts;
     uint8_t thread_mode;
     bool request_mem_device;
+    enum na_traffic_class traffic_class;
 };
 
 #define NA_INIT_INFO_INITIALIZER                                                                                       \
-    { NULL, NULL, 0, 0, NA_DEFAULT, NA_ADDR_UNSPEC, 1, 0, false }
+    { NULL, NULL, 0, 0, NA_DEFAULT, NA_ADDR_UNSPEC, 1, 0, false, NA_TC_UNSPEC }
 
 typedef struct na_class na_class_t;
+
+/* What of a remote procedure call is checked by a sum. */
+typedef enum hg_checksum_level { HG_CHECKSUM_NONE, HG_CHECKSUM_RPC_HEADERS, HG_CHECKSUM_RPC_PAYLOAD } hg_checksum_level_t;
 
 /* Hints for a mercury class: as na_init_info, without effect. */
 struct hg_init_info {
     struct na_init_info na_init_info;
     na_class_t *na_class;
     uint32_t request_post_init;
-    uint32_t request_post_incr;
+    int32_t request_post_incr;
     hg_bool_t auto_sm;
     const char *sm_info_string;
+    hg_checksum_level_t checksum_level;
     hg_bool_t no_bulk_eager;
     hg_bool_t no_loopback;
     hg_bool_t stats;
     hg_bool_t no_multi_recv;
     hg_bool_t release_input_early;
+    enum na_traffic_class traffic_class;
+    bool no_overflow;
+    unsigned int multi_recv_op_max;
+    unsigned int multi_recv_copy_threshold;
 };
 
 #define HG_INIT_INFO_INITIALIZER                                                                                       \
-    { NA_INIT_INFO_INITIALIZER, NULL, 0, 0, HG_FALSE, NULL, HG_FALSE, HG_FALSE, HG_FALSE, HG_FALSE, HG_FALSE }
+    {                                                                                                                  \
+        NA_INIT_INFO_INITIALIZER, NULL, 0, 0, HG_FALSE, NULL, HG_CHECKSUM_NONE, HG_FALSE, HG_FALSE, HG_FALSE,          \
+            HG_FALSE, HG_FALSE, NA_TC_UNSPEC, false, 0, 0                                                              \
+    }
 
 #endif /* TRIHOP_DELTAFS_MERCURY_TYPES_H */

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
-use trihop_transport::sync;
+use trihop_transport::masked;
 
 use super::Inner;
 use crate::error::{Error, Result};
@@ -71,11 +71,11 @@ impl Inner<'_> {
     /// Runs a launcher's call, which waits, on a thread of its own while this one keeps forwarding.
     fn fence_while_progressing(&self, mut bootstrap: Box<dyn Bootstrap>) -> Result<Box<dyn Bootstrap>> {
         let bell = self.bell();
-        let thread = sync::thread::spawn(move || {
+        let thread = masked::spawn("trihop-fence", move || {
             let outcome = bootstrap.fence();
             bell.ring();
             (bootstrap, outcome)
-        });
+        })?;
         // The thread rings before it has quite ended, hence naps.
         self.fencing.set(true);
         let waited = self.wait(|| Ok(thread.is_finished().then_some(())));

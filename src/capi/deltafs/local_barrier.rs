@@ -86,8 +86,8 @@ impl LocalBarrier {
     /// # Errors
     /// A dead peer; a handler of the job calls this.
     pub fn wait(&self) -> Result<(), Error> {
-        // A handler may not wait here: the engine refuses it, before anybody was told of an arrival.
-        self.shuffle.flush(Queues::Delivery)?;
+        // Before anybody is told of an arrival.
+        self.may_wait()?;
         let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
         let round = *passed + 1;
         match &self.role {
@@ -108,6 +108,14 @@ impl LocalBarrier {
         }
         *passed = round;
         Ok(())
+    }
+
+    /// Whether the caller may wait for others: a handler may not.
+    ///
+    /// # Errors
+    /// A dead peer; a handler of the job calls this.
+    pub fn may_wait(&self) -> Result<(), Error> {
+        self.shuffle.flush(Queues::Delivery)
     }
 
     fn wait_until(&self, enough: impl Fn(&Counts) -> bool) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use super::local_barrier::LocalBarrier;
 use super::mercury::{hg_addr, hg_class, hg_context, pointer_or_said, say};
 use super::progressor::{AskWork, Work, progressor_handle};
-use super::state_dump::StateDump;
+use super::state_dump;
 use super::tables::{Hop, Part, Tables};
 use super::thread_usage;
 use crate::capi::argument;
@@ -40,8 +40,6 @@ pub struct nexus_ctx {
     barrier: LocalBarrier,
     remote: Box<progressor_handle>,
     local: Box<progressor_handle>,
-    /// Ends with the nexus.
-    _state_dump: StateDump,
 }
 
 /// Whether this process has a nexus. Exchanged by whoever makes one and given back by whoever ends it.
@@ -76,11 +74,17 @@ impl nexus_ctx {
     /// Starts the job.
     fn bootstrap(net: &progressor_handle, local: Option<&progressor_handle>) -> Result<Self, Failure> {
         let mut options = Options::from_env()?;
-        if local.is_some_and(|local| local.is_same(net)) && options.route == RouteName::ThreeHop {
+        if local.is_some_and(|local| local.is_same(net)) {
+            if options.route == RouteName::Direct {
+                return Err(Failure::argument(
+                    "nethand and localhand are the same, which asks for one transport for all hops, but TRIHOP_ROUTE=direct \
+                     uses two; unset it, or give NULL for localhand",
+                ));
+            }
             options.route = RouteName::FabricOnly;
         }
         let job = Job::start(options)?;
-        log::set_rank(job.rank().0)?;
+        log::set_rank_or_warn(job.rank().0);
         let local = match local {
             Some(local) => local.duplicate(),
             None => {
@@ -92,7 +96,7 @@ impl nexus_ctx {
         let deliveries = Arc::<AtomicU64>::default();
         let work = ask_work(&job, &deliveries);
         let barrier = LocalBarrier::open(&job)?;
-        let state_dump = StateDump::start()?;
+        state_dump::start()?;
         let single = remote.is_same(&local);
         for handle in [Some(&remote), Some(&local).filter(|_| !single)]
             .into_iter()
@@ -109,7 +113,6 @@ impl nexus_ctx {
             barrier,
             remote,
             local,
-            _state_dump: state_dump,
             job,
         })
     }
@@ -230,21 +233,23 @@ pub unsafe extern "C" fn nexus_bootstrap(
 /// Leaves the job.
 ///
 /// # Safety
-/// The handle is null or one of [`nexus_bootstrap`]; it is gone afterwards.
+/// The handle is null or one of [`nexus_bootstrap`]; it is gone afterwards, unless the caller is a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_destroy(nctx: *mut nexus_ctx) {
     if nctx.is_null() {
         return;
     }
-    let _ = guard_or(|| {
+    let leave = || {
         // SAFETY: as the caller promises.
+        if let Err(nested @ Error::Nested(_)) = unsafe { nexus(nctx)? }.barrier.may_wait() {
+            return Err(nested.into());
+        }
+        // SAFETY: as the caller promises, nobody uses the handle any more; `nexus_bootstrap` made it of a box.
         let nexus = unsafe { Box::from_raw(nctx) };
         let _seat = Seat;
-        nexus
-            .leave()
-            .map_err(Failure::from)
-            .inspect_err(|failure| say("nexus_destroy", &failure.text))
-    });
+        Ok(nexus.leave()?)
+    };
+    let _ = guard_or(|| leave().inspect_err(|failure: &Failure| say("nexus_destroy", &failure.text)));
 }
 
 /// The next hop.

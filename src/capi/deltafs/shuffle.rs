@@ -43,6 +43,11 @@ impl shuffle {
         deliver: Deliver,
         opts: Option<&shuffle_opts>,
     ) -> Result<Box<Self>, Failure> {
+        if state_dump::is_open(name) {
+            let why =
+                format!("a shuffle `{name}` is open already; shut it down first, or choose another name");
+            return Err(Failure::argument(why));
+        }
         let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
         let stream = opts.choose(&Options::from_env()?.stream)?;
         let notes = Arc::<Notes>::default();
@@ -318,12 +323,12 @@ pub unsafe extern "C" fn shuffle_send_stats(
 ) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
-        let stats = unsafe { shuffle_at(sh)? }.stats()?;
+        let [origin, relay, network] = sent(&unsafe { shuffle_at(sh)? }.stats()?);
         // SAFETY: as the caller promises.
         unsafe {
-            give(local_origin, stats.origin_frames);
-            give(local_relay, stats.relay_frames);
-            give(remote, stats.batches_sent);
+            give(local_origin, origin);
+            give(local_relay, relay);
+            give(remote, network);
         }
         Ok(())
     })
@@ -341,14 +346,24 @@ pub unsafe extern "C" fn shuffle_recv_stats(
 ) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
-        let stats = unsafe { shuffle_at(sh)? }.stats()?;
+        let [node, network] = received(&unsafe { shuffle_at(sh)? }.stats()?);
         // SAFETY: as the caller promises.
         unsafe {
-            give(local, stats.frames_received);
-            give(remote, stats.batches_received);
+            give(local, node);
+            give(remote, network);
         }
         Ok(())
     })
+}
+
+/// Batches of the first hop, of the third, and to other nodes.
+fn sent(stats: &Stats) -> [u64; 3] {
+    [stats.origin_frames, stats.relay_frames, stats.batches_sent]
+}
+
+/// Batches from ranks of this node, and from other nodes.
+fn received(stats: &Stats) -> [u64; 2] {
+    [stats.frames_received, stats.batches_received]
 }
 
 /// Writes a number where somebody wants it.
@@ -369,4 +384,32 @@ unsafe fn give(place: *mut u64, value: u64) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_statedump(sh: *mut shuffle, tostderr: c_int) {
     state_dump::ask(sh as usize, tostderr != 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_above_32_bits_are_given_whole_and_each_in_its_place() {
+        let large = |number: u64| (number << 32) + number;
+        let stats = Stats {
+            origin_frames: large(1),
+            relay_frames: large(2),
+            batches_sent: large(3),
+            frames_received: large(4),
+            batches_received: large(5),
+            remote_frames: large(6),
+            ..Stats::default()
+        };
+        assert_eq!(sent(&stats), [large(1), large(2), large(3)]);
+        assert_eq!(received(&stats), [large(4), large(5)]);
+        let mut place = 7;
+        // SAFETY: null, and a place of ours.
+        unsafe {
+            give(std::ptr::null_mut(), large(4));
+            give(&raw mut place, large(4));
+        }
+        assert_eq!(place, large(4));
+    }
 }

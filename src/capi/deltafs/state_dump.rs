@@ -6,16 +6,17 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::IntoRawFd;
 use std::sync::{MutexGuard, PoisonError};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::Error;
+use crate::capi::dump::write_recent;
 use crate::capi::status::Failure;
 use crate::threaded::{Job, Shuffle, ThreadUse};
-use crate::transport::sync::thread::{self, JoinHandle};
+use crate::transport::masked;
 use crate::transport::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::{Error, log};
 
 /// Naps of a millisecond that an asker takes at most.
 const NAPS: u32 = 2_000;
@@ -23,8 +24,7 @@ const NAPS: u32 = 2_000;
 /// A request on its way: the handle of a shuffle, and whether stderr wants it.
 const REQUEST_BYTES: usize = 16;
 
-/// The writing end of the pipe plus 1, 0 while there is none. Set before the first shuffle exists and cleared when
-/// none is left, which orders these with whoever has a handle.
+/// The writing end of the pipe plus 1, 0 until [`start`] has made it; its store pairs with the load in [`ask`].
 static ASK: AtomicU32 = AtomicU32::new(0);
 /// Requests that were written, and that were answered; the store of the latter pairs with the load in [`ask`].
 static ASKED: AtomicU64 = AtomicU64::new(0);
@@ -80,6 +80,11 @@ fn shuffles() -> MutexGuard<'static, Vec<Dumped>> {
     SHUFFLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a shuffle of this name is open.
+pub(super) fn is_open(name: &str) -> bool {
+    shuffles().iter().any(|dumped| dumped.shuffle.name() == name)
+}
+
 /// From now on the shuffle can be dumped.
 pub(super) fn enter(dumped: Dumped) {
     shuffles().push(dumped);
@@ -94,40 +99,23 @@ pub(super) fn leave(handle: usize) {
     drop(gone);
 }
 
-/// The thread that dumps.
-pub(super) struct StateDump {
-    writer: Option<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl StateDump {
-    /// Starts the thread.
-    pub fn start() -> Result<Self, Failure> {
-        let pipe = pipe_with(PipeFlags::CLOEXEC);
-        let (reader, writer) = pipe.map_err(|e| Failure::system("a pipe for state dumps", &e.into()))?;
-        // An asker never waits for room: a full pipe means that dumps enough are asked for.
-        rustix::io::ioctl_fionbio(&writer, true)
-            .map_err(|e| Failure::system("a pipe for state dumps that does not block", &e.into()))?;
-        let thread = thread::Builder::new()
-            .name("trihop-dump".into())
-            .spawn(move || answer(File::from(reader)))
-            .map_err(|e| Failure::system("a thread for state dumps", &e))?;
-        ASK.store(writer.as_raw_fd() as u32 + 1, Ordering::Release);
-        Ok(Self {
-            writer: Some(writer),
-            thread: Some(thread),
-        })
+/// Starts the thread that dumps, which lives as long as the process: whoever asks may have read the descriptor before.
+pub(super) fn start() -> Result<(), Failure> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    // Pairs with the store below of another nexus.
+    if ASK.load(Ordering::Acquire) != 0 {
+        return Ok(());
     }
-}
-
-impl Drop for StateDump {
-    fn drop(&mut self) {
-        ASK.store(0, Ordering::Release);
-        self.writer = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+    let pipe = pipe_with(PipeFlags::CLOEXEC);
+    let (reader, writer) = pipe.map_err(|e| Failure::system("a pipe for state dumps", &e.into()))?;
+    // An asker never waits for room: a full pipe means that dumps enough are asked for.
+    rustix::io::ioctl_fionbio(&writer, true)
+        .map_err(|e| Failure::system("a pipe for state dumps that does not block", &e.into()))?;
+    masked::spawn("trihop-dump", move || answer(File::from(reader))).map_err(Error::from)?;
+    // Never closed.
+    ASK.store(writer.into_raw_fd() as u32 + 1, Ordering::Release);
+    Ok(())
 }
 
 /// Asks for a dump, and waits until it is written or for two seconds. May be called by a signal handler.
@@ -163,20 +151,21 @@ pub(super) fn ask(handle: usize, to_stderr: bool) {
     }
 }
 
-/// The thread: reads requests until the other end is closed.
+/// The thread: answers requests as long as the process lives.
 fn answer(mut requests: File) {
     let mut request = [0; REQUEST_BYTES];
     while requests.read_exact(&mut request).is_ok() {
         let (handle, rest) = request.split_at(8);
         let handle = u64::from_le_bytes(handle.try_into().expect("8 bytes")) as usize;
         let text = describe(handle);
-        for line in String::from_utf8_lossy(&text).lines() {
-            tracing::warn!("{line}");
-        }
         if rest[0] != 0 {
+            let mut text = text.clone();
+            // Memory takes all of it.
+            let _ = write_recent(&mut text);
             // One write, so that ranks do not mix their lines more than they must. Nobody is there to be told of a failure.
             let _ = io::stderr().write_all(&text);
         }
+        log::keep(&String::from_utf8_lossy(&text));
         ANSWERED.fetch_add(1, Ordering::Release);
     }
 }

@@ -46,11 +46,15 @@ extern "C" {
  *
  * localhand NULL: ranks of a node reach each other through shared memory. localhand another handle than nethand: the same,
  * whatever transport it was made for. localhand the same handle as nethand: a single transport, all hops between
- * ranks go over the fabric (TRIHOP_ROUTE=fabric-only); all ranks must do the same.
+ * ranks go over the fabric (TRIHOP_ROUTE=fabric-only); all ranks must do the same. TRIHOP_ROUTE=direct asks for
+ * something else, and NULL is returned.
  */
 nexus_ctx_t nexus_bootstrap(progressor_handle_t *nethand, progressor_handle_t *localhand);
 
-/* Leaves the job; collective. Shut down the shuffles first: what is still open is completed and closed. */
+/*
+ * Leaves the job; collective. Shut down the shuffles first: what is still open is completed and closed. The handle is gone
+ * afterwards. In a delivery callback it does nothing but say so.
+ */
 void nexus_destroy(nexus_ctx_t nctx);
 
 /*

@@ -15,7 +15,7 @@
  *   - No call ends the process and no call gives up after a time of its own: a call that waits for others returns
  *     when they have moved, or with an error when one of them is gone (TRIHOP_PEER_TIMEOUT_MS).
  *   - Per source, destination and shuffle, messages are delivered in the order in which they were enqueued, always.
- *   - All counters have 64 bits.
+ *   - All counters have 64 bits. Messages of a rank to itself travel in a queue too, and count as local batches.
  *   - What a call cannot return, such as why it returned NULL, is in the log, on stderr where shuffle_cfglog() was not called.
  *   - Partial batches do not wait for ever: the progress thread sends them on when they are 100 microseconds old.
  *   - shuffle_init() and shuffle_shutdown() are collective: all ranks call them, for the same shuffles in the same order.
@@ -138,18 +138,19 @@ hg_return_t shuffle_flush_qs(shuffle_t sh, int whichqs);
 
 /*
  * Delivers what is under way and closes the shuffle; collective. The callback is not called after it. The handle is
- * gone whatever is returned.
+ * gone whatever is returned, except for HG_OPNOTSUPPORTED in a callback.
  */
 hg_return_t shuffle_shutdown(shuffle_t sh);
 
 /*
- * Says what is logged, for all shuffles of the process; call it before shuffle_init(). Priorities are EMERG, ALERT, CRIT,
+ * Says what is logged, for all shuffles of the process; call it before shuffle_init(), before or after nexus_bootstrap().
+ * Where the file cannot be opened when nexus_bootstrap() learns the rank, a warning is logged and the job goes on. Priorities are EMERG, ALERT, CRIT,
  * ERR, WARN, NOTE, INFO and DBG0 to DBG3 (DBG is DBG0); masks are lists like "WARN,SHUF=DBG0". NULL and "" mean the default.
  *   max_xtra_rank   ranks up to this one log as xmask says, the others as mask does
  *   defpri          what is logged of facilities that the mask does not name
  *   stderrpri       what of that goes to stderr too; everything with stderrlog (xtra_stderrlog on the former ranks)
  *   logfile         each rank appends its number; alllogs 0: the former ranks only
- *   msgbufsz        bytes of the log that stay in memory, for core files and dumps
+ *   msgbufsz        bytes of the log that stay in memory, for core files and for dumps to stderr, which end with them
  * 0, or -1: a word that is unknown, a file that cannot be opened, or a process that logs already.
  */
 int shuffle_cfglog(int max_xtra_rank, const char *defpri, const char *stderrpri, const char *mask, const char *xmask,
@@ -168,7 +169,8 @@ hg_return_t shuffle_send_stats(shuffle_t sh, hg_uint64_t *local_origin, hg_uint6
 hg_return_t shuffle_recv_stats(shuffle_t sh, hg_uint64_t *local, hg_uint64_t *remote);
 
 /*
- * Writes the state of all queues to the log, and to stderr where tostderr is not 0. A thread of nexus's does the
+ * Writes the state of all queues to the log, whatever its priorities (to the file, without one to the memory of msgbufsz), and
+ * where tostderr is not 0 to stderr, with the last lines of the log. A thread of nexus's does the
  * writing, so that a signal handler may call this; it waits for that at most two seconds.
  */
 void shuffle_statedump(shuffle_t sh, int tostderr);

@@ -1,0 +1,69 @@
+//! Threads that no signal of the process is given to: its handlers run on threads of the program.
+
+use crate::error::{Error, Result};
+use crate::sync::thread::{Builder, JoinHandle};
+
+/// Starts a thread with all signals blocked.
+///
+/// # Errors
+/// [`Error::System`] when there is no thread to be had.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    // A thread begins with the mask of the one that starts it.
+    let before = SignalMask::block_all();
+    let spawned = Builder::new().name(name.into()).spawn(run);
+    drop(before);
+    spawned.map_err(|e| Error::system(format!("starting the thread `{name}`"), e))
+}
+
+/// The calling thread's signal mask, to be put back.
+struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    fn block_all() -> Self {
+        // SAFETY: a signal set is plain data; both calls write and read those given, and change this thread's mask only.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled in by `block_all`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
+    }
+}
+
+#[cfg(all(test, not(any(trihop_loom, trihop_shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Whether the calling thread takes a signal.
+    fn takes(signal: libc::c_int) -> bool {
+        // SAFETY: a signal set is plain data, which the first call fills in; nothing is changed.
+        unsafe {
+            let mut mask: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+            libc::sigismember(&raw const mask, signal) == 0
+        }
+    }
+
+    #[test]
+    fn signals_are_blocked_on_the_new_thread_alone() {
+        let signals = [libc::SIGUSR1, libc::SIGTERM, libc::SIGALRM];
+        let before = signals.map(takes);
+        let thread = spawn("masked", move || signals.map(takes)).unwrap();
+        assert_eq!(thread.join().unwrap(), [false; 3]);
+        assert_eq!(signals.map(takes), before);
+        assert!(before.contains(&true), "they are not blocked in tests");
+    }
+}
