@@ -163,13 +163,13 @@ impl<'h> Job<'h> {
         self.inner.rounds.get()
     }
 
-    /// Ends the whole job through the launcher, where it can; the caller still has to exit.
-    pub fn abort(&self, status: i32, why: &str) {
-        if let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut()
-            && let Some(bootstrap) = bootstrap.as_mut()
-        {
-            bootstrap.abort(status, why);
-        }
+    /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether the launcher could be
+    /// asked: not while the job is being shut down.
+    pub fn abort(&self, status: i32, why: &str) -> bool {
+        let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut() else {
+            return false;
+        };
+        bootstrap.as_mut().map(|b| b.abort(status, why)).is_some()
     }
 
     /// Writes the queues of every stream with their use and their bounds.
@@ -214,6 +214,11 @@ impl<'h> Inner<'h> {
     }
 
     pub fn progress(&self) -> Result<bool> {
+        self.check_failure()?;
+        self.progress_once().map_err(|error| self.keep_failure(error))
+    }
+
+    fn progress_once(&self) -> Result<bool> {
         let now_ns = self.now_ns();
         self.rounds.set(self.rounds.get() + 1);
         let mut outcome = self.endpoint.progress(now_ns);
