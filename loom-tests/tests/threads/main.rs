@@ -125,7 +125,7 @@ impl Rank {
             kind: 0,
             bytes: b"record",
         };
-        let handed = get(&self.queued) > 0 && self.handover.offer(&record, 1, 8);
+        let handed = get(&self.queued) > 0 && self.handover.offer(&record, 1, 8).unwrap();
         if handed {
             set(&self.queued, get(&self.queued) - 1);
         }
