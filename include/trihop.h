@@ -309,6 +309,8 @@ typedef struct trihop_stats_t {
   uint64_t discarded;
   // Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
   uint64_t limit_hits;
+  // Records that arrived and were never delivered because the job failed, or was dropped without being shut down.
+  uint64_t undelivered;
 } trihop_stats_t;
 
 // Called for `count` items of one source that arrived one after the other. `items` are valid during the call only, and
@@ -487,7 +489,8 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 trihop_status_t trihop_finalize(struct trihop_job_t *job);
 
 // Ends the whole job through its launcher, where that can; the caller still has to exit. `why` goes to the launcher's
-// output; it may be null.
+// output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could not be asked, because the job is being finalized
+// or its engine does not come free: exiting is all that is left.
 //
 // Threads: any.
 trihop_status_t trihop_abort(const struct trihop_job_t *job,

@@ -69,6 +69,8 @@ pub enum TimeLimit {
     None,
     /// It does in half of the cases.
     Some,
+    /// It does at once, or by a ring that came before.
+    Soon,
 }
 
 impl BlockingSleeper {
@@ -81,7 +83,12 @@ impl BlockingSleeper {
         }
         let rung = {
             let mut rings = self.0.rings.lock().unwrap();
-            if limit == TimeLimit::None || shuttle::rand::thread_rng().gen_bool(0.5) {
+            let waits = match limit {
+                TimeLimit::None => true,
+                TimeLimit::Some => shuttle::rand::thread_rng().gen_bool(0.5),
+                TimeLimit::Soon => false,
+            };
+            if waits {
                 while *rings == 0 {
                     rings = self.0.rung.wait(rings).unwrap();
                 }

@@ -3,6 +3,7 @@
 mod collectives;
 mod shape;
 
+pub(crate) use collectives::Word;
 pub(crate) use shape::{Shape, check_memory};
 
 use std::cell::{Cell, RefCell};

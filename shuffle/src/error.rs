@@ -64,7 +64,7 @@ pub enum Error {
         /// What it said.
         why: String,
     },
-    /// What ended the progress thread; every later call on its job says so.
+    /// What has ended progress, on whichever thread of a threaded job; every later call on its job says so.
     #[error(transparent)]
     Stopped(std::sync::Arc<Error>),
     /// The transport failed.
@@ -73,7 +73,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error itself, where it was the progress thread that met it.
+    /// The error itself, also where another thread met it.
     pub fn root(&self) -> &Self {
         match self {
             Self::Stopped(error) => error.root(),

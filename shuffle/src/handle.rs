@@ -57,7 +57,7 @@ impl<'h> Opening<'h> {
 }
 
 /// Sends between two rounds of progress while nothing is refused: a rank that only sends still forwards and ages.
-const SENDS_PER_ROUND: u32 = 512;
+pub(crate) const SENDS_PER_ROUND: u32 = 512;
 
 /// An open stream: its engine and its job.
 pub(crate) struct Handle<'h> {

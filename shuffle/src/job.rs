@@ -2,6 +2,7 @@
 
 mod card;
 mod end;
+mod lives;
 mod open;
 mod start;
 mod wait;
@@ -10,7 +11,6 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::park::Turn;
 use trihop_transport::topology::{Rank, Topology};
@@ -61,6 +61,11 @@ pub(crate) struct Inner<'h> {
     /// A thread of ours waits for the launcher's fence.
     fencing: Cell<bool>,
     checked_ns: Cell<u64>,
+    /// The other ends of links that answer at any time, and may be asked whether they live: threads make progress at both.
+    lively: Vec<Rank>,
+    asked_ns: Cell<u64>,
+    /// The neighbours know which rank is gone.
+    told: Cell<bool>,
     /// Rounds of progress.
     rounds: Cell<u64>,
     /// Where a progress thread parks and several threads call: what all of this is reached with.
@@ -158,13 +163,13 @@ impl<'h> Job<'h> {
         self.inner.rounds.get()
     }
 
-    /// Ends the whole job through the launcher, where it can; the caller still has to exit.
-    pub fn abort(&self, status: i32, why: &str) {
-        if let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut()
-            && let Some(bootstrap) = bootstrap.as_mut()
-        {
-            bootstrap.abort(status, why);
-        }
+    /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether the launcher could be
+    /// asked: not while the job is being shut down.
+    pub fn abort(&self, status: i32, why: &str) -> bool {
+        let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut() else {
+            return false;
+        };
+        bootstrap.as_mut().map(|b| b.abort(status, why)).is_some()
     }
 
     /// Writes the queues of every stream with their use and their bounds.
@@ -209,50 +214,23 @@ impl<'h> Inner<'h> {
     }
 
     pub fn progress(&self) -> Result<bool> {
+        self.check_failure()?;
+        self.progress_once().map_err(|error| self.keep_failure(error))
+    }
+
+    fn progress_once(&self) -> Result<bool> {
         let now_ns = self.now_ns();
         self.rounds.set(self.rounds.get() + 1);
-        let worked = self.endpoint.progress(now_ns)?;
-        if now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
-            self.look_after_peers(now_ns)?;
+        let mut outcome = self.endpoint.progress(now_ns);
+        if outcome.is_ok() && now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
+            outcome = self.look_after_peers(now_ns).and(outcome);
         }
-        Ok(worked)
+        outcome.inspect_err(|error| self.pass_on_death(error, now_ns))
     }
 
     /// See [`Job::barrier`].
     pub fn barrier(&self) -> Result<()> {
         self.collective(Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
-    }
-
-    /// A local peer that ended, or a remote one that owes us an answer for too long, ends the job with its rank.
-    fn look_after_peers(&self, now_ns: u64) -> Result<()> {
-        self.checked_ns.set(now_ns);
-        if self.closing.get() {
-            return Ok(());
-        }
-        if let Some((rank, _)) = self
-            .node
-            .borrow()
-            .watches
-            .iter()
-            .find(|(_, watch)| watch.has_ended())
-        {
-            let why = "its process ended before the job did".to_owned();
-            return Err(TransportError::PeerDead { rank: *rank, why }.into());
-        }
-        let limit_ns = self.options.peer_timeout_ms.saturating_mul(1_000_000);
-        for core in self.endpoint.streams.borrow().iter() {
-            match core.silent_peer(now_ns) {
-                Some((rank, silent_ns)) if silent_ns >= limit_ns => {
-                    let why = format!(
-                        "it owes an answer and has been silent for {} ms (peer_timeout_ms)",
-                        silent_ns / 1_000_000
-                    );
-                    return Err(TransportError::PeerDead { rank, why }.into());
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     fn collective(&self, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {

@@ -18,6 +18,8 @@ pub struct Stats {
     pub delivered: u64,
     /// Records that arrived and were dropped on purpose (`deliverq_discard`).
     pub discarded: u64,
+    /// Records that arrived and were never delivered because the job failed, or was dropped without being shut down.
+    pub undelivered: u64,
     /// Runs delivered here.
     pub runs_delivered: u64,
     /// Runs forwarded as source representative.
@@ -158,6 +160,7 @@ impl fmt::Display for Stats {
             broadcast_copies,
             delivered,
             discarded,
+            undelivered,
             runs_delivered,
             runs_to_fabric,
             runs_from_fabric,
@@ -178,7 +181,7 @@ impl fmt::Display for Stats {
         } = self;
         write!(
             f,
-            "{sent} records sent ({sent_bytes} bytes), {delivered} delivered ({runs_delivered} runs), {discarded} discarded; \
+            "{sent} records sent ({sent_bytes} bytes), {delivered} delivered ({runs_delivered} runs), {discarded} discarded, {undelivered} undelivered; \
              {broadcasts} broadcasts, {broadcast_copies} copies; \
              {runs_to_fabric} runs forwarded to other nodes, {runs_from_fabric} from them; \
              frames: {origin_frames} origin, {remote_frames} remote, {relay_frames} relay, {frames_received} received; \

@@ -103,7 +103,8 @@ pub unsafe extern "C" fn trihop_finalize(job: *mut trihop_job_t) -> trihop_statu
 }
 
 /// Ends the whole job through its launcher, where that can; the caller still has to exit. `why` goes to the launcher's
-/// output; it may be null.
+/// output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could not be asked, because the job is being finalized
+/// or its engine does not come free: exiting is all that is left.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -121,8 +122,10 @@ pub unsafe extern "C" fn trihop_abort(
             // SAFETY: the header asks for null or a text that ends with NUL.
             unsafe { argument::text(why, "why")? }
         };
-        job.job.abort(exit_status, why);
-        Ok(())
+        match job.job.abort(exit_status, why) {
+            true => Ok(()),
+            false => Err(super::stats::busy()),
+        }
     })
 }
 

@@ -59,6 +59,8 @@ pub struct trihop_stats_t {
     pub discarded: u64,
     /// Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
     pub limit_hits: u64,
+    /// Records that arrived and were never delivered because the job failed, or was dropped without being shut down.
+    pub undelivered: u64,
 }
 
 impl trihop_stats_t {
@@ -88,6 +90,7 @@ impl trihop_stats_t {
             broadcast_copies,
             discarded,
             limit_hits,
+            undelivered,
         } = stats;
         Self {
             size: size_of::<Self>(),
@@ -114,6 +117,7 @@ impl trihop_stats_t {
             broadcast_copies,
             discarded,
             limit_hits,
+            undelivered,
         }
     }
 }

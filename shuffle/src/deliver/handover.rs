@@ -1,15 +1,15 @@
 //! From whoever makes progress to a delivery thread, which calls the handler outside of every lock.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use trihop_transport::park::{Content, Mail, Mailbox};
 use trihop_transport::protocol::wire::BadRun;
-use trihop_transport::ring::Bell;
 use trihop_transport::sync::Flag;
 
 use super::queue::Entry;
-use super::{Delivery, DeliveryQueue};
+use super::{Bell, Delivery, DeliveryQueue};
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 
@@ -32,6 +32,8 @@ pub(crate) struct Handover {
     freed: Flag,
     /// Something was handed over, or found no room, since deliveries were last shown. Known to whoever makes progress only.
     unshown: Flag,
+    /// The handler is called no more. Pairs with the look before each of its calls.
+    discards: Flag,
     piece_records: usize,
     threshold: usize,
 }
@@ -42,9 +44,11 @@ struct Pending {
     handed: u64,
     /// Records whose handler has returned.
     done: u64,
+    /// Records that were dropped instead, because the handler is called no more.
+    undelivered: u64,
     /// A flush or a fence waits until `done` has come so far.
     awaited: u64,
-    /// What ended the delivery thread.
+    /// What the handler failed with.
     failure: Option<Arc<Error>>,
 }
 
@@ -52,6 +56,26 @@ struct Pending {
 #[derive(Default)]
 pub(crate) struct Chunk {
     entries: Vec<Entry>,
+}
+
+/// The handler's calls for one chunk.
+pub(crate) struct Calls<'a> {
+    discards: &'a Flag,
+    /// Records whose handler has returned: known also where the handler panics.
+    returned: Cell<u64>,
+}
+
+impl Calls<'_> {
+    /// Makes a call of the handler for so many records; false, without it, if there are to be no more.
+    #[inline]
+    pub fn make(&self, records: u64, call: impl FnOnce()) -> bool {
+        if self.discards.is_raised() {
+            return false;
+        }
+        call();
+        self.returned.set(self.returned.get() + records);
+        true
+    }
 }
 
 impl Chunk {
@@ -79,12 +103,14 @@ impl Handover {
                 queue: DeliveryQueue::new(options),
                 handed: 0,
                 done: 0,
+                undelivered: 0,
                 awaited: 0,
                 failure: None,
             }),
             bell,
             freed: Flag::default(),
             unshown: Flag::default(),
+            discards: Flag::default(),
             piece_records: options.deliverq_max.div_ceil(PIECES),
             threshold: options.deliverq_threshold,
         }
@@ -132,7 +158,7 @@ impl Handover {
 
     /// Whether a delivery of `count` records of together `bytes` may come.
     pub fn admit(&self, count: usize, bytes: usize) -> bool {
-        self.with_quietly(|pending| pending.queue.admit(count, bytes))
+        self.discards.is_raised() || self.with_quietly(|pending| pending.queue.admit(count, bytes))
     }
 
     /// Copies a delivery that was admitted, to be shown later.
@@ -140,7 +166,14 @@ impl Handover {
     /// # Errors
     /// There is no memory for it.
     pub fn push(&self, delivery: &Delivery<'_>) -> Result<(), BadRun> {
-        self.with_quietly(|pending| pending.push(delivery))
+        let discards = self.discards.is_raised();
+        self.with_quietly(|pending| {
+            if discards {
+                pending.undelivered += delivery.records() as u64;
+                return Ok(());
+            }
+            pending.push(delivery)
+        })
     }
 
     /// Copies a delivery of `count` records and `bytes` bytes, to be shown later, if it is admitted; else false.
@@ -148,6 +181,10 @@ impl Handover {
     /// # Errors
     /// There is no memory for it.
     pub fn offer(&self, delivery: &Delivery<'_>, count: usize, bytes: usize) -> Result<bool, BadRun> {
+        if self.discards.is_raised() {
+            self.push(delivery)?;
+            return Ok(true);
+        }
         self.with_quietly(|pending| {
             let admitted = pending.queue.admit(count, bytes);
             if admitted {
@@ -165,6 +202,11 @@ impl Handover {
     /// Records whose handler has returned.
     pub fn done(&self) -> u64 {
         self.with(|pending| pending.done)
+    }
+
+    /// Records that were dropped because the handler is called no more.
+    pub fn undelivered(&self) -> u64 {
+        self.with(|pending| pending.undelivered)
     }
 
     /// Records and bytes that wait, or are in the handler's hands.
@@ -190,7 +232,7 @@ impl Handover {
     /// Whether the delivery thread has made room, or gone as far as somebody waits for, since this was last asked.
     ///
     /// # Errors
-    /// What ended the delivery thread, whenever this is asked.
+    /// What the handler failed with, whenever this is asked.
     pub fn take_freed(&self) -> Result<bool> {
         if !self.freed.is_raised() {
             return Ok(false);
@@ -222,12 +264,23 @@ impl Handover {
         taken.is_some()
     }
 
-    /// The delivery thread: the handler is through with a chunk.
-    pub fn finish(&self, chunk: &mut Chunk) {
+    /// The delivery thread: what the handler is called with.
+    pub fn calls(&self) -> Calls<'_> {
+        Calls {
+            discards: &self.discards,
+            returned: Cell::new(0),
+        }
+    }
+
+    /// The delivery thread: the handler is through with a chunk, for as many records as it was called for.
+    pub fn finish(&self, chunk: &mut Chunk, calls: Calls<'_>) {
         let news = self.with(|pending| {
             let before = pending.done;
             let wanted = pending.queue.is_blocked();
-            pending.done += pending.queue.finish(&mut chunk.entries) as u64;
+            let records = pending.queue.finish(&mut chunk.entries) as u64;
+            let returned = calls.returned.get();
+            pending.done += returned;
+            pending.undelivered += records.saturating_sub(returned);
             let awaited = before < pending.awaited && pending.awaited <= pending.done;
             wanted || awaited
         });
@@ -236,10 +289,19 @@ impl Handover {
         }
     }
 
-    /// The delivery thread ends here: its handler failed.
+    /// The delivery thread: the handler failed, and is called no more.
     pub fn fail(&self, failure: Error) {
-        self.with(|pending| pending.failure = Some(Arc::new(failure)));
+        self.discard();
+        self.with(|pending| {
+            pending.failure.get_or_insert_with(|| Arc::new(failure));
+        });
         self.tell();
+    }
+
+    /// Calls the handler no more: what waits is dropped and counted, and so is what still comes. A call that is being
+    /// made goes on.
+    pub fn discard(&self) {
+        self.discards.raise();
     }
 
     fn tell(&self) {

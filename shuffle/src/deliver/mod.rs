@@ -1,5 +1,6 @@
 //! Delivery: whole runs to a handler in place, or into a bounded queue from which the application takes them.
 
+mod delivery;
 mod handover;
 mod queue;
 mod reassembly;
@@ -7,13 +8,16 @@ mod reassembly;
 use std::cell::{RefCell, RefMut};
 use std::sync::Arc;
 
-use trihop_transport::protocol::wire::{BadRun, Run};
+use trihop_transport::protocol::wire::BadRun;
+// Files here name it as one of this folder: in a model it wakes the model's sleeper.
+use trihop_transport::ring::Bell;
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
-pub(crate) use handover::{Chunk, Handover};
+pub(crate) use delivery::Delivery;
+pub(crate) use handover::{Calls, Chunk, Handover};
 pub(crate) use queue::DeliveryQueue;
 pub(crate) use reassembly::{Assembled, MIN_FRAGMENT_FRAME, Reassembly, SPARE_BYTES};
 
@@ -86,24 +90,6 @@ pub(crate) fn borrow(outbound: &RefCell<Outbound>) -> Result<RefMut<'_, Outbound
     outbound
         .try_borrow_mut()
         .map_err(|_| Error::Nested("a call with an open reservation"))
-}
-
-/// What arrived for this rank.
-pub(crate) enum Delivery<'a> {
-    /// A whole run.
-    Run(Run<'a>),
-    /// A record that came in fragments.
-    Record { source: u32, kind: u32, bytes: &'a [u8] },
-}
-
-impl Delivery<'_> {
-    /// Rank that sent it.
-    pub fn source(&self) -> u32 {
-        match self {
-            Self::Run(run) => run.header.source,
-            Self::Record { source, .. } => *source,
-        }
-    }
 }
 
 /// A handler as the engine calls it: once per run, never once per record. Takes the number of records that are done

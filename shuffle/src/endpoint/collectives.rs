@@ -2,7 +2,10 @@
 
 use std::rc::Rc;
 
+use trihop_transport::Error as TransportError;
 use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::topology::Rank;
+use zerocopy::IntoBytes;
 
 use super::{Endpoint, SYSTEM_STREAM};
 use crate::collective::{Operation, Ticket};
@@ -10,7 +13,56 @@ use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Sink};
 use crate::error::{Error, Result};
 
+/// What neighbours say to each other beside collectives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Word {
+    /// Nothing: it only has to be acknowledged.
+    Alive,
+    /// This rank is gone.
+    Gone(Rank),
+}
+
+/// Kind of [`Word::Alive`]; the kinds of collectives are smaller.
+const ALIVE: u32 = 0xff;
+/// Kind of [`Word::Gone`]: the rank that is gone, then the one that says so.
+const GONE: u32 = 0xfe;
+
 impl<'h> Endpoint<'h> {
+    /// Says a word to a rank that is one hop away, if there is room.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn say(&self, neighbour: Rank, word: Word) -> Result<()> {
+        let streams = self.streams.borrow();
+        let Some(system) = streams.first() else {
+            return Ok(());
+        };
+        let mut out = system.out.try_borrow_mut().map_err(|_| Error::WouldBlock)?;
+        match word {
+            Word::Alive => out.try_send(neighbour, ALIVE, &[]),
+            Word::Gone(rank) => {
+                let words = [rank.0, self.topology.rank().0];
+                out.try_send(neighbour, GONE, words.as_bytes())
+            }
+        }
+    }
+
+    /// A word of a neighbour.
+    ///
+    /// # Errors
+    /// It says that a rank is gone.
+    fn hear(kind: u32, bytes: &[u8]) -> Result<bool> {
+        match (kind, bytes.as_chunks::<4>()) {
+            (ALIVE, _) => Ok(true),
+            (GONE, ([rank, teller], [])) => {
+                let why = format!("rank {} says so", u32::from_le_bytes(*teller));
+                let rank = u32::from_le_bytes(*rank);
+                Err(TransportError::PeerDead { rank, why }.into())
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Options of the system stream: small, and nothing waits.
     pub fn system_options() -> StreamOptions {
         StreamOptions {
@@ -54,6 +106,9 @@ impl<'h> Endpoint<'h> {
         let mut worked = false;
         while let Some((kind, bytes)) = self.heard.borrow_mut().pop_front() {
             worked = true;
+            if Self::hear(kind, &bytes)? {
+                continue;
+            }
             if !collectives.receive(kind, &bytes) {
                 tracing::error!(kind, "a collective message that makes no sense was dropped");
             }

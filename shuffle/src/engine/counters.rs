@@ -12,6 +12,7 @@ impl Core<'_> {
     pub fn snapshot(&self) -> Stats {
         let mut stats = self.stats.borrow().clone();
         stats.delivered = self.delivered() - stats.discarded;
+        stats.undelivered = self.handover.as_ref().map_or(0, |h| h.undelivered());
         // An open reservation of another handle holds the sending side; its counters are 0 then.
         let Ok(out) = self.out.try_borrow() else {
             return stats;

@@ -134,13 +134,14 @@ impl LongRecords {
             .spare
             .take(payload.len())
             .map_err(|_| Error::NoMemory { bytes: payload.len() })?;
-        let mut moved = false;
+        let mut begun = false;
         while let Some(target) = targets.next() {
             let done = self.push(queues, target, kind, payload.len(), 0, payload);
-            if done == 0 && !moved {
-                break;
+            if done == 0 && !begun {
+                self.spare.give_back(rest);
+                return Ok(false);
             }
-            moved = true;
+            begun = true;
             if done < payload.len() {
                 let more = { targets }.next().is_some();
                 let gone = if more { 0 } else { done };
@@ -157,7 +158,7 @@ impl LongRecords {
             }
         }
         self.spare.give_back(rest);
-        Ok(moved)
+        Ok(true)
     }
 
     /// Goes on with the record; true when none is left.

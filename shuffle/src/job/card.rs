@@ -11,11 +11,12 @@ use crate::route::RouteName;
 const KEY: &str = "trihop";
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's cookie (rank 0's counts), its
-/// route (which has to be everyone's), its fabric address.
+/// route (which has to be everyone's), whether a thread of its own makes progress, its fabric address.
 pub(super) struct Card {
     pub nonce: u64,
     pub cookie: u64,
     pub route: RouteName,
+    pub threads: bool,
     pub address: Vec<u8>,
 }
 
@@ -49,7 +50,7 @@ impl Card {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.nonce.to_le_bytes().to_vec();
         bytes.extend_from_slice(&self.cookie.to_le_bytes());
-        bytes.push(self.route as u8);
+        bytes.extend([self.route as u8, u8::from(self.threads)]);
         bytes.extend_from_slice(&self.address);
         bytes
     }
@@ -57,11 +58,12 @@ impl Card {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
         let (cookie, rest) = rest.split_first_chunk::<8>()?;
-        let (&route, address) = rest.split_first()?;
+        let (&[route, threads], address) = rest.split_first_chunk::<2>()?;
         Some(Self {
             route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
             nonce: u64::from_le_bytes(*nonce),
             cookie: u64::from_le_bytes(*cookie),
+            threads: threads != 0,
             address: address.to_vec(),
         })
     }

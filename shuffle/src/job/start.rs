@@ -26,9 +26,14 @@ impl<'h> Job<'h> {
     /// # Errors
     /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`, memory.
     pub fn start(options: Options) -> Result<Self> {
-        options.check()?;
-        let bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
+        let bootstrap = Self::detect(&options)?;
         Self::start_with(options, bootstrap)
+    }
+
+    /// The launcher's bootstrap.
+    pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
+        options.check()?;
+        Ok(bootstrap::start(options.launcher, options.bootstrap_timeout())?)
     }
 
     /// As [`Job::start`], with a bootstrap of the caller's: [`bootstrap::Custom`] for ranks that know each other already.
@@ -36,7 +41,16 @@ impl<'h> Job<'h> {
     ///
     /// # Errors
     /// As [`Job::start`].
-    pub fn start_with(options: Options, mut bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
+    pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
+        Self::start_seated(options, bootstrap, false)
+    }
+
+    /// As [`Job::start_with`]; `threads`: a thread will make progress whatever the application does.
+    pub(crate) fn start_seated(
+        options: Options,
+        mut bootstrap: Box<dyn Bootstrap>,
+        threads: bool,
+    ) -> Result<Self> {
         options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
@@ -56,6 +70,7 @@ impl<'h> Job<'h> {
             nonce,
             cookie: random_word()?,
             route: options.route,
+            threads,
             address,
         };
         mine.leave(&mut *bootstrap)?;
@@ -66,8 +81,15 @@ impl<'h> Job<'h> {
             let rank = topology.rank_at(topology.node(), local);
             names.push(name(card(rank)?.nonce, rank));
         }
+        let mut lively = Vec::new();
         let peers = match &mut link {
-            Some(link) => route.connect(|rank| Ok::<_, Error>(link.connect(&card(rank)?.address)?))?,
+            Some(link) => route.connect(|rank| {
+                let theirs = card(rank)?;
+                if threads && theirs.threads {
+                    lively.push(rank);
+                }
+                Ok::<_, Error>(link.connect(&theirs.address)?)
+            })?,
             None => Vec::new(),
         };
 
@@ -94,6 +116,9 @@ impl<'h> Job<'h> {
             closing: Cell::new(false),
             fencing: Cell::new(false),
             checked_ns: Cell::new(0),
+            lively,
+            asked_ns: Cell::new(0),
+            told: Cell::new(false),
             rounds: Cell::new(0),
             turn: OnceCell::new(),
         });

@@ -8,6 +8,7 @@ use std::time::Duration;
 use trihop_transport::link::Link;
 use trihop_transport::park::{Backoff, Parker, Step, spin_budget};
 use trihop_transport::ring::{Bell, Doorbell};
+use trihop_transport::sync::Flag;
 
 use super::Inner;
 use crate::error::{Error, Result};
@@ -36,8 +37,10 @@ pub(super) struct Waiting {
     newcomer: Cell<bool>,
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
     relieved: Cell<bool>,
-    /// What ended the progress thread.
+    /// What has ended progress, whoever met it: among threads, all others hear of it.
     failure: RefCell<Option<Arc<Error>>>,
+    /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
+    failed: Flag,
 }
 
 impl Waiting {
@@ -66,6 +69,7 @@ impl Waiting {
             newcomer: Cell::new(false),
             relieved: Cell::new(false),
             failure: RefCell::default(),
+            failed: Flag::default(),
         })
     }
 }
@@ -81,12 +85,13 @@ enum Sleep {
 }
 
 /// Who waits, and so how he passes the time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiter {
+#[derive(Debug, Clone, Copy)]
+enum Waiter<'a> {
     /// A call.
     Caller,
-    /// The progress thread.
-    ProgressThread,
+    /// The progress thread, until the flag is raised and the doorbell rung. Raised before it is rung, whose fence pairs
+    /// with that of the sleep which looks here once more.
+    ProgressThread(&'a Flag),
 }
 
 impl Inner<'_> {
@@ -96,7 +101,12 @@ impl Inner<'_> {
             self.waiting.relieved.set(true);
             self.waiting.doorbell.awake();
         }
-        self.progress()
+        let worked = self.progress()?;
+        if let Some(turn) = self.turn.get().filter(|_| worked) {
+            // It may be what others wait for, and nobody else finds it any more.
+            turn.tell_moved();
+        }
+        Ok(worked)
     }
 
     /// Makes progress until `done` gives a value; sleeps while nothing moves. Among threads, others have their turns
@@ -105,7 +115,7 @@ impl Inner<'_> {
         self.wait_as(Waiter::Caller, done)
     }
 
-    fn wait_as<T>(&self, waiter: Waiter, mut done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    fn wait_as<T>(&self, waiter: Waiter<'_>, mut done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let mut backoff = Backoff::new(self.waiting.spin);
         // Whether the progress thread may sleep without knowing what is waited for here.
         let mut unknown = true;
@@ -124,20 +134,19 @@ impl Inner<'_> {
                 continue;
             }
             let step = match waiter {
-                Waiter::ProgressThread if self.waiting.relieved.take() => Step::Park,
+                Waiter::ProgressThread(_) if self.waiting.relieved.take() => Step::Park,
                 _ => backoff.next(),
             };
-            match (step, self.turn.get()) {
-                (Step::Spin, _) => std::hint::spin_loop(),
-                (Step::Yield, None) => std::thread::yield_now(),
-                (Step::Yield, Some(turn)) => {
+            match (step, self.turn.get(), waiter) {
+                (Step::Spin, ..) => std::hint::spin_loop(),
+                (Step::Yield, None, _) => std::thread::yield_now(),
+                (Step::Yield, Some(turn), _) => {
                     // SAFETY: as above.
                     unsafe { turn.leave() };
                     std::thread::yield_now();
                     turn.take();
                 }
-                (Step::Park, Some(turn)) if waiter == Waiter::Caller => {
-                    self.check_failure()?;
+                (Step::Park, Some(turn), Waiter::Caller) => {
                     if self.waiting.sleep.get() == Sleep::Awake {
                         self.waiting.newcomer.set(true);
                     } else if std::mem::take(&mut unknown) {
@@ -146,8 +155,8 @@ impl Inner<'_> {
                     // SAFETY: as above.
                     unsafe { turn.sit_out(PARK) };
                 }
-                (Step::Park, turn) => {
-                    self.park()?;
+                (Step::Park, turn, waiter) => {
+                    self.park(waiter)?;
                     if let Some(turn) = turn {
                         turn.tell_moved();
                     }
@@ -156,18 +165,48 @@ impl Inner<'_> {
         }
     }
 
-    /// What the progress thread does until `stopping`. Its caller has the turn; an error is kept for all callers.
-    pub fn progress_until(&self, stopping: impl Fn() -> bool) {
-        let outcome = self.wait_as(Waiter::ProgressThread, || Ok(stopping().then_some(())));
+    /// What the progress thread does until `stopping`, with a `look` before each round. Its caller has the turn, which
+    /// `look` may give away meanwhile. Ends at an error, which is kept for all callers.
+    pub fn progress_until(&self, stopping: &Flag, look: impl Fn()) {
+        let outcome = self.wait_as(Waiter::ProgressThread(stopping), || {
+            look();
+            Ok(stopping.is_raised().then_some(()))
+        });
         if let Err(error) = outcome {
-            *self.waiting.failure.borrow_mut() = Some(Arc::new(error));
+            self.keep_failure(error);
         }
         if let Some(turn) = self.turn.get() {
             turn.tell_moved();
         }
     }
 
-    /// What ended the progress thread, if anything did.
+    /// Keeps, among threads, what has ended progress, and wakes everybody for it: the engine says it once, to whoever
+    /// asks first. Returns what the caller is told.
+    pub(super) fn keep_failure(&self, error: Error) -> Error {
+        // At the very end peers go when they like: nobody needs them any more.
+        let Some(turn) = self.turn.get().filter(|_| !self.closing.get()) else {
+            return error;
+        };
+        let error = match error {
+            Error::Nested(_) => return error,
+            Error::Stopped(error) => error,
+            error => Arc::new(error),
+        };
+        let first = Arc::clone(self.waiting.failure.borrow_mut().get_or_insert(error));
+        if !self.waiting.failed.is_raised() {
+            self.waiting.failed.raise();
+            turn.tell_moved();
+            self.ring();
+        }
+        Error::Stopped(first)
+    }
+
+    /// Whether there is a failure; needs no turn.
+    pub fn has_failed(&self) -> bool {
+        self.waiting.failed.is_raised()
+    }
+
+    /// What has ended progress, if anything has.
     pub fn check_failure(&self) -> Result<()> {
         match &*self.waiting.failure.borrow() {
             Some(error) => Err(Error::Stopped(Arc::clone(error))),
@@ -199,7 +238,7 @@ impl Inner<'_> {
         }
     }
 
-    fn park(&self) -> Result<()> {
+    fn park(&self, waiter: Waiter<'_>) -> Result<()> {
         let now_ns = self.now_ns();
         let timed = {
             let (streams, link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow());
@@ -215,7 +254,9 @@ impl Inner<'_> {
         let left = Cell::new(false);
         let stay_awake = || {
             let (streams, mut link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow_mut());
-            let awake = streams.iter().any(|s| s.must_stay_awake())
+            let stopping = matches!(waiter, Waiter::ProgressThread(stopping) if stopping.is_raised());
+            let awake = stopping
+                || streams.iter().any(|s| s.must_stay_awake())
                 || link.as_deref_mut().is_some_and(|l| !l.try_wait());
             drop((streams, link));
             if let Some(turn) = self.turn.get().filter(|_| !awake) {

@@ -12,9 +12,9 @@ use super::thread::is_in_handler;
 use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
-use crate::dump;
 use crate::error::{Error, Result};
 use crate::flush::Queues;
+use crate::handle::SENDS_PER_ROUND;
 use crate::stats::{DetailedStats, Stats};
 
 /// Opens [`Items`]: name, size, options, handler.
@@ -44,10 +44,10 @@ impl ItemsBuilder {
     }
 
     /// Calls `handler` for every run that arrives, on the stream's delivery thread: source, and the bytes of at least one
-    /// item, 8-byte aligned. It may send and block; it may not flush, fence or open.
+    /// item, 8-byte aligned. It may send and block; it may not flush, fence or open. It ends as [`super::ShuffleBuilder::handler`].
     pub fn handler(mut self, mut handler: impl FnMut(Rank, &[u8]) + Send + 'static) -> Self {
         let item_bytes = self.item_bytes;
-        self.deliver = Some(Box::new(move |delivery| {
+        self.deliver = Some(Box::new(move |delivery, calls| {
             let Delivery::Run(run) = &delivery else {
                 return Err(BadRun::Fragment("a fragmented record on a stream of items"));
             };
@@ -56,7 +56,7 @@ impl ItemsBuilder {
                 count: run.header.count,
                 bytes: run.payload.len(),
             })?;
-            handler(Rank(run.header.source), bytes);
+            calls.make(count as u64, || handler(Rank(run.header.source), bytes));
             Ok(())
         }));
         self
@@ -114,13 +114,17 @@ impl Items {
     /// As [`Items::push`]; items before the failing one are sent.
     pub fn push_many(&self, targets: &[u32], items: &[u8]) -> Result<()> {
         self.check(targets.len(), items)?;
-        let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
-        self.opened.with(|h| {
-            let spill = is_in_handler();
-            pairs.try_for_each(|(&target, item)| {
-                h.send_with(|out| match spill {
-                    true => out.push_or_spill(Rank(target), item),
-                    false => out.try_push(Rank(target), item),
+        let spill = is_in_handler();
+        let pieces = targets.chunks(SENDS_PER_ROUND as usize);
+        let items = items.chunks(SENDS_PER_ROUND as usize * self.item_bytes);
+        pieces.zip(items).try_for_each(|(targets, items)| {
+            let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
+            self.opened.with(|h| {
+                pairs.try_for_each(|(&target, item)| {
+                    h.send_with(|out| match spill {
+                        true => out.push_or_spill(Rank(target), item),
+                        false => out.try_push(Rank(target), item),
+                    })
                 })
             })
         })
@@ -184,8 +188,7 @@ impl Items {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        let written = self.opened.try_look(|h| dump::write(&h.core, writer));
-        written.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))
+        self.opened.dump(writer)
     }
 
     /// As [`super::Shuffle::shutdown`].

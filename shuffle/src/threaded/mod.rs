@@ -66,8 +66,8 @@ impl Job {
     /// # Errors
     /// As [`crate::Job::start`], or no thread is to be had.
     pub fn start(options: Options) -> Result<Self> {
-        let shared = Shared::start(crate::Job::start(options)?)?;
-        Ok(Self { shared })
+        let bootstrap = crate::Job::detect(&options)?;
+        Self::start_with(options, bootstrap)
     }
 
     /// As [`crate::Job::start_with`], with a progress thread. A bootstrap that may be used on one thread only wants
@@ -76,7 +76,7 @@ impl Job {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let shared = Shared::start(crate::Job::start_with(options, bootstrap)?)?;
+        let shared = Shared::start(crate::Job::start_seated(options, bootstrap, true)?)?;
         Ok(Self { shared })
     }
 
@@ -141,10 +141,11 @@ impl Job {
             .collective("a gathering", |job| job.allgather(contribution))
     }
 
-    /// As [`crate::Job::abort`].
-    pub fn abort(&self, status: i32, why: &str) {
-        // A job whose engine is stuck is to be ended all the same: the caller exits.
-        self.shared.try_look(|job| job.abort(status, why));
+    /// As [`crate::Job::abort`]; false also when the engine is in use and does not come free. The caller exits all the same.
+    pub fn abort(&self, status: i32, why: &str) -> bool {
+        self.shared
+            .try_look(|job| job.abort(status, why))
+            .unwrap_or(false)
     }
 
     /// As [`crate::Job::rounds`]; `None` when the engine is in use and does not come free.
@@ -158,13 +159,13 @@ impl Job {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        let written = self.shared.try_look(|job| job.dump(writer));
-        written.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))?;
+        self.shared.dump(writer, crate::Job::dump)?;
         self.shared.write_threads(writer)
     }
 
-    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say), within a tenth of a second: the handler sets a
-    /// flag, and the progress thread writes. Whatever handled the signal before is called too.
+    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say), within a tenth of a second, also of a job that has
+    /// failed: the handler sets a flag, and the progress thread has it written. Whatever handled the signal before is
+    /// called too. The job's end waits for a dump that is being written.
     ///
     /// # Errors
     /// A signal that cannot be handled.
@@ -180,8 +181,12 @@ impl Job {
     /// As [`crate::Job::shutdown`], with everything delivered and all threads ended. Collective. Calls that come later
     /// fail with [`crate::Error::Closed`].
     ///
+    /// Where it fails, the threads have ended too: handlers are not called any more, and what waited for them is dropped
+    /// and counted ([`crate::Stats::undelivered`]). A call of a handler that is being made is waited for. That holds as
+    /// well where the last handle of a job that has failed is dropped.
+    ///
     /// # Errors
-    /// As [`crate::Job::shutdown`].
+    /// As [`crate::Job::shutdown`]; [`crate::Error::Nested`] inside a handler, with nothing done.
     pub fn shutdown(self) -> Result<()> {
         self.shared.shutdown()
     }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Duration;
 
 use trihop_transport::bootstrap::Launcher;
 use trihop_transport::park::Turn;
@@ -10,17 +11,21 @@ use trihop_transport::sync::{Flag, Mutex, MutexGuard, PoisonError};
 use trihop_transport::topology::Topology;
 
 use super::signal::{DumpOnSignal, DumpOutput};
-use super::thread::{Thread, is_in_handler};
+use super::thread::{Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
 use crate::Job;
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Handover, Sink};
+use crate::deliver::{Calls, Delivery, Handover, Sink};
+use crate::dump;
 use crate::engine::BadRun;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 
 /// A handler as a delivery thread calls it.
-pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>) -> Result<(), BadRun> + Send>;
+pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>, &Calls<'_>) -> Result<(), BadRun> + Send>;
+
+/// How often the progress thread of a job that has failed looks whether a dump was asked for.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A job among threads.
 pub(crate) struct Shared {
@@ -43,6 +48,8 @@ pub(crate) struct Shared {
 struct Threads {
     progress: Option<Thread>,
     deliveries: Vec<(Arc<Handover>, Thread)>,
+    /// Writes what a signal asked for: who reads it may keep it waiting.
+    dump: Option<Thread>,
     /// The job was shut down.
     ended: bool,
 }
@@ -97,11 +104,23 @@ impl Shared {
             let lent = lent; // whole, not its field
             // SAFETY: `shared` is kept until this thread was joined, in `stop`.
             let shared = unsafe { &*lent.0 };
-            let _turn = OneTurn::take(shared.turn());
-            shared.job.inner.progress_until(|| {
-                shared.dump_if_asked();
-                shared.stopping.is_raised()
+            let turn = OneTurn::take(shared.turn());
+            shared.job.inner.progress_until(&shared.stopping, || {
+                if let Some(output) = shared.dump.take_asked() {
+                    // SAFETY: taken above; `progress_until` keeps no borrow meanwhile.
+                    unsafe { shared.turn().leave() };
+                    shared.dump_to(output);
+                    shared.turn().take();
+                }
             });
+            drop(turn);
+            // A job that has failed is looked at all the same.
+            while !shared.stopping.is_raised() {
+                if let Some(output) = shared.dump.take_asked() {
+                    shared.dump_to(output);
+                }
+                nap(LOOK);
+            }
         })?;
         shared.lock_threads().progress = Some(progress);
         Ok(shared)
@@ -134,19 +153,45 @@ impl Shared {
         Some(look(&self.job))
     }
 
-    /// The progress thread, once per look around: dumps if a signal has asked for it.
-    fn dump_if_asked(&self) {
-        let Some(output) = self.dump.take_asked() else {
-            return;
-        };
-        let written = output.open(self.topology.rank()).and_then(|mut writer| {
-            self.job.dump(&mut writer)?;
-            self.write_threads(&mut writer)?;
-            writer.flush()
-        });
-        if let Err(error) = written {
-            tracing::error!(%error, ?output, "the dump that a signal asked for could not be written");
+    /// Dumps because a signal has asked for it. The text is made here and written by a thread of its own.
+    fn dump_to(&self, output: DumpOutput) {
+        let mut text = Vec::new();
+        let made = self.dump(&mut text, Job::dump);
+        if made.and_then(|()| self.write_threads(&mut text)).is_err() {
+            return; // there is no writing into memory that fails
         }
+        let mut threads = self.lock_threads();
+        if threads.dump.as_ref().is_some_and(|thread| !thread.has_ended()) {
+            tracing::error!(?output, "the last dump is still being written; this one is not");
+            return;
+        }
+        let rank = self.topology.rank();
+        let spawned = Thread::spawn("trihop-dump", "dump", move || {
+            let written = output.open(rank).and_then(|mut writer| {
+                writer.write_all(&text)?;
+                writer.flush()
+            });
+            if let Err(error) = written {
+                tracing::error!(%error, ?output, "the dump that a signal asked for could not be written");
+            }
+        });
+        match spawned {
+            Ok(thread) => threads.dump = Some(thread),
+            Err(error) => tracing::error!(%error, "the dump that a signal asked for could not be written"),
+        }
+    }
+
+    /// Writes what `dump` makes of the engine, if it can be had soon. The turn is for the making only: a writer may wait
+    /// for its reader.
+    pub fn dump(
+        &self,
+        writer: &mut dyn Write,
+        dump: impl FnOnce(&Job<'static>, &mut dyn Write) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        let mut text = Vec::new();
+        let made = self.try_look(|job| dump(job, &mut text));
+        made.unwrap_or_else(|| writeln!(text, "the engine is in use and does not come free"))?;
+        writer.write_all(&text)
     }
 
     /// See [`super::Job::dump_on`].
@@ -227,9 +272,9 @@ impl Shared {
                 Ok(opened)
             }
             Err(error) => {
+                handover.discard();
                 handover.close();
-                // Not joined before the job ends: a handler may be waiting for what its caller does after opening.
-                self.lock_threads().deliveries.push((handover, thread));
+                thread.join();
                 Err(error)
             }
         }
@@ -249,25 +294,35 @@ impl Shared {
     pub fn shutdown(&self) -> Result<()> {
         let outcome = self.collective("shutting down", |job| job.inner.shutdown());
         if !matches!(outcome, Err(Error::Nested(_) | Error::Closed(_))) {
-            self.stop();
+            self.stop(outcome.is_err());
         }
         outcome
     }
 
-    /// Ends all threads.
-    fn stop(&self) {
+    /// Ends all threads. Of a job that has `failed`, deliveries that wait are dropped.
+    fn stop(&self, failed: bool) {
         let mut threads = self.lock_threads();
         threads.ended = true;
         let (progress, deliveries) = (threads.progress.take(), std::mem::take(&mut threads.deliveries));
+        let dump = threads.dump.take();
         drop(threads);
+        if failed {
+            deliveries.iter().for_each(|(handover, _)| handover.discard());
+        }
         for (handover, thread) in deliveries {
             handover.close();
             thread.join();
+            // Another stream's handler may still send to this one, without an end if nobody takes it.
+            handover.discard();
         }
         self.stopping.raise();
         // Not the turn: a job that has failed may have left it in disorder. The bell is for everybody.
         self.job.inner.ring();
         if let Some(thread) = progress {
+            thread.wake();
+            thread.join();
+        }
+        if let Some(thread) = dump {
             thread.join();
         }
     }
@@ -275,7 +330,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.stop();
+        self.stop(self.job.inner.has_failed());
         let turn = self.turn();
         turn.take();
         // SAFETY: nobody else is left, and the job is not used again. The turn lives inside of it: it is not left.
@@ -329,10 +384,23 @@ impl Opened {
         self.shared.try_look(|_| look(&self.handle))
     }
 
+    /// Writes the stream's queues.
+    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        self.shared
+            .dump(writer, |_, mut text| dump::write(&self.handle.core, &mut text))
+    }
+
+    /// Whatever comes of it, the handler is called no more afterwards, except where it is a handler that asks.
     pub fn shutdown(&self) -> Result<()> {
-        self.collective("shutting down", Handle::shut_down)?;
+        let outcome = self.collective("shutting down", Handle::shut_down);
+        match &outcome {
+            Err(Error::Nested(_)) => return outcome,
+            // Of no more than what waits: a fence that failed has left it.
+            Err(_) => self.handover.discard(),
+            Ok(()) => {}
+        }
         self.shared.end_deliveries(&self.handover);
-        Ok(())
+        outcome
     }
 }
 

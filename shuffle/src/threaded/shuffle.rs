@@ -10,7 +10,6 @@ use super::thread::is_in_handler;
 use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::deliver::Message;
-use crate::dump;
 use crate::error::Result;
 use crate::flush::Queues;
 use crate::shuffle::each_message;
@@ -41,14 +40,12 @@ impl ShuffleBuilder {
     }
 
     /// Calls `handler` for every record that arrives, on the shuffle's delivery thread. It may send and block; it may not
-    /// flush, fence or open.
+    /// flush, fence or open. It is called no more once the shuffle or the job is shut down, with an error too: what waits
+    /// then is dropped and counted (`undelivered`), and a call that is being made is waited for.
     pub fn handler(mut self, mut handler: impl FnMut(Message<'_>) + Send + 'static) -> Self {
-        self.deliver = Some(Box::new(move |delivery| {
-            let all = |message: Message<'_>, _| {
-                handler(message);
-                true
-            };
-            each_message(delivery, 0, all).map(|_| ())
+        self.deliver = Some(Box::new(move |delivery, calls| {
+            let call = |message: Message<'_>, _| calls.make(1, || handler(message));
+            each_message(delivery, 0, call).map(|_| ())
         }));
         self
     }
@@ -161,8 +158,7 @@ impl Shuffle {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        let written = self.opened.try_look(|h| dump::write(&h.core, writer));
-        written.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))
+        self.opened.dump(writer)
     }
 
     /// A fence, after which the shuffle takes and delivers nothing more, and its delivery thread has ended. Collective.

@@ -1,6 +1,8 @@
 // Counters between threads of a test; nothing here is modelled.
 #![allow(clippy::disallowed_types)]
 
+mod failures;
+
 use std::sync::Mutex;
 use std::sync::mpsc;
 use std::time::Duration;

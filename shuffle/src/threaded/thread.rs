@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use trihop_transport::sync::thread::{self, JoinHandle};
 
@@ -20,6 +21,11 @@ thread_local! {
 /// Whether the caller is a handler on its delivery thread.
 pub(crate) fn is_in_handler() -> bool {
     IN_HANDLER.get()
+}
+
+/// Sleeps until [`Thread::wake`], or for `limit`.
+pub(crate) fn nap(limit: Duration) {
+    thread::park_timeout(limit);
 }
 
 /// A thread of the job.
@@ -54,6 +60,16 @@ impl Thread {
     /// What it has used so far, unless it has ended.
     pub fn usage(&self) -> Option<ThreadUse> {
         ThreadUse::of(&self.purpose, self.tid)
+    }
+
+    /// Ends its [`nap`] at once, or the next one.
+    pub fn wake(&self) {
+        self.handle.thread().unpark();
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.handle.is_finished()
     }
 
     /// Waits for its end; the thread itself does not.
@@ -102,21 +118,23 @@ pub(crate) fn deliver(
     Thread::spawn("trihop-deliver", &purpose, move || {
         IN_HANDLER.set(true);
         let mut chunk = Chunk::default();
+        // After a failure too, until the end: what comes then is dropped and counted.
         while handover.next(&mut chunk) {
-            let outcome = catch_unwind(AssertUnwindSafe(|| chunk.each(job_size, &mut deliver)));
+            let calls = handover.calls();
+            let each = || chunk.each(job_size, |delivery| deliver(delivery, &calls));
+            let outcome = catch_unwind(AssertUnwindSafe(each));
             let failure = match outcome {
-                Ok(Ok(())) => {
-                    handover.finish(&mut chunk);
-                    continue;
-                }
-                Ok(Err((source, why))) => Error::bad_peer(source, why),
-                Err(panic) => Error::Handler {
-                    stream,
+                Ok(Ok(())) => None,
+                Ok(Err((source, why))) => Some(Error::bad_peer(source, why)),
+                Err(panic) => Some(Error::Handler {
+                    stream: stream.clone(),
                     why: text_of(&*panic),
-                },
+                }),
             };
-            handover.fail(failure);
-            return;
+            handover.finish(&mut chunk, calls);
+            if let Some(failure) = failure {
+                handover.fail(failure);
+            }
         }
     })
 }

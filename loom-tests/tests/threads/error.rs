@@ -1,0 +1,10 @@
+//! The errors of deliveries, which no model makes.
+
+use std::sync::Arc;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug)]
+pub enum Error {
+    Stopped(Arc<Error>),
+}
