@@ -714,7 +714,7 @@ trihop_status_t trihop_shuffle_stats_json(const struct trihop_shuffle_t *shuffle
 trihop_status_t trihop_shuffle_details(const struct trihop_shuffle_t *shuffle,
                                        struct trihop_details_t **details);
 
-// As `trihop_dump`, of this shuffle alone.
+// As `trihop_dump`, of this shuffle alone and without lines of the log.
 //
 // Threads: as `trihop_dump`.
 trihop_status_t trihop_shuffle_dump(const struct trihop_shuffle_t *shuffle, int descriptor);
@@ -808,7 +808,7 @@ trihop_status_t trihop_items_stats_json(const struct trihop_items_t *items,
 trihop_status_t trihop_items_details(const struct trihop_items_t *items,
                                      struct trihop_details_t **details);
 
-// As `trihop_dump`, of this stream alone.
+// As `trihop_dump`, of this stream alone and without lines of the log.
 //
 // Threads: as `trihop_dump`.
 trihop_status_t trihop_items_dump(const struct trihop_items_t *items, int descriptor);

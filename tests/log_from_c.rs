@@ -82,6 +82,10 @@ fn what_a_filter_lets_through_reaches_callback_ring_and_file() {
         let set = trihop_options_set(&mut of_job, c"launcher".as_ptr(), c"single".as_ptr());
         assert_eq!(set, TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_init(&of_job, &mut job), TRIHOP_OK, "{}", last_error());
+        let dump = format!("{}/dump\0", folder.path().display());
+        let dumped = trihop_dump_to_file(job, dump.as_ptr().cast());
+        assert_eq!(dumped, TRIHOP_OK, "{}", last_error());
+        let dumped = std::fs::read_to_string(folder.path().join("dump")).unwrap();
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
 
         let lines = lines.lock().unwrap();
@@ -100,6 +104,9 @@ fn what_a_filter_lets_through_reaches_callback_ring_and_file() {
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let recent = CStr::from_bytes_until_nul(&recent).unwrap().to_str().unwrap();
         assert!(recent.contains(&first.text), "{recent}");
+        let (state, log) = dumped.split_once("last lines of the log:\n").expect(&dumped);
+        assert!(state.starts_with("stream 0 "), "{dumped}");
+        assert!(!log.is_empty() && recent.starts_with(log), "{dumped}\n{recent}");
         let written = std::fs::read_to_string(folder.path().join("log.0")).unwrap();
         assert!(written.contains(&first.text), "{written}");
         assert_eq!(

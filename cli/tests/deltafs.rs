@@ -398,7 +398,7 @@ defects! {
 }
 
 /// Tests of tests/deltafs/defects.c that have a test of their own here.
-const ALONE: [&str; 7] = [
+const ALONE: [&str; 8] = [
     "a_negative_queue_discards_what_arrives",
     "the_next_flush_tells_of_a_dead_rank",
     "a_dump_does_not_wait_for_a_callback_that_blocks",
@@ -406,6 +406,7 @@ const ALONE: [&str; 7] = [
     "logs_begin_after_the_bootstrap",
     "a_dump_is_in_the_log_whatever_is_logged",
     "a_log_file_that_cannot_be_opened_ends_no_job",
+    "a_nexus_ends_while_others_dump",
 ];
 
 #[test]
@@ -532,6 +533,13 @@ fn a_log_file_that_cannot_be_opened_ends_no_job() {
         let ended = ended.succeeded();
         let why = "opening the log file /nonexistent/folder/log.0: ";
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_nexus_ends_while_others_dump() {
+    if Compiler::C.is_there() {
+        by_itself(&client("defects", Compiler::C), ALONE[7], &[]).succeeded();
     }
 }
 

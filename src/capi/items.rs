@@ -244,7 +244,7 @@ pub unsafe extern "C" fn trihop_items_details(
     unsafe { with(items, give) }
 }
 
-/// As `trihop_dump`, of this stream alone.
+/// As `trihop_dump`, of this stream alone and without lines of the log.
 ///
 /// Threads: as `trihop_dump`.
 #[unsafe(no_mangle)]

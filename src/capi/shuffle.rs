@@ -290,7 +290,7 @@ pub unsafe extern "C" fn trihop_shuffle_details(
     unsafe { with(shuffle, give) }
 }
 
-/// As `trihop_dump`, of this shuffle alone.
+/// As `trihop_dump`, of this shuffle alone and without lines of the log.
 ///
 /// Threads: as `trihop_dump`.
 #[unsafe(no_mangle)]

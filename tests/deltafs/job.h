@@ -111,6 +111,7 @@ static inline void end(void) {
     hg_class_t *hg_class = mercury_progressor_hgclass(job.net);
     hg_context_t *context = mercury_progressor_hgcontext(job.net);
     nexus_destroy(job.nexus);
+    job.nexus = NULL;
     OK(mercury_progressor_freehandle(job.net));
     OK(HG_Context_destroy(context));
     OK(HG_Finalize(hg_class));

@@ -131,6 +131,7 @@ impl nexus_ctx {
             ..
         } = self;
         let outcome = barrier.close().and(job.shutdown());
+        state_dump::close_all();
         remote.unbind();
         if !remote.is_same(&local) {
             local.unbind();

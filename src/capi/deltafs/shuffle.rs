@@ -68,6 +68,7 @@ impl shuffle {
             shuffle: opened.stream.clone(),
             job: opened.job.clone(),
             notes,
+            is_open: true,
         });
         Ok(opened)
     }
@@ -306,7 +307,11 @@ pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
             let shuffle = unsafe { Box::from_raw(sh) };
             state_dump::leave(shuffle.handle());
         }
-        Ok(outcome?)
+        match outcome {
+            // The job has ended, and with it the shuffle.
+            Err(Error::Closed(_)) => Ok(()),
+            outcome => Ok(outcome?),
+        }
     })
 }
 

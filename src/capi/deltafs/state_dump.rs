@@ -38,6 +38,8 @@ pub(super) struct Dumped {
     /// Whose threads serve it.
     pub job: Job,
     pub notes: Arc<Notes>,
+    /// Until its job has ended; the handle may be left behind.
+    pub is_open: bool,
 }
 
 /// What this interface knows of a shuffle beyond the engine.
@@ -82,7 +84,14 @@ fn shuffles() -> MutexGuard<'static, Vec<Dumped>> {
 
 /// Whether a shuffle of this name is open.
 pub(super) fn is_open(name: &str) -> bool {
-    shuffles().iter().any(|dumped| dumped.shuffle.name() == name)
+    let shuffles = shuffles();
+    let mut open = shuffles.iter().filter(|dumped| dumped.is_open);
+    open.any(|dumped| dumped.shuffle.name() == name)
+}
+
+/// The job has ended, and closed what was open.
+pub(super) fn close_all() {
+    shuffles().iter_mut().for_each(|dumped| dumped.is_open = false);
 }
 
 /// From now on the shuffle can be dumped.

@@ -52,8 +52,8 @@ extern "C" {
 nexus_ctx_t nexus_bootstrap(progressor_handle_t *nethand, progressor_handle_t *localhand);
 
 /*
- * Leaves the job; collective. Shut down the shuffles first: what is still open is completed and closed. The handle is gone
- * afterwards. In a delivery callback it does nothing but say so.
+ * Leaves the job; collective. Shut down the shuffles first: what is still open is completed and closed, and shuffle_shutdown()
+ * then only gives its memory back. The handle is gone afterwards. In a delivery callback it does nothing but say so.
  */
 void nexus_destroy(nexus_ctx_t nctx);
 
