@@ -398,7 +398,7 @@ defects! {
 }
 
 /// Tests of tests/deltafs/defects.c that have a test of their own here.
-const ALONE: [&str; 8] = [
+const ALONE: [&str; 9] = [
     "a_negative_queue_discards_what_arrives",
     "the_next_flush_tells_of_a_dead_rank",
     "a_dump_does_not_wait_for_a_callback_that_blocks",
@@ -407,6 +407,7 @@ const ALONE: [&str; 8] = [
     "a_dump_is_in_the_log_whatever_is_logged",
     "a_log_file_that_cannot_be_opened_ends_no_job",
     "a_nexus_ends_while_others_dump",
+    "a_death_after_the_last_acknowledgement_is_noticed",
 ];
 
 #[test]
@@ -455,6 +456,25 @@ fn a_dump_does_not_wait_for_a_callback_that_blocks() {
             }
             let gone = ended.stderr.matches("this shuffle is not open").count();
             assert_eq!(gone, ranks_of(job), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_death_after_the_last_acknowledgement_is_noticed() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let name = "a_death_after_the_last_acknowledgement_is_noticed";
+    let patience = ("TRIHOP_PEER_TIMEOUT_MS", "1000");
+    for job in [&["-n", "2", "--nodes", "2"][..], &["-n", "6", "--nodes", "3"]] {
+        for environment in [&[patience][..], &[patience, ("DEFECTS_BARRIER", "1")]] {
+            let ended = launch_with(job, &client("defects", Compiler::C), &[name], environment);
+            assert_eq!(ended.status, 137, "{}", ended.stderr);
+            for rank in 0..ranks_of(job) - 1 {
+                let said = format!("rank {rank}: has noticed\n");
+                assert!(ended.stderr.contains(&said), "{job:?}: {said}{}", ended.stderr);
+            }
         }
     }
 }

@@ -480,6 +480,35 @@ static void a_negative_queue_discards_what_arrives(void) {
 }
 
 /* 3.7: a rank that died swallowed messages, or hung who sent to it, and nobody was told. DEFECTS_DEAD is the one that dies. */
+static void die_at_the_tenth(int source, int target, uint32_t type, void *bytes, uint32_t length) {
+    static int calls;
+    (void)source, (void)target, (void)type, (void)bytes, (void)length;
+    if (++calls == 10)
+        raise(SIGKILL);
+}
+
+/* What is sent to a rank is acknowledged by its node, then it dies: nobody owes anything, and still everybody hears of it,
+ * by flushes or, where DEFECTS_BARRIER is set, in a barrier. */
+static void a_death_after_the_last_acknowledgement_is_noticed(void) {
+    shuffle_t sh = open_shuffle("late", die_at_the_tenth, NULL);
+    const int in_barrier = getenv("DEFECTS_BARRIER") != NULL;
+    int at, failed = 0;
+    signal(SIGTERM, SIG_IGN);
+    barrier();
+    for (at = 0; job.rank == 0 && at < 3000; at++)
+        shuffle_enqueue(sh, job.size - 1, 0, &at, sizeof at);
+    for (at = 0; at < 20000 && !failed; at++) {
+        if (in_barrier)
+            failed = nexus_global_barrier(job.nexus) != NX_SUCCESS;
+        else
+            failed = shuffle_flush_originqs(sh) == HG_HOSTUNREACH && shuffle_flush_remoteqs(sh) == HG_HOSTUNREACH &&
+                     shuffle_flush_relayqs(sh) == HG_HOSTUNREACH && shuffle_flush_delivery(sh) == HG_HOSTUNREACH;
+        nap();
+    }
+    fprintf(stderr, "rank %d: %s\n", job.rank, failed ? "has noticed" : "has not noticed");
+    exit(0);
+}
+
 static void the_next_flush_tells_of_a_dead_rank(void) {
     shuffle_t sh = open_shuffle("dead", count, NULL);
     hg_return_t outcome = HG_SUCCESS;
@@ -653,6 +682,7 @@ static const struct {
     TEST(callbacks_answer_while_queues_are_full),
     TEST(a_negative_queue_discards_what_arrives),
     TEST(the_next_flush_tells_of_a_dead_rank),
+    TEST(a_death_after_the_last_acknowledgement_is_noticed),
     TEST(nexus_tables_agree),
     TEST(a_local_barrier_involves_one_node_only),
     TEST(a_signal_finds_no_thread_of_the_library),
