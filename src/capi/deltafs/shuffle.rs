@@ -136,7 +136,13 @@ impl Caller {
     fn call(&mut self, message: Message<'_>) {
         let length = message.bytes.len();
         let words = length.div_ceil(size_of::<u128>()).max(1);
-        if self.bytes.len() < words {
+        if let Some(more) = words.checked_sub(self.bytes.len()) {
+            // Said by a panic, which fails the job with it.
+            let reserved = self.bytes.try_reserve_exact(more);
+            assert!(
+                reserved.is_ok(),
+                "no memory to hand over a message of {length} bytes; lower `max_message_bytes`"
+            );
             self.bytes.resize(words, 0);
         }
         let place = self.bytes.as_mut_ptr().cast::<u8>();
