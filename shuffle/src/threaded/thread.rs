@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use trihop_transport::masked;
 use trihop_transport::sync::thread::{self, JoinHandle};
 
 use super::shared::Deliver;
@@ -41,15 +42,11 @@ impl Thread {
     /// Starts a thread that no signal of the process is given to.
     pub fn spawn(name: &str, purpose: &str, run: impl FnOnce() + Send + 'static) -> Result<Self> {
         let (tell, told) = std::sync::mpsc::sync_channel(1);
-        let before = SignalMask::block_all();
-        let spawned = thread::Builder::new().name(name.into()).spawn(move || {
+        let handle = masked::spawn(name, move || {
             // Nobody listens only where the thread that starts us was ended.
             let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
             run();
-        });
-        drop(before);
-        let handle = spawned
-            .map_err(|e| trihop_transport::Error::system(format!("starting the thread `{name}`"), e))?;
+        })?;
         Ok(Self {
             handle,
             purpose: purpose.to_owned(),
@@ -77,31 +74,6 @@ impl Thread {
         if self.handle.thread().id() != thread::current().id() {
             // What it panicked with, it has said.
             let _ = self.handle.join();
-        }
-    }
-}
-
-/// The calling thread's signal mask, to be put back.
-struct SignalMask(libc::sigset_t);
-
-impl SignalMask {
-    fn block_all() -> Self {
-        // SAFETY: a signal set is plain data; both calls write and read those given, and change this thread's mask only.
-        unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Self(before)
-        }
-    }
-}
-
-impl Drop for SignalMask {
-    fn drop(&mut self) {
-        // SAFETY: the set was filled in by `block_all`.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
         }
     }
 }
