@@ -1,5 +1,7 @@
 //! What can go wrong in a shuffle, one variant per thing that a caller does differently about it.
 
+use trihop_transport::protocol::wire::BadRun;
+
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -26,7 +28,8 @@ pub enum Error {
         /// The limit in force.
         limit: usize,
     },
-    /// There is no memory for a record that has to wait; nothing was taken.
+    /// There is no memory for a record. From a send: nothing was taken. From any other call: one that arrived could not be
+    /// put together or kept, and the job cannot go on.
     #[error("no memory for a record of {bytes} bytes")]
     NoMemory {
         /// Length of the record.
@@ -85,6 +88,14 @@ impl Error {
         Self::Config {
             key: key.into(),
             why: why.into(),
+        }
+    }
+
+    /// A run of `rank` that could not be taken: its fault, unless there is no memory here.
+    pub(crate) fn bad_run(rank: u32, why: BadRun) -> Self {
+        match why {
+            BadRun::NoMemory(bytes) => Self::NoMemory { bytes },
+            why => Self::bad_peer(rank, why),
         }
     }
 

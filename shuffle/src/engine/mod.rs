@@ -249,14 +249,7 @@ impl<'h> Core<'h> {
         let mut worked = false;
         let mut position = 0;
         while let Some(&lane) = inbound.backlog[class as usize].lanes.get(position) {
-            let (moved, empty) = self.drain_lane(inbound, sink, lane, at).map_err(|why| {
-                Error::bad_peer(
-                    self.topology
-                        .rank_at(self.topology.node(), lane / LANES_PER_RANK)
-                        .0,
-                    why,
-                )
-            })?;
+            let (moved, empty) = self.drain_lane(inbound, sink, lane, at)?;
             worked |= moved;
             if empty {
                 inbound.drained[lane as usize] += 1;
@@ -276,14 +269,18 @@ impl<'h> Core<'h> {
         sink: &mut Sink<'h>,
         lane: u32,
         at: Place,
-    ) -> std::result::Result<(bool, bool), String> {
+    ) -> Result<(bool, bool)> {
+        let rank = self
+            .topology
+            .rank_at(self.topology.node(), lane / LANES_PER_RANK)
+            .0;
         let mut consumer = inbound.inbox.lane(lane);
         let mut moved = 0;
         let empty = loop {
             if moved == FRAMES_PER_ROUND {
                 break false;
             }
-            let Some(frame) = consumer.front().map_err(|e| e.to_string())? else {
+            let Some(frame) = consumer.front().map_err(|why| Error::bad_peer(rank, why))? else {
                 break true;
             };
             let taken = Run::split(frame, self.topology.size()).and_then(|(run, _)| {
@@ -296,7 +293,7 @@ impl<'h> Core<'h> {
                     &mut inbound.begun,
                 )
             });
-            if !taken.map_err(|e| e.to_string())? {
+            if !taken.map_err(|why| Error::bad_run(rank, why))? {
                 break false;
             }
             consumer.pop();
@@ -350,7 +347,7 @@ impl<'h> Core<'h> {
                             // What has moved on shall not move on again.
                             links.incoming[index].cursor = cursor as u32;
                             let rank = self.out.borrow().queues.remotes[index].rank;
-                            return Err(Error::bad_peer(rank, why));
+                            return Err(Error::bad_run(rank, why));
                         }
                     }
                 }

@@ -97,7 +97,7 @@ pub(crate) fn deliver(
             let outcome = catch_unwind(AssertUnwindSafe(each));
             let failure = match outcome {
                 Ok(Ok(())) => None,
-                Ok(Err((source, why))) => Some(Error::bad_peer(source, why)),
+                Ok(Err((source, why))) => Some(Error::bad_run(source, why)),
                 Err(panic) => Some(Error::Handler {
                     stream: stream.clone(),
                     why: text_of(&*panic),
