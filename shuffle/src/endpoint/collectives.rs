@@ -5,7 +5,8 @@ use std::rc::Rc;
 use trihop_transport::Error as TransportError;
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
-use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Endpoint, SYSTEM_STREAM};
 use crate::collective::{Operation, Ticket};
@@ -28,35 +29,32 @@ const ALIVE: u32 = 0xff;
 const GONE: u32 = 0xfe;
 
 impl<'h> Endpoint<'h> {
-    /// Says a word to a rank that is one hop away, if there is room.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn say(&self, neighbour: Rank, word: Word) -> Result<()> {
+    /// Says a word to a rank that is one hop away; whether there was room for it.
+    pub fn say(&self, neighbour: Rank, word: Word) -> bool {
         let streams = self.streams.borrow();
-        let Some(system) = streams.first() else {
-            return Ok(());
-        };
-        let mut out = system.out.try_borrow_mut().map_err(|_| Error::WouldBlock)?;
-        match word {
+        let out = streams
+            .first()
+            .and_then(|system| system.out.try_borrow_mut().ok());
+        let Some(mut out) = out else { return false };
+        let said = match word {
             Word::Alive => out.try_send(neighbour, ALIVE, &[]),
             Word::Gone(rank) => {
-                let words = [rank.0, self.topology.rank().0];
+                let words = [rank, self.topology.rank()].map(|rank| U32::new(rank.0));
                 out.try_send(neighbour, GONE, words.as_bytes())
             }
-        }
+        };
+        said.is_ok()
     }
 
-    /// A word of a neighbour.
+    /// Takes a message that is a word of a neighbour; whether it was one.
     ///
     /// # Errors
     /// It says that a rank is gone.
-    fn hear(kind: u32, bytes: &[u8]) -> Result<bool> {
-        match (kind, bytes.as_chunks::<4>()) {
+    fn hear(&self, kind: u32, bytes: &[u8]) -> Result<bool> {
+        match (kind, <[U32; 2]>::ref_from_bytes(bytes)) {
             (ALIVE, _) => Ok(true),
-            (GONE, ([rank, teller], [])) => {
-                let why = format!("rank {} says so", u32::from_le_bytes(*teller));
-                let rank = u32::from_le_bytes(*rank);
+            (GONE, Ok(&[rank, teller])) if rank.get() < self.topology.size() => {
+                let (rank, why) = (rank.get(), format!("rank {teller} says so"));
                 Err(TransportError::PeerDead { rank, why }.into())
             }
             _ => Ok(false),
@@ -106,7 +104,7 @@ impl<'h> Endpoint<'h> {
         let mut worked = false;
         while let Some((kind, bytes)) = self.heard.borrow_mut().pop_front() {
             worked = true;
-            if Self::hear(kind, &bytes)? {
+            if self.hear(kind, &bytes)? {
                 continue;
             }
             if !collectives.receive(kind, &bytes) {

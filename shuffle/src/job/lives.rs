@@ -66,7 +66,7 @@ impl Inner<'_> {
     /// Sends each peer that answers at any time something to acknowledge. Where there is no room, something is owed already.
     fn ask_for_life(&self) {
         for &rank in &self.lively {
-            let _ = self.endpoint.say(rank, Word::Alive);
+            self.endpoint.say(rank, Word::Alive);
         }
     }
 
@@ -85,7 +85,9 @@ impl Inner<'_> {
             .ranks_of(here.node())
             .chain(links.map(|link| endpoint.route.peer(link)));
         for neighbour in neighbours.filter(|n| n.0 != *rank && *n != here.rank()) {
-            let _ = endpoint.say(neighbour, Word::Gone(Rank(*rank)));
+            if !endpoint.say(neighbour, Word::Gone(Rank(*rank))) {
+                tracing::debug!(neighbour = neighbour.0, gone = rank, "no room to say who is gone");
+            }
         }
         for _ in 0..TELLING_ROUNDS {
             // What fails now fails because of the same rank.
