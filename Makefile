@@ -51,9 +51,10 @@ simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues; TR
 	@tools/install.sh build
 	TRIHOP_SCHEDULES=$(or $(TRIHOP_SCHEDULES),10000) cargo test --locked --package trihop-shuffle --test simulate -- --nocapture
 
-check: ## Checks formatting, lints, documentation, and the lock-free structures with loom and shuttle
+check: ## Checks formatting, the order of rooms, lints, documentation, and the lock-free structures with loom and shuttle
 	@tools/install.sh check
 	.ci/fmt
+	.ci/rooms
 	.ci/clippy
 	.ci/doc
 	.ci/loom

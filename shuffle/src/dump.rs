@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use crate::deliver::Sink;
+use crate::engine::sink::Sink;
 use crate::engine::{Core, LANES_PER_RANK};
 use crate::queue::Feeder;
 use trihop_transport::topology::Rank;

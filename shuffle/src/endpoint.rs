@@ -13,22 +13,22 @@ use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link, Peer};
 use trihop_transport::memory::segment::Segment;
+use trihop_transport::protocol::tags;
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::topology::Topology;
 
-use crate::collective::Collectives;
 use crate::config::StreamOptions;
-use crate::deliver::Sink;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
-use crate::engine::tags;
+use crate::engine::sink::Sink;
 use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
 use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::{BUFFERS_PER_LINK, Remotes};
 use crate::route::{Chosen, LinkClass, Route};
+use crate::terminate::collective::Collectives;
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control messages.
 const NOTICES_PER_LINK: usize = 8;
@@ -281,8 +281,6 @@ impl<'h> Endpoint<'h> {
             handover,
             taken: Cell::new(0),
             urgent: Cell::new(u32::from(id == SYSTEM_STREAM)),
-            fence: Cell::default(),
-            barrier: Cell::default(),
             notices,
         });
         let mut streams = self.streams.borrow_mut();

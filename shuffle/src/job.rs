@@ -1,55 +1,32 @@
-//! A rank's part of a job: who is where, progress, collectives, the lives of its peers.
+//! The state of a rank's part of a job: who is where, progress, collectives, the lives of its peers.
 
 mod card;
 mod end;
 mod lives;
 mod open;
+mod parked;
 mod start;
 mod wait;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::Rc;
 use std::time::Instant;
 
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::park::Turn;
-use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::topology::Rank;
 
-use crate::collective::{Operation, Reduce, Ticket};
 use crate::config::Options;
-use crate::deliver::Sink;
-use crate::dump;
 use crate::endpoint::Endpoint;
+use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
-use crate::shuffle::ShuffleBuilder;
-use crate::stream::{Item, StreamBuilder};
+use crate::terminate::collective::{Operation, Reduce, Ticket};
+use parked::Parked;
+pub(crate) use start::detect;
 use wait::{PARK, Waiting};
 
-/// One rank's part of a job. It stays on the thread that started it.
-///
-/// `'h` is how long handlers may borrow: what they use is declared before the job.
-///
-/// ```no_run
-/// use std::cell::Cell;
-/// use trihop_shuffle::{Job, Options, Rank};
-///
-/// let heard = Cell::new(0);
-/// let job = Job::start(Options::from_env()?)?;
-/// let shuffle = job.shuffle("greetings").handler(|_message, _outbox| heard.set(heard.get() + 1)).open()?;
-/// for rank in 0..job.size() {
-///     shuffle.send(Rank(rank), 0, b"hello")?;
-/// }
-/// shuffle.fence()?;
-/// assert_eq!(heard.get(), job.size());
-/// job.shutdown()?;
-/// # Ok::<(), trihop_shuffle::Error>(())
-/// ```
-pub struct Job<'h> {
-    pub(crate) inner: Rc<Inner<'h>>,
-}
-
-pub(crate) struct Inner<'h> {
+/// One rank's part of a job: what its handles and its threads share.
+pub(crate) struct JobState<'h> {
     pub endpoint: Endpoint<'h>,
     pub options: Options,
     bootstrap: RefCell<Option<Box<dyn Bootstrap>>>,
@@ -68,136 +45,39 @@ pub(crate) struct Inner<'h> {
     told: Cell<bool>,
     /// Rounds of progress.
     rounds: Cell<u64>,
+    /// Fences and barriers that gave way.
+    pub parked: Parked,
     /// Where a progress thread parks and several threads call: what all of this is reached with.
     pub turn: OnceCell<Turn>,
 }
 
-impl<'h> Job<'h> {
-    /// This rank.
-    pub fn rank(&self) -> Rank {
-        self.topology().rank()
-    }
-
-    /// Ranks of the job.
-    pub fn size(&self) -> u32 {
-        self.topology().size()
-    }
-
-    /// Who is where.
-    pub fn topology(&self) -> &Topology {
-        &self.inner.endpoint.topology
-    }
-
+impl<'h> JobState<'h> {
     /// Who started the job.
     pub fn launcher(&self) -> Launcher {
-        self.inner.launcher
+        self.launcher
     }
 
     /// Provider that carries traffic between nodes, where this rank represents any.
     pub fn provider(&self) -> Option<String> {
-        self.inner
-            .endpoint
-            .link
-            .borrow()
-            .as_ref()
-            .map(|l| l.name().to_owned())
-    }
-
-    /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
-    pub fn shuffle(&self, name: &str) -> ShuffleBuilder<'h> {
-        ShuffleBuilder::new(Rc::clone(&self.inner), name)
-    }
-
-    /// A stream of items of one type. Opening is collective; the same names in the same order on every rank.
-    pub fn stream<T: Item>(&self, name: &str) -> StreamBuilder<'h, T> {
-        StreamBuilder::new(Rc::clone(&self.inner), name)
-    }
-
-    /// Waits until every rank has called this as often as this rank.
-    ///
-    /// # Errors
-    /// The transport's, and [`Error::Nested`] inside a handler.
-    pub fn barrier(&self) -> Result<()> {
-        self.inner.barrier()
-    }
-
-    /// Replaces each value by its reduction over all ranks; every rank gives as many values.
-    ///
-    /// # Errors
-    /// As [`Job::barrier`].
-    pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let result = self.inner.collective(Operation::Reduce(reduce), &bytes)?;
-        if result.len() != bytes.len() {
-            let why = format!("{} values here, {} elsewhere", values.len(), result.len() / 8);
-            return Err(Error::Mismatch {
-                name: "allreduce".into(),
-                why,
-            });
-        }
-        for (value, bytes) in values.iter_mut().zip(result.chunks_exact(8)) {
-            *value = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
-        }
-        Ok(())
-    }
-
-    /// Every rank's contribution, by rank. For small strings: the result is as large as all of them on every rank.
-    ///
-    /// # Errors
-    /// As [`Job::barrier`].
-    pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let result = self.inner.collective(Operation::Gather, contribution)?;
-        Ok(self.inner.endpoint.collectives.borrow().contributions(&result))
-    }
-
-    /// One round of progress of everything in the job; true when anything moved.
-    ///
-    /// # Errors
-    /// As [`Job::barrier`].
-    pub fn progress(&self) -> Result<bool> {
-        self.inner.progress()
+        self.endpoint.link.borrow().as_ref().map(|l| l.name().to_owned())
     }
 
     /// Rounds of progress that were made so far, by whichever call.
     pub fn rounds(&self) -> u64 {
-        self.inner.rounds.get()
+        self.rounds.get()
     }
 
-    /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether the launcher could be
-    /// asked: not while the job is being shut down.
+    /// See [`crate::Job::abort`].
     pub fn abort(&self, status: i32, why: &str) -> bool {
-        let Ok(mut bootstrap) = self.inner.bootstrap.try_borrow_mut() else {
+        let Ok(mut bootstrap) = self.bootstrap.try_borrow_mut() else {
             return false;
         };
         bootstrap.as_mut().map(|b| b.abort(status, why)).is_some()
     }
 
-    /// Writes the queues of every stream with their use and their bounds.
-    ///
-    /// # Errors
-    /// The writer's.
-    pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
-        for core in self.inner.endpoint.streams.borrow().iter() {
-            dump::write(core, writer)?;
-        }
-        Ok(())
-    }
-
-    /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
-    ///
-    /// Records that wait for [`crate::Shuffle::take`] are given up here; the log says how many.
-    ///
-    /// # Errors
-    /// As [`Job::barrier`].
-    pub fn shutdown(self) -> Result<()> {
-        self.inner.shutdown()
-    }
-}
-
-impl Drop for Job<'_> {
-    fn drop(&mut self) {
-        // Handlers may own handles of this job's streams: end the circle.
-        for core in self.inner.endpoint.streams.borrow_mut().drain(..) {
+    /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle ends here.
+    pub fn close_streams(&self) {
+        for core in self.endpoint.streams.borrow_mut().drain(..) {
             if let Ok(mut sink) = core.sink.try_borrow_mut() {
                 *sink = Sink::Closed;
             }
@@ -206,9 +86,7 @@ impl Drop for Job<'_> {
             }
         }
     }
-}
 
-impl<'h> Inner<'h> {
     pub fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64 + 1
     }
@@ -228,12 +106,12 @@ impl<'h> Inner<'h> {
         outcome.inspect_err(|error| self.pass_on_death(error, now_ns))
     }
 
-    /// See [`Job::barrier`].
+    /// See [`crate::Job::barrier`].
     pub fn barrier(&self) -> Result<()> {
         self.collective(Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
     }
 
-    fn collective(&self, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
+    pub fn collective(&self, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
         if self.endpoint.is_busy() {
             return Err(Error::Nested("a collective"));
         }

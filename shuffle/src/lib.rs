@@ -5,25 +5,20 @@
 //! Nothing is dropped silently, no queue is without a bound, `try_*` never waits, and in steady state nothing is
 //! allocated, locked or asked of the kernel per message.
 
-mod broadcast;
-mod collective;
 pub mod config;
 mod deliver;
 mod dump;
 mod endpoint;
 mod engine;
 mod error;
-mod flush;
-mod handle;
+mod face;
 mod job;
 mod node;
 mod queue;
-mod reservation;
 pub mod route;
-mod shuffle;
 pub mod simulation;
 mod stats;
-mod stream;
+mod terminate;
 pub mod threaded;
 
 #[cfg(test)]
@@ -32,15 +27,16 @@ mod conformance;
 #[path = "../../transport/src/seed.rs"]
 mod seed;
 
-pub use broadcast::BroadcastTo;
-pub use collective::Reduce;
 pub use config::{Options, StreamOptions};
-pub use deliver::{Message, Outbox};
+pub use deliver::Message;
+pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
-pub use flush::Queues;
-pub use job::Job;
-pub use reservation::Reservation;
-pub use shuffle::{Shuffle, ShuffleBuilder};
+pub use face::job::Job;
+pub use face::reservation::Reservation;
+pub use face::shuffle::{Shuffle, ShuffleBuilder};
+pub use face::stream::{Item, ItemOutbox, NotSent, Stream, StreamBuilder};
+pub use queue::audience::BroadcastTo;
 pub use stats::{ClassStats, DetailedStats, QueueStats, Stats};
-pub use stream::{Item, ItemOutbox, NotSent, Stream, StreamBuilder};
+pub use terminate::collective::Reduce;
+pub use terminate::flush::Queues;
 pub use trihop_transport::topology::{NodeId, Rank, Topology};

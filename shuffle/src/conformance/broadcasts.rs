@@ -8,12 +8,12 @@ use trihop_transport::topology::Rank;
 
 use super::schedule::sim_with_eager;
 use super::world::{World, payload};
-use crate::broadcast::BroadcastTo;
+use crate::Job;
 use crate::config::{Options, StreamOptions};
 use crate::engine::LaneClass;
 use crate::error::Error;
-use crate::job::Job;
 use crate::queue::Feeder;
+use crate::queue::audience::BroadcastTo;
 use crate::queue::tally::Why;
 use crate::simulation::{Fabric, TICK_NS};
 

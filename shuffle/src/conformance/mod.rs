@@ -16,9 +16,10 @@ use trihop_transport::sim::{Net, SimOptions};
 use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Sink};
-use crate::flush::{Flush, Queues};
+use crate::deliver::Delivery;
+use crate::engine::sink::Sink;
 use crate::simulation::Fabric;
+use crate::terminate::flush::{Flush, Queues};
 
 use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, sim_with_eager, tiny};
 use world::{World, payload};

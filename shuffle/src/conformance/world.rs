@@ -8,11 +8,12 @@ use trihop_transport::sim::SimOptions;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
-use crate::deliver::{DeliveryQueue, Sink};
+use crate::deliver::DeliveryQueue;
 use crate::engine::Core;
+use crate::engine::sink::Sink;
 use crate::error::Error;
+use crate::face::shuffle::each_message;
 use crate::route::RouteName;
-use crate::shuffle::each_message;
 use crate::simulation::{Fabric, Member, Schedule, Simulation, SimulationError, SimulationOptions};
 
 /// Turns after which a job counts as stuck. Far above what any of these jobs needs.

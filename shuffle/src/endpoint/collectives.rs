@@ -9,10 +9,11 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Endpoint, SYSTEM_STREAM};
-use crate::collective::{Operation, Ticket};
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Sink};
+use crate::deliver::Delivery;
+use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
+use crate::terminate::collective::{Operation, Ticket};
 
 /// What neighbours say to each other beside collectives.
 #[derive(Debug, Clone, Copy)]

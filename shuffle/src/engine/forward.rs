@@ -7,7 +7,9 @@ use trihop_transport::topology::Rank;
 
 use super::Core;
 use super::broadcasts::Copying;
-use crate::deliver::{Assembled, Delivery, Outbox, Reassembly, Sink};
+use super::outbox::Outbox;
+use super::sink::Sink;
+use crate::deliver::{Assembled, Delivery, Reassembly};
 use crate::queue::Feeder;
 use crate::route::{Place, Route};
 

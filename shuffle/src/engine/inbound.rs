@@ -11,6 +11,7 @@ use trihop_transport::memory::pool::{Buffer, Pool};
 use trihop_transport::protocol::credit::Shared;
 use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::Fetches;
+use trihop_transport::protocol::tags::{TagClass, tag, token};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend,
 };
@@ -18,7 +19,6 @@ use zerocopy::FromBytes;
 
 use super::incoming::{Arrival, Incoming};
 use super::queues::Queues;
-use super::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
 use crate::queue::remotes::Remotes;

@@ -10,7 +10,7 @@ pub(crate) struct DeliveryMarks {
 }
 
 impl Core<'_> {
-    /// Times that every lane was seen empty, and positions of lanes and links, for [`crate::flush`].
+    /// Times that every lane was seen empty, and positions of lanes and links, for [`crate::terminate::flush`].
     pub(crate) fn marks(&self) -> DeliveryMarks {
         let mut inbound = self.inbound.borrow_mut();
         let lanes = inbound.listed.len() as u32;

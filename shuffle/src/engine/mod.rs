@@ -8,24 +8,24 @@ pub(crate) mod incoming;
 pub(crate) mod long;
 pub(crate) mod marks;
 pub(crate) mod outbound;
+pub(crate) mod outbox;
 pub(crate) mod queues;
-pub(crate) mod tags;
+pub(crate) mod sink;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link};
+use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run};
 use trihop_transport::ring::Inbox;
 use trihop_transport::topology::Topology;
 
-use crate::collective::Ticket;
 use crate::config::StreamOptions;
-use crate::deliver::{Handover, Reassembly, Sink};
+use crate::deliver::{Handover, Reassembly};
 use crate::error::{Error, Result};
-use crate::flush::Fence;
 use crate::queue::Feeder;
 use crate::queue::remote::Identity;
 use crate::queue::tally::Why;
@@ -35,7 +35,7 @@ use forward::Begun;
 use inbound::Links;
 use incoming::Arrival;
 use outbound::Outbound;
-use tags::TagClass;
+use sink::Sink;
 
 /// Class of a lane; an inbox has one lane per local rank and class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,10 +131,6 @@ pub(crate) struct Core<'h> {
     pub taken: Cell<u64>,
     /// Flushes and fences that want partial runs and batches out now.
     pub urgent: Cell<u32>,
-    /// A fence that gave way to deliveries.
-    pub fence: Cell<Option<Fence>>,
-    /// A barrier that gave way to deliveries.
-    pub barrier: Cell<Option<Ticket>>,
     /// Small sends for announcements, where there are links.
     pub notices: Option<trihop_transport::memory::pool::Pool>,
 }

@@ -15,13 +15,13 @@ use zerocopy::{Immutable, IntoBytes};
 use super::broadcasts::Broadcasts;
 use super::long::{LongRecords, Targets};
 use super::queues::Queues;
-use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
+use crate::queue::audience::{Audience, BroadcastTo};
 use crate::queue::remote::RemoteQueue;
 use crate::queue::runs::{RunTable, Stop};
-use crate::queue::spill::{Audience, Spill};
+use crate::queue::spill::Spill;
 use crate::queue::tally::Why;
 use crate::route::Place;
 

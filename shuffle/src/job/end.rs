@@ -6,10 +6,10 @@ use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::masked;
 
-use super::Inner;
+use super::JobState;
 use crate::error::{Error, Result};
 
-impl Inner<'_> {
+impl JobState<'_> {
     /// See [`super::Job::shutdown`].
     pub fn shutdown(&self) -> Result<()> {
         let streams: Vec<_> = self
@@ -23,7 +23,7 @@ impl Inner<'_> {
         for core in streams.into_iter().filter(|core| !core.out.borrow().closed) {
             let before = core.delivered();
             let untaken = core.give_up_untaken();
-            let mut fence = core.fence.take().unwrap_or_default();
+            let mut fence = self.parked.fence(core.id);
             self.wait(|| {
                 Ok(fence
                     .poll(&core, &mut self.endpoint.collectives.borrow_mut())

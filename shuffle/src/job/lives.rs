@@ -11,7 +11,7 @@
 use trihop_transport::Error as TransportError;
 use trihop_transport::topology::Rank;
 
-use super::Inner;
+use super::JobState;
 use crate::endpoint::Word;
 use crate::error::{Error, Result};
 use crate::route::{LinkClass, Route};
@@ -21,7 +21,7 @@ const QUESTIONS_PER_TIMEOUT: u64 = 4;
 /// Rounds of progress in which a rank tells others before its own call fails.
 const TELLING_ROUNDS: usize = 16;
 
-impl Inner<'_> {
+impl JobState<'_> {
     /// A local peer that ended, or a remote one that owes us an answer for too long, ends the job with its rank.
     pub(super) fn look_after_peers(&self, now_ns: u64) -> Result<()> {
         self.checked_ns.set(now_ns);

@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use trihop_transport::memory::segment::Segment;
 
-use super::Inner;
-use crate::collective::{Operation, Reduce};
+use super::JobState;
 use crate::config::StreamOptions;
-use crate::deliver::Sink;
 use crate::endpoint::{Endpoint, Prepared, SYSTEM_STREAM};
 use crate::engine::Core;
+use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
+use crate::terminate::collective::{Operation, Reduce};
 
-impl<'h> Inner<'h> {
+impl<'h> JobState<'h> {
     /// Opens a stream on all ranks.
     pub fn open(
         &self,

@@ -11,46 +11,25 @@ use trihop_transport::memory::handover::Handover;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
+use super::JobState;
 use super::card::{Card, random_word};
+use super::parked::Parked;
 use super::wait::Waiting;
-use super::{Inner, Job};
 use crate::config::Options;
 use crate::endpoint::{Endpoint, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
 
-impl<'h> Job<'h> {
-    /// Joins the job that this process was started in; without a launcher, a job of one.
-    ///
-    /// # Errors
-    /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`, memory.
-    pub fn start(options: Options) -> Result<Self> {
-        let bootstrap = Self::detect(&options)?;
-        Self::start_with(options, bootstrap)
-    }
+/// The launcher's bootstrap.
+pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
+    options.check()?;
+    Ok(bootstrap::start(options.launcher, options.bootstrap_timeout())?)
+}
 
-    /// The launcher's bootstrap.
-    pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
-        options.check()?;
-        Ok(bootstrap::start(options.launcher, options.bootstrap_timeout())?)
-    }
-
-    /// As [`Job::start`], with a bootstrap of the caller's: [`bootstrap::Custom`] for ranks that know each other already.
-    /// `options.launcher` then says nothing.
-    ///
-    /// # Errors
-    /// As [`Job::start`].
-    pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        Self::start_seated(options, bootstrap, false)
-    }
-
-    /// As [`Job::start_with`]; `threads`: a thread will make progress whatever the application does.
-    pub(crate) fn start_seated(
-        options: Options,
-        mut bootstrap: Box<dyn Bootstrap>,
-        threads: bool,
-    ) -> Result<Self> {
+impl JobState<'_> {
+    /// See [`crate::Job::start_with`]; `threads`: a thread will make progress whatever the application does.
+    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>, threads: bool) -> Result<Rc<Self>> {
         options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
@@ -105,7 +84,7 @@ impl<'h> Job<'h> {
         };
         let waiting = Waiting::new(doorbell, link.as_deref(), &node, neighbours)?;
         let endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
-        let inner = Rc::new(Inner {
+        let state = Rc::new(Self {
             endpoint,
             options,
             bootstrap: RefCell::new(Some(bootstrap)),
@@ -120,25 +99,25 @@ impl<'h> Job<'h> {
             asked_ns: Cell::new(0),
             told: Cell::new(false),
             rounds: Cell::new(0),
+            parked: Parked::default(),
             turn: OnceCell::new(),
         });
-        inner.open_system_stream()?;
+        state.open_system_stream()?;
         // The receives of the system stream are posted: only now may anybody send to anybody. Until then nobody needs
         // anybody's progress; a fence on another thread is there to notice a dead neighbour.
-        let bootstrap = inner.bootstrap.borrow_mut().take().expect("put there above");
-        let mut bootstrap = inner.launchers_fence(bootstrap)?;
+        let bootstrap = state.bootstrap.borrow_mut().take().expect("put there above");
+        let mut bootstrap = state.launchers_fence(bootstrap)?;
         bootstrap.forget();
-        *inner.bootstrap.borrow_mut() = Some(bootstrap);
-        let job = Self { inner };
+        *state.bootstrap.borrow_mut() = Some(bootstrap);
         tracing::info!(
-            size = job.size(),
-            nodes = job.topology().nodes(),
+            size = state.endpoint.topology.size(),
+            nodes = state.endpoint.topology.nodes(),
             %launcher,
-            route = %job.inner.options.route,
-            provider = job.provider(),
+            route = %state.options.route,
+            provider = state.provider(),
             "job started"
         );
-        Ok(job)
+        Ok(state)
     }
 }
 

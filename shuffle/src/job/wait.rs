@@ -10,7 +10,7 @@ use trihop_transport::park::{Backoff, Parker, Step, spin_budget};
 use trihop_transport::ring::{Bell, Doorbell};
 use trihop_transport::sync::Flag;
 
-use super::Inner;
+use super::JobState;
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 
@@ -94,7 +94,7 @@ enum Waiter<'a> {
     ProgressThread(&'a Flag),
 }
 
-impl Inner<'_> {
+impl JobState<'_> {
     /// Progress by a caller who will be back soon: while the progress thread naps, nobody needs to wake it.
     pub fn progress_in_passing(&self) -> Result<bool> {
         if self.waiting.sleep.get() == Sleep::Nap {

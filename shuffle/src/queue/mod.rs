@@ -1,5 +1,6 @@
 //! Output queues of the three classes, and what gathers records before them.
 
+pub(crate) mod audience;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod on_demand;

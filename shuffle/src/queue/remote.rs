@@ -6,7 +6,8 @@ use std::rc::Rc;
 use trihop_transport::link::{Link, Mover, Peer, PostError, Tag, Token};
 use trihop_transport::memory::pool::{Buffer, Pool};
 use trihop_transport::protocol::credit::Sending;
-use trihop_transport::protocol::eager::{Passage, Slot, choose};
+use trihop_transport::protocol::eager::{Passage, choose};
+use trihop_transport::protocol::tags::{TagClass, tag, token};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters, run_flags,
 };
@@ -14,7 +15,6 @@ use zerocopy::IntoBytes;
 
 use super::tally::{Tally, Why};
 use super::{Feeder, Turn};
-use crate::engine::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::route::LinkClass;
 
@@ -456,15 +456,5 @@ impl RemoteQueue {
             }
         }
         Ok(posted)
-    }
-}
-
-impl TagClass {
-    /// Tag class of a receive slot.
-    pub(crate) fn of(slot: Slot) -> Self {
-        match slot {
-            Slot::Small => Self::Small,
-            Slot::Large => Self::Large,
-        }
     }
 }

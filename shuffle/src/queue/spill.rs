@@ -2,16 +2,7 @@
 
 use std::collections::VecDeque;
 
-use trihop_transport::topology::Rank;
-
-use crate::broadcast::BroadcastTo;
-
-/// Whom a record is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Audience {
-    One(Rank),
-    Many(BroadcastTo),
-}
+use super::audience::Audience;
 
 /// Records in the order in which handlers sent them.
 #[derive(Debug)]
@@ -93,7 +84,10 @@ impl Spill {
 
 #[cfg(test)]
 mod tests {
+    use trihop_transport::topology::Rank;
+
     use super::*;
+    use crate::queue::audience::BroadcastTo;
 
     fn one(rank: u32) -> Audience {
         Audience::One(Rank(rank))

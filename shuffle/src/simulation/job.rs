@@ -13,14 +13,15 @@ use super::member::Member;
 use super::message::{SimulationOutbox, check_item, each};
 use super::options::SimulationOptions;
 use super::turns::Turns;
-use crate::broadcast::BroadcastTo;
-use crate::deliver::{Message, Sink};
+use crate::deliver::Message;
 use crate::dump::Bound;
 use crate::engine::Core;
 use crate::engine::outbound::Outbound;
+use crate::engine::sink::Sink;
 use crate::error::Error;
-use crate::flush::Fence;
+use crate::queue::audience::BroadcastTo;
 use crate::stats::{DetailedStats, Stats};
+use crate::terminate::flush::Fence;
 
 /// A whole job in this thread. It and its ranks are gone when it is dropped.
 pub struct Simulation<'h> {

@@ -13,9 +13,9 @@ use super::error::SimulationError;
 use super::fabric::Fabric;
 use super::options::SimulationOptions;
 use crate::config::StreamOptions;
-use crate::deliver::Sink;
 use crate::endpoint::{Endpoint, Prepared};
 use crate::engine::Core;
+use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::route::Chosen;
 

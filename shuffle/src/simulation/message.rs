@@ -2,11 +2,12 @@
 
 use trihop_transport::topology::Rank;
 
-use crate::broadcast::BroadcastTo;
-use crate::deliver::{Delivery, Message, Outbox};
+use crate::deliver::{Delivery, Message};
 use crate::engine::BadRun;
+use crate::engine::outbox::Outbox;
 use crate::error::Error;
-use crate::shuffle::each_message;
+use crate::face::shuffle::each_message;
+use crate::queue::audience::BroadcastTo;
 
 /// What a handler sends with: as [`Outbox`], for records and for items.
 pub struct SimulationOutbox<'a, 'b> {

@@ -9,13 +9,13 @@ use trihop_transport::topology::Rank;
 use super::shared::{Deliver, Opened, Shared};
 use super::shuffle::broadcast;
 use super::thread::is_in_handler;
-use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::error::{Error, Result};
-use crate::flush::Queues;
-use crate::handle::SENDS_PER_ROUND;
+use crate::face::handle::SENDS_PER_ROUND;
+use crate::queue::audience::BroadcastTo;
 use crate::stats::{DetailedStats, Stats};
+use crate::terminate::flush::Queues;
 
 /// Opens [`Items`]: name, size, options, handler.
 pub struct ItemsBuilder {

@@ -20,9 +20,10 @@ use std::sync::Arc;
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::topology::{Rank, Topology};
 
-use crate::collective::Reduce;
 use crate::config::Options;
 use crate::error::Result;
+use crate::job::{JobState, detect};
+use crate::terminate::collective::Reduce;
 pub use items::{Items, ItemsBuilder};
 use shared::Shared;
 pub use shuffle::{Shuffle, ShuffleBuilder};
@@ -66,7 +67,7 @@ impl Job {
     /// # Errors
     /// As [`crate::Job::start`], or no thread is to be had.
     pub fn start(options: Options) -> Result<Self> {
-        let bootstrap = crate::Job::detect(&options)?;
+        let bootstrap = detect(&options)?;
         Self::start_with(options, bootstrap)
     }
 
@@ -76,7 +77,8 @@ impl Job {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let shared = Shared::start(crate::Job::start_seated(options, bootstrap, true)?)?;
+        let state = JobState::start(options, bootstrap, true)?;
+        let shared = Shared::start(crate::Job { state })?;
         Ok(Self { shared })
     }
 

@@ -15,11 +15,12 @@ use super::thread::{Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
 use crate::Job;
 use crate::config::StreamOptions;
-use crate::deliver::{Calls, Delivery, Handover, Sink};
+use crate::deliver::{Calls, Delivery, Handover};
 use crate::dump;
 use crate::engine::BadRun;
+use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
+use crate::face::handle::Handle;
 
 /// A handler as a delivery thread calls it.
 pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>, &Calls<'_>) -> Result<(), BadRun> + Send>;
@@ -86,8 +87,8 @@ impl Drop for OneTurn<'_> {
 impl Shared {
     pub fn start(job: Job<'static>) -> Result<Arc<Self>> {
         let (topology, launcher, provider) = (job.topology().clone(), job.launcher(), job.provider());
-        let stream_options = job.inner.options.stream.clone();
-        job.inner.turn.get_or_init(Turn::default);
+        let stream_options = job.state.options.stream.clone();
+        job.state.turn.get_or_init(Turn::default);
         let shared = Arc::new(Self {
             job: ManuallyDrop::new(job),
             topology,
@@ -105,7 +106,7 @@ impl Shared {
             // SAFETY: `shared` is kept until this thread was joined, in `stop`.
             let shared = unsafe { &*lent.0 };
             let turn = OneTurn::take(shared.turn());
-            shared.job.inner.progress_until(&shared.stopping, || {
+            shared.job.state.progress_until(&shared.stopping, || {
                 if let Some(output) = shared.dump.take_asked() {
                     // SAFETY: taken above; `progress_until` keeps no borrow meanwhile.
                     unsafe { shared.turn().leave() };
@@ -127,7 +128,7 @@ impl Shared {
     }
 
     fn turn(&self) -> &Turn {
-        self.job.inner.turn.get().expect("set by `start`")
+        self.job.state.turn.get().expect("set by `start`")
     }
 
     fn lock_threads(&self) -> MutexGuard<'_, Threads> {
@@ -138,9 +139,9 @@ impl Shared {
     #[inline]
     pub fn with<R>(&self, call: impl FnOnce(&Job<'static>) -> Result<R>) -> Result<R> {
         let _turn = OneTurn::take(self.turn());
-        self.job.inner.check_failure()?;
+        self.job.state.check_failure()?;
         let result = call(&self.job);
-        self.job.inner.wake_progress_thread();
+        self.job.state.wake_progress_thread();
         result
     }
 
@@ -251,16 +252,16 @@ impl Shared {
             return Err(Error::config("handler", why));
         };
         options.check()?;
-        let bell = self.job.inner.bell();
+        let bell = self.job.state.bell();
         let handover = Arc::new(Handover::new(options, bell));
         // The thread is there before the stream: what arrives has somewhere to go, whatever fails in between.
         let thread = super::thread::deliver(name, self.topology.size(), Arc::clone(&handover), deliver)?;
         let opened = self.collective("opening a stream", |job| {
             let sink = Sink::Thread(Arc::clone(&handover));
-            let core = job.inner.open(name, options, item_bytes, sink)?;
+            let core = job.state.open(name, options, item_bytes, sink)?;
             Ok(Arc::new(Opened {
                 shared: Arc::clone(self),
-                handle: ManuallyDrop::new(Handle::new(core, std::rc::Rc::clone(&job.inner))),
+                handle: ManuallyDrop::new(Handle::new(core, std::rc::Rc::clone(&job.state))),
                 handover: Arc::clone(&handover),
                 name: name.to_owned(),
                 collective: Mutex::new(()),
@@ -292,7 +293,7 @@ impl Shared {
     }
 
     pub fn shutdown(&self) -> Result<()> {
-        let outcome = self.collective("shutting down", |job| job.inner.shutdown());
+        let outcome = self.collective("shutting down", |job| job.state.shutdown());
         if !matches!(outcome, Err(Error::Nested(_) | Error::Closed(_))) {
             self.stop(outcome.is_err());
         }
@@ -317,7 +318,7 @@ impl Shared {
         }
         self.stopping.raise();
         // Not the turn: a job that has failed may have left it in disorder. The bell is for everybody.
-        self.job.inner.ring();
+        self.job.state.ring();
         if let Some(thread) = progress {
             thread.wake();
             thread.join();
@@ -330,7 +331,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.stop(self.job.inner.has_failed());
+        self.stop(self.job.state.has_failed());
         let turn = self.turn();
         turn.take();
         // SAFETY: nobody else is left, and the job is not used again. The turn lives inside of it: it is not left.

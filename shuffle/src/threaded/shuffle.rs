@@ -7,13 +7,13 @@ use trihop_transport::topology::Rank;
 
 use super::shared::{Deliver, Opened, Shared};
 use super::thread::is_in_handler;
-use crate::broadcast::BroadcastTo;
 use crate::config::StreamOptions;
 use crate::deliver::Message;
 use crate::error::Result;
-use crate::flush::Queues;
-use crate::shuffle::each_message;
+use crate::face::shuffle::each_message;
+use crate::queue::audience::BroadcastTo;
 use crate::stats::{DetailedStats, Stats};
+use crate::terminate::flush::Queues;
 
 /// Opens a [`Shuffle`]: name, options, handler.
 pub struct ShuffleBuilder {

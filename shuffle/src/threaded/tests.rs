@@ -13,7 +13,7 @@ use trihop_transport::sync::{AtomicBool, AtomicU64, Ordering, thread};
 use super::*;
 use crate::config::StreamOptions;
 use crate::error::Error;
-use crate::flush::Queues;
+use crate::terminate::flush::Queues;
 
 fn job() -> Job {
     Job::start(Options {

@@ -8,4 +8,5 @@ pub mod credit;
 pub mod eager;
 pub mod rendezvous;
 pub mod sequence;
+pub mod tags;
 pub mod wire;

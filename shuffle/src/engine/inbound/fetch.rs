@@ -3,11 +3,11 @@
 use trihop_transport::link::{Link, Mover, Peer, PostError};
 use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::rendezvous::Fetch;
+use trihop_transport::protocol::tags::{TagClass, tag, token};
 use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend};
 
 use super::Links;
 use crate::engine::incoming::Arrival;
-use crate::engine::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::queue::remotes::Remotes;
 

@@ -5,10 +5,10 @@ use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::control;
 use trihop_transport::protocol::credit::Shared;
 use trihop_transport::protocol::rendezvous::Fetches;
+use trihop_transport::protocol::tags::{TagClass, tag, token};
 
 use super::{CONTROL_BYTES, Links};
 use crate::engine::incoming::Arrival;
-use crate::engine::tags::{TagClass, tag, token};
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity};
 

@@ -2,11 +2,11 @@
 
 use trihop_transport::link::{Link, PostError};
 use trihop_transport::memory::pool::Pool;
+use trihop_transport::protocol::tags::{TagClass, tag, token};
 use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend};
 use zerocopy::IntoBytes;
 
 use super::{CONTROL_BYTES, Links};
-use crate::engine::tags::{TagClass, tag, token};
 use crate::error::Result;
 use crate::queue::remotes::Remotes;
 use crate::stats::Stats;

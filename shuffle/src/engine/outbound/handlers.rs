@@ -4,10 +4,9 @@ use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::Outbound;
-use crate::broadcast::BroadcastTo;
 use crate::error::{Error, Result};
+use crate::queue::audience::{Audience, BroadcastTo};
 use crate::queue::runs::Stop;
-use crate::queue::spill::Audience;
 
 impl Outbound {
     /// A send of a handler.

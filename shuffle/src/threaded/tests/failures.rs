@@ -139,14 +139,14 @@ fn what_one_threads_progress_fails_with_all_hear_of() {
     let kept = job
         .shared
         .with(|job| {
-            for core in job.inner.endpoint.streams.borrow().iter() {
+            for core in job.state.endpoint.streams.borrow().iter() {
                 if let Some(handover) = &core.handover {
                     handover.fail(Error::bad_peer(7, "on purpose"));
                 }
             }
             // With the turn: the progress thread has not met it.
-            assert!(job.inner.progress().is_err());
-            Ok(job.inner.check_failure())
+            assert!(job.state.progress().is_err());
+            Ok(job.state.check_failure())
         })
         .unwrap();
     assert!(matches!(kept, Err(Error::Stopped(_))), "{kept:?}");

@@ -6,14 +6,15 @@ use std::rc::Rc;
 use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Message, Outbox};
+use crate::deliver::{Delivery, Message};
 use crate::dump;
 use crate::engine::BadRun;
+use crate::engine::outbox::Outbox;
 use crate::error::Result;
-use crate::flush::Queues;
-use crate::handle::{Handle, Opening};
-use crate::job::Inner;
+use crate::face::handle::{Handle, Opening};
+use crate::job::JobState;
 use crate::stats::{DetailedStats, Stats};
+use crate::terminate::flush::Queues;
 
 /// Opens a [`Shuffle`]: name, options, handler.
 pub struct ShuffleBuilder<'h> {
@@ -21,7 +22,7 @@ pub struct ShuffleBuilder<'h> {
 }
 
 impl<'h> ShuffleBuilder<'h> {
-    pub(crate) fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
+    pub(crate) fn new(job: Rc<JobState<'h>>, name: &str) -> Self {
         let opening = Opening::new(job, name);
         Self { opening }
     }

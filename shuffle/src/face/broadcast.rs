@@ -5,34 +5,11 @@
 //! frame (a quarter of a lane, or less where batches are small) goes to one rank after the other instead, as if it were sent
 //! to each: its fragments would keep queues busy that other such records wait for.
 
-use crate::deliver::{Outbox, borrow};
+use crate::engine::outbox::{Outbox, borrow};
 use crate::error::Result;
-use crate::shuffle::Shuffle;
-use crate::stream::{Item, ItemOutbox, Stream};
-
-/// Who gets a broadcast.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BroadcastTo {
-    /// All ranks but its source.
-    Others,
-    /// All ranks.
-    Everyone,
-}
-
-impl BroadcastTo {
-    /// How many of `size` ranks.
-    pub fn ranks(self, size: u32) -> u32 {
-        match self {
-            Self::Others => size - 1,
-            Self::Everyone => size,
-        }
-    }
-
-    /// The rank that gets none, if one does not.
-    pub(crate) fn skipped(self, source: u32) -> Option<u32> {
-        (self == Self::Others).then_some(source)
-    }
-}
+use crate::face::shuffle::Shuffle;
+use crate::face::stream::{Item, ItemOutbox, Stream};
+use crate::queue::audience::BroadcastTo;
 
 impl Shuffle<'_> {
     /// Sends a record to many ranks; waits, with progress and deliveries, until it is taken. That is before all copies have

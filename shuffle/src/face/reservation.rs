@@ -7,8 +7,8 @@ use trihop_transport::topology::Rank;
 
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
-use crate::shuffle::Shuffle;
+use crate::face::handle::Handle;
+use crate::face::shuffle::Shuffle;
 
 impl<'h> Shuffle<'h> {
     /// Space for a record of `bytes` bytes, to be filled in place and committed. Waits like [`Shuffle::send`].

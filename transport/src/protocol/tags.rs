@@ -1,14 +1,19 @@
 //! Tags and tokens: which stream and which class of slot an operation belongs to.
 
-use trihop_transport::link::{Tag, Token};
+use super::eager::Slot;
+use crate::link::{Tag, Token};
 
 /// Class of a posted operation. A tag uses 16 bits for the stream, 4 for the class and 28 for a number: 48 in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum TagClass {
+pub enum TagClass {
+    /// Counters and clear-to-send notices.
     Control = 1,
+    /// A batch or an announcement, into the slot that every link always has.
     Small = 2,
+    /// A batch, into a shared large slot.
     Large = 3,
+    /// An announced batch.
     Segment = 4,
     /// Only in tokens: a send that ended.
     Sent = 5,
@@ -16,19 +21,29 @@ pub(crate) enum TagClass {
     Read = 6,
 }
 
+impl TagClass {
+    /// Tag class of a receive slot.
+    pub fn of(slot: Slot) -> Self {
+        match slot {
+            Slot::Small => Self::Small,
+            Slot::Large => Self::Large,
+        }
+    }
+}
+
 /// Tag of a message.
-pub(crate) fn tag(stream: u16, class: TagClass, number: u32) -> Tag {
+pub fn tag(stream: u16, class: TagClass, number: u32) -> Tag {
     debug_assert!(number < 1 << 28);
     Tag(u64::from(stream) << 32 | (class as u64) << 28 | u64::from(number))
 }
 
 /// Token of a posted operation.
-pub(crate) fn token(stream: u16, class: TagClass, number: u32) -> Token {
+pub fn token(stream: u16, class: TagClass, number: u32) -> Token {
     Token(u64::from(stream) << 40 | (class as u64) << 32 | u64::from(number))
 }
 
 /// Stream, class and number of a token.
-pub(crate) fn split(token: Token) -> Option<(u16, TagClass, u32)> {
+pub fn split(token: Token) -> Option<(u16, TagClass, u32)> {
     let class = match (token.0 >> 32) as u8 {
         1 => TagClass::Control,
         2 => TagClass::Small,

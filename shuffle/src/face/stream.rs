@@ -9,14 +9,15 @@ use trihop_transport::topology::Rank;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Outbox};
+use crate::deliver::Delivery;
 use crate::dump;
+use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
-use crate::flush::Queues;
-use crate::handle::{Handle, Opening};
-use crate::job::Inner;
+use crate::face::handle::{Handle, Opening};
+use crate::job::JobState;
 use crate::queue::runs::Stop;
 use crate::stats::{DetailedStats, Stats};
+use crate::terminate::flush::Queues;
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
 pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {}
@@ -73,7 +74,7 @@ fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'a [T]), Bad
 }
 
 impl<'h, T: Item> StreamBuilder<'h, T> {
-    pub(crate) fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
+    pub(crate) fn new(job: Rc<JobState<'h>>, name: &str) -> Self {
         const {
             assert!(size_of::<T>() > 0, "items of no bytes cannot be counted");
             assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");

@@ -5,18 +5,20 @@ use std::rc::Rc;
 
 use trihop_transport::topology::Rank;
 
-use crate::collective::{Operation, Reduce};
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, DeliveryQueue, Outbox, Sink, borrow};
+use crate::deliver::{Delivery, DeliveryQueue};
 use crate::engine::outbound::Outbound;
+use crate::engine::outbox::{Outbox, borrow};
+use crate::engine::sink::Sink;
 use crate::engine::{BadRun, Core};
 use crate::error::{Error, Result};
-use crate::flush::{Flush, Queues};
-use crate::job::Inner;
+use crate::job::JobState;
+use crate::terminate::collective::{Operation, Reduce};
+use crate::terminate::flush::{Flush, Queues};
 
 /// A stream that is to be opened: its name, its options and where its deliveries go.
 pub(crate) struct Opening<'h> {
-    job: Rc<Inner<'h>>,
+    job: Rc<JobState<'h>>,
     name: String,
     options: StreamOptions,
     sink: Sink<'h>,
@@ -24,7 +26,7 @@ pub(crate) struct Opening<'h> {
 
 impl<'h> Opening<'h> {
     /// With the job's options and without a handler.
-    pub fn new(job: Rc<Inner<'h>>, name: &str) -> Self {
+    pub fn new(job: Rc<JobState<'h>>, name: &str) -> Self {
         let options = job.options.stream.clone();
         let sink = Sink::Queue(DeliveryQueue::new(&options));
         Self {
@@ -62,7 +64,7 @@ pub(crate) const SENDS_PER_ROUND: u32 = 512;
 /// An open stream: its engine and its job.
 pub(crate) struct Handle<'h> {
     pub core: Rc<Core<'h>>,
-    pub job: Rc<Inner<'h>>,
+    pub job: Rc<JobState<'h>>,
     sends: Cell<u32>,
 }
 
@@ -73,7 +75,7 @@ impl Clone for Handle<'_> {
 }
 
 impl<'h> Handle<'h> {
-    pub fn new(core: Rc<Core<'h>>, job: Rc<Inner<'h>>) -> Self {
+    pub fn new(core: Rc<Core<'h>>, job: Rc<JobState<'h>>) -> Self {
         Self {
             core,
             job,
@@ -186,7 +188,7 @@ impl<'h> Handle<'h> {
             return Err(Error::Nested("a fence"));
         }
         self.check_open()?;
-        let mut fence = self.core.fence.take().unwrap_or_default();
+        let mut fence = self.job.parked.fence(self.core.id);
         let outcome = self.job.wait(|| {
             if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {
                 return Ok(Some(()));
@@ -195,7 +197,7 @@ impl<'h> Handle<'h> {
             Ok(None)
         });
         if outcome.is_err() {
-            self.core.fence.set(Some(fence));
+            self.job.parked.park_fence(self.core.id, fence);
             return outcome;
         }
         self.job.pass_on_results()
@@ -215,7 +217,7 @@ impl<'h> Handle<'h> {
                 .borrow_mut()
                 .begin(self.core.id, sum, &[])
         };
-        let ticket = self.core.barrier.take().unwrap_or_else(begin);
+        let ticket = self.job.parked.barrier(self.core.id).unwrap_or_else(begin);
         let outcome = self.job.wait(|| {
             if self.job.endpoint.collective_result(ticket).is_some() {
                 return Ok(Some(()));
@@ -224,7 +226,7 @@ impl<'h> Handle<'h> {
             Ok(None)
         });
         if outcome.is_err() {
-            self.core.barrier.set(Some(ticket));
+            self.job.parked.park_barrier(self.core.id, ticket);
             return outcome;
         }
         self.job.pass_on_results()

@@ -3,7 +3,6 @@
 //! A fence is counted quiescence: rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
 //! when nothing of the stream waits on it, until two rounds in a row say the same and both counts agree.
 
-use crate::collective::{Collectives, Operation, Reduce, Ticket};
 use crate::engine::Core;
 use crate::engine::marks::DeliveryMarks;
 use crate::engine::outbound::Gathered;
@@ -13,6 +12,7 @@ use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::tally::Why;
 use crate::route::LinkClass;
+use crate::terminate::collective::{Collectives, Operation, Reduce, Ticket};
 
 /// Which queues a flush empties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,8 @@
+//! What an application holds: a job, its shuffles of bytes, its streams of items.
+
+mod broadcast;
+pub(crate) mod handle;
+pub(crate) mod job;
+pub(crate) mod reservation;
+pub(crate) mod shuffle;
+pub(crate) mod stream;
