@@ -113,7 +113,7 @@ impl Plan {
 }
 
 /// Value of a line `name:  N [kB]`.
-fn meminfo_number(meminfo: &str, name: &str) -> Option<usize> {
+pub(super) fn meminfo_number(meminfo: &str, name: &str) -> Option<usize> {
     meminfo.lines().find_map(|line| {
         let mut words = line.strip_prefix(name)?.strip_prefix(':')?.split_whitespace();
         let number = words.next()?.parse().ok()?;

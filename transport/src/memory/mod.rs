@@ -2,6 +2,7 @@
 
 pub mod handover;
 pub mod hugepage;
+pub mod limit;
 pub mod pool;
 pub mod segment;
 pub(crate) mod slots;
