@@ -207,10 +207,10 @@ typedef struct trihop_options_t {
   uint64_t run_table_bytes;
   // Memory for the lanes into a rank in bytes.
   uint64_t lane_budget_bytes;
-  // Bound of what handlers' sends may spill, in bytes.
+  // Bound of what handlers' sends may spill, in bytes; 0 for a share of the memory there is.
   uint64_t spill_bytes;
-  // Spill that must be free before a handler is called, in bytes.
-  uint64_t handler_reserve_bytes;
+  // Spill from which on deliveries wait as long as it drains, in bytes.
+  uint64_t spill_mark_bytes;
   // Longest record in bytes.
   uint64_t max_message_bytes;
   // Bytes of long records that a rank puts together at a time.

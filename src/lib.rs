@@ -10,8 +10,8 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    BroadcastTo, ClassStats, DetailedStats, Error, Item, ItemOutbox, Job, Message, NodeId, NotSent, Options,
-    Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream,
+    BroadcastTo, ClassStats, DetailedStats, Error, Item, ItemOutbox, Job, Message, NodeId, Options, Outbox,
+    QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle, ShuffleBuilder, Stats, Stream,
     StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
 };
 

@@ -61,10 +61,12 @@ pub struct StreamOptions {
     /// Memory that the lanes into a rank may take, in bytes. Default 2 MiB. A lane has 64 KiB where that affords it,
     /// less where many ranks share a node, never below 4 KiB.
     pub lane_budget_bytes: usize,
-    /// Bound of what handlers' sends may spill, in bytes. Default 1 MiB.
+    /// Bound of what handlers' sends may spill, in bytes: what finds no room in a queue. 0, the default, for a share of the
+    /// memory that the processes of a node may use: a quarter, divided by its ranks. Taken as it is needed, and given
+    /// back. Beyond it a handler's send fails, and the job ends with [`crate::Error::SpillFull`].
     pub spill_bytes: usize,
-    /// Spill that must be free before a handler is called, in bytes. Default 64 KiB, at most half the spill.
-    pub handler_reserve_bytes: usize,
+    /// Spill from which on deliveries wait as long as it drains, in bytes. Default 1 MiB.
+    pub spill_mark_bytes: usize,
     /// Longest record in bytes. Default 64 MiB.
     pub max_message_bytes: usize,
     /// Bytes of long records that a rank puts together at a time (one always may). Default 128 MiB.
@@ -98,8 +100,8 @@ impl Default for StreamOptions {
             run_bytes: 1024,
             run_table_bytes: 256 << 10,
             lane_budget_bytes: 2 << 20,
-            spill_bytes: 1 << 20,
-            handler_reserve_bytes: 64 << 10,
+            spill_bytes: 0,
+            spill_mark_bytes: 1 << 20,
             max_message_bytes: 64 << 20,
             reassembly_bytes: 128 << 20,
             send_pool_bytes: 4 << 20,
@@ -242,13 +244,10 @@ impl StreamOptions {
         range("run_bytes", self.run_bytes, 24, 16384)?;
         range("run_table_bytes", self.run_table_bytes, self.run_bytes, 1 << 30)?;
         range("lane_budget_bytes", self.lane_budget_bytes, 8192, 1 << 32)?;
-        range("spill_bytes", self.spill_bytes, 1024, 1 << 32)?;
-        range(
-            "handler_reserve_bytes",
-            self.handler_reserve_bytes,
-            0,
-            self.spill_bytes / 2,
-        )?;
+        if self.spill_bytes > 0 {
+            range("spill_bytes", self.spill_bytes, 1024, 1 << 40)?;
+        }
+        range("spill_mark_bytes", self.spill_mark_bytes, 1, 1 << 40)?;
         range("max_message_bytes", self.max_message_bytes, 0, u32::MAX as usize)?;
         range("reassembly_bytes", self.reassembly_bytes, 1, 1 << 40)?;
         range("send_pool_bytes", self.send_pool_bytes, 1, 1 << 32)?;

@@ -159,7 +159,7 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
         )?;
         writeln!(
             writer,
-            "  spill: {} records, {} of {} bytes; long record: {} bytes left",
+            "  spill: {} runs and records, {} of {} bytes; long record: {} bytes left",
             out.spill.len(),
             out.spill.used_bytes(),
             core.options.spill_bytes,

@@ -36,6 +36,9 @@ const NOTICES_PER_LINK: usize = 8;
 /// Stream that carries the collectives.
 pub(crate) const SYSTEM_STREAM: u16 = 0;
 
+/// Bound of a stream's spill where nobody has said what memory there is: in the simulation.
+const SPILL_SHARE_BYTES: usize = 1 << 30;
+
 /// A stream whose inbox exists and whose peers' inboxes are still to be attached.
 pub(crate) struct Prepared {
     pub id: u16,
@@ -100,6 +103,8 @@ pub(crate) struct Endpoint<'h> {
     pub collectives: RefCell<Collectives>,
     heard: Heard,
     next_stream: Cell<u16>,
+    /// Bound of a stream's spill where its options say none.
+    pub spill_share_bytes: usize,
     /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live in this one.
     pub create_segment: fn(usize) -> Result<Arc<Segment>, trihop_transport::Error>,
 }
@@ -132,6 +137,7 @@ impl<'h> Endpoint<'h> {
             collectives,
             heard: Rc::default(),
             next_stream: Cell::new(0),
+            spill_share_bytes: SPILL_SHARE_BYTES,
             create_segment: Segment::create,
         }
     }
@@ -159,7 +165,10 @@ impl<'h> Endpoint<'h> {
         let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), shape.lane_bytes)?;
         let segment = (self.create_segment)(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
-        let (name, options) = (name.to_owned(), options.clone());
+        let (name, mut options) = (name.to_owned(), options.clone());
+        if options.spill_bytes == 0 {
+            options.spill_bytes = self.spill_share_bytes.max(options.spill_mark_bytes);
+        }
         Ok(Prepared {
             id,
             name,
@@ -261,7 +270,20 @@ impl<'h> Endpoint<'h> {
             now_ns: 0,
         };
         let (rank, size) = (self.topology.rank().0, self.topology.size());
-        let out = Outbound::new(queues, rank, size, item_bytes, shape.frame_bytes, &options);
+        let gauge = match &sink {
+            Sink::Thread(handover) => Arc::clone(&handover.gauge),
+            _ => Arc::default(),
+        };
+        let out = Outbound::new(
+            &name,
+            Arc::clone(&gauge),
+            queues,
+            rank,
+            size,
+            item_bytes,
+            shape.frame_bytes,
+            &options,
+        );
         let inbound = Inbound::new(inbox, links, &options);
         let handover = match &sink {
             Sink::Thread(handover) => Some(Arc::clone(handover)),
@@ -278,6 +300,8 @@ impl<'h> Endpoint<'h> {
             inbound: RefCell::new(inbound),
             sink: RefCell::new(sink),
             stats: RefCell::default(),
+            waits_for: RefCell::default(),
+            gauge,
             handover,
             taken: Cell::new(0),
             urgent: Cell::new(u32::from(id == SYSTEM_STREAM)),

@@ -28,6 +28,22 @@ pub enum Error {
         /// The limit in force.
         limit: usize,
     },
+    /// What handlers have sent fills the stream's queues and its spill: a send of a handler failed, and the job ends.
+    #[error(
+        "handlers of `{stream}` have sent more than its queues and its spill hold: {bytes} bytes find no room, {used_bytes} \
+         of {limit_bytes} bytes of spill are in use (spill_bytes). Let handlers send less for each message, let other \
+         ranks handle faster, or raise `spill_bytes`"
+    )]
+    SpillFull {
+        /// Name of the stream that they send on.
+        stream: String,
+        /// What found no room: a run, or a record.
+        bytes: usize,
+        /// In use of the spill.
+        used_bytes: usize,
+        /// The spill's bound, `spill_bytes`.
+        limit_bytes: usize,
+    },
     /// There is no memory for a record. From a send: nothing was taken. From any other call: one that arrived could not be
     /// put together or kept, and the job cannot go on.
     #[error("no memory for a record of {bytes} bytes")]

@@ -34,7 +34,7 @@ pub use error::{Error, Result};
 pub use face::job::Job;
 pub use face::reservation::Reservation;
 pub use face::shuffle::{Shuffle, ShuffleBuilder};
-pub use face::stream::{Item, ItemOutbox, NotSent, Stream, StreamBuilder};
+pub use face::stream::{Item, ItemOutbox, Stream, StreamBuilder};
 pub use queue::audience::BroadcastTo;
 pub use stats::{ClassStats, DetailedStats, QueueStats, Stats};
 pub use terminate::collective::Reduce;

@@ -106,8 +106,8 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
         run_bytes: dice.one_of(&[80, 128, 1024]),
         run_table_bytes: dice.one_of(&[1024, 4096, 256 << 10]),
         lane_budget_bytes: dice.one_of(&[8192, 64 << 10, 4 << 20]),
-        spill_bytes: 64 << 10,
-        handler_reserve_bytes: 256,
+        spill_bytes: 4 << 20,
+        spill_mark_bytes: dice.one_of(&[256, 4096]),
         max_message_bytes: 64 << 10,
         reassembly_bytes: dice.one_of(&[1, 64 << 10]),
         // What the most ranks of these jobs need for the direct route, and more.

@@ -53,10 +53,10 @@ pub struct trihop_options_t {
     pub run_table_bytes: u64,
     /// Memory for the lanes into a rank in bytes.
     pub lane_budget_bytes: u64,
-    /// Bound of what handlers' sends may spill, in bytes.
+    /// Bound of what handlers' sends may spill, in bytes; 0 for a share of the memory there is.
     pub spill_bytes: u64,
-    /// Spill that must be free before a handler is called, in bytes.
-    pub handler_reserve_bytes: u64,
+    /// Spill from which on deliveries wait as long as it drains, in bytes.
+    pub spill_mark_bytes: u64,
     /// Longest record in bytes.
     pub max_message_bytes: u64,
     /// Bytes of long records that a rank puts together at a time.
@@ -183,7 +183,7 @@ impl trihop_options_t {
             run_table_bytes,
             lane_budget_bytes,
             spill_bytes,
-            handler_reserve_bytes,
+            spill_mark_bytes,
             max_message_bytes,
             reassembly_bytes,
             send_pool_bytes,
@@ -214,7 +214,7 @@ impl trihop_options_t {
             run_table_bytes: *run_table_bytes as u64,
             lane_budget_bytes: *lane_budget_bytes as u64,
             spill_bytes: *spill_bytes as u64,
-            handler_reserve_bytes: *handler_reserve_bytes as u64,
+            spill_mark_bytes: *spill_mark_bytes as u64,
             max_message_bytes: *max_message_bytes as u64,
             reassembly_bytes: *reassembly_bytes as u64,
             send_pool_bytes: *send_pool_bytes as u64,
@@ -253,7 +253,7 @@ impl trihop_options_t {
                 run_table_bytes: narrow("run_table_bytes", self.run_table_bytes)?,
                 lane_budget_bytes: narrow("lane_budget_bytes", self.lane_budget_bytes)?,
                 spill_bytes: narrow("spill_bytes", self.spill_bytes)?,
-                handler_reserve_bytes: narrow("handler_reserve_bytes", self.handler_reserve_bytes)?,
+                spill_mark_bytes: narrow("spill_mark_bytes", self.spill_mark_bytes)?,
                 max_message_bytes: narrow("max_message_bytes", self.max_message_bytes)?,
                 reassembly_bytes: narrow("reassembly_bytes", self.reassembly_bytes)?,
                 send_pool_bytes: narrow("send_pool_bytes", self.send_pool_bytes)?,

@@ -90,7 +90,7 @@ impl trihop_status_t {
             Error::WouldBlock => TRIHOP_ERR_WOULD_BLOCK,
             Error::Rank { .. } => TRIHOP_ERR_RANK,
             Error::TooLarge { .. } => TRIHOP_ERR_TOO_LARGE,
-            Error::NoMemory { .. } => TRIHOP_ERR_NO_MEMORY,
+            Error::NoMemory { .. } | Error::SpillFull { .. } => TRIHOP_ERR_NO_MEMORY,
             Error::Nested(_) => TRIHOP_ERR_NESTED,
             Error::Closed(_) => TRIHOP_ERR_CLOSED,
             Error::Mismatch { .. } => TRIHOP_ERR_MISMATCH,

@@ -22,9 +22,6 @@ const UPDATERS: u64 = 200_000;
 /// Entries of all tables together per rank, rounded up to a power of two for all.
 const ENTRIES: u64 = 1 << 20;
 
-/// What one spilled updater takes at most.
-const SPILLED_BYTES: u64 = 32;
-
 /// An updater on its way: its state, and how many updates it has done.
 type Updater = [u64; 2];
 
@@ -167,23 +164,13 @@ impl Share {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let updaters = args.count.unwrap_or(UPDATERS);
-    let mut spill = options.stream.clone();
     let job = Job::start(options)?;
     let (rank, ranks) = (u64::from(job.rank().0), u64::from(job.size()));
     let share = Rc::new(Share::new(job.topology()));
-    // The whole population fits the spill of any rank: what makes handlers that send free from deadlock.
-    let population_bytes =
-        updaters.saturating_mul(ranks * SPILLED_BYTES) + 2 * spill.handler_reserve_bytes as u64;
-    if population_bytes > 1 << 32 {
-        let why = format!("agups: {updaters} updaters on each of {ranks} ranks do not fit a spill of 4 GiB");
-        return Err(Error::Size(why));
-    }
-    spill.spill_bytes = spill.spill_bytes.max(population_bytes as usize);
     let session = Session::new(args, &job);
     let handling = Rc::clone(&share);
     let stream = job
         .stream::<Updater>("agups")
-        .options(spill)
         .handler(move |_, updaters, outbox| {
             handling.handle(updaters, |target, updater| outbox.push(target, updater));
         })

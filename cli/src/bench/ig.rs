@@ -3,9 +3,9 @@
 //! Requests and replies have a stream each, so that replies have lanes and credits of their own: a handler of requests
 //! sends replies, a handler of replies sends nothing.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
-use trihop::{Error as EngineError, Job, NotSent, Options, Rank, Stream};
+use trihop::{Error as EngineError, Job, Options, Rank, Stream};
 
 use super::histo::TABLE;
 use super::random::Random;
@@ -33,7 +33,6 @@ struct Gather {
     /// Replies for slots that do not exist or had one already, and those that found no entry.
     wrong: Cell<u64>,
     /// Replies that not even the spill had room for.
-    kept: RefCell<Vec<(Rank, [u64; 2])>>,
     failure: Cell<Option<EngineError>>,
 }
 
@@ -42,7 +41,6 @@ impl Gather {
         Self {
             results: vec![Cell::new(EMPTY); slots as usize],
             wrong: Cell::new(0),
-            kept: RefCell::default(),
             failure: Cell::default(),
         }
     }
@@ -55,13 +53,9 @@ impl Gather {
             for (reply, &[slot, local]) in ready.iter_mut().zip(requests) {
                 *reply = [slot, table.get(local as usize).copied().unwrap_or(EMPTY)];
             }
-            let mut ready = ready[..requests.len()].iter().map(|&reply| (source, reply));
-            match replies.extend_or_spill(&mut ready) {
-                Ok(NotSent(None)) => {}
-                Ok(NotSent(Some(first))) => {
-                    self.kept.borrow_mut().extend(std::iter::once(first).chain(ready))
-                }
-                Err(error) => self.failure.set(Some(error)),
+            let ready = ready[..requests.len()].iter().map(|&reply| (source, reply));
+            if let Err(error) = replies.extend_or_spill(ready) {
+                self.failure.set(Some(error));
             }
         }
     }
@@ -91,15 +85,6 @@ impl Gather {
             return Err(Error::Wrong { bench: "ig", why });
         }
         Ok(())
-    }
-
-    /// Sends what was kept; waits for room, and comes back only with none kept.
-    fn send_kept(&self, replies: &Stream<'_, [u64; 2]>) -> Result<(), EngineError> {
-        while !self.kept.borrow().is_empty() {
-            let kept = self.kept.take();
-            replies.extend(kept)?;
-        }
-        self.failure.take().map_or(Ok(()), Err)
     }
 }
 
@@ -131,15 +116,14 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         let measured = session.measure(meter, || {
             let mut slots = 0u64..;
             for chunk in indices.chunks(CHUNK) {
-                gather.send_kept(&replies)?;
                 requests.extend(chunk.iter().zip(&mut slots).map(|(&index, slot)| {
                     let (local, owner) = (index / ranks, index % ranks);
                     (Rank(owner as u32), [slot, local])
                 }))?;
             }
             requests.fence()?;
-            gather.send_kept(&replies)?;
-            replies.fence()
+            replies.fence()?;
+            gather.failure.take().map_or(Ok(()), Err)
         })?;
         gather.check(&indices, rank)?;
         Ok(measured)

@@ -111,13 +111,13 @@ const QUEUES: &[Known] = &[
         "spill_bytes",
         "spill-bytes",
         None,
-        "Bound of what handlers' sends may spill",
+        "Bound of what handlers' sends may spill; 0: a share of memory",
     ),
     (
-        "handler_reserve_bytes",
-        "handler-reserve-bytes",
+        "spill_mark_bytes",
+        "spill-mark-bytes",
         None,
-        "Spill that must be free before a handler is called",
+        "Spill from which on deliveries wait as long as it drains",
     ),
     ("max_message_bytes", "max-message-bytes", None, "Longest record"),
     (

@@ -115,7 +115,7 @@ fn options(tiny: bool) -> StreamOptions {
         options.send_pool_bytes = 1;
         options.small_slot_bytes = 256;
         options.spill_bytes = 16 << 10;
-        options.handler_reserve_bytes = 2048;
+        options.spill_mark_bytes = 8 << 10;
         options.deliverq_max = 64;
         options.deliverq_bytes = 16 << 10;
     }

@@ -41,7 +41,7 @@ impl Options {
         "run_table_bytes",
         "lane_budget_bytes",
         "spill_bytes",
-        "handler_reserve_bytes",
+        "spill_mark_bytes",
         "max_message_bytes",
         "reassembly_bytes",
         "send_pool_bytes",
@@ -147,7 +147,7 @@ impl Options {
             "run_table_bytes" => stream.run_table_bytes = number(key, value)?,
             "lane_budget_bytes" => stream.lane_budget_bytes = number(key, value)?,
             "spill_bytes" => stream.spill_bytes = number(key, value)?,
-            "handler_reserve_bytes" => stream.handler_reserve_bytes = number(key, value)?,
+            "spill_mark_bytes" => stream.spill_mark_bytes = number(key, value)?,
             "max_message_bytes" => stream.max_message_bytes = number(key, value)?,
             "reassembly_bytes" => stream.reassembly_bytes = number(key, value)?,
             "send_pool_bytes" => stream.send_pool_bytes = number(key, value)?,
@@ -269,6 +269,6 @@ mod tests {
         let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")]).unwrap_err().to_string();
         assert!(text.contains("remote_maxrpc") && text.contains("1024"), "{text}");
         assert!(from(&[("TRIHOP_RUN_BYTES", "many")]).is_err());
-        assert!(from(&[("TRIHOP_HANDLER_RESERVE_BYTES", "1000000")]).is_err());
+        assert!(from(&[("TRIHOP_SPILL_BYTES", "1000")]).is_err());
     }
 }

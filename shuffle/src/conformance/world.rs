@@ -8,7 +8,7 @@ use trihop_transport::sim::SimOptions;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
-use crate::deliver::DeliveryQueue;
+use crate::deliver::{DeliveryQueue, has_overfilled};
 use crate::engine::Core;
 use crate::engine::sink::Sink;
 use crate::error::Error;
@@ -99,7 +99,7 @@ impl World {
             let seen = Rc::clone(&seen);
             Sink::Handler(Box::new(move |delivery, done, outbox| {
                 each_message(delivery, done, |message, first| {
-                    if !first && !outbox.has_reserve() {
+                    if !first && has_overfilled() {
                         return false;
                     }
                     let (source, kind, bytes) = (message.source.0, message.kind, message.bytes);

@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trihop_transport::park::{Content, Mail, Mailbox};
+use trihop_transport::park::{Content, Gauge, Mail, Mailbox};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::sync::Flag;
 
 use super::queue::Entry;
-use super::{Bell, Delivery, DeliveryQueue};
+use super::{Bell, Delivery, DeliveryQueue, take_overfilled};
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 
@@ -32,6 +32,8 @@ pub(crate) struct Handover {
     freed: Flag,
     /// Something was handed over, or found no room, since deliveries were last shown. Known to whoever makes progress only.
     unshown: Flag,
+    /// Says whether the stream's spill is pressed: handlers that have sent on it wait before their next call.
+    pub gauge: Arc<Gauge>,
     /// The handler is called no more. Pairs with the look before each of its calls.
     discards: Flag,
     piece_records: usize,
@@ -66,9 +68,13 @@ pub(crate) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Makes a call of the handler for so many records; false, without it, if there are to be no more.
+    /// Makes a call of the handler for so many records; false, without it, if there are to be no more. Waits before it for
+    /// a spill that the last call has overfilled.
     #[inline]
     pub fn make(&self, records: u64, call: impl FnOnce()) -> bool {
+        if let Some(gauge) = take_overfilled() {
+            gauge.wait();
+        }
         if self.discards.is_raised() {
             return false;
         }
@@ -110,6 +116,7 @@ impl Handover {
             bell,
             freed: Flag::default(),
             unshown: Flag::default(),
+            gauge: Arc::default(),
             discards: Flag::default(),
             piece_records: options.deliverq_max.div_ceil(PIECES),
             threshold: options.deliverq_threshold,
@@ -237,10 +244,12 @@ impl Handover {
         if !self.freed.is_raised() {
             return Ok(false);
         }
+        // Lowered first: a failure that comes after the look raises it again.
+        self.freed.lower();
         if let Some(failure) = self.with(|pending| pending.failure.clone()) {
+            self.freed.raise(); // for whoever asks next
             return Err(Error::Stopped(failure));
         }
-        self.freed.lower();
         Ok(true)
     }
 
@@ -302,6 +311,7 @@ impl Handover {
     /// made goes on.
     pub fn discard(&self) {
         self.discards.raise();
+        self.gauge.end();
     }
 
     fn tell(&self) {

@@ -2,6 +2,7 @@
 
 mod delivery;
 mod handover;
+mod overfilled;
 mod queue;
 mod reassembly;
 
@@ -11,6 +12,7 @@ use trihop_transport::topology::Rank;
 
 pub(crate) use delivery::Delivery;
 pub(crate) use handover::{Calls, Chunk, Handover};
+pub(crate) use overfilled::{has_overfilled, note_overfilled, take_overfilled};
 pub(crate) use queue::DeliveryQueue;
 pub(crate) use reassembly::{Assembled, MIN_FRAGMENT_FRAME, Reassembly, SPARE_BYTES};
 

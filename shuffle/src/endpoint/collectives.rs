@@ -75,7 +75,7 @@ impl<'h> Endpoint<'h> {
             run_table_bytes: 16 << 10,
             small_slot_bytes: 512,
             spill_bytes: 64 << 10,
-            handler_reserve_bytes: 0,
+            spill_mark_bytes: 64 << 10,
             ..StreamOptions::default()
         }
     }

@@ -9,7 +9,7 @@ use super::Core;
 use super::broadcasts::Copying;
 use super::outbox::Outbox;
 use super::sink::Sink;
-use crate::deliver::{Assembled, Delivery, Reassembly};
+use crate::deliver::{Assembled, Delivery, Reassembly, take_overfilled};
 use crate::queue::Feeder;
 use crate::route::{Place, Route};
 
@@ -142,7 +142,7 @@ impl<'h> Core<'h> {
         let is_plain = !run.is_fragment();
         let admitted = match sink {
             _ if self.options.deliverq_discard => true,
-            Sink::Handler(_) => self.out.borrow().spill.free_bytes() >= self.options.handler_reserve_bytes,
+            Sink::Handler(_) => !self.waits_for_spill(),
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
                     true => reassembly.record_bytes(feeder),
@@ -213,8 +213,12 @@ impl<'h> Core<'h> {
                 all
             }
             Sink::Handler(handler) => {
-                let mut outbox = Outbox::with_reserve(&self.out, self.options.handler_reserve_bytes);
-                handler(delivery, done, &mut outbox)?
+                take_overfilled(); // by the application, outside of handlers
+                let now = handler(delivery, done, &mut Outbox::new(&self.out))?;
+                if let Some(gauge) = take_overfilled() {
+                    *self.waits_for.borrow_mut() = Some(gauge);
+                }
+                now
             }
             Sink::Queue(queue) => {
                 queue.push(&delivery)?;

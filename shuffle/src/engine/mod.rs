@@ -17,6 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link};
+use trihop_transport::park::Gauge;
 use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run};
@@ -125,6 +126,10 @@ pub(crate) struct Core<'h> {
     pub inbound: RefCell<Inbound>,
     pub sink: RefCell<Sink<'h>>,
     pub stats: RefCell<Stats>,
+    /// Spill that the stream's handler has overfilled: the next delivery waits until that is relieved.
+    pub waits_for: RefCell<Option<Arc<Gauge>>>,
+    /// Says whether the stream's spill is pressed.
+    pub gauge: Arc<Gauge>,
     /// Way to the stream's delivery thread, if it has one.
     pub handover: Option<Arc<Handover>>,
     /// Records delivered here without a delivery thread (or queued for an application without a handler, or discarded).
@@ -136,6 +141,22 @@ pub(crate) struct Core<'h> {
 }
 
 impl<'h> Core<'h> {
+    /// Whether the next delivery has to wait for a spill that the handler has overfilled.
+    fn waits_for_spill(&self) -> bool {
+        let mut waits_for = self.waits_for.borrow_mut();
+        match &*waits_for {
+            None => false,
+            Some(gauge) if gauge.is_pressed() => {
+                gauge.note_waiting();
+                true
+            }
+            Some(_) => {
+                *waits_for = None;
+                false
+            }
+        }
+    }
+
     /// Takes a completion of this stream.
     pub fn complete(&self, class: TagClass, number: u32, completion: Completion, now_ns: u64) -> Result<()> {
         let mut inbound = self.inbound.borrow_mut();
@@ -177,6 +198,10 @@ impl<'h> Core<'h> {
             }
         }
         let mut out = self.out.borrow_mut();
+        worked |= out.relieve(now_ns);
+        if let Some(error) = out.failure() {
+            return Err(error);
+        }
         let urgent = self.urgent.get() > 0;
         if urgent {
             out.close_runs();

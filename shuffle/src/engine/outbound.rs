@@ -3,9 +3,13 @@
 mod gathered;
 mod handlers;
 mod reserve;
+mod spilling;
 
 pub(crate) use gathered::Gathered;
 
+use std::sync::Arc;
+
+use trihop_transport::park::Gauge;
 use trihop_transport::protocol::wire::{
     BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8, run_flags,
 };
@@ -18,7 +22,8 @@ use super::queues::Queues;
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
-use crate::queue::audience::{Audience, BroadcastTo};
+use crate::queue::audience::BroadcastTo;
+use crate::queue::pressure::Pressure;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::runs::{RunTable, Stop};
 use crate::queue::spill::Spill;
@@ -32,9 +37,15 @@ pub(crate) struct Outbound {
     /// Longest record that is gathered in runs: of which two at least fit one.
     gathered_bytes: usize,
     pub spill: Spill,
+    pressure: Pressure,
+    /// Says whether the spill is pressed, to those who hand deliveries to handlers.
+    gauge: Arc<Gauge>,
+    /// Name of the stream.
+    name: Arc<str>,
+    /// Bytes for which a handler's send found no room in the spill: the job ends.
+    overrun: Option<usize>,
     long: LongRecords,
     broadcasting: Broadcasts,
-    scratch: Vec<u8>,
     rank: u32,
     size: u32,
     /// Bytes of an item, 0 on a byte shuffle.
@@ -60,6 +71,8 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     pub fn new(
+        name: &str,
+        gauge: Arc<Gauge>,
         queues: Queues,
         rank: u32,
         size: u32,
@@ -73,9 +86,12 @@ impl Outbound {
             runs: RunTable::new(size, run_bytes, options.run_table_bytes),
             gathered_bytes: (run_bytes - RUN_HEADER_BYTES) / 2,
             spill: Spill::new(options.spill_bytes),
+            pressure: Pressure::new(options.spill_mark_bytes),
+            gauge,
+            name: name.into(),
+            overrun: None,
             long: LongRecords::new(rank, frame_bytes),
             broadcasting: Broadcasts::new(Rank(rank)),
-            scratch: Vec::new(),
             rank,
             size,
             item_bytes,
@@ -112,17 +128,18 @@ impl Outbound {
         Ok(())
     }
 
-    /// Whether records go straight into open runs: nothing was spilled that must leave before.
+    /// Whether the application's records go straight into open runs: what was spilled leaves before.
     #[inline(always)] // part of every send
     fn is_open(&self) -> bool {
         self.spill.is_empty() && !self.closed
     }
 
-    /// A record for which the open run of its target has room; false for any other.
+    /// A record for which the open run of its target has room, of the application where the stream `is_open` to it; false
+    /// for any other.
     #[inline(always)] // as its callers' fast path
-    fn append(&mut self, target: Rank, kind: u32, payload: &[u8]) -> bool {
+    fn append(&mut self, is_open: bool, target: Rank, kind: u32, payload: &[u8]) -> bool {
         let bytes = RECORD_HEADER_BYTES + align8(payload.len());
-        if self.is_open()
+        if is_open
             && target.0 < self.size
             && bytes <= self.gathered_bytes
             && payload.len() <= self.max_message_bytes
@@ -137,8 +154,8 @@ impl Outbound {
 
     /// As `append`, for an item.
     #[inline(always)] // so that an item's size is a constant of the copy
-    fn append_item(&mut self, target: Rank, item: &[u8]) -> bool {
-        if self.is_open()
+    fn append_item(&mut self, is_open: bool, target: Rank, item: &[u8]) -> bool {
+        if is_open
             && target.0 < self.size
             && item.len() <= self.gathered_bytes
             && let Ok(space) = self.runs.push(target.0, item.len())
@@ -161,7 +178,7 @@ impl Outbound {
     /// A send of the application: it waits behind whatever handlers spilled.
     #[inline]
     pub fn try_send(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
-        if self.append(target, kind, payload) {
+        if self.append(self.is_open(), target, kind, payload) {
             return Ok(());
         }
         self.try_send_slow(target, kind, payload)
@@ -191,6 +208,16 @@ impl Outbound {
         if !self.close_runs() {
             return self.refused();
         }
+        if !self.start_broadcast(to, kind, payload)? {
+            return self.refused();
+        }
+        self.note_broadcast(to, payload.len());
+        Ok(())
+    }
+
+    /// Copies a broadcast before which nothing has to leave; false while it has no room. Longer ones go to one rank after
+    /// the other.
+    fn start_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<bool> {
         self.waits_since = self.sent;
         let to_self = to == BroadcastTo::Everyone;
         let bytes = match self.item_bytes {
@@ -198,9 +225,10 @@ impl Outbound {
             item_bytes => align8(item_bytes),
         };
         let frame_bytes = RUN_HEADER_BYTES + bytes;
-        let taken = if frame_bytes <= self.frame_bytes {
+        if frame_bytes <= self.frame_bytes {
             let (source, item_bytes) = (self.rank, self.item_bytes);
-            self.broadcasting
+            let taken = self
+                .broadcasting
                 .send(&mut self.queues, to_self, frame_bytes, |space| {
                     let header = RunHeader {
                         target: source,
@@ -213,26 +241,26 @@ impl Outbound {
                         0 => write_record(&mut space[RUN_HEADER_BYTES..], kind, payload),
                         _ => space[RUN_HEADER_BYTES..][..item_bytes].copy_from_slice(payload),
                     }
-                })
-        } else {
-            let targets = Targets::all(self.size, to.skipped(self.rank));
-            self.long.send(&mut self.queues, targets, kind, payload)?
-        };
-        if !taken {
-            return self.refused();
+                });
+            return Ok(taken);
         }
+        let targets = Targets::all(self.size, to.skipped(self.rank));
+        self.long.send(&mut self.queues, targets, kind, payload)
+    }
+
+    /// A broadcast was sent, as far as its rank counts.
+    fn note_broadcast(&mut self, to: BroadcastTo, bytes: usize) {
         let copies = u64::from(to.ranks(self.size));
         self.broadcasts += 1;
         self.sent += copies;
-        self.sent_bytes += copies * payload.len() as u64;
+        self.sent_bytes += copies * bytes as u64;
         self.pushed = true;
-        Ok(())
     }
 
     /// An item of the application.
     #[inline(always)] // so that an item's size is a constant of the copy
     pub fn try_push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        if self.append_item(target, item) {
+        if self.append_item(self.is_open(), target, item) {
             return Ok(());
         }
         self.try_push_slow(target, item)
@@ -244,7 +272,16 @@ impl Outbound {
         most: usize,
         items: &mut impl Iterator<Item = (Rank, T)>,
     ) -> Stop<T> {
-        if !self.is_open() || size_of::<T>() > self.gathered_bytes {
+        self.gather_where(self.is_open(), most, items)
+    }
+
+    fn gather_where<T: IntoBytes + Immutable>(
+        &mut self,
+        is_open: bool,
+        most: usize,
+        items: &mut impl Iterator<Item = (Rank, T)>,
+    ) -> Stop<T> {
+        if !is_open || size_of::<T>() > self.gathered_bytes {
             return match items.next() {
                 Some((target, item)) => Stop::At(target, item),
                 None => Stop::End,
@@ -336,18 +373,7 @@ impl Outbound {
     /// A run of one record of `bytes`, which `write` fills in place: gathering it would only copy it once more.
     fn push_alone(&mut self, target: Rank, bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<()> {
         let frame_bytes = RUN_HEADER_BYTES + align8(bytes);
-        let header = RunHeader {
-            target: target.0,
-            source: self.rank,
-            count: 1,
-            flags: 0,
-        };
-        let write = |space: &mut [u8]| {
-            header.write(frame_bytes, space);
-            let (record, padding) = space[RUN_HEADER_BYTES..].split_at_mut(bytes);
-            write(record);
-            padding.fill(0);
-        };
+        let write = alone(target, self.rank, bytes, write);
         let feeder = Feeder::APPLICATION;
         match self
             .queues
@@ -358,9 +384,9 @@ impl Outbound {
         }
     }
 
-    /// Moves an open run into the queue of its next hop; false when that has no room.
+    /// Moves an open run into the queue of its next hop; false when that has no room, or something has to leave before.
     fn emit(&mut self, slot: usize) -> bool {
-        if !self.go_on() {
+        if !self.spill.is_empty() || !self.go_on() {
             return false;
         }
         let (target, frame) = self.runs.frame(slot, self.rank);
@@ -373,31 +399,6 @@ impl Outbound {
         } else {
             false
         }
-    }
-
-    /// Moves what was refused earlier: a long record, a broadcast, the spill. True when something moved.
-    pub fn retry(&mut self) -> bool {
-        let before = (self.long.moved_bytes(), self.queues.copies);
-        self.go_on();
-        let mut moved = before != (self.long.moved_bytes(), self.queues.copies);
-        while let Some((audience, kind, payload)) = self.spill.front() {
-            // The record is copied out of the spill while it is still counted there: the bound holds throughout.
-            let mut scratch = std::mem::take(&mut self.scratch);
-            scratch.clear();
-            scratch.extend_from_slice(payload);
-            let accepted = match audience {
-                Audience::Many(to) => self.accept_broadcast(to, kind, &scratch),
-                Audience::One(target) if self.item_bytes > 0 => self.accept_item(target, &scratch),
-                Audience::One(target) => self.accept(target, kind, &scratch),
-            };
-            self.scratch = scratch;
-            if accepted.is_err() {
-                break;
-            }
-            self.spill.pop();
-            moved = true;
-        }
-        moved
     }
 
     /// Closes all open runs; true when none is left.
@@ -464,6 +465,22 @@ impl Outbound {
     /// Bytes of the long record that waits, if one does.
     pub fn large_bytes(&self) -> usize {
         self.long.left_bytes()
+    }
+}
+
+/// Writes the frame of a run of one record of `bytes`, which `write` fills in.
+fn alone(target: Rank, source: u32, bytes: usize, write: impl FnOnce(&mut [u8])) -> impl FnOnce(&mut [u8]) {
+    move |space: &mut [u8]| {
+        let header = RunHeader {
+            target: target.0,
+            source,
+            count: 1,
+            flags: 0,
+        };
+        header.write(space.len(), space);
+        let (record, padding) = space[RUN_HEADER_BYTES..].split_at_mut(bytes);
+        write(record);
+        padding.fill(0);
     }
 }
 

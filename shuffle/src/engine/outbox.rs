@@ -8,43 +8,25 @@ use zerocopy::{Immutable, IntoBytes};
 use super::outbound::Outbound;
 use crate::error::{Error, Result};
 
-/// What a handler gets to send with: its sends never wait.
+/// What a handler gets to send with: its sends never wait, and take whatever rank and stream they name.
 ///
-/// What finds no room goes to a bounded spill, which leaves before the application's own sends. Delivery pauses while
-/// less than `handler_reserve_bytes` of the spill are free, so that a handler that sends no more than that per call
-/// never meets [`crate::Error::WouldBlock`]. That holds for sends on the stream that is being delivered; another stream's
-/// [`crate::Shuffle::outbox`] may be full.
+/// What finds no room in a queue goes to the stream's spill, which leaves before the application's own sends. Above
+/// `spill_mark_bytes` of spill the next deliveries wait as long as it drains. Where it does not, they go on and the spill
+/// grows, up to `spill_bytes`: beyond that a send is [`crate::Error::SpillFull`], and the job ends with that error. So a
+/// program whose handlers send (forward, answer, once or many times for each message) never stands still.
 pub struct Outbox<'a> {
     pub(crate) outbound: &'a RefCell<Outbound>,
-    reserve_bytes: usize,
 }
 
 impl<'a> Outbox<'a> {
     pub(crate) fn new(outbound: &'a RefCell<Outbound>) -> Self {
-        Self {
-            outbound,
-            reserve_bytes: 0,
-        }
-    }
-
-    pub(crate) fn with_reserve(outbound: &'a RefCell<Outbound>, reserve_bytes: usize) -> Self {
-        Self {
-            outbound,
-            reserve_bytes,
-        }
-    }
-
-    /// Whether the spill has room for what one more call of a handler may send.
-    pub(crate) fn has_reserve(&self) -> bool {
-        self.outbound
-            .try_borrow()
-            .is_ok_and(|out| out.spill.free_bytes() >= self.reserve_bytes)
+        Self { outbound }
     }
 
     /// Sends a record, or spills it.
     ///
     /// # Errors
-    /// [`crate::Error::WouldBlock`] when the spill is full too, and the errors of a bad rank or length.
+    /// [`crate::Error::SpillFull`] when the spill is full too, and the errors of a bad rank or length.
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         borrow(self.outbound)?.send_or_spill(target, kind, bytes)
     }
@@ -56,7 +38,7 @@ impl<'a> Outbox<'a> {
     pub(crate) fn extend_items<T: IntoBytes + Immutable>(
         &mut self,
         items: &mut impl Iterator<Item = (Rank, T)>,
-    ) -> Result<Option<(Rank, T)>> {
+    ) -> Result<()> {
         borrow(self.outbound)?.extend_or_spill(items)
     }
 }

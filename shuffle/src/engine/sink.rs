@@ -8,7 +8,7 @@ use super::outbox::Outbox;
 use crate::deliver::{Delivery, DeliveryQueue, Handover};
 
 /// A handler as the engine calls it: once per run, never once per record. Takes the number of records that are done
-/// already, returns the number that are done now: fewer than all where it paused for want of spill.
+/// already, returns the number that are done now: fewer than all where a spill that it has overfilled keeps the rest waiting.
 pub(crate) type Handler<'h> =
     Box<dyn FnMut(Delivery<'_>, usize, &mut Outbox<'_>) -> Result<usize, BadRun> + 'h>;
 

@@ -34,24 +34,19 @@ impl<T: Item> ItemOutbox<'_, '_, T> {
     /// Sends an item, or spills it.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when the spill is full too, and the error of a bad rank.
+    /// [`Error::SpillFull`] when the spill is full too, and the error of a bad rank.
     pub fn push(&mut self, target: Rank, item: T) -> Result<()> {
         self.outbox.push_item(target, item.as_bytes())
     }
 
-    /// Sends many items, or spills them, up to one for which not even the spill has room; `items` then stands behind it.
+    /// Sends many items, or spills them.
     ///
     /// # Errors
-    /// That of a bad rank; items before it are sent.
-    pub fn extend(&mut self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<NotSent<T>> {
-        self.outbox.extend_items(items).map(NotSent)
+    /// As [`ItemOutbox::push`]; items before it are sent.
+    pub fn extend(&mut self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
+        self.outbox.extend_items(&mut items.into_iter())
     }
 }
-
-/// The item for which there was no room, if there is one.
-#[derive(Debug)]
-#[must_use = "an item that found no room comes back, and was not sent"]
-pub struct NotSent<T>(pub Option<(Rank, T)>);
 
 /// Opens a [`Stream`]: name, options, handler.
 pub struct StreamBuilder<'h, T> {
@@ -202,8 +197,8 @@ impl<T: Item> Stream<'_, T> {
     ///
     /// # Errors
     /// As [`ItemOutbox::extend`].
-    pub fn extend_or_spill(&self, items: &mut impl Iterator<Item = (Rank, T)>) -> Result<NotSent<T>> {
-        self.handle.outbound()?.extend_or_spill(items).map(NotSent)
+    pub fn extend_or_spill(&self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
+        self.handle.outbound()?.extend_or_spill(&mut items.into_iter())
     }
 
     /// One round of progress; returns the items that were delivered to this stream.

@@ -8,6 +8,7 @@ use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
 use trihop_transport::link::Link;
 use trihop_transport::memory::handover::Handover;
+use trihop_transport::memory::limit;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
@@ -83,7 +84,8 @@ impl JobState<'_> {
             topology.local_size()
         };
         let waiting = Waiting::new(doorbell, link.as_deref(), &node, neighbours)?;
-        let endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
+        let mut endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
+        endpoint.spill_share_bytes = spill_share_bytes(endpoint.topology.local_size());
         let state = Rc::new(Self {
             endpoint,
             options,
@@ -119,6 +121,15 @@ impl JobState<'_> {
         );
         Ok(state)
     }
+}
+
+/// Part of the memory that this process and its neighbours may use together, of which the spill of one stream may take a
+/// rank's share: handlers that send need it only where no queue has room.
+const SPILL_PART: u64 = 4;
+
+fn spill_share_bytes(local_size: u32) -> usize {
+    let share = limit::available().bytes / SPILL_PART / u64::from(local_size);
+    usize::try_from(share).unwrap_or(usize::MAX)
 }
 
 fn open_link(options: &Options, nodes: u32) -> Result<Box<dyn Link>> {

@@ -195,6 +195,10 @@ impl JobState<'_> {
         let first = Arc::clone(self.waiting.failure.borrow_mut().get_or_insert(error));
         if !self.waiting.failed.is_raised() {
             self.waiting.failed.raise();
+            // Nobody would relieve a spill any more.
+            if let Ok(streams) = self.endpoint.streams.try_borrow() {
+                streams.iter().for_each(|core| core.gauge.end());
+            }
             turn.tell_moved();
             self.ring();
         }

@@ -4,6 +4,7 @@ pub(crate) mod audience;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod on_demand;
+pub(crate) mod pressure;
 pub(crate) mod remote;
 pub(crate) mod remotes;
 pub(crate) mod runs;

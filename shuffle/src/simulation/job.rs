@@ -13,7 +13,7 @@ use super::member::Member;
 use super::message::{SimulationOutbox, check_item, each};
 use super::options::SimulationOptions;
 use super::turns::Turns;
-use crate::deliver::Message;
+use crate::deliver::{Message, has_overfilled};
 use crate::dump::Bound;
 use crate::engine::Core;
 use crate::engine::outbound::Outbound;
@@ -53,7 +53,7 @@ impl<'h> Simulation<'h> {
             Sink::Handler(Box::new(move |delivery, done, outbox| {
                 let mut handler = handler.borrow_mut();
                 each(delivery, item_bytes, done, |message, first| {
-                    if !first && !outbox.has_reserve() {
+                    if !first && has_overfilled() {
                         return false;
                     }
                     handler(rank, message, &mut SimulationOutbox { outbox, item_bytes });

@@ -98,7 +98,7 @@ impl Items {
         self.item_bytes
     }
 
-    /// Sends an item; waits while its queue is full, in a handler while the spill is.
+    /// Sends an item; waits while its queue is full, but not in a handler: see [`super::Shuffle::send`].
     ///
     /// # Errors
     /// A bad rank, an item of another size, a dead peer.

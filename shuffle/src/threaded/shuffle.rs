@@ -86,10 +86,11 @@ impl Shuffle {
     /// Sends a record; waits while its queue is full. The bytes are copied. Records that one thread sends, or several
     /// after one another, keep their order.
     ///
-    /// From a handler it goes ahead of what the application sends, through the spill; it waits while that is full.
+    /// From a handler it never waits: what finds no room goes to the spill, ahead of what the application sends. The
+    /// handler's next call waits as long as that is above `spill_mark_bytes` and drains.
     ///
     /// # Errors
-    /// A bad rank or length, a dead peer.
+    /// A bad rank or length, a dead peer; [`crate::Error::SpillFull`] where handlers send more than memory may hold.
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         if is_in_handler() {

@@ -153,7 +153,7 @@ fn options() -> StreamOptions {
         run_bytes: 64,
         run_table_bytes: 4096,
         spill_bytes: 4096,
-        handler_reserve_bytes: 0,
+        spill_mark_bytes: 4096,
         max_message_bytes: 8,
         reassembly_bytes: 64,
         send_pool_bytes: 4096,

@@ -2,12 +2,14 @@
 //! with what only one may use at a time, and handing over what another one works off.
 
 mod backoff;
+mod gauge;
 mod mailbox;
 mod parker;
 mod process;
 mod turn;
 
 pub use backoff::{Backoff, Step, spin_budget};
+pub use gauge::Gauge;
 pub use mailbox::{Content, Mail, Mailbox};
 pub use parker::Parker;
 pub use process::ProcessWatch;

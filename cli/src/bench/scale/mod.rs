@@ -68,7 +68,7 @@ pub(super) fn stream_options() -> StreamOptions {
         max_message_bytes: 64 << 10,
         reassembly_bytes: 64 << 10,
         spill_bytes: 64 << 10,
-        handler_reserve_bytes: 16 << 10,
+        spill_mark_bytes: 48 << 10,
         lane_budget_bytes: 512 << 10,
         send_pool_bytes: 4 << 20,
         receive_pool_bytes: 1 << 20,
