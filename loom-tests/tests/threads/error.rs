@@ -1,4 +1,4 @@
-//! The errors of deliveries, which no model makes.
+//! The errors of deliveries.
 
 use std::sync::Arc;
 
@@ -7,4 +7,5 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub enum Error {
     Stopped(Arc<Error>),
+    Handler,
 }

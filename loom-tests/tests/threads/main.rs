@@ -16,6 +16,7 @@ use std::time::Duration;
 use shuttle::rand::Rng;
 use trihop_loom_tests::shuttled::{BlockingSleeper, TimeLimit, explore};
 use trihop_transport::park::Turn;
+use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Shipped;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::sync::{Arc, AtomicU64, Condvar, Flag, Mutex, Ordering, thread};
@@ -46,7 +47,25 @@ enum Without {
     WakingAfterwards,
     /// A flush says how far it waits for the handler.
     Awaiting,
+    /// The handler's next call, which waits for a spill, is told that it has drained.
+    Relieving,
+    /// The progress thread naps while something is spilled.
+    Napping,
 }
+
+/// What the handler does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handler {
+    Returns,
+    /// It sends something that no queue has room for: it is spilled, and more than the mark.
+    Spills,
+    /// It fails, after a record that is left to chance.
+    Fails,
+}
+
+/// What the job has failed with, as every caller hears it.
+#[derive(Debug, PartialEq, Eq)]
+struct Failed;
 
 /// What the application waits for when it has sent everything.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,8 +99,11 @@ struct Rank {
     newcomer: Flag,
     /// A flush waits for releases.
     urgent: Flag,
+    /// Records that are spilled.
+    spilled: AtomicU64,
     all_done: Mutex<bool>,
     told: Condvar,
+    handler: Handler,
     without: Without,
 }
 
@@ -94,7 +116,7 @@ fn set(word: &AtomicU64, value: u64) {
 }
 
 impl Rank {
-    fn new(options: &StreamOptions, without: Without) -> Self {
+    fn new(options: &StreamOptions, handler: Handler, without: Without) -> Self {
         let bell = BlockingSleeper::default();
         Self {
             turn: Turn::default(),
@@ -107,8 +129,10 @@ impl Rank {
             sleep: AtomicU64::new(AWAKE),
             newcomer: Flag::default(),
             urgent: Flag::default(),
+            spilled: AtomicU64::new(0),
             all_done: Mutex::new(false),
             told: Condvar::new(),
+            handler,
             without,
         }
     }
@@ -117,9 +141,18 @@ impl Rank {
         self.without != step
     }
 
-    /// A round of progress: what the delivery queue admits goes there. A round that moves nothing shows it.
-    fn progress(&self) -> bool {
-        let freed = self.handover.take_freed().unwrap();
+    /// A round of progress: what the delivery queue admits goes there, and what was spilled leaves. A round that moves
+    /// nothing shows what was handed over.
+    fn progress(&self) -> Result<bool, Failed> {
+        let freed = self.handover.take_freed().map_err(|_| Failed)?;
+        // Whether a queue has room is left to chance.
+        let drained = get(&self.spilled) > 0 && shuttle::rand::thread_rng().gen_bool(0.5);
+        if drained {
+            set(&self.spilled, get(&self.spilled) - 1);
+            if self.has(Without::Relieving) {
+                self.handover.gauge.relieve();
+            }
+        }
         let record = Delivery::Record {
             source: 0,
             kind: 0,
@@ -129,27 +162,28 @@ impl Rank {
         if handed {
             set(&self.queued, get(&self.queued) - 1);
         }
-        let worked = freed | handed;
+        let worked = freed | handed | drained;
         if self.has(Without::Showing) {
             match worked {
                 true => self.handover.show_much(),
                 false => self.handover.show(),
             }
         }
-        worked
+        Ok(worked)
     }
 
-    /// As `Inner::progress_in_passing`.
-    fn progress_in_passing(&self) {
+    /// As `JobState::progress_in_passing`.
+    fn progress_in_passing(&self) -> Result<(), Failed> {
         if get(&self.sleep) == NAP {
             doorbell::awake(self.bell.word());
         }
-        if self.progress() {
+        if self.progress()? {
             self.turn.tell_moved();
         }
+        Ok(())
     }
 
-    /// As `Inner::wake_from`.
+    /// As `JobState::wake_from`.
     fn wake_from(&self, sleep: u64) {
         if get(&self.sleep) >= sleep {
             set(&self.sleep, AWAKE);
@@ -158,10 +192,10 @@ impl Rank {
     }
 
     /// A caller waits, with progress, until `done`.
-    fn wait(&self, done: impl Fn() -> bool) {
+    fn wait(&self, done: impl Fn() -> bool) -> Result<(), Failed> {
         let mut unknown = true;
         while !done() {
-            if self.progress() {
+            if self.progress()? {
                 unknown = true;
                 self.turn.tell_moved();
                 continue;
@@ -174,9 +208,10 @@ impl Rank {
             // SAFETY: callers have the turn.
             unsafe { self.turn.sit_out(LIMIT) };
         }
+        Ok(())
     }
 
-    /// As `Inner::park`. Whether something waits for time, and so the sleep is a nap, is left to chance.
+    /// As `JobState::park`. Whether something waits for time, and so the sleep is a nap, is left to chance.
     fn park(&self) {
         let urgent = self.urgent.is_raised();
         if urgent {
@@ -187,7 +222,8 @@ impl Rank {
             self.newcomer.lower();
             self.turn.tell_moved();
         }
-        let timed = shuttle::rand::thread_rng().gen_ratio(1, 5);
+        let spilled = get(&self.spilled) > 0 && self.has(Without::Napping);
+        let timed = spilled || shuttle::rand::thread_rng().gen_ratio(1, 5);
         let limit = if timed { TimeLimit::Soon } else { TimeLimit::None };
         let mut left = false;
         self.bell.park(limit, || {
@@ -212,7 +248,12 @@ impl Rank {
     fn progress_until_stopping(&self) {
         self.turn.take();
         while !self.stopping.is_raised() {
-            if !self.progress() {
+            let Ok(worked) = self.progress() else {
+                // As `JobState::keep_failure`: everybody hears of it.
+                self.turn.tell_moved();
+                break;
+            };
+            if !worked {
                 // How often it yields before it parks is left to chance.
                 if shuttle::rand::thread_rng().gen_bool(0.5) {
                     // SAFETY: taken above.
@@ -236,11 +277,22 @@ impl Rank {
         while self.handover.next(&mut chunk) {
             let calls = self.handover.calls();
             let call = |delivery: Delivery<'_>| {
-                calls.make(delivery.records() as u64, || handled += 1);
+                let last = handled + 1 == RECORDS;
+                let fails = last || shuttle::rand::thread_rng().gen_bool(0.3);
+                if self.handler == Handler::Fails && fails {
+                    return Err(BadRun::NoMemory(1)); // any error
+                }
+                calls.make(delivery.records() as u64, || {
+                    handled += 1;
+                    self.handle();
+                });
                 Ok(())
             };
-            chunk.each(1, call).unwrap();
+            let outcome = chunk.each(1, call);
             self.handover.finish(&mut chunk, calls);
+            if outcome.is_err() {
+                self.handover.fail(error::Error::Handler);
+            }
             set(&self.released, handled);
             if self.wanted.is_raised() {
                 doorbell::call::<_, Shipped>(&self.bell);
@@ -252,27 +304,43 @@ impl Rank {
         }
     }
 
+    /// The handler, on the delivery thread: its sends take the turn, as a call of `Shared::with` does, and never wait.
+    fn handle(&self) {
+        if self.handler == Handler::Spills {
+            self.turn.take();
+            set(&self.spilled, get(&self.spilled) + 1);
+            self.handover.gauge.press();
+            deliver::note_overfilled(&self.handover.gauge);
+            self.wake_from(DEEP);
+            // SAFETY: taken above.
+            unsafe { self.turn.leave() };
+        }
+    }
+
     /// The application sends a record: one round of progress in passing, which may leave something unshown.
-    fn send(&self) {
+    fn send(&self) -> Result<(), Failed> {
         self.turn.take();
-        self.wait(|| get(&self.queued) == 0);
-        set(&self.queued, 1);
-        self.progress_in_passing();
+        let sent = self.wait(|| get(&self.queued) == 0).and_then(|()| {
+            set(&self.queued, 1);
+            self.progress_in_passing()
+        });
         if self.has(Without::WakingAfterwards) {
             self.wake_from(DEEP);
         }
         // SAFETY: taken above.
         unsafe { self.turn.leave() };
+        sent
     }
 
     /// The application waits until the handler is through, or everything released.
-    fn flush(&self, end: End) {
+    fn flush(&self, end: End) -> Result<(), Failed> {
         self.turn.take();
         if end == End::Released {
             self.urgent.raise();
         }
-        self.wait(|| {
+        let waited = self.wait(|| {
             get(&self.queued) == 0
+                && get(&self.spilled) == 0
                 && match end {
                     End::Released => get(&self.released) == RECORDS,
                     _ if self.has(Without::Awaiting) => self.handover.has_done_all(),
@@ -281,17 +349,19 @@ impl Rank {
         });
         // SAFETY: taken above.
         unsafe { self.turn.leave() };
+        waited?;
         assert_eq!(self.handover.done(), RECORDS);
+        Ok(())
     }
 }
 
 fn model(end: End, without: Without) {
-    model_with(StreamOptions::default(), end, without);
+    model_with(StreamOptions::default(), end, Handler::Returns, without);
 }
 
-fn model_with(options: StreamOptions, end: End, without: Without) {
+fn model_with(options: StreamOptions, end: End, handler: Handler, without: Without) {
     explore(move || {
-        let rank = Arc::new(Rank::new(&options, without));
+        let rank = Arc::new(Rank::new(&options, handler, without));
         let progress_thread = thread::spawn({
             let rank = rank.clone();
             move || rank.progress_until_stopping()
@@ -300,16 +370,18 @@ fn model_with(options: StreamOptions, end: End, without: Without) {
             let rank = rank.clone();
             move || rank.deliver()
         });
-        for _ in 0..RECORDS {
-            rank.send();
-        }
+        let mut outcome = (0..RECORDS).try_for_each(|_| rank.send());
         if end != End::Alone {
-            rank.flush(end);
+            outcome = outcome.and_then(|()| rank.flush(end));
         } else {
             let mut all = rank.all_done.lock().unwrap();
             while !*all {
                 all = rank.told.wait(all).unwrap();
             }
+        }
+        assert_eq!(outcome.is_err(), handler == Handler::Fails);
+        if outcome.is_err() {
+            rank.handover.discard();
         }
         rank.handover.close();
         delivery_thread.join().unwrap();
@@ -342,7 +414,7 @@ fn a_flush_is_kept_waiting_by_no_threshold() {
         deliverq_threshold: 3,
         ..StreamOptions::default()
     };
-    model_with(options, End::Handled, Without::Nothing);
+    model_with(options, End::Handled, Handler::Returns, Without::Nothing);
 }
 
 /// A queue of which one record is too little to be shown by a round that has moved something.
@@ -351,7 +423,7 @@ fn unshown_by_one_round(without: Without) {
         deliverq_max: 16,
         ..StreamOptions::default()
     };
-    model_with(options, End::Alone, without);
+    model_with(options, End::Alone, Handler::Returns, without);
 }
 
 #[test]
@@ -363,6 +435,40 @@ fn what_one_round_in_passing_leaves_unshown_is_handled_though_no_caller_comes_ba
 #[should_panic(expected = "deadlock")]
 fn twin_a_caller_leaves_a_delivery_unshown_beside_a_sleeping_progress_thread() {
     unshown_by_one_round(Without::WakingAfterwards);
+}
+
+/// The handler fails while a flush waits for it, or before: the flush ends by that.
+#[test]
+fn a_flush_ends_when_the_handler_fails() {
+    let options = StreamOptions::default();
+    model_with(options, End::Handled, Handler::Fails, Without::Nothing);
+}
+
+/// The handler's sends are spilled, and its next call waits until they have left.
+fn spills(end: End, without: Without) {
+    model_with(StreamOptions::default(), end, Handler::Spills, without);
+}
+
+#[test]
+fn handlers_that_spill_are_called_again_when_the_spill_has_drained() {
+    spills(End::Handled, Without::Nothing);
+}
+
+#[test]
+fn handlers_that_spill_are_called_again_though_no_caller_comes_back() {
+    spills(End::Alone, Without::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn twin_nobody_says_that_the_spill_has_drained() {
+    spills(End::Alone, Without::Relieving);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn twin_the_progress_thread_sleeps_deeply_beside_a_spill() {
+    spills(End::Alone, Without::Napping);
 }
 
 macro_rules! twin {
