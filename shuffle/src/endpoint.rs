@@ -15,7 +15,7 @@ use trihop_transport::link::{Completion, Link, Peer};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags;
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
-use trihop_transport::topology::Topology;
+use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
@@ -75,8 +75,8 @@ impl Prepared {
     }
 }
 
-/// Messages of collectives that have arrived: kind and bytes.
-type Heard = Rc<RefCell<VecDeque<(u32, Vec<u8>)>>>;
+/// Messages of collectives that have arrived: source, kind and bytes.
+type Heard = Rc<RefCell<VecDeque<(Rank, u32, Vec<u8>)>>>;
 
 thread_local! {
     /// Completions of the round of progress under way: one buffer for all endpoints of a thread, empty between rounds.

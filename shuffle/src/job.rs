@@ -116,13 +116,15 @@ impl<'h> JobState<'h> {
             return Err(Error::Nested("a collective"));
         }
         let ticket: Ticket = self.endpoint.begin_collective(operation, contribution);
-        let result = self.wait(|| Ok(self.endpoint.collective_result(ticket)))?;
+        let result = self.wait("a collective", || Ok(self.endpoint.collective_result(ticket)))?;
         self.pass_on_results()?;
         Ok(result)
     }
 
     /// Sends what a collective that is complete here still has to tell others: the caller may not come back for long.
     pub fn pass_on_results(&self) -> Result<()> {
-        self.wait(|| Ok(self.endpoint.has_passed_on_results().then_some(())))
+        self.wait("results of a collective to leave", || {
+            Ok(self.endpoint.has_passed_on_results().then_some(()))
+        })
     }
 }

@@ -85,15 +85,18 @@ impl<'h> Endpoint<'h> {
         let heard = Rc::clone(&self.heard);
         Sink::Handler(Box::new(move |delivery, _, _| {
             let mut records = 1;
+            let source = Rank(delivery.source());
             match delivery {
                 Delivery::Run(run) => {
                     records = usize::from(run.header.count);
                     for record in run.records() {
                         let (kind, bytes) = record?;
-                        heard.borrow_mut().push_back((kind, bytes.to_vec()));
+                        heard.borrow_mut().push_back((source, kind, bytes.to_vec()));
                     }
                 }
-                Delivery::Record { kind, bytes, .. } => heard.borrow_mut().push_back((kind, bytes.to_vec())),
+                Delivery::Record { kind, bytes, .. } => {
+                    heard.borrow_mut().push_back((source, kind, bytes.to_vec()));
+                }
             }
             Ok::<usize, BadRun>(records)
         }))
@@ -103,13 +106,13 @@ impl<'h> Endpoint<'h> {
     pub(super) fn pump_collectives(&self) -> Result<bool> {
         let mut collectives = self.collectives.borrow_mut();
         let mut worked = false;
-        while let Some((kind, bytes)) = self.heard.borrow_mut().pop_front() {
+        while let Some((source, kind, bytes)) = self.heard.borrow_mut().pop_front() {
             worked = true;
             if self.hear(kind, &bytes)? {
                 continue;
             }
-            if !collectives.receive(kind, &bytes) {
-                tracing::error!(kind, "a collective message that makes no sense was dropped");
+            if !collectives.receive(source, kind, &bytes) {
+                tracing::error!(%source, kind, "a collective message that makes no sense was dropped");
             }
         }
         let streams = self.streams.borrow();

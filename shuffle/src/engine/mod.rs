@@ -10,6 +10,7 @@ pub(crate) mod marks;
 pub(crate) mod outbound;
 pub(crate) mod outbox;
 pub(crate) mod queues;
+mod reasons;
 pub(crate) mod sink;
 mod waiting;
 

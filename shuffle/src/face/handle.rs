@@ -140,14 +140,15 @@ impl<'h> Handle<'h> {
         if self.job.endpoint.is_busy() {
             return Err(Error::Nested("a send that waits"));
         }
-        self.job.wait(|| match send(&mut *self.outbound()?) {
-            Ok(()) => Ok(Some(())),
-            Err(Error::WouldBlock) => {
-                self.check_undelivered()?;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        })
+        self.job
+            .wait("room to send", || match send(&mut *self.outbound()?) {
+                Ok(()) => Ok(Some(())),
+                Err(Error::WouldBlock) => {
+                    self.check_undelivered()?;
+                    Ok(None)
+                }
+                Err(error) => Err(error),
+            })
     }
 
     /// Without a handler nobody but the application can make room in the delivery queue: waiting would be for ever.
@@ -171,7 +172,7 @@ impl<'h> Handle<'h> {
         self.check_open()?;
         let mut flush = Flush::begin(queues, &self.core);
         self.core.hurry();
-        let outcome = self.job.wait(|| {
+        let outcome = self.job.wait("a flush", || {
             if flush.poll(&self.core)? {
                 return Ok(Some(()));
             }
@@ -189,7 +190,7 @@ impl<'h> Handle<'h> {
         }
         self.check_open()?;
         let mut fence = self.job.parked.fence(self.core.id);
-        let outcome = self.job.wait(|| {
+        let outcome = self.job.wait("a fence", || {
             if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {
                 return Ok(Some(()));
             }
@@ -218,7 +219,7 @@ impl<'h> Handle<'h> {
                 .begin(self.core.id, sum, &[])
         };
         let ticket = self.job.parked.barrier(self.core.id).unwrap_or_else(begin);
-        let outcome = self.job.wait(|| {
+        let outcome = self.job.wait("a barrier", || {
             if self.job.endpoint.collective_result(ticket).is_some() {
                 return Ok(Some(()));
             }

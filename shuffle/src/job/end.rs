@@ -24,7 +24,7 @@ impl JobState<'_> {
             let before = core.delivered();
             let untaken = core.give_up_untaken();
             let mut fence = self.parked.fence(core.id);
-            self.wait(|| {
+            self.wait("the last fence of a stream", || {
                 Ok(fence
                     .poll(&core, &mut self.endpoint.collectives.borrow_mut())
                     .then_some(()))
@@ -49,7 +49,9 @@ impl JobState<'_> {
                 // still wait for them: once they have left, nobody needs this rank's progress. The first barrier has used
                 // each of these links both ways, so that none of the second one's waits for a connection.
                 self.barrier()?;
-                self.wait(|| Ok(self.endpoint.has_left_results().then_some(())))?;
+                self.wait("the end of the job", || {
+                    Ok(self.endpoint.has_left_results().then_some(()))
+                })?;
             }
             self.closing.set(true);
             // Nobody's memory and addresses go before the launcher says that all have arrived here.
@@ -78,7 +80,9 @@ impl JobState<'_> {
         })?;
         // The thread rings before it has quite ended, hence naps.
         self.fencing.set(true);
-        let waited = self.wait(|| Ok(thread.is_finished().then_some(())));
+        let waited = self.wait("all ranks, at the launcher", || {
+            Ok(thread.is_finished().then_some(()))
+        });
         self.fencing.set(false);
         // An error here must come out although the launcher may wait for a dead rank for ever: the thread stays behind.
         // Once all ranks have arrived at the end, though, the first may be gone before we hear of it: nobody needs us.

@@ -93,7 +93,7 @@ impl<'h> JobState<'h> {
         self.node
             .borrow()
             .give(topology, &label, &[prepared.segment.descriptor()?], deadline)?;
-        self.wait(|| {
+        self.wait("other ranks of the node, to open a stream", || {
             let mut node = self.node.borrow_mut();
             node.keep_arrived(topology, cookie)?;
             let missing = node.missing(topology, prepared.id);

@@ -37,6 +37,8 @@ pub(super) struct Waiting {
     newcomer: Cell<bool>,
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
     relieved: Cell<bool>,
+    /// See [`PATIENCE_NS`].
+    patience_ns: Cell<u64>,
     /// What has ended progress, whoever met it: among threads, all others hear of it.
     failure: RefCell<Option<Arc<Error>>>,
     /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
@@ -68,6 +70,7 @@ impl Waiting {
             sleep: Cell::new(Sleep::Awake),
             newcomer: Cell::new(false),
             relieved: Cell::new(false),
+            patience_ns: Cell::new(PATIENCE_NS),
             failure: RefCell::default(),
             failed: Flag::default(),
         })
@@ -84,11 +87,33 @@ enum Sleep {
     Deep,
 }
 
+/// Reasons that one line in the log names at most.
+const MOST_REASONS: usize = 8;
+/// A wait that lasts longer than this is logged.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// How long a call has waited.
+#[derive(Debug, Default)]
+struct Patience {
+    since_ns: Option<u64>,
+    ended: bool,
+}
+
+impl Patience {
+    /// Whether the wait has just become a long one; asked while it lasts, and true once at most.
+    fn ends(&mut self, now_ns: u64, limit_ns: u64) -> bool {
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        let is_long = !self.ended && now_ns.saturating_sub(since_ns) >= limit_ns;
+        self.ended |= is_long;
+        is_long
+    }
+}
+
 /// Who waits, and so how he passes the time.
 #[derive(Debug, Clone, Copy)]
 enum Waiter<'a> {
-    /// A call.
-    Caller,
+    /// A call, for this.
+    Caller(&'a str),
     /// The progress thread, until the flag is raised and the doorbell rung. Raised before it is rung, whose fence pairs
     /// with that of the sleep which looks here once more.
     ProgressThread(&'a Flag),
@@ -110,13 +135,15 @@ impl JobState<'_> {
     }
 
     /// Makes progress until `done` gives a value; sleeps while nothing moves. Among threads, others have their turns
-    /// meanwhile: the caller keeps no borrow of anything that they reach.
-    pub fn wait<T>(&self, done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-        self.wait_as(Waiter::Caller, done)
+    /// meanwhile: the caller keeps no borrow of anything that they reach. `what` is waited for: it is logged once, at level
+    /// warn, if it takes long.
+    pub fn wait<T>(&self, what: &str, done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        self.wait_as(Waiter::Caller(what), done)
     }
 
     fn wait_as<T>(&self, waiter: Waiter<'_>, mut done: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let mut backoff = Backoff::new(self.waiting.spin);
+        let mut patience = Patience::default();
         // Whether the progress thread may sleep without knowing what is waited for here.
         let mut unknown = true;
         loop {
@@ -133,6 +160,11 @@ impl JobState<'_> {
                 }
                 continue;
             }
+            if let Waiter::Caller(what) = waiter
+                && patience.ends(self.now_ns(), self.waiting.patience_ns.get())
+            {
+                self.warn_of_long_wait(what);
+            }
             let step = match waiter {
                 Waiter::ProgressThread(_) if self.waiting.relieved.take() => Step::Park,
                 _ => backoff.next(),
@@ -146,7 +178,7 @@ impl JobState<'_> {
                     std::thread::yield_now();
                     turn.take();
                 }
-                (Step::Park, Some(turn), Waiter::Caller) => {
+                (Step::Park, Some(turn), Waiter::Caller(_)) => {
                     if self.waiting.sleep.get() == Sleep::Awake {
                         self.waiting.newcomer.set(true);
                     } else if std::mem::take(&mut unknown) {
@@ -163,6 +195,46 @@ impl JobState<'_> {
                 }
             }
         }
+    }
+
+    /// A shorter wait is a long one already.
+    #[cfg(test)]
+    pub fn lose_patience_after(&self, limit: Duration) {
+        self.waiting.patience_ns.set(limit.as_nanos() as u64);
+    }
+
+    /// Says once that a call waits for long: for which ranks, and at which stage messages are kept.
+    #[cold]
+    fn warn_of_long_wait(&self, what: &str) {
+        let seconds = self.waiting.patience_ns.get() / 1_000_000_000;
+        let rank = self.endpoint.topology.rank().0;
+        let mut reasons = Vec::new();
+        if let Ok(streams) = self.endpoint.streams.try_borrow() {
+            for core in streams.iter() {
+                let of_stream = core.reasons().into_iter();
+                reasons.extend(of_stream.map(|reason| format!("`{}`: {reason}", core.name)));
+            }
+        }
+        if let Ok(collectives) = self.endpoint.collectives.try_borrow() {
+            let awaited = collectives.awaited();
+            if !awaited.is_empty() {
+                let ranks: Vec<u32> = awaited.iter().map(|rank| rank.0).collect();
+                reasons.push(format!(
+                    "collectives: ranks {ranks:?}, or ranks behind them, have not joined (a fence, a barrier, the opening \
+                     of a stream or the end of the job)"
+                ));
+            }
+        }
+        if reasons.is_empty() {
+            reasons.push("nothing is kept on this rank: others have not come so far".to_owned());
+        }
+        let more = reasons.len().saturating_sub(MOST_REASONS);
+        reasons.truncate(MOST_REASONS);
+        if more > 0 {
+            reasons.push(format!("and {more} more"));
+        }
+        let why = reasons.join("; ");
+        tracing::warn!(rank, seconds, why, "waiting for {what}; a dump says more");
     }
 
     /// What the progress thread does until `stopping`, with a `look` before each round. Its caller has the turn, which
@@ -301,5 +373,21 @@ impl JobState<'_> {
                 .keep_arrived(&self.endpoint.topology, self.endpoint.cookie)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_once() {
+        let mut patience = Patience::default();
+        assert!(!patience.ends(100, 50) && !patience.ends(149, 50));
+        assert!(patience.ends(150, 50));
+        assert!(
+            !patience.ends(151, 50) && !patience.ends(1000, 50),
+            "a wait is long once"
+        );
     }
 }

@@ -98,7 +98,8 @@ const FAN_OUT: u32 = 4;
 struct Pending {
     operation: Option<Operation>,
     began: bool,
-    heard: u32,
+    /// Children that have contributed.
+    heard: Vec<Rank>,
     reduced: Vec<u64>,
     gathered: BTreeMap<u32, Vec<u8>>,
     up_sent: bool,
@@ -156,7 +157,7 @@ impl Collectives {
         self.pending.entry(ticket).or_insert_with(|| Pending {
             operation: None,
             began: false,
-            heard: 0,
+            heard: Vec::new(),
             reduced: Vec::new(),
             gathered: BTreeMap::new(),
             up_sent: false,
@@ -187,7 +188,7 @@ impl Collectives {
     }
 
     /// Takes a message of a collective. False when it makes no sense: its sender is broken.
-    pub fn receive(&mut self, kind: u32, bytes: &[u8]) -> bool {
+    pub fn receive(&mut self, source: Rank, kind: u32, bytes: &[u8]) -> bool {
         let (Some(operation), Some((word, data))) =
             (Operation::from_code(kind & 0xff), bytes.split_first_chunk::<8>())
         else {
@@ -195,15 +196,20 @@ impl Collectives {
         };
         let ticket = Ticket::from_word(u64::from_le_bytes(*word));
         if kind & DOWN != 0 {
+            if self.parent != Some(source) {
+                return false;
+            }
             self.finish(ticket, operation, data.to_vec());
             return true;
         }
-        let children = self.children.len() as u32;
-        let entry = self.entry(ticket);
-        if entry.operation.is_some_and(|known| known != operation) || entry.heard == children {
+        if !self.children.contains(&source) {
             return false;
         }
-        entry.heard += 1;
+        let entry = self.entry(ticket);
+        if entry.operation.is_some_and(|known| known != operation) || entry.heard.contains(&source) {
+            return false;
+        }
+        entry.heard.push(source);
         match operation {
             Operation::Reduce(_) => merge(entry, operation, data),
             Operation::Gather => {
@@ -220,10 +226,10 @@ impl Collectives {
     }
 
     fn advance(&mut self, ticket: Ticket) {
-        let children = self.children.len() as u32;
+        let children = self.children.len();
         let parent = self.parent;
         let entry = self.entry(ticket);
-        let (true, true, false) = (entry.began, entry.heard == children, entry.up_sent) else {
+        let (true, true, false) = (entry.began, entry.heard.len() == children, entry.up_sent) else {
             return;
         };
         let operation = entry.operation.expect("set when it began");
@@ -260,6 +266,22 @@ impl Collectives {
     pub fn result(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
         self.pending.get(&ticket)?.result.as_ref()?;
         self.pending.remove(&ticket)?.result
+    }
+
+    /// Whom the collectives wait for that this rank takes part in: ranks one hop away, which speak for others too.
+    pub fn awaited(&self) -> Vec<Rank> {
+        let mut ranks = Vec::new();
+        for pending in self.pending.values().filter(|p| p.began && p.result.is_none()) {
+            let missing = self
+                .children
+                .iter()
+                .filter(|child| !pending.heard.contains(child));
+            ranks.extend(missing);
+            ranks.extend(self.parent.filter(|_| pending.up_sent));
+        }
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
     }
 
     /// The oldest message to be sent.
@@ -380,7 +402,7 @@ mod tests {
             let mut order: Vec<u32> = (0..total).collect();
             order.sort_by_key(|r| seed.rotate_left(*r % 64) ^ u64::from(*r).wrapping_mul(0x9e3779b97f4a7c15));
             let mut tickets = vec![None; total as usize];
-            let mut flying: Vec<Outgoing> = Vec::new();
+            let mut flying: Vec<(Rank, Outgoing)> = Vec::new();
             let mut waiting = order;
             loop {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -392,13 +414,17 @@ mod tests {
                     tickets[rank as usize] = Some((sum, all));
                 } else if !flying.is_empty() {
                     let next = flying.swap_remove((state >> 33) as usize % flying.len());
-                    prop_assert!(ranks[next.target.0 as usize].receive(next.kind, &next.bytes));
+                    let (from, next) = next;
+                    prop_assert!(ranks[next.target.0 as usize].receive(from, next.kind, &next.bytes));
+                    let twice = ranks[next.target.0 as usize].receive(from, next.kind, &next.bytes);
+                    prop_assert!(!twice || next.kind & DOWN != 0, "nobody contributes twice");
                 } else {
                     break;
                 }
                 for rank in &mut ranks {
+                    let from = Rank(rank.rank);
                     while let Some(out) = rank.front() {
-                        flying.push(out.clone());
+                        flying.push((from, out.clone()));
                         rank.pop();
                     }
                 }

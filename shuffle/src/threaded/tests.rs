@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_types)]
 
 mod failures;
+mod long_waits;
 
 use std::sync::Mutex;
 use std::sync::mpsc;

@@ -1,0 +1,78 @@
+//! A call that waits for long says so, once, and for what.
+
+use std::fmt::Write as _;
+use std::sync::Mutex;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::*;
+
+/// Keeps the warnings of one thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, "{field}={value:?} ").unwrap();
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_flush_that_waits_for_a_handler_says_so() {
+    let job = job();
+    job.shared
+        .with(|job| {
+            job.state.lose_patience_after(Duration::from_millis(20));
+            Ok(())
+        })
+        .unwrap();
+    let warnings = Warnings::default();
+    let heard = warnings.clone();
+    // The handler returns when the warning has come.
+    let shuffle = job
+        .shuffle("slow")
+        .handler(move |_| {
+            let deadline = std::time::Instant::now() + Duration::from_secs(60);
+            while heard.0.lock().unwrap().is_empty() && std::time::Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(5));
+            }
+        })
+        .open()
+        .unwrap();
+    shuffle.send(Rank(0), 0, b"record").unwrap();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        shuffle.flush(Queues::Origin).unwrap();
+        shuffle.flush(Queues::Delivery).unwrap();
+    });
+    let warnings = warnings.0.lock().unwrap().clone();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for words in ["waiting for a flush", "`slow`", "1 records wait for the handler"] {
+        assert!(warnings[0].contains(words), "no {words} in {}", warnings[0]);
+    }
+    job.shutdown().unwrap();
+}
