@@ -39,29 +39,19 @@ pub(crate) const SYSTEM_STREAM: u16 = 0;
 /// Bound of a stream's spill where nobody has said what memory there is: in the simulation.
 const SPILL_SHARE_BYTES: usize = 1 << 30;
 
-/// A stream whose inbox exists and whose peers' inboxes are still to be attached.
-pub(crate) struct Prepared {
-    pub id: u16,
-    pub name: String,
-    pub options: StreamOptions,
-    pub item_bytes: usize,
+/// A stream that is to be opened, before anything of it is shared.
+pub(crate) struct Plan {
+    name: String,
+    options: StreamOptions,
+    item_bytes: usize,
     shape: Shape,
-    layout: InboxLayout,
-    pub segment: Arc<Segment>,
-    inbox: Inbox,
 }
 
-impl Prepared {
-    /// Bytes of every rank's inbox of this stream on this node.
-    pub fn segment_bytes(&self) -> usize {
-        self.layout.segment_bytes()
-    }
-
+impl Plan {
     /// What must be equal on all ranks, as one word.
     pub fn agreement(&self, eager_bytes: usize) -> u64 {
         let text = format!(
-            "{}/{}/{}/{:?}/{}/{}/{}",
-            self.id,
+            "{}/{}/{:?}/{}/{}/{}",
             self.name,
             self.item_bytes,
             self.shape,
@@ -72,6 +62,21 @@ impl Prepared {
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
             (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
         })
+    }
+}
+
+/// A stream whose inbox exists and whose peers' inboxes are still to be attached.
+pub(crate) struct Prepared {
+    plan: Plan,
+    layout: InboxLayout,
+    pub segment: Arc<Segment>,
+    inbox: Inbox,
+}
+
+impl Prepared {
+    /// Bytes of every rank's inbox of this stream on this node.
+    pub fn segment_bytes(&self) -> usize {
+        self.layout.segment_bytes()
     }
 }
 
@@ -92,9 +97,11 @@ pub(crate) struct Endpoint<'h> {
     /// The other ends of this rank's links, by link.
     peers: Rc<[Peer]>,
     bells: Arc<[Arc<Bell>]>,
+    /// The open streams in the order of priorities, which is that of progress; that of the collectives is the first.
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
-    /// Places in `streams` in the order of priorities: the order of progress.
-    order: RefCell<Vec<u16>>,
+    /// Streams that are closed on all ranks, kept for others with the same options: the provider takes no posted receive
+    /// back. Nothing of them moves but control messages that come late.
+    closed: RefCell<Vec<Rc<Core<'h>>>>,
     /// What came while a stream was opened, for the next round of progress.
     completions: RefCell<Vec<Completion>>,
     busy: Cell<bool>,
@@ -130,7 +137,7 @@ impl<'h> Endpoint<'h> {
             peers,
             bells,
             streams: RefCell::default(),
-            order: RefCell::default(),
+            closed: RefCell::default(),
             completions: RefCell::default(),
             busy: Cell::new(false),
             posted: Cell::new(0),
@@ -142,16 +149,11 @@ impl<'h> Endpoint<'h> {
         }
     }
 
-    /// First half of opening a stream: makes this rank's inbox. Streams get their ids in the order of these calls.
-    pub fn prepare(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Prepared> {
-        // The number is taken first, so that a stream that fails here has the same number as on the other ranks.
-        let id = self.next_stream.get();
-        self.next_stream.set(
-            id.checked_add(1)
-                .ok_or_else(|| Error::config("stream", "65,536 streams are open"))?,
-        );
+    /// Begins to open a stream: says what it needs, and shares nothing yet.
+    pub fn plan(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Plan> {
         options.check()?;
-        if id != SYSTEM_STREAM {
+        let is_system = self.streams.borrow().is_empty();
+        if !is_system {
             check_memory(&self.route, options)?;
         }
         let shape = Shape::new(&self.topology, &self.route, options);
@@ -162,42 +164,91 @@ impl<'h> Endpoint<'h> {
                 limit: largest_item,
             });
         }
-        let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), shape.lane_bytes)?;
-        let segment = (self.create_segment)(layout.segment_bytes())?;
-        let inbox = Inbox::new(Arc::clone(&segment), layout)?;
-        let (name, mut options) = (name.to_owned(), options.clone());
+        let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self.spill_share_bytes.max(options.spill_mark_bytes);
         }
-        Ok(Prepared {
-            id,
-            name,
+        Ok(Plan {
+            name: name.to_owned(),
             options,
             item_bytes,
             shape,
+        })
+    }
+
+    /// The first closed stream that this one could be opened in the place of: with the same options, and no handle left.
+    pub fn reusable(&self, plan: &Plan) -> Option<u16> {
+        let closed = self.closed.borrow();
+        let fits = closed.iter().filter(|core| {
+            Rc::strong_count(core) == 1 && core.options == plan.options && core.item_bytes == plan.item_bytes
+        });
+        fits.map(|core| core.id).min()
+    }
+
+    /// Opens a stream in the place of the closed stream `id`: its lanes, links, pools and posted receives go on, and so do
+    /// their counters on both sides. Nobody sends before all ranks have come so far.
+    pub fn reopen(&self, id: u16, plan: Plan, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
+        let mut closed = self.closed.borrow_mut();
+        let at = closed.iter().position(|core| core.id == id);
+        let mut core = at.map(|at| closed.swap_remove(at)).ok_or_else(|| gone(id))?;
+        Rc::get_mut(&mut core)
+            .ok_or_else(|| gone(id))?
+            .begin_again(plan.name, sink);
+        self.insert(Rc::clone(&core));
+        Ok(core)
+    }
+
+    /// A stream is closed on all ranks, with nothing of it under way.
+    pub fn retire(&self, core: &Rc<Core<'h>>) {
+        let mut streams = self.streams.borrow_mut();
+        if let Some(at) = streams.iter().position(|other| Rc::ptr_eq(other, core)) {
+            self.closed.borrow_mut().push(streams.remove(at));
+        }
+    }
+
+    /// First half of opening a new stream: makes this rank's inbox.
+    pub fn prepare(&self, plan: Plan) -> Result<Prepared> {
+        let lane_bytes = plan.shape.lane_bytes;
+        let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), lane_bytes)?;
+        let segment = (self.create_segment)(layout.segment_bytes())?;
+        let inbox = Inbox::new(Arc::clone(&segment), layout)?;
+        Ok(Prepared {
+            plan,
             layout,
             segment,
             inbox,
         })
     }
 
+    /// The number of a new stream. All ranks take it at the same time, whatever comes of the stream.
+    pub fn take_number(&self) -> Result<u16> {
+        let id = self.next_stream.get();
+        let why = "65,535 streams of different options were open; close those that are not used, and use few options";
+        let next = id.checked_add(1).ok_or_else(|| Error::config("stream", why))?;
+        self.next_stream.set(next);
+        Ok(id)
+    }
+
     /// Second half: attaches the inboxes of the node's ranks (by local rank, the own one included) and the links.
     pub fn connect(
         &self,
+        id: u16,
         prepared: Prepared,
         segments: &[Arc<Segment>],
         sink: Sink<'h>,
     ) -> Result<Rc<Core<'h>>> {
         let Prepared {
-            id,
-            name,
-            options,
-            item_bytes,
-            shape,
+            plan,
             layout,
             mut inbox,
             ..
         } = prepared;
+        let Plan {
+            name,
+            options,
+            item_bytes,
+            shape,
+        } = plan;
         let me = self.topology.local_rank();
         inbox.set_bells(Arc::clone(&self.bells), LANES_PER_RANK);
         let neighbours = Rc::new(Neighbours {
@@ -294,6 +345,7 @@ impl<'h> Endpoint<'h> {
             name,
             topology: self.topology.clone(),
             options,
+            item_bytes,
             identity,
             frame_bytes: shape.frame_bytes,
             out: RefCell::new(out),
@@ -307,15 +359,18 @@ impl<'h> Endpoint<'h> {
             urgent: Cell::new(u32::from(id == SYSTEM_STREAM)),
             notices,
         });
-        let mut streams = self.streams.borrow_mut();
-        let mut order = self.order.borrow_mut();
-        // Behind its equals; the collectives come first.
-        let later =
-            |&at: &u16| at != SYSTEM_STREAM && streams[at as usize].options.priority < core.options.priority;
-        let at = order.iter().position(later).unwrap_or(order.len());
-        order.insert(at, streams.len() as u16);
-        streams.push(Rc::clone(&core));
+        self.insert(Rc::clone(&core));
         Ok(core)
+    }
+
+    /// Puts a stream among the open ones, behind its equals; the collectives come first.
+    fn insert(&self, core: Rc<Core<'h>>) {
+        let mut streams = self.streams.borrow_mut();
+        let later = |other: &Rc<Core<'h>>| {
+            other.id != SYSTEM_STREAM && other.options.priority < core.options.priority
+        };
+        let at = streams.iter().position(later).unwrap_or(streams.len());
+        streams.insert(at, core);
     }
 
     /// Marks the endpoint busy while deliveries are handed out, so that nothing polls inside.
@@ -359,19 +414,13 @@ impl<'h> Endpoint<'h> {
             COMPLETIONS.set(completions);
             outcome?;
         }
-        let mut at = 0;
-        // The lists may grow while we walk them, never shrink.
-        loop {
-            let number = self.order.borrow().get(at).copied();
-            let Some(core) = number.and_then(|n| self.streams.borrow().get(n as usize).map(Rc::clone)) else {
-                break;
-            };
+        // Nothing opens or closes a stream meanwhile: whoever does is refused inside a handler.
+        for core in self.streams.borrow().iter() {
             // `as_deref_mut` would fix the box's lifetime to this borrow's, hence the match.
             worked |= match &mut *link {
                 Some(link) => core.progress(Some(&mut **link), now_ns)?,
                 None => core.progress(None, now_ns)?,
             };
-            at += 1;
         }
         worked |= self.pump_collectives()?;
         Ok(worked)
@@ -386,10 +435,14 @@ impl<'h> Endpoint<'h> {
         };
         let streams = self.streams.borrow();
         match token.and_then(tags::split) {
-            Some((stream, class, number)) => match streams.iter().find(|s| s.id == stream) {
-                Some(core) => core.complete(class, number, completion, now_ns),
-                None => Ok(()),
-            },
+            Some((stream, class, number)) => {
+                let closed = self.closed.borrow();
+                let mut all = streams.iter().chain(closed.iter());
+                match all.find(|core| core.id == stream) {
+                    Some(core) => core.complete(class, number, completion, now_ns),
+                    None => Ok(()),
+                }
+            }
             None => match (completion, streams.first()) {
                 // A failure of which the provider forgot the operation: any stream knows the peer.
                 (failed @ Completion::Failed { .. }, Some(core)) => {
@@ -398,6 +451,15 @@ impl<'h> Endpoint<'h> {
                 _ => Ok(()),
             },
         }
+    }
+}
+
+/// All ranks have agreed on a closed stream that is not there.
+fn gone(id: u16) -> Error {
+    let why = "all ranks have agreed to use it again, and it is not there".to_owned();
+    Error::Mismatch {
+        name: format!("(number {id})"),
+        why,
     }
 }
 

@@ -10,4 +10,5 @@ mod bound;
 mod launched;
 mod memory;
 mod ranks;
+mod streams;
 mod syscalls;

@@ -120,6 +120,8 @@ pub(crate) struct Core<'h> {
     pub name: String,
     pub topology: Topology,
     pub options: StreamOptions,
+    /// Bytes of an item, 0 on a byte shuffle.
+    pub item_bytes: usize,
     pub identity: Identity,
     /// Longest frame of this stream.
     pub frame_bytes: usize,
@@ -142,6 +144,27 @@ pub(crate) struct Core<'h> {
 }
 
 impl<'h> Core<'h> {
+    /// The stream was closed on all ranks, and another one takes its place: what it has counted begins anew, but for what
+    /// both ends of its lanes and links have counted.
+    pub fn begin_again(&mut self, name: String, sink: Sink<'h>) {
+        let handover = match &sink {
+            Sink::Thread(handover) => Some(Arc::clone(handover)),
+            _ => None,
+        };
+        self.gauge = handover
+            .as_ref()
+            .map_or_else(Arc::default, |h| Arc::clone(&h.gauge));
+        let gauge = Arc::clone(&self.gauge);
+        self.out.get_mut().begin_again(&name, gauge, &self.options);
+        self.name = name;
+        self.sink = RefCell::new(sink);
+        self.stats = RefCell::default();
+        self.waits_for = RefCell::default();
+        self.handover = handover;
+        self.taken = Cell::new(0);
+        self.urgent = Cell::new(0);
+    }
+
     /// Whether the next delivery has to wait for a spill that the handler has overfilled.
     fn waits_for_spill(&self) -> bool {
         let mut waits_for = self.waits_for.borrow_mut();

@@ -109,6 +109,23 @@ impl Outbound {
         }
     }
 
+    /// As if it were new, but for the queues, which go on where they are. Nothing is left in it.
+    pub fn begin_again(&mut self, name: &str, gauge: Arc<Gauge>, options: &StreamOptions) {
+        debug_assert!(!self.has_partial(), "it was fenced before it was closed");
+        self.queues.begin_again();
+        self.spill = Spill::new(options.spill_bytes);
+        self.pressure = Pressure::new(options.spill_mark_bytes);
+        self.gauge = gauge;
+        self.name = name.into();
+        self.overrun = None;
+        self.runs_since_ns = 0;
+        self.pushed = false;
+        self.waits_since = 0;
+        (self.sent, self.sent_bytes) = (0, 0);
+        (self.would_block, self.broadcasts) = (0, 0);
+        self.closed = false;
+    }
+
     fn check(&self, target: Rank, bytes: usize) -> Result<()> {
         if target.0 >= self.size {
             return Err(Error::Rank {

@@ -26,6 +26,14 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
+    /// What users see of it counts from now on.
+    pub fn begin_again(&mut self) {
+        self.copies = 0;
+        self.origin.begin_again();
+        self.relay.begin_again();
+        self.remotes.begin_again();
+    }
+
     /// Adds a frame to the queue of its next hop. `None` when no route leads there from this place.
     pub fn push(
         &mut self,

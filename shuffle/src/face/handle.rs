@@ -245,6 +245,7 @@ impl<'h> Handle<'h> {
         self.fence()?;
         self.outbound()?.closed = true;
         *self.core.sink.borrow_mut() = Sink::Closed;
+        self.job.endpoint.retire(&self.core);
         Ok(())
     }
 

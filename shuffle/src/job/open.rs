@@ -8,12 +8,19 @@ use trihop_transport::memory::segment::Segment;
 
 use super::JobState;
 use crate::config::StreamOptions;
-use crate::endpoint::{Endpoint, Prepared, SYSTEM_STREAM};
+use crate::endpoint::{Endpoint, Plan, Prepared, SYSTEM_STREAM};
 use crate::engine::Core;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
 use crate::terminate::collective::{Operation, Reduce};
+
+/// A stream that is about to be opened, before the other ranks know of it.
+enum Begun {
+    /// In the place of a closed one.
+    Again(u16, Plan),
+    New(Prepared),
+}
 
 impl<'h> JobState<'h> {
     /// Opens a stream on all ranks.
@@ -27,28 +34,42 @@ impl<'h> JobState<'h> {
         if self.endpoint.is_busy() {
             return Err(Error::Nested("opening a stream"));
         }
-        let prepared = self.endpoint.prepare(name, options, item_bytes);
+        let begun = self.endpoint.plan(name, options, item_bytes).and_then(|plan| {
+            let word = plan.agreement(self.options.eager_bytes.unwrap_or(0)) | 1;
+            let begun = match self.endpoint.reusable(&plan) {
+                Some(id) => Begun::Again(id, plan),
+                None => Begun::New(self.endpoint.prepare(plan)?),
+            };
+            Ok((word, begun))
+        });
         // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
         // a pair that agrees with nobody's, rather than leave the others waiting.
-        let eager = self.options.eager_bytes.unwrap_or(0);
-        let pair = prepared.as_ref().map_or([0, 0], |p| {
-            let word = p.agreement(eager) | 1;
-            [word, !word]
-        });
-        let least = self.agree(&pair)?;
-        let prepared = prepared?;
-        if least != pair {
+        let pair = begun.as_ref().map_or([0, 0], |(word, _)| [*word, !word]);
+        // A closed stream whose place this one can take, if it is the same on all ranks.
+        let old = match &begun {
+            Ok((_, Begun::Again(id, _))) => u64::from(*id),
+            _ => 0,
+        };
+        let least = self.agree(&[pair[0], pair[1], old, !old])?;
+        let (_, begun) = begun?;
+        if least[..2] != pair {
             let why = format!(
                 "rank {} has {options:?} with items of {item_bytes} bytes; another rank differs, or failed and says why",
                 self.endpoint.topology.rank()
             );
-            let (id, name) = (prepared.id, prepared.name);
-            return Err(Error::Mismatch {
-                name: format!("{name} (number {id})"),
-                why,
-            });
+            let name = name.to_owned();
+            return Err(Error::Mismatch { name, why });
         }
-        let core = self.connect(prepared, sink);
+        let core = match begun {
+            Begun::Again(id, plan) if least[2..] == [old, !old] => self.endpoint.reopen(id, plan, sink),
+            begun => self.endpoint.take_number().and_then(|id| {
+                let prepared = match begun {
+                    Begun::New(prepared) => prepared,
+                    Begun::Again(_, plan) => self.endpoint.prepare(plan)?,
+                };
+                self.connect(id, prepared, sink)
+            }),
+        };
         // Nobody sends on the stream before everybody has posted its receives.
         let all_open = self.agree(&[u64::from(core.is_ok())])? == [1];
         let core = core?;
@@ -64,11 +85,13 @@ impl<'h> JobState<'h> {
 
     /// Opens the stream of the collectives, over which all others are agreed on.
     pub(super) fn open_system_stream(&self) -> Result<()> {
-        let prepared = self
-            .endpoint
-            .prepare("(collectives)", &Endpoint::system_options(), 0)?;
-        debug_assert_eq!(prepared.id, SYSTEM_STREAM);
-        self.connect(prepared, self.endpoint.system_sink()).map(|_| ())
+        let system = Endpoint::system_options();
+        let plan = self.endpoint.plan("(collectives)", &system, 0)?;
+        let prepared = self.endpoint.prepare(plan)?;
+        let id = self.endpoint.take_number()?;
+        debug_assert_eq!(id, SYSTEM_STREAM);
+        self.connect(id, prepared, self.endpoint.system_sink())
+            .map(|_| ())
     }
 
     /// Smallest of all ranks' values.
@@ -82,12 +105,12 @@ impl<'h> JobState<'h> {
     }
 
     /// Exchanges inboxes with the node's ranks, with progress since others may need it to come this far.
-    fn connect(&self, prepared: Prepared, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
+    fn connect(&self, id: u16, prepared: Prepared, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
         let (topology, cookie) = (&self.endpoint.topology, self.endpoint.cookie);
         let deadline = Instant::now() + self.options.bootstrap_timeout();
         let label = Label {
             cookie,
-            stream: prepared.id,
+            stream: id,
             rank: topology.rank().0,
         };
         self.node
@@ -96,7 +119,7 @@ impl<'h> JobState<'h> {
         self.wait("other ranks of the node, to open a stream", || {
             let mut node = self.node.borrow_mut();
             node.keep_arrived(topology, cookie)?;
-            let missing = node.missing(topology, prepared.id);
+            let missing = node.missing(topology, id);
             if !missing.is_empty() && Instant::now() >= deadline {
                 return Err(not_arrived(&missing, &"bootstrap_timeout_ms has passed"));
             }
@@ -105,13 +128,13 @@ impl<'h> JobState<'h> {
         let segments: Vec<Arc<Segment>> = self
             .node
             .borrow_mut()
-            .taken(topology, prepared.id)?
+            .taken(topology, id)?
             .into_iter()
             .map(|theirs| match theirs {
                 None => Ok(Arc::clone(&prepared.segment)),
                 Some([memory]) => Ok(Segment::attach(memory, prepared.segment_bytes())?),
             })
             .collect::<Result<_>>()?;
-        self.endpoint.connect(prepared, &segments, sink)
+        self.endpoint.connect(id, prepared, &segments, sink)
     }
 }

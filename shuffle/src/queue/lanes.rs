@@ -8,7 +8,7 @@ use trihop_transport::ring::{Bell, InboxLayout, Producer};
 
 use super::lane::LaneQueue;
 use super::on_demand::OnDemand;
-use super::tally::Why;
+use super::tally::{Tally, Why};
 
 /// Where the inboxes of a node's ranks are, by local rank.
 pub(crate) struct Neighbours {
@@ -86,6 +86,14 @@ impl Lanes {
             self.limited_bytes = 0; // a shorter frame passes one that waits still
         }
         admitted
+    }
+
+    /// What users see of it counts from now on.
+    pub fn begin_again(&mut self) {
+        self.limit_hits = 0;
+        self.queues
+            .iter_mut()
+            .for_each(|lane| lane.tally = Tally::default());
     }
 
     /// Whether a frame waits for the limit: any release may be what it waits for.

@@ -9,7 +9,7 @@ use trihop_transport::memory::pool::Pool;
 
 use super::on_demand::OnDemand;
 use super::remote::{BatchSizes, RemoteQueue};
-use super::tally::Why;
+use super::tally::{Tally, Why};
 use crate::route::{Chosen, LinkClass, Route};
 
 /// Send buffers that every link can count on, whatever the others hold.
@@ -86,6 +86,15 @@ impl Remotes {
         let queue = &mut self.queues[number];
         if self.limits[queue.class as usize].batches > 0 {
             queue.note_own();
+        }
+    }
+
+    /// What users see of it counts from now on.
+    pub fn begin_again(&mut self) {
+        self.limits.iter_mut().for_each(|limit| limit.hits = 0);
+        for queue in self.queues.iter_mut() {
+            queue.tally = Tally::default();
+            queue.wire_bytes = 0;
         }
     }
 

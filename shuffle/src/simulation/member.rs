@@ -99,12 +99,15 @@ fn open_stream<'h>(
 ) -> Result<Vec<Rc<Core<'h>>>, Error> {
     let prepared = endpoints
         .iter()
-        .map(|e| e.prepare("simulated", options, item_bytes))
+        .map(|e| e.prepare(e.plan("simulated", options, item_bytes)?))
         .collect::<Result<Vec<Prepared>, _>>()?;
     let segments: Vec<Arc<Segment>> = prepared.iter().map(|p| Arc::clone(&p.segment)).collect();
     prepared
         .into_iter()
         .zip(endpoints)
-        .map(|(prepared, endpoint)| endpoint.connect(prepared, &segments, sink(endpoint)))
+        .map(|(prepared, endpoint)| {
+            let id = endpoint.take_number()?;
+            endpoint.connect(id, prepared, &segments, sink(endpoint))
+        })
         .collect()
 }
