@@ -82,6 +82,12 @@ impl Opened {
         Ok(())
     }
 
+    /// A number that no other endpoint has while anything of this one's domain is open: each
+    /// endpoint has a domain of its own, and a region keeps it.
+    pub(super) fn number(&self) -> usize {
+        Rc::as_ptr(&self.domain) as usize
+    }
+
     /// The endpoint's address in the provider's own format.
     pub(super) fn name(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0u8; 512];

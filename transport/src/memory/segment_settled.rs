@@ -1,7 +1,8 @@
-//! What each anonymous file that this process maps is used as: one layout for all of its mappings, until the last one goes.
+//! What each anonymous file that this process maps is used as: one layout for all of its mappings,
+//! until the last one goes.
 //!
-//! Two layouts over the same bytes would hand out the same bytes twice. The file itself says what it is laid out as too, but
-//! other processes write there.
+//! Two layouts over the same bytes would hand out the same bytes twice. The file itself says what
+//! it is laid out as too, but other processes write there.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -11,7 +12,8 @@ use crate::sync::{PoisonError, StaticMutex};
 
 static FILES: StaticMutex<BTreeMap<FileId, Use>> = StaticMutex::new(BTreeMap::new());
 
-/// A file, by the kernel's numbers of its file system and of itself there. No other file has them while this one is open.
+/// A file, by the kernel's numbers of its file system and of itself there. No other file has them
+/// while this one is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileId {
     device: u64,
