@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
-use trihop_transport::link::Link;
 use trihop_transport::memory::handover::Handover;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
@@ -59,7 +58,7 @@ impl<'h> Job<'h> {
         let mut link = if route.links() == 0 {
             None
         } else {
-            Some(open_link(&options, topology.nodes())?)
+            Some(fabric::open(&choice(&options, &route))?)
         };
 
         let nonce = random_word()?;
@@ -142,10 +141,37 @@ impl<'h> Job<'h> {
     }
 }
 
-fn open_link(options: &Options, nodes: u32) -> Result<Box<dyn Link>> {
-    let choice = fabric::Choice {
-        universe: Some((nodes as usize).max(16)),
+/// Peers that the universe given to libfabric has room for at least: a job of two nodes costs little.
+const LEAST_UNIVERSE: usize = 16;
+
+/// What is asked of libfabric for the links of this route. Providers size their queues by the peers
+/// of one endpoint (rxm its completion queue, by so many times the depth of a connection), and those
+/// are this rank's links, however many nodes the job has.
+fn choice(options: &Options, route: &Chosen) -> fabric::Choice {
+    fabric::Choice {
+        universe: Some((route.links() as usize).max(LEAST_UNIVERSE)),
         ..options.choice()
-    };
-    Ok(fabric::open(&choice)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::topology::Topology;
+
+    use super::*;
+    use crate::route::RouteName;
+
+    #[test]
+    fn the_universe_given_to_libfabric_is_the_links_of_this_rank_not_the_nodes() {
+        let universe = |route, sizes: &[u32], rank| {
+            let topology = Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
+            choice(&Options::default(), &Chosen::new(route, &topology)).universe
+        };
+        // Ranks of 200 nodes with 4 ranks each have 50 links at most, alone on their nodes 199.
+        assert_eq!(universe(RouteName::ThreeHop, &[4; 200], 6), Some(50));
+        assert_eq!(universe(RouteName::ThreeHop, &[1; 200], 5), Some(199));
+        // On two nodes, each rank of the other one.
+        assert_eq!(universe(RouteName::Direct, &[20, 48], 5), Some(48));
+        assert_eq!(universe(RouteName::ThreeHop, &[20, 48], 5), Some(16));
+    }
 }

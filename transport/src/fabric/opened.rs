@@ -60,8 +60,8 @@ impl Opened {
                 "fi_enable",
                 enabled as isize,
                 format!(
-                    "{}; where the device's queues are too small, set FI_UNIVERSE_SIZE to the number of endpoints in \
-                     the job",
+                    "{}; where the device's queues are too small, set FI_UNIVERSE_SIZE to the links of a rank, \
+                     which `trihop topo` prints",
                     opened.domain.info().label()
                 ),
             ));
