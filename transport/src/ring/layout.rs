@@ -162,9 +162,11 @@ impl<W: Word> Header<'_, W> {
                 "the segment has an owner already; create one segment per inbox",
             ));
         }
-        // Relaxed: taking the place ordered us after the last owner.
-        let shape = self.shape.load(Ordering::Relaxed);
-        if self.magic.load(Ordering::Relaxed) == MAGIC && shape != layout.packed() {
+        // Relaxed: taking the place ordered us after the last owner. Fresh memory is zeroed, and no
+        // layout is 0. (Not a load: loom takes only the last access of a word for the one that a
+        // store may come before, and would not see ours come before an attacher's load.)
+        let shape = self.shape.fetch_or(0, Ordering::Relaxed);
+        if shape != 0 && shape != layout.packed() {
             claim::give_up::<_, O>(self.owned);
             return Err(layout.refuse(shape));
         }

@@ -58,8 +58,8 @@ fn a_second_layout_is_refused_in_another_mapping_too() {
 
 /// What a peer writes into the header must not make our own process lay a segment out twice.
 fn forget_the_header(segment: &Segment) {
-    // SAFETY: the first eight bytes of a segment are the header's magic, and no other thread runs.
-    unsafe { segment.as_ptr().cast::<u64>().write(0) };
+    // SAFETY: a segment begins with the header's magic and shape, and no other thread runs.
+    unsafe { segment.as_ptr().cast::<[u64; 2]>().write([0; 2]) };
 }
 
 #[test]
