@@ -1,5 +1,6 @@
 //! A rank's part of a job: who is where, progress, collectives, the lives of its peers.
 
+mod budget;
 mod card;
 mod end;
 mod lives;
@@ -24,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::shuffle::ShuffleBuilder;
 use crate::stream::{Item, StreamBuilder};
+use budget::Budget;
 use wait::{PARK, Waiting};
 
 /// One rank's part of a job. It stays on the thread that started it.
@@ -56,6 +58,7 @@ pub(crate) struct Inner<'h> {
     launcher: Launcher,
     node: RefCell<NodeExchange>,
     waiting: Waiting,
+    budget: Budget,
     epoch: Instant,
     closing: Cell<bool>,
     /// A thread of ours waits for the launcher's fence.

@@ -10,10 +10,13 @@ use super::Inner;
 use crate::collective::{Operation, Reduce};
 use crate::config::StreamOptions;
 use crate::deliver::Sink;
-use crate::endpoint::{Endpoint, Prepared, SYSTEM_STREAM};
+use crate::endpoint::{Endpoint, Need, Prepared, SYSTEM_STREAM};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
+
+/// Name of the stream of the collectives.
+pub(super) const SYSTEM_NAME: &str = "(collectives)";
 
 impl<'h> Inner<'h> {
     /// Opens a stream on all ranks.
@@ -28,6 +31,7 @@ impl<'h> Inner<'h> {
             return Err(Error::Nested("opening a stream"));
         }
         let prepared = self.endpoint.prepare(name, options, item_bytes);
+        let prepared = prepared.and_then(|p| self.admit(name, options).map(|()| p));
         // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
         // a pair that agrees with nobody's, rather than leave the others waiting.
         let eager = self.options.eager_bytes.unwrap_or(0);
@@ -62,11 +66,25 @@ impl<'h> Inner<'h> {
         Ok(core)
     }
 
+    /// Refuses a stream that does not fit beside those that were opened before.
+    fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
+        let link = self.endpoint.link.borrow();
+        let limits = link.as_ref().map(|l| l.limits());
+        let need = |options| Need::of(&self.endpoint.topology, &self.endpoint.route, options, limits);
+        let opened = self.endpoint.streams.borrow();
+        let mut needs = Vec::with_capacity(opened.len() + 1);
+        for core in opened.iter() {
+            needs.push((core.name.as_str(), need(&core.options)?));
+        }
+        needs.push((name, need(options)?));
+        self.budget.admit(&needs)
+    }
+
     /// Opens the stream of the collectives, over which all others are agreed on.
     pub(super) fn open_system_stream(&self) -> Result<()> {
         let prepared = self
             .endpoint
-            .prepare("(collectives)", &Endpoint::system_options(), 0)?;
+            .prepare(SYSTEM_NAME, &Endpoint::system_options(), 0)?;
         debug_assert_eq!(prepared.id, SYSTEM_STREAM);
         self.connect(prepared, self.endpoint.system_sink()).map(|_| ())
     }

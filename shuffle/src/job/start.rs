@@ -6,15 +6,17 @@ use std::time::Instant;
 
 use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
-use trihop_transport::memory::handover::Handover;
+use trihop_transport::memory::{self, handover::Handover};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
+use super::budget::{Budget, group_word};
 use super::card::{Card, random_word};
+use super::open::SYSTEM_NAME;
 use super::wait::Waiting;
 use super::{Inner, Job};
 use crate::config::Options;
-use crate::endpoint::{Endpoint, check_memory};
+use crate::endpoint::{Endpoint, Need, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
@@ -61,6 +63,7 @@ impl<'h> Job<'h> {
             Some(fabric::open(&choice(&options, &route))?)
         };
 
+        let limits = memory::limit::limits();
         let nonce = random_word()?;
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
@@ -70,16 +73,28 @@ impl<'h> Job<'h> {
             cookie: random_word()?,
             route: options.route,
             threads,
+            group: group_word(&limits),
             address,
         };
         mine.leave(&mut *bootstrap)?;
         let mut card = |rank| Card::of(rank, &mut *bootstrap, options.route);
         let cookie = card(Rank(0))?.cookie;
-        let mut names = Vec::new();
+        let (mut names, mut sharers) = (Vec::new(), 0);
         for local in 0..topology.local_size() {
             let rank = topology.rank_at(topology.node(), local);
-            names.push(name(card(rank)?.nonce, rank));
+            let theirs = card(rank)?;
+            sharers += u32::from(theirs.group == mine.group);
+            names.push(name(theirs.nonce, rank));
         }
+        let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
+        let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
+        let link_limits = link.as_ref().map(|l| l.limits());
+        let need = |stream| Need::of(&topology, &route, stream, link_limits);
+        let system = Endpoint::system_options();
+        budget.admit(&[
+            (SYSTEM_NAME, need(&system)?),
+            ("a stream", need(&options.stream)?),
+        ])?;
         let mut lively = Vec::new();
         let peers = match &mut link {
             Some(link) => route.connect(|rank| {
@@ -111,6 +126,7 @@ impl<'h> Job<'h> {
             launcher,
             node: RefCell::new(node),
             waiting,
+            budget,
             epoch: Instant::now(),
             closing: Cell::new(false),
             fencing: Cell::new(false),

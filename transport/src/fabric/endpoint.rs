@@ -12,7 +12,7 @@ use super::error::{self, EAGAIN};
 use super::info::{Selected, TAG_BITS};
 use super::mr::{Region, check_memlock};
 use super::opened::{Opened, depths};
-use super::operations::{Kind, Operation, Operations};
+use super::operations::{Contexts, Kind, Operation, Operations};
 use crate::error::{Error, Result};
 use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
@@ -275,6 +275,17 @@ impl Link for Endpoint {
 
     fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    fn operations_bytes(&self) -> usize {
+        let Limits {
+            posted_sends,
+            posted_receives,
+            ..
+        } = self.limits;
+        let count = posted_sends + posted_receives;
+        let injected = posted_sends * size_of::<(Token, Buffer)>();
+        Contexts::bytes(count) + Operations::bytes(count) + injected + size_of_val(&*self.entries)
     }
 
     fn connect(&mut self, address: &[u8]) -> Result<Peer> {
