@@ -113,7 +113,9 @@ impl ModelLane {
     }
 }
 
-impl LaneStorage for ModelLane {
+// SAFETY: all memory is behind cells that check each access and each index; capacities never
+// change.
+unsafe impl LaneStorage for ModelLane {
     type Word = AtomicU64;
 
     fn tail(&self) -> &AtomicU64 {

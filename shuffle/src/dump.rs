@@ -52,6 +52,12 @@ impl Bound {
         })
     }
 
+    /// What is there from the opening on, or from the first messages.
+    #[cfg(test)]
+    pub fn fixed(&self) -> usize {
+        self.run_table + self.send_pools + self.inbox + self.receive_pools
+    }
+
     /// What each pool takes of it now; `None` as for [`Bound::of`]. Buffers that wait for messages are not in use.
     fn pools(&self, core: &Core<'_>) -> Option<[Pool; 7]> {
         let (out, inbound) = (core.out.try_borrow().ok()?, core.inbound.try_borrow().ok()?);
@@ -213,6 +219,11 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(bound) = Bound::of(core) {
         writeln!(writer, "  memory bound: {bound}")?;
+        writeln!(
+            writer,
+            "  memory of the endpoint, once for all streams: {} bytes of contexts and slots of operations",
+            core.endpoint_bytes
+        )?;
         for (name, used, most) in bound.pools(core).into_iter().flatten() {
             writeln!(writer, "  memory in use: {name} {used} of {most} bytes")?;
             contradict(writer, used, most, name)?;

@@ -1,9 +1,11 @@
 //! One rank's part of a job that never waits: its link, its streams, their common progress.
 
 mod collectives;
+mod need;
 mod shape;
 
 pub(crate) use collectives::Word;
+pub(crate) use need::Need;
 pub(crate) use shape::{Shape, check_memory};
 
 use std::cell::{Cell, RefCell};
@@ -18,7 +20,7 @@ use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
-use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
+use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
 use crate::engine::sink::Sink;
@@ -26,12 +28,10 @@ use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
 use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::remote::{BatchSizes, Identity};
-use crate::queue::remotes::{BUFFERS_PER_LINK, Remotes};
+use crate::queue::remotes::Remotes;
 use crate::route::{Chosen, LinkClass, Route};
 use crate::terminate::collective::Collectives;
-
-/// Small sends that may be on their way per link, up to 32 links: announcements and control messages.
-const NOTICES_PER_LINK: usize = 8;
+use need::{link_plan, send_slots};
 
 /// Stream that carries the collectives.
 pub(crate) const SYSTEM_STREAM: u16 = 0;
@@ -206,6 +206,14 @@ impl<'h> Endpoint<'h> {
         }
     }
 
+    /// Names and options of the streams that hold memory: those that are open, and those that are kept for others.
+    pub fn held(&self) -> Vec<(String, StreamOptions)> {
+        let (open, closed) = (self.streams.borrow(), self.closed.borrow());
+        let all = open.iter().chain(closed.iter());
+        all.map(|core| (core.name.clone(), core.options.clone()))
+            .collect()
+    }
+
     /// First half of opening a new stream: makes this rank's inbox.
     pub fn prepare(&self, plan: Plan) -> Result<Prepared> {
         let lane_bytes = plan.shape.lane_bytes;
@@ -279,31 +287,15 @@ impl<'h> Endpoint<'h> {
             cookie: self.cookie,
             mover,
         };
+        let endpoint_bytes = link.as_ref().map_or(0, |l| l.operations_bytes());
         let count = self.peers.len();
         let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
         if let Some(link) = link.as_deref_mut().filter(|_| count > 0) {
-            let eager = link.limits().eager_bytes.max(options.small_slot_bytes);
-            sizes = BatchSizes {
-                target_bytes: shape.target_bytes,
-                maxrpc: shape.maxrpc,
-                buffer_bytes: shape.batch_bytes,
-                small_bytes: options.small_slot_bytes.next_multiple_of(64),
-                large_bytes: shape.batch_bytes.min(eager).next_multiple_of(64),
-            };
-            let least = BUFFERS_PER_LINK * count;
-            let slots = (options.send_pool_bytes / sizes.buffer_bytes)
-                .clamp(least, (count * (sizes.most_in_flight() as usize + 1)).max(least));
-            batches = Some(link.create_pool(sizes.buffer_bytes, slots)?);
-            notices = Some(link.create_pool(CONTROL_BYTES, NOTICES_PER_LINK * count.min(32))?);
-            let plan = LinkPlan {
-                links: count,
-                sizes,
-                in_flight: (0..count as u32)
-                    .map(|link| shape.maxrpc[self.route.class(link) as usize] as usize)
-                    .sum(),
-                receive_pool_bytes: options.receive_pool_bytes,
-                posted: self.posted.get(),
-            };
+            sizes = shape.batch_sizes(&options, link.limits());
+            let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
+            batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots)?);
+            notices = Some(link.create_pool(CONTROL_BYTES, notice_slots)?);
+            let plan = link_plan(&self.route, &options, &shape, sizes, self.posted.get());
             let opened = Links::open(link, identity, &plan, &mut self.completions.borrow_mut())?;
             self.posted.set(self.posted.get() + opened.posted);
             links = Some(opened);
@@ -358,6 +350,7 @@ impl<'h> Endpoint<'h> {
             taken: Cell::new(0),
             urgent: Cell::new(u32::from(id == SYSTEM_STREAM)),
             notices,
+            endpoint_bytes,
         });
         self.insert(Rc::clone(&core));
         Ok(core)

@@ -1,5 +1,6 @@
 //! The state of a rank's part of a job: who is where, progress, collectives, the lives of its peers.
 
+mod budget;
 mod card;
 mod end;
 mod lives;
@@ -21,6 +22,7 @@ use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::terminate::collective::{Operation, Reduce, Ticket};
+use budget::Budget;
 use parked::Parked;
 pub(crate) use start::detect;
 use wait::{PARK, Waiting};
@@ -33,6 +35,7 @@ pub(crate) struct JobState<'h> {
     launcher: Launcher,
     node: RefCell<NodeExchange>,
     waiting: Waiting,
+    budget: Budget,
     epoch: Instant,
     closing: Cell<bool>,
     /// A thread of ours waits for the launcher's fence.

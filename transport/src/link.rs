@@ -113,6 +113,12 @@ pub trait Link {
     /// What this link can do.
     fn limits(&self) -> &Limits;
 
+    /// Memory that this process keeps for operations in flight, in bytes: all of it from the start
+    /// on, whatever is posted. What the provider allocates for itself is not counted.
+    fn operations_bytes(&self) -> usize {
+        0
+    }
+
     /// Makes a peer reachable. Sends no byte; the first post to it may.
     ///
     /// # Errors

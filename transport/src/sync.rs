@@ -31,7 +31,7 @@ pub use shuttle::{
 #[cfg(trihop_shuttle)]
 pub use std::cell::UnsafeCell;
 
-pub use std::sync::{Once, PoisonError};
+pub use std::sync::{Once, OnceLock, PoisonError};
 
 /// A lock for statics, which outlive every model.
 pub use std::sync::Mutex as StaticMutex;

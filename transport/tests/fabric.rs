@@ -152,6 +152,34 @@ fn for_each_provider(check: impl Fn(&str)) {
     }
 }
 
+/// What is posted by `post` with a buffer of another link's pool.
+fn post_anothers(provider: &str, post: fn(&mut Pair, Buffer)) {
+    let mut pair = Pair::open(provider, 4096, 2);
+    let anothers = pair.pools[1].take().expect("a free buffer");
+    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| post(&mut pair, anothers)));
+    let why = refused.expect_err("a buffer of another link was posted");
+    let text = why.downcast_ref::<String>().expect("an assertion's text");
+    assert!(text.contains("another link's pool"), "{text}");
+}
+
+/// Providers take descriptors of regions as they are: one of another domain is a pointer into that
+/// one.
+#[test]
+fn a_buffer_of_another_link_never_reaches_the_provider() {
+    for_each_provider(|provider| {
+        post_anothers(provider, |pair, buffer| {
+            let _ = pair.links[0].post_send(pair.peers[0], Tag(1), buffer, 4096, Token(1));
+        });
+        post_anothers(provider, |pair, buffer| {
+            let _ = pair.links[0].post_receive(Tag(1), buffer, Token(1));
+        });
+        post_anothers(provider, |pair, buffer| {
+            let remote = RemoteMemory { address: 0, key: 0 };
+            let _ = pair.links[0].post_read(pair.peers[0], remote, buffer, 64, Token(1));
+        });
+    });
+}
+
 #[test]
 fn sizes_from_nothing_to_large_arrive_intact() {
     for_each_provider(|provider| {

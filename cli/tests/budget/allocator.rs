@@ -22,6 +22,7 @@ static COUNTING: Counting = Counting;
 static ON: AtomicBool = AtomicBool::new(false);
 static SHOWN: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// Set while a backtrace is taken and printed, which allocates.
@@ -33,6 +34,7 @@ fn note(layout: Layout) {
         return;
     }
     CALLS.fetch_add(1, Ordering::Relaxed);
+    BYTES.fetch_add(layout.size() as u64, Ordering::Relaxed);
     if SHOWN.load(Ordering::Relaxed) {
         SHOWING.set(true);
         eprintln!("{} bytes at\n{}", layout.size(), Backtrace::force_capture());
@@ -75,6 +77,13 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let result = work();
     ON.store(false, Ordering::Relaxed);
     (result, CALLS.load(Ordering::Relaxed))
+}
+
+/// Bytes that calls of the allocator ask for, by any thread of this process, while `work` runs.
+pub fn counted_bytes<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    BYTES.store(0, Ordering::Relaxed);
+    let (result, _) = counted(work);
+    (result, BYTES.load(Ordering::Relaxed))
 }
 
 #[test]

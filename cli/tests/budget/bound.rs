@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 
-use trihop::{Error, Job, Rank, Reduce, Shuffle, StreamOptions};
+use trihop::{Error, Job, Options, Rank, Reduce, Shuffle, StreamOptions};
 
+use crate::allocator::counted_bytes;
 use crate::memory::{kib, warmed_up};
 use crate::ranks::on_ranks;
 
@@ -203,6 +204,29 @@ fn check_growth<'h>(job: &Job<'h>, work: impl Fn(&StreamOptions) -> (Shuffle<'h>
         );
         shuffle.shutdown().unwrap();
     }
+}
+
+#[test]
+fn what_an_endpoint_allocates_stands_in_the_dump() {
+    let test = "bound::what_an_endpoint_allocates_stands_in_the_dump";
+    on_ranks(test, "1,1", |job| {
+        let shuffle = job.shuffle("dumped").open().unwrap();
+        let dump = Dump::of(&shuffle);
+        let line = dump.lines("memory of the endpoint").next().unwrap();
+        let said = number_before(line, " bytes");
+        // The same once more, over the same provider.
+        let choice = Options::from_env().unwrap().choice();
+        let (link, bytes) = counted_bytes(|| trihop::transport::fabric::open(&choice).unwrap());
+        eprintln!("{}: {bytes} bytes are allocated, {said} are said", link.name());
+        assert_eq!(Some(link.name()), job.provider().as_deref());
+        assert!(
+            said > 0 && said <= bytes && bytes <= said + BESIDE_BYTES,
+            "{said}, {bytes}"
+        );
+        drop(link);
+        shuffle.shutdown().unwrap();
+        job.shutdown().unwrap();
+    });
 }
 
 #[test]

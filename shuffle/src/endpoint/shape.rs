@@ -1,5 +1,6 @@
 //! Sizes of a stream's queues, as they follow from the shape of the job.
 
+use trihop_transport::link::Limits;
 use trihop_transport::protocol::wire::BATCH_HEADER_BYTES;
 use trihop_transport::topology::Topology;
 
@@ -7,6 +8,7 @@ use crate::config::StreamOptions;
 use crate::deliver::MIN_FRAGMENT_FRAME;
 use crate::engine::outbound::batch_buffer_bytes;
 use crate::error::{Error, Result};
+use crate::queue::remote::BatchSizes;
 use crate::queue::remotes::BUFFERS_PER_LINK;
 use crate::route::{Chosen, Route, RouteName};
 
@@ -52,6 +54,20 @@ impl Shape {
             target_bytes,
             batch_bytes: batch_buffer_bytes(target_bytes.into_iter().fold(0, usize::max), frame_bytes),
             maxrpc: maxrpc.map(|batches| batches.min(LINK_MAXRPC)),
+        }
+    }
+}
+
+impl Shape {
+    /// Sizes of batches over a link with these limits.
+    pub fn batch_sizes(&self, options: &StreamOptions, limits: &Limits) -> BatchSizes {
+        let eager = limits.eager_bytes.max(options.small_slot_bytes);
+        BatchSizes {
+            target_bytes: self.target_bytes,
+            maxrpc: self.maxrpc,
+            buffer_bytes: self.batch_bytes,
+            small_bytes: options.small_slot_bytes.next_multiple_of(64),
+            large_bytes: self.batch_bytes.min(eager).next_multiple_of(64),
         }
     }
 }

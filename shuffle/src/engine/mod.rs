@@ -141,6 +141,8 @@ pub(crate) struct Core<'h> {
     pub urgent: Cell<u32>,
     /// Small sends for announcements, where there are links.
     pub notices: Option<trihop_transport::memory::pool::Pool>,
+    /// Memory of the link's operations in flight, which all streams share.
+    pub endpoint_bytes: usize,
 }
 
 impl<'h> Core<'h> {

@@ -11,12 +11,14 @@ use crate::route::RouteName;
 const KEY: &str = "trihop";
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's cookie (rank 0's counts), its
-/// route (which has to be everyone's), whether a thread of its own makes progress, its fabric address.
+/// route (which has to be everyone's), whether a thread of its own makes progress, the control
+/// group whose memory limit holds for it, its fabric address.
 pub(super) struct Card {
     pub nonce: u64,
     pub cookie: u64,
     pub route: RouteName,
     pub threads: bool,
+    pub group: u64,
     pub address: Vec<u8>,
 }
 
@@ -51,6 +53,7 @@ impl Card {
         let mut bytes = self.nonce.to_le_bytes().to_vec();
         bytes.extend_from_slice(&self.cookie.to_le_bytes());
         bytes.extend([self.route as u8, u8::from(self.threads)]);
+        bytes.extend_from_slice(&self.group.to_le_bytes());
         bytes.extend_from_slice(&self.address);
         bytes
     }
@@ -58,12 +61,14 @@ impl Card {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
         let (cookie, rest) = rest.split_first_chunk::<8>()?;
-        let (&[route, threads], address) = rest.split_first_chunk::<2>()?;
+        let (&[route, threads], rest) = rest.split_first_chunk::<2>()?;
+        let (group, address) = rest.split_first_chunk::<8>()?;
         Some(Self {
             route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
             nonce: u64::from_le_bytes(*nonce),
             cookie: u64::from_le_bytes(*cookie),
             threads: threads != 0,
+            group: u64::from_le_bytes(*group),
             address: address.to_vec(),
         })
     }

@@ -8,12 +8,15 @@ use trihop_transport::memory::segment::Segment;
 
 use super::JobState;
 use crate::config::StreamOptions;
-use crate::endpoint::{Endpoint, Plan, Prepared, SYSTEM_STREAM};
+use crate::endpoint::{Endpoint, Need, Plan, Prepared, SYSTEM_STREAM};
 use crate::engine::Core;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
 use crate::terminate::collective::{Operation, Reduce};
+
+/// Name of the stream of the collectives.
+pub(super) const SYSTEM_NAME: &str = "(collectives)";
 
 /// A stream that is about to be opened, before the other ranks know of it.
 enum Begun {
@@ -38,7 +41,10 @@ impl<'h> JobState<'h> {
             let word = plan.agreement(self.options.eager_bytes.unwrap_or(0)) | 1;
             let begun = match self.endpoint.reusable(&plan) {
                 Some(id) => Begun::Again(id, plan),
-                None => Begun::New(self.endpoint.prepare(plan)?),
+                None => {
+                    self.admit(name, options)?;
+                    Begun::New(self.endpoint.prepare(plan)?)
+                }
             };
             Ok((word, begun))
         });
@@ -83,10 +89,24 @@ impl<'h> JobState<'h> {
         Ok(core)
     }
 
+    /// Refuses a stream that does not fit beside those that were opened before.
+    fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
+        let link = self.endpoint.link.borrow();
+        let limits = link.as_ref().map(|l| l.limits());
+        let need = |options: &_| Need::of(&self.endpoint.topology, &self.endpoint.route, options, limits);
+        let mut needs = Vec::new();
+        for (name, options) in self.endpoint.held() {
+            needs.push((name, need(&options)?));
+        }
+        let mut needs: Vec<_> = needs.iter().map(|(name, need)| (name.as_str(), *need)).collect();
+        needs.push((name, need(options)?));
+        self.budget.admit(&needs)
+    }
+
     /// Opens the stream of the collectives, over which all others are agreed on.
     pub(super) fn open_system_stream(&self) -> Result<()> {
         let system = Endpoint::system_options();
-        let plan = self.endpoint.plan("(collectives)", &system, 0)?;
+        let plan = self.endpoint.plan(SYSTEM_NAME, &system, 0)?;
         let prepared = self.endpoint.prepare(plan)?;
         let id = self.endpoint.take_number()?;
         debug_assert_eq!(id, SYSTEM_STREAM);

@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
-use trihop_transport::link::Link;
-use trihop_transport::memory::handover::Handover;
-use trihop_transport::memory::limit;
+use trihop_transport::memory::{self, handover::Handover, limit};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
 use super::JobState;
+use super::budget::{Budget, group_word};
 use super::card::{Card, random_word};
+use super::open::SYSTEM_NAME;
 use super::parked::Parked;
 use super::wait::Waiting;
 use crate::config::Options;
-use crate::endpoint::{Endpoint, check_memory};
+use crate::endpoint::{Endpoint, Need, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
@@ -39,9 +39,10 @@ impl JobState<'_> {
         let mut link = if route.links() == 0 {
             None
         } else {
-            Some(open_link(&options, topology.nodes())?)
+            Some(fabric::open(&choice(&options, &route))?)
         };
 
+        let limits = memory::limit::limits();
         let nonce = random_word()?;
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
@@ -51,16 +52,28 @@ impl JobState<'_> {
             cookie: random_word()?,
             route: options.route,
             threads,
+            group: group_word(&limits),
             address,
         };
         mine.leave(&mut *bootstrap)?;
         let mut card = |rank| Card::of(rank, &mut *bootstrap, options.route);
         let cookie = card(Rank(0))?.cookie;
-        let mut names = Vec::new();
+        let (mut names, mut sharers) = (Vec::new(), 0);
         for local in 0..topology.local_size() {
             let rank = topology.rank_at(topology.node(), local);
-            names.push(name(card(rank)?.nonce, rank));
+            let theirs = card(rank)?;
+            sharers += u32::from(theirs.group == mine.group);
+            names.push(name(theirs.nonce, rank));
         }
+        let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
+        let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
+        let link_limits = link.as_ref().map(|l| l.limits());
+        let need = |stream| Need::of(&topology, &route, stream, link_limits);
+        let system = Endpoint::system_options();
+        budget.admit(&[
+            (SYSTEM_NAME, need(&system)?),
+            ("a stream", need(&options.stream)?),
+        ])?;
         let mut lively = Vec::new();
         let peers = match &mut link {
             Some(link) => route.connect(|rank| {
@@ -93,6 +106,7 @@ impl JobState<'_> {
             launcher,
             node: RefCell::new(node),
             waiting,
+            budget,
             epoch: Instant::now(),
             closing: Cell::new(false),
             fencing: Cell::new(false),
@@ -132,10 +146,37 @@ fn spill_share_bytes(local_size: u32) -> usize {
     usize::try_from(share).unwrap_or(usize::MAX)
 }
 
-fn open_link(options: &Options, nodes: u32) -> Result<Box<dyn Link>> {
-    let choice = fabric::Choice {
-        universe: Some((nodes as usize).max(16)),
+/// Peers that the universe given to libfabric has room for at least: a job of two nodes costs little.
+const LEAST_UNIVERSE: usize = 16;
+
+/// What is asked of libfabric for the links of this route. Providers size their queues by the peers
+/// of one endpoint (rxm its completion queue, by so many times the depth of a connection), and those
+/// are this rank's links, however many nodes the job has.
+fn choice(options: &Options, route: &Chosen) -> fabric::Choice {
+    fabric::Choice {
+        universe: Some((route.links() as usize).max(LEAST_UNIVERSE)),
         ..options.choice()
-    };
-    Ok(fabric::open(&choice)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::topology::Topology;
+
+    use super::*;
+    use crate::route::RouteName;
+
+    #[test]
+    fn the_universe_given_to_libfabric_is_the_links_of_this_rank_not_the_nodes() {
+        let universe = |route, sizes: &[u32], rank| {
+            let topology = Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
+            choice(&Options::default(), &Chosen::new(route, &topology)).universe
+        };
+        // Ranks of 200 nodes with 4 ranks each have 50 links at most, alone on their nodes 199.
+        assert_eq!(universe(RouteName::ThreeHop, &[4; 200], 6), Some(50));
+        assert_eq!(universe(RouteName::ThreeHop, &[1; 200], 5), Some(199));
+        // On two nodes, each rank of the other one.
+        assert_eq!(universe(RouteName::Direct, &[20, 48], 5), Some(48));
+        assert_eq!(universe(RouteName::ThreeHop, &[20, 48], 5), Some(16));
+    }
 }

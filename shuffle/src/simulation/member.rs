@@ -111,3 +111,53 @@ fn open_stream<'h>(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::sim::{Net, SimOptions};
+
+    use super::*;
+    use crate::dump::Bound;
+    use crate::endpoint::Need;
+    use crate::route::RouteName;
+
+    /// What `Need` says before a stream is opened is what it then takes.
+    #[test]
+    fn what_a_stream_needs_is_known_before_it_is_opened() {
+        let tiny = StreamOptions {
+            remote_buftarget_bytes: 300,
+            remote_maxrpc: 1,
+            run_bytes: 64,
+            run_table_bytes: 256,
+            lane_budget_bytes: 8192,
+            receive_pool_bytes: 1,
+            send_pool_bytes: 64 << 10,
+            small_slot_bytes: 256,
+            ..StreamOptions::default()
+        };
+        for sizes in [&[1u32][..], &[3], &[1, 1], &[2, 5, 1], &[1; 40]] {
+            for stream in [&tiny, &StreamOptions::default()] {
+                for route in [RouteName::ThreeHop, RouteName::FabricOnly] {
+                    let options = SimulationOptions {
+                        route,
+                        stream: stream.clone(),
+                        ..SimulationOptions::default()
+                    };
+                    let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
+                    let mut fabric = Fabric::Simulated(Net::new(SimOptions::default()));
+                    let members = Member::all(&mut fabric, &topology, &options, |_| Sink::Closed).unwrap();
+                    for Member { endpoint, core, .. } in &members {
+                        let limits = SimOptions::default().limits;
+                        let need = Need::of(&endpoint.topology, &endpoint.route, stream, Some(&limits));
+                        let (need, bound) = (need.unwrap(), Bound::of(core).unwrap());
+                        assert_eq!(
+                            need.bytes(),
+                            bound.fixed(),
+                            "{route} on {sizes:?}: {need}; {bound}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -21,6 +21,8 @@ pub struct Choice {
     /// Open no descriptor to wait on, for an owner that always spins: saves about 1 us per message on `tcp;ofi_rxm`,
     /// where each completion writes to it. [`Link::wait_descriptor`](crate::link::Link::wait_descriptor) is `None` then.
     pub spin_only: bool,
-    /// Endpoints in the job, by which some providers size their queues. Sets `FI_UNIVERSE_SIZE` unless it is set.
+    /// Peers that this endpoint will send to or hear from, by which providers size tables and
+    /// queues. Sets `FI_UNIVERSE_SIZE` unless it is set; libfabric reads that once, at the first
+    /// call of a process.
     pub universe: Option<usize>,
 }

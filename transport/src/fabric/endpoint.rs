@@ -12,7 +12,7 @@ use super::error::{self, EAGAIN};
 use super::info::{Selected, TAG_BITS};
 use super::mr::{Region, check_memlock};
 use super::opened::{Opened, depths};
-use super::operations::{Kind, Operation, Operations};
+use super::operations::{Contexts, Kind, Operation, Operations};
 use crate::error::{Error, Result};
 use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
@@ -152,8 +152,22 @@ impl Endpoint {
         }
     }
 
+    /// The provider gets the descriptor of the buffer's region, which only its own domain can make
+    /// sense of.
+    ///
+    /// # Panics
+    /// When the buffer is not of a pool that this link created.
+    fn assert_ours(&self, buffer: &Buffer) {
+        let (ours, theirs) = (self.opened.number(), buffer.link());
+        assert!(
+            theirs == Some(ours),
+            "a buffer of another link's pool (link {theirs:#x?}) was posted on link {ours:#x}"
+        );
+    }
+
     /// Refuses what is longer than the provider's largest message.
     fn admit(&self, bytes: usize, buffer: Buffer) -> std::result::Result<Buffer, PostError> {
+        self.assert_ours(&buffer);
         assert!(
             bytes <= buffer.len(),
             "{bytes} bytes of a buffer of {}",
@@ -263,6 +277,17 @@ impl Link for Endpoint {
         &self.limits
     }
 
+    fn operations_bytes(&self) -> usize {
+        let Limits {
+            posted_sends,
+            posted_receives,
+            ..
+        } = self.limits;
+        let count = posted_sends + posted_receives;
+        let injected = posted_sends * size_of::<(Token, Buffer)>();
+        Contexts::bytes(count) + Operations::bytes(count) + injected + size_of_val(&*self.entries)
+    }
+
     fn connect(&mut self, address: &[u8]) -> Result<Peer> {
         let target = self
             .opened
@@ -274,7 +299,11 @@ impl Link for Endpoint {
     }
 
     fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
-        let mapping = Mapping::allocate(slot_bytes * slots)?;
+        let bytes = slot_bytes.checked_mul(slots).ok_or_else(|| {
+            let why = format!("{slots} slots of {slot_bytes} bytes are more than there are addresses");
+            Error::config("pool", why)
+        })?;
+        let mapping = Mapping::allocate(bytes)?;
         if let Some(reserve) = self.opened.domain.quirk().pinned_reserve_bytes {
             check_memlock(&self.name, self.pinned_bytes + mapping.len(), reserve)?;
         }
@@ -348,6 +377,7 @@ impl Link for Endpoint {
             "tag {:#x} has more than {TAG_BITS} bits",
             tag.0
         );
+        self.assert_ours(&buffer);
         if self.receives >= self.limits.posted_receives {
             return Err(PostError::WouldBlock(buffer));
         }

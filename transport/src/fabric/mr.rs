@@ -34,6 +34,7 @@ pub(super) struct Region {
     region: Handle<sys::fid_mr>,
     key: u64,
     base: u64,
+    link: usize,
     _parent: Parent,
 }
 
@@ -78,12 +79,20 @@ impl Region {
             region,
             key,
             base,
+            link: opened.number(),
             _parent: parent,
         })
     }
 }
 
-impl Registration for Region {
+// SAFETY: libfabric gave `region` for the mapping that the endpoint makes a pool of, and its
+// descriptor is the region's for as long as that is open; `link` is the number of the endpoint
+// whose domain the region belongs to, and keeps open.
+unsafe impl Registration for Region {
+    fn link(&self) -> usize {
+        self.link
+    }
+
     fn descriptor(&self) -> *mut libc::c_void {
         // SAFETY: the region is open.
         unsafe { sys::fi_mr_desc(self.region.as_ptr()) }

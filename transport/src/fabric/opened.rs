@@ -60,8 +60,8 @@ impl Opened {
                 "fi_enable",
                 enabled as isize,
                 format!(
-                    "{}; where the device's queues are too small, set FI_UNIVERSE_SIZE to the number of endpoints in \
-                     the job",
+                    "{}; where the device's queues are too small, set FI_UNIVERSE_SIZE to the links of a rank, \
+                     which `trihop topo` prints",
                     opened.domain.info().label()
                 ),
             ));
@@ -80,6 +80,12 @@ impl Opened {
             ));
         }
         Ok(())
+    }
+
+    /// A number that no other endpoint has while anything of this one's domain is open: each
+    /// endpoint has a domain of its own, and a region keeps it.
+    pub(super) fn number(&self) -> usize {
+        Rc::as_ptr(&self.domain) as usize
     }
 
     /// The endpoint's address in the provider's own format.

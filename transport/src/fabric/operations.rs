@@ -40,6 +40,11 @@ impl Contexts {
         }
     }
 
+    /// Memory of `count` contexts.
+    pub(super) const fn bytes(count: usize) -> usize {
+        count * size_of::<sys::fi_context2>()
+    }
+
     /// The context with this number, for a provider's call.
     pub(super) fn at(&self, index: u32) -> *mut libc::c_void {
         debug_assert!((index as usize) < self.count, "context {index} of {}", self.count);
@@ -79,6 +84,11 @@ impl Operations {
             slots: (0..count).map(|_| None).collect(),
             free: (0..count as u32).rev().collect(),
         }
+    }
+
+    /// Memory of `count` slots and of the list of free ones.
+    pub(super) const fn bytes(count: usize) -> usize {
+        count * (size_of::<Option<Operation>>() + size_of::<u32>())
     }
 
     /// Reserves a context number.

@@ -197,8 +197,12 @@ impl Mapping {
     }
 
     fn allocate_mapped(bytes: usize, wanted: PageKind) -> Result<Self> {
+        let whole = bytes.checked_next_multiple_of(page_bytes()).ok_or_else(|| {
+            let why = format!("{bytes} bytes, which is more than there are addresses");
+            Error::config("mapping", why)
+        })?;
         let map = MmapOptions::new()
-            .len(bytes.next_multiple_of(page_bytes()))
+            .len(whole)
             .map_anon()
             .map(MmapRaw::from)
             .map_err(|e| Error::system(format!("mapping {bytes} bytes"), e))?;

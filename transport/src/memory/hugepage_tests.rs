@@ -106,5 +106,7 @@ fn mappings_are_zeroed_writable_and_as_long_as_asked() {
 
 #[test]
 fn memory_that_does_not_exist_is_an_error() {
-    assert!(Mapping::allocate(1 << 60).is_err());
+    for bytes in [1 << 60, usize::MAX, usize::MAX - 4095, usize::MAX - (2 << 20)] {
+        assert!(Mapping::allocate(bytes).is_err(), "{bytes}");
+    }
 }

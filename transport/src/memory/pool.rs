@@ -14,7 +14,38 @@ use crate::memory::hugepage::Mapping;
 use crate::memory::slots::SlotStore;
 
 /// What a link knows about a registered mapping. Dropped before the mapping is unmapped.
-pub trait Registration {
+///
+/// # Safety
+/// The descriptor goes to the provider as it is. While the value lives, it is null or the one that
+/// the provider of [`link`](Self::link) gave for the whole mapping that this value comes with in
+/// [`Pool::new`]; and no other link that lives has the same number.
+///
+/// Safe code cannot make one up:
+/// ```compile_fail,E0200
+/// use trihop_transport::memory::hugepage::Mapping;
+/// use trihop_transport::memory::pool::{Pool, Registration};
+///
+/// struct Wild;
+/// impl Registration for Wild {
+///     fn link(&self) -> usize {
+///         1
+///     }
+///     fn descriptor(&self) -> *mut std::ffi::c_void {
+///         std::ptr::without_provenance_mut(64)
+///     }
+///     fn key(&self) -> u64 {
+///         0
+///     }
+///     fn base(&self) -> u64 {
+///         0
+///     }
+/// }
+/// let mapping = Mapping::allocate(4096).unwrap();
+/// let pool = Pool::new(mapping, 4096, 1, Some(Box::new(Wild)));
+/// ```
+pub unsafe trait Registration {
+    /// Number of the link that registered the mapping, the only one that may be given its buffers.
+    fn link(&self) -> usize;
     /// Local descriptor for the provider's calls; null where it wants none.
     fn descriptor(&self) -> *mut libc::c_void;
     /// Remote key of the whole mapping.
@@ -82,8 +113,9 @@ impl Pool {
         slots: usize,
         registration: Option<Box<dyn Registration>>,
     ) -> Self {
+        let needed = slot_bytes.checked_mul(slots);
         assert!(
-            mapping.len() >= slot_bytes * slots,
+            needed.is_some_and(|bytes| bytes <= mapping.len()),
             "mapping of {} bytes for {slots} slots of {slot_bytes} bytes",
             mapping.len()
         );
@@ -229,6 +261,14 @@ impl Buffer {
         self.start.as_ptr()
     }
 
+    /// Number of the link that the pool was registered by, if it was.
+    pub(crate) fn link(&self) -> Option<usize> {
+        match &self.inner.backing {
+            Backing::Mapped { registration, .. } => registration.as_ref().map(|r| r.link()),
+            Backing::OnDemand { .. } => None,
+        }
+    }
+
     /// Local descriptor for a provider's calls; null where none is wanted.
     pub fn descriptor(&self) -> *mut libc::c_void {
         match &self.inner.backing {
@@ -329,6 +369,18 @@ mod tests {
             assert_eq!(pool.free_slots(), 1);
             assert!(pool.take().is_some());
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "for 4294967296 slots of 4294967296 bytes")]
+    fn slots_whose_bytes_wrap_are_not_laid_over_a_page() {
+        let mapping = Mapping::allocate(4096).unwrap();
+        let pool = Pool::new(mapping, 1 << 32, 1 << 32, None);
+        let lengths: Vec<usize> = std::iter::from_fn(|| pool.take())
+            .take(2)
+            .map(|b| b.len())
+            .collect();
+        panic!("buffers of {lengths:?} bytes in a page");
     }
 
     #[test]

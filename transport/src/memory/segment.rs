@@ -12,12 +12,15 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::error::{Error, Result};
 use crate::memory::hugepage::{self, PageKind};
+use crate::sync::OnceLock;
 
 /// Seals that every segment carries: its size is fixed for good, so that no peer can make our accesses fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 #[path = "segment_private.rs"]
 mod private;
+#[path = "segment_settled.rs"]
+mod settled;
 
 /// A shared mapping of an anonymous file, cheap to create and lazily touched, except on hugetlb pages; or a range of
 /// private memory.
@@ -27,6 +30,8 @@ pub struct Segment {
     first: NonNull<u8>,
     bytes: usize,
     backing: ManuallyDrop<Backing>,
+    /// Its layout, where only this value maps the memory.
+    shape: OnceLock<u64>,
     pages: PageKind,
     owner_process: u32,
 }
@@ -35,6 +40,8 @@ pub struct Segment {
 enum Backing {
     Shared {
         _map: MmapRaw,
+        // Declared before the file: once that is closed, another file may have its number.
+        place: settled::Place,
         file: OwnedFd,
     },
     Private {
@@ -70,7 +77,7 @@ impl Segment {
         let plan = hugepage::Plan::of_this_machine(bytes);
         if let PageKind::Huge { page_bytes } = plan.first {
             if bytes >= page_bytes {
-                match Self::create_huge(bytes.next_multiple_of(page_bytes), page_bytes) {
+                match Self::create_huge(whole_pages(bytes, page_bytes)?, page_bytes) {
                     Ok(segment) => return Ok(segment),
                     Err(e) => hugepage::report_fallback(&format!("a shared segment: {e}")),
                 }
@@ -78,7 +85,7 @@ impl Segment {
         } else if let Some(why) = &plan.why {
             hugepage::report_fallback(why);
         }
-        Self::create_ordinary(bytes.next_multiple_of(hugepage::page_bytes()))
+        Self::create_ordinary(whole_pages(bytes, hugepage::page_bytes())?)
     }
 
     fn create_huge(bytes: usize, page_bytes: usize) -> Result<Arc<Self>> {
@@ -164,12 +171,12 @@ impl Segment {
             let _ = map.advise(Advice::HugePage);
         }
         let first = NonNull::new(map.as_mut_ptr()).expect("no mapping begins at address 0");
-        Ok(Self::over(
-            first,
-            bytes,
-            Backing::Shared { _map: map, file },
-            pages,
-        ))
+        let backing = Backing::Shared {
+            _map: map,
+            place: settled::Place::of(file.as_fd())?,
+            file,
+        };
+        Ok(Self::over(first, bytes, backing, pages))
     }
 
     fn over(first: NonNull<u8>, bytes: usize, backing: Backing, pages: PageKind) -> Arc<Self> {
@@ -177,6 +184,7 @@ impl Segment {
             first,
             bytes,
             backing: ManuallyDrop::new(backing),
+            shape: OnceLock::new(),
             pages,
             owner_process: std::process::id(),
         })
@@ -230,6 +238,19 @@ impl Segment {
         }
     }
 
+    /// Fixes what this memory is laid out as, for all of its mappings in this process: whoever
+    /// comes first decides. Two layouts would give two owners to the same bytes.
+    ///
+    /// # Errors
+    /// What it is laid out as, where that is something else.
+    pub(crate) fn settle(&self, shape: u64) -> Result<(), u64> {
+        let settled = match &*self.backing {
+            Backing::Shared { place, .. } => place.settle(shape),
+            _ => *self.shape.get_or_init(|| shape),
+        };
+        if settled == shape { Ok(()) } else { Err(settled) }
+    }
+
     /// Whether the mapping exists in this process: false in a forked child, where touching it faults.
     pub(crate) fn is_mapped_here(&self) -> bool {
         self.owner_process == std::process::id()
@@ -262,6 +283,14 @@ impl Drop for Segment {
         // SAFETY: this is the only drop of the field, and nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.backing) };
     }
+}
+
+/// `bytes` rounded up to whole pages.
+fn whole_pages(bytes: usize, page_bytes: usize) -> Result<usize> {
+    bytes.checked_next_multiple_of(page_bytes).ok_or_else(|| {
+        let why = format!("{bytes} bytes in pages of {page_bytes}, which is more than there are addresses");
+        Error::config("segment", why)
+    })
 }
 
 #[cfg(test)]

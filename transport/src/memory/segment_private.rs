@@ -40,7 +40,7 @@ pub(super) struct Range {
 impl Range {
     /// At least `bytes`, on ordinary pages, each touched on first use.
     pub(super) fn new(bytes: usize) -> Result<Self> {
-        let bytes = bytes.max(1).next_multiple_of(hugepage::page_bytes());
+        let bytes = super::whole_pages(bytes.max(1), hugepage::page_bytes())?;
         let mut space = SPACE.lock().unwrap_or_else(PoisonError::into_inner);
         let address = space.take(bytes)?;
         let first = NonNull::new(std::ptr::with_exposed_provenance_mut(address));

@@ -137,3 +137,11 @@ fn a_private_segment_is_zeroed_whoever_had_the_memory_before() {
     // SAFETY: as above.
     assert_eq!(unsafe { byte(&large, (3 << 30) - 1).read() }, 0);
 }
+
+#[test]
+fn a_segment_longer_than_memory_is_an_error_not_an_empty_one() {
+    for bytes in [usize::MAX, usize::MAX - 4095, usize::MAX - (2 << 20), 1 << 62] {
+        assert!(Segment::private(bytes).is_err(), "private, {bytes}");
+        assert!(Segment::create(bytes).is_err(), "shared, {bytes}");
+    }
+}

@@ -17,6 +17,10 @@ pub const AWAKE: u64 = 0;
 /// Value of the word while its owner sleeps, or is about to.
 pub const SLEEPING: u64 = 1;
 
+/// What a segment is laid out as that holds a bell's word; no inbox has as many lanes as its low
+/// half says.
+pub(crate) const BELL_SHAPE: u64 = u64::from_le_bytes(*b"doorbell");
+
 /// Somebody who may sleep, as seen by those who wake it.
 pub trait Sleeper {
     /// Kind of the shared word.
@@ -86,8 +90,9 @@ impl Bell {
     /// The bell of a sleeper in another process, from its [`Doorbell::segment`] and [`Doorbell::descriptor`].
     ///
     /// # Errors
-    /// When the descriptor cannot be made non-blocking.
+    /// When the segment is an inbox, or the descriptor cannot be made non-blocking.
     pub fn attach(segment: Arc<Segment>, eventfd: OwnedFd) -> Result<Arc<Self>> {
+        settle(&segment)?;
         // A peer that fills the counter must not be able to block us.
         rustix::io::ioctl_fionbio(&eventfd, true)
             .map_err(|e| Error::system("making a peer's doorbell non-blocking", e))?;
@@ -123,6 +128,14 @@ impl Sleeper for Bell {
     }
 }
 
+/// Makes a bell's word all that this segment is used for.
+fn settle(segment: &Segment) -> Result<()> {
+    segment.settle(BELL_SHAPE).map_err(|_| {
+        let why = "the segment is an inbox; a doorbell needs one of its own, as `Doorbell::create` makes it";
+        Error::config("doorbell", why)
+    })
+}
+
 /// The sleeper's own end.
 #[derive(Debug)]
 pub struct Doorbell {
@@ -136,6 +149,7 @@ impl Doorbell {
     /// When memory or descriptors run out.
     pub fn create() -> Result<Self> {
         let segment = Segment::create(size_of::<u64>())?;
+        settle(&segment)?;
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::system("creating an eventfd (raise `ulimit -n` if it is EMFILE)", e))?;
         Ok(Self {

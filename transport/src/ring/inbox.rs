@@ -32,10 +32,15 @@ impl Inbox {
     /// Lays an inbox out in a fresh segment and owns it.
     ///
     /// # Errors
-    /// When the segment is too small, or has an owner.
+    /// When the segment is too small, has an owner, or is laid out as something else. A segment
+    /// keeps its first layout, since producers over that may still be there.
     pub fn new(segment: Arc<Segment>, layout: InboxLayout) -> Result<Self> {
         let inbox = MappedInbox::new(segment, layout)?;
         inbox.header().claim::<Shipped>(layout)?;
+        if let Err(error) = inbox.settle() {
+            claim::give_up::<_, Shipped>(inbox.header().owned);
+            return Err(error);
+        }
         Ok(Self {
             states: (0..layout.lanes()).map(|_| None).collect(),
             inbox,

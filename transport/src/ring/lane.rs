@@ -38,6 +38,7 @@ impl Producer {
     pub fn new(segment: Arc<Segment>, layout: InboxLayout, lane: u32, bell: Arc<Bell>) -> Result<Self> {
         let inbox = MappedInbox::new(segment, layout)?;
         inbox.header().check::<Shipped>(layout)?;
+        inbox.settle()?;
         if lane >= layout.lanes() {
             return Err(Error::config(
                 "lane",

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::memory::segment::Segment;
 use crate::ring::claim;
+use crate::ring::doorbell::BELL_SHAPE;
 use crate::ring::storage::{Area, LaneStorage, Orderings};
 use crate::sync::{MappedU64, Ordering, Word};
 
@@ -68,7 +69,17 @@ impl InboxLayout {
                 ),
             ));
         }
-        Ok(Self { lanes, lane_bytes })
+        let layout = Self { lanes, lane_bytes };
+        // Matters where addresses have 32 bits: what comes before the rings is some megabytes at
+        // most.
+        let rings = u64::from(lanes) * u64::from(lane_bytes);
+        if rings + layout.data_offset(0) as u64 > isize::MAX as u64 {
+            return Err(Error::config(
+                "lanes",
+                format!("{layout:?} needs more than {} bytes of addresses", isize::MAX),
+            ));
+        }
+        Ok(layout)
     }
 
     /// Lanes of the inbox.
@@ -110,8 +121,20 @@ impl InboxLayout {
         self.words_offset(self.lanes).next_multiple_of(PAGE_BYTES) + lane as usize * self.lane_bytes as usize
     }
 
+    /// The layout as one word, never 0.
     fn packed(&self) -> u64 {
         u64::from(self.lanes) | u64::from(self.lane_bytes) << 32
+    }
+
+    /// Refuses a segment that is laid out as `shape` already.
+    fn refuse(&self, shape: u64) -> Error {
+        let (lanes, bytes) = (shape as u32, shape >> 32);
+        let why = if shape == BELL_SHAPE {
+            format!("a doorbell's segment cannot be {self:?}; create one segment per inbox")
+        } else {
+            format!("the owner laid out {lanes} lanes of {bytes} bytes, expected are {self:?}")
+        };
+        Error::config("inbox", why)
     }
 }
 
@@ -130,13 +153,22 @@ impl<W: Word> Header<'_, W> {
     /// Owner: takes the inbox and writes its header.
     ///
     /// # Errors
-    /// When it has an owner already.
+    /// When it has an owner already, or had one with another layout: producers of that time may
+    /// still be there.
     pub fn claim<O: Orderings>(&self, layout: InboxLayout) -> Result<()> {
         if !claim::claim::<_, O>(self.owned) {
             return Err(Error::config(
                 "inbox",
                 "the segment has an owner already; create one segment per inbox",
             ));
+        }
+        // Relaxed: taking the place ordered us after the last owner. Fresh memory is zeroed, and no
+        // layout is 0. (Not a load: loom takes only the last access of a word for the one that a
+        // store may come before, and would not see ours come before an attacher's load.)
+        let shape = self.shape.fetch_or(0, Ordering::Relaxed);
+        if shape != 0 && shape != layout.packed() {
+            claim::give_up::<_, O>(self.owned);
+            return Err(layout.refuse(shape));
         }
         self.shape.store(layout.packed(), Ordering::Relaxed);
         // Pairs with the load in `check`.
@@ -157,9 +189,7 @@ impl<W: Word> Header<'_, W> {
         }
         let shape = self.shape.load(Ordering::Relaxed);
         if shape != layout.packed() {
-            let (lanes, bytes) = (shape as u32, shape >> 32);
-            let why = format!("the owner laid out {lanes} lanes of {bytes} bytes, expected are {layout:?}");
-            return Err(Error::config("inbox", why));
+            return Err(layout.refuse(shape));
         }
         Ok(())
     }
@@ -195,6 +225,17 @@ impl MappedInbox {
 
     pub(crate) fn layout(&self) -> InboxLayout {
         self.layout
+    }
+
+    /// Makes this the only layout that the segment has in this process, whatever its header says
+    /// later.
+    ///
+    /// # Errors
+    /// When it has another one.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.segment
+            .settle(self.layout.packed())
+            .map_err(|shape| self.layout.refuse(shape))
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -313,7 +354,10 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
     }
 }
 
-impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
+// SAFETY: words and areas lie inside the segment that `segment` keeps mapped, in places that only
+// this lane has, because a segment has one layout; capacities are our own copies. Lanes are handed
+// out to whoever holds the claim of the lane, as its producer, or of the inbox.
+unsafe impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
     type Word = MappedU64;
 
     #[inline]

@@ -26,7 +26,46 @@ impl Area {
 /// Shared state of one lane: four words and two areas, each a power of two of bytes, used in units of 8.
 ///
 /// Positions count bytes since the lane began and never wrap in practice (2^64 bytes).
-pub trait LaneStorage {
+///
+/// # Safety
+/// [`Writer`](super::spsc::Writer) and [`Reader`](super::spsc::Reader) write and read where these
+/// methods say. Words and areas are the same at each call and lie apart from those of other lanes.
+/// Capacities are powers of two, at least 32, and never change. Whoever hands out values sees to it
+/// that no two writers, and no two readers, use one lane at a time. Safe code cannot promise that:
+/// ```compile_fail,E0200
+/// use trihop_transport::ring::{Area, LaneStorage};
+/// use trihop_transport::sync::MappedU64;
+///
+/// struct Short(MappedU64, [u8; 8]);
+/// impl LaneStorage for Short {
+///     type Word = MappedU64;
+///     fn tail(&self) -> &MappedU64 {
+///         &self.0
+///     }
+///     fn space_wanted(&self) -> &MappedU64 {
+///         &self.0
+///     }
+///     fn grown_at(&self) -> &MappedU64 {
+///         &self.0
+///     }
+///     fn head(&self) -> &MappedU64 {
+///         &self.0
+///     }
+///     fn active_bit(&self) -> (&MappedU64, u64) {
+///         (&self.0, 1)
+///     }
+///     fn capacity_bytes(&self, _: Area) -> usize {
+///         1 << 30
+///     }
+///     unsafe fn write_length(&self, _: Area, offset: usize, length: u32) {
+///         unsafe { self.1.as_ptr().add(offset).cast::<u32>().cast_mut().write(length) }
+///     }
+///     unsafe fn read_length(&self, _: Area, offset: usize) -> u32 {
+///         unsafe { self.1.as_ptr().add(offset).cast::<u32>().read() }
+///     }
+/// }
+/// ```
+pub unsafe trait LaneStorage {
     /// Kind of the shared words.
     type Word: Word;
 

@@ -40,6 +40,44 @@ impl LinkPlan {
     }
 }
 
+impl LinkPlan {
+    /// Receives that are posted whatever the pool of large slots is, and buffers for fetches.
+    fn needed(&self) -> usize {
+        self.controls() + self.links + self.fetch_slots()
+    }
+
+    fn controls(&self) -> usize {
+        self.links * control::PER_LINK as usize
+    }
+
+    /// Large slots, of which no more than `left` receives can be posted.
+    fn large_slots(&self, left: usize) -> usize {
+        if self.has_long_batches() {
+            (self.receive_pool_bytes / self.sizes.large_bytes)
+                .clamp(1, left.max(1))
+                .min(self.in_flight)
+        } else {
+            0
+        }
+    }
+
+    /// A window has a place per batch in flight.
+    fn window_bytes(&self) -> usize {
+        self.in_flight * size_of::<Option<Arrival>>()
+    }
+
+    /// What [`Links::open`] allocates where the provider takes `posted_receives` more, pages not
+    /// rounded up.
+    pub fn bytes(&self, posted_receives: usize) -> usize {
+        let large = self.large_slots(posted_receives.saturating_sub(self.needed()));
+        self.controls() * CONTROL_BYTES
+            + self.links * self.sizes.small_bytes
+            + large * self.sizes.large_bytes
+            + self.fetch_slots() * self.sizes.buffer_bytes
+            + self.window_bytes()
+    }
+}
+
 impl Links {
     /// Allocates and posts all receive slots.
     /// What other streams complete meanwhile is appended to `completions`.
@@ -49,16 +87,11 @@ impl Links {
         plan: &LinkPlan,
         completions: &mut Vec<Completion>,
     ) -> Result<Self> {
-        let LinkPlan {
-            links,
-            sizes,
-            in_flight,
-            ..
-        } = *plan;
-        let controls = links * control::PER_LINK as usize;
+        let LinkPlan { links, sizes, .. } = *plan;
+        let controls = plan.controls();
         let posted_max = link.limits().posted_receives.saturating_sub(plan.posted);
         let fetch_slots = plan.fetch_slots();
-        let needed = controls + links + fetch_slots;
+        let needed = plan.needed();
         let left = posted_max.saturating_sub(needed);
         if left == 0 {
             return Err(Error::config(
@@ -71,13 +104,7 @@ impl Links {
                 ),
             ));
         }
-        let large = if plan.has_long_batches() {
-            (plan.receive_pool_bytes / sizes.large_bytes)
-                .clamp(1, left)
-                .min(in_flight)
-        } else {
-            0
-        };
+        let large = plan.large_slots(left);
         let classes = [
             (TagClass::Control, CONTROL_BYTES, controls),
             (TagClass::Small, sizes.small_bytes, links),
@@ -93,8 +120,6 @@ impl Links {
             0 => None,
             slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
         };
-        // A window has a place per batch in flight.
-        let windows = in_flight * size_of::<Option<Arrival>>();
         let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
         Ok(Self {
             incoming: Vec::new(),
@@ -111,7 +136,7 @@ impl Links {
             fetch_refused: false,
             turn: 0,
             strangers_told: false,
-            pool_bytes: pools + windows,
+            pool_bytes: pools + plan.window_bytes(),
             posted: controls + links + large + fetch_slots,
         })
     }

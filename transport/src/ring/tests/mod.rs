@@ -1,5 +1,6 @@
 //! Tests of the rings as they ship; the orderings are modelled in `loom-tests`.
 
+mod claims;
 mod hostile;
 mod inbox;
 mod oracle;

@@ -1,0 +1,122 @@
+//! What a stream takes of a rank's memory whatever is sent: known before it is opened.
+
+use std::fmt;
+
+use trihop_transport::link::Limits;
+use trihop_transport::ring::InboxLayout;
+use trihop_transport::topology::Topology;
+
+use super::Shape;
+use crate::config::StreamOptions;
+use crate::engine::LANES_PER_RANK;
+use crate::engine::inbound::{CONTROL_BYTES, LinkPlan};
+use crate::error::Result;
+use crate::queue::remote::BatchSizes;
+use crate::queue::remotes::BUFFERS_PER_LINK;
+use crate::queue::runs::RunTable;
+use crate::route::{Chosen, Route};
+
+/// Small sends that may be on their way per link, up to 32 links: announcements and control
+/// messages.
+const NOTICES_PER_LINK: usize = 8;
+
+/// Slots of the pools for batches and for notices of a stream with so many links.
+pub(super) fn send_slots(options: &StreamOptions, sizes: &BatchSizes, links: usize) -> [usize; 2] {
+    let least = BUFFERS_PER_LINK * links;
+    let most = (links * (sizes.most_in_flight() as usize + 1)).max(least);
+    let batches = (options.send_pool_bytes / sizes.buffer_bytes).clamp(least, most);
+    [batches, NOTICES_PER_LINK * links.min(32)]
+}
+
+/// What the links of a stream need to receive, beside `posted` receives of other streams.
+pub(super) fn link_plan(
+    route: &Chosen,
+    options: &StreamOptions,
+    shape: &Shape,
+    sizes: BatchSizes,
+    posted: usize,
+) -> LinkPlan {
+    let most = |link| shape.maxrpc[route.class(link) as usize] as usize;
+    LinkPlan {
+        links: route.links() as usize,
+        sizes,
+        in_flight: (0..route.links()).map(most).sum(),
+        receive_pool_bytes: options.receive_pool_bytes,
+        posted,
+    }
+}
+
+/// Memory that is a stream's own from its opening on, or may become so by the first messages that
+/// come, in bytes. What grows only when somebody falls behind (spill, delivery queue, long records)
+/// is not in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Need {
+    run_table: usize,
+    send_pools: usize,
+    inbox: usize,
+    receive_pools: usize,
+}
+
+impl Need {
+    /// Of a stream with these options; `limits` are those of this rank's link, if it has one.
+    pub fn of(
+        topology: &Topology,
+        route: &Chosen,
+        options: &StreamOptions,
+        limits: Option<&Limits>,
+    ) -> Result<Self> {
+        let shape = Shape::new(topology, route, options);
+        let layout = InboxLayout::new(LANES_PER_RANK * topology.local_size(), shape.lane_bytes)?;
+        let table = RunTable::new(topology.size(), options.run_bytes, options.run_table_bytes);
+        let mut need = Self {
+            run_table: table.bytes(),
+            send_pools: 0,
+            inbox: layout.segment_bytes(),
+            receive_pools: 0,
+        };
+        let links = route.links() as usize;
+        if let Some(limits) = limits.filter(|_| links > 0) {
+            let sizes = shape.batch_sizes(options, limits);
+            let [batches, notices] = send_slots(options, &sizes, links);
+            let plan = link_plan(route, options, &shape, sizes, 0);
+            need.send_pools = batches * sizes.buffer_bytes + notices * CONTROL_BYTES;
+            need.receive_pools = plan.bytes(limits.posted_receives);
+        }
+        Ok(need)
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> usize {
+        self.parts().into_iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The option that makes the largest part smaller.
+    pub fn remedy(&self) -> &'static str {
+        let largest = self.parts().into_iter().max_by_key(|&(_, bytes)| bytes);
+        largest.map_or("lane_budget_bytes", |(option, _)| option)
+    }
+
+    fn parts(&self) -> [(&'static str, usize); 4] {
+        [
+            ("run_table_bytes", self.run_table),
+            ("send_pool_bytes", self.send_pools),
+            ("lane_budget_bytes", self.inbox),
+            ("receive_pool_bytes", self.receive_pools),
+        ]
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            run_table,
+            send_pools,
+            inbox,
+            receive_pools,
+        } = self;
+        write!(
+            f,
+            "run table {run_table} + send pools {send_pools} + inbox {inbox} + receive pools {receive_pools}"
+        )
+    }
+}
