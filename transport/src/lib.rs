@@ -16,5 +16,7 @@ mod seed;
 pub mod sim;
 pub mod sync;
 pub mod topology;
+#[cfg(all(test, not(any(trihop_loom, trihop_shuttle))))]
+mod watchdog;
 
 pub use error::{Error, Result};

@@ -157,7 +157,7 @@ impl Job {
             stdout: (Target::Stdout, prefix.clone()),
             stderr: (Target::Stderr, prefix),
             network: networks.map(|n| n.namespace(node)),
-            signal_mask: signals.mask_before(),
+            signal_mask: signals.mask_of_ranks(),
         };
         let process = Process::start(&start).map_err(|source| Error::Command {
             command: self.spec.command[0].clone(),

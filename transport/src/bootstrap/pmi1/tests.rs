@@ -10,6 +10,7 @@ fn launcher(
     reply: impl Fn(&str) -> String + Send + 'static,
 ) -> (LauncherSocket, thread::JoinHandle<Vec<String>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_read_timeout(Some(crate::watchdog::PERIOD)).unwrap();
     let script = thread::spawn(move || {
         let mut out = theirs.try_clone().unwrap();
         let mut lines = Vec::new();
