@@ -12,6 +12,7 @@ mod pmi1;
 mod pmix;
 mod single;
 mod socket;
+mod tasks;
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +38,7 @@ pub enum Launcher {
     Single,
     /// `trihop run`.
     Local,
-    /// An `mpiexec` or `srun` that speaks PMI-1 on the inherited descriptor `PMI_FD`.
+    /// An `mpiexec` or `srun` that speaks PMI-1, on the inherited descriptor `PMI_FD` or at the port `PMI_PORT`.
     Pmi1,
     /// A PMIx server (Open MPI's `mpirun`, `prterun`, `srun --mpi=pmix`).
     Pmix,
@@ -135,11 +136,14 @@ pub trait Bootstrap: Send {
 /// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then and later.
 ///
 /// # Errors
-/// When the forced launcher left no trace in the environment, or the launcher found does not answer or contradicts
-/// itself.
+/// When the forced launcher left no trace in the environment, when this is one of several tasks of a launcher that offers
+/// no store, or when the launcher found does not answer or contradicts itself.
 pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Bootstrap>> {
     let launcher = detect(forced)?;
     tracing::debug!(%launcher, "bootstrap");
+    if forced.is_none() && launcher == Launcher::Single {
+        tasks::warn_of_a_doubtful_job();
+    }
     match launcher {
         Launcher::Single => Ok(Box::new(Single::new()?)),
         Launcher::Local => Ok(Box::new(Local::connect(deadline)?)),
