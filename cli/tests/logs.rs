@@ -71,3 +71,37 @@ fn a_job_of_one_is_rank_0() {
         "from before the rank was known: {text}"
     );
 }
+
+/// What environment modules and Kubernetes set is somebody else's, and a user hears of it once.
+#[test]
+fn variables_of_others_are_one_line_of_warning() {
+    let variables = [
+        ("TRIHOP_ROOT", "/opt/trihop"),
+        ("TRIHOP_SERVICE_HOST", "10.0.0.1"),
+    ];
+    let job = format!("run --no-prefix -n 3 -- {TRIHOP} exchange --count 10");
+    for words in ["info", "exchange --count 10", "topo --ranks 4 --nodes 2", &job] {
+        let ended = trihop(words, &variables).succeeded();
+        let told: Vec<&str> = ended
+            .stderr
+            .lines()
+            .filter(|line| line.contains("not options"))
+            .collect();
+        assert_eq!(told.len(), 1, "{words}: {}", ended.stderr);
+        let named = told[0].contains("TRIHOP_ROOT") && told[0].contains("TRIHOP_SERVICE_HOST");
+        assert!(named && told[0].contains(" warn "), "{}", ended.stderr);
+    }
+    let quiet = [("TRIHOP_ROOT", "/opt/trihop"), ("TRIHOP_LOG", "error")];
+    assert_eq!(trihop("exchange --count 10", &quiet).succeeded().stderr, "");
+}
+
+#[test]
+fn a_mistyped_option_is_refused_with_its_name() {
+    let ended = trihop("exchange --count 10", &[("TRIHOP_REMOTE_MAXRCP", "2")]);
+    assert_eq!(ended.status, 2, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("TRIHOP_REMOTE_MAXRCP") && ended.stderr.contains("(TRIHOP_REMOTE_MAXRPC)"),
+        "{}",
+        ended.stderr
+    );
+}
