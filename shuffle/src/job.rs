@@ -23,6 +23,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::shuffle::ShuffleBuilder;
+use crate::signal::{DumpOnSignal, DumpOutput};
 use crate::stream::{Item, StreamBuilder};
 use wait::{PARK, Waiting};
 
@@ -68,6 +69,7 @@ pub(crate) struct Inner<'h> {
     told: Cell<bool>,
     /// Rounds of progress.
     rounds: Cell<u64>,
+    dump_on_signal: DumpOnSignal,
     /// Where a progress thread parks and several threads call: what all of this is reached with.
     pub turn: OnceCell<Turn>,
 }
@@ -177,10 +179,16 @@ impl<'h> Job<'h> {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
-        for core in self.inner.endpoint.streams.borrow().iter() {
-            dump::write(core, writer)?;
-        }
-        Ok(())
+        self.inner.dump(writer)
+    }
+
+    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag, and the next call that makes
+    /// progress writes, at most once in a tenth of a second. Whatever handled the signal before is called too.
+    ///
+    /// # Errors
+    /// A signal that cannot be handled.
+    pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
+        self.inner.dump_on_signal.install(signal, output)
     }
 
     /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
@@ -224,8 +232,32 @@ impl<'h> Inner<'h> {
         let mut outcome = self.endpoint.progress(now_ns);
         if outcome.is_ok() && now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
             outcome = self.look_after_peers(now_ns).and(outcome);
+            self.dump_if_asked();
         }
         outcome.inspect_err(|error| self.pass_on_death(error, now_ns))
+    }
+
+    /// See [`Job::dump_on`]. Where the dump cannot be written, work goes on.
+    fn dump_if_asked(&self) {
+        let Some(output) = self.dump_on_signal.take_asked() else {
+            return;
+        };
+        let written = output.open(self.endpoint.topology.rank()).and_then(|mut writer| {
+            let mut text = Vec::new();
+            self.dump(&mut text)?;
+            writer.write_all(&text)?;
+            writer.flush()
+        });
+        if let Err(error) = written {
+            tracing::error!(%error, ?output, "the dump that a signal asked for could not be written");
+        }
+    }
+
+    fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
+        for core in self.endpoint.streams.borrow().iter() {
+            dump::write(core, writer)?;
+        }
+        Ok(())
     }
 
     /// See [`Job::barrier`].

@@ -19,6 +19,7 @@ use crate::endpoint::{Endpoint, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
+use crate::signal::DumpOnSignal;
 
 impl<'h> Job<'h> {
     /// Joins the job that this process was started in; without a launcher, a job of one.
@@ -120,6 +121,7 @@ impl<'h> Job<'h> {
             asked_ns: Cell::new(0),
             told: Cell::new(false),
             rounds: Cell::new(0),
+            dump_on_signal: DumpOnSignal::default(),
             turn: OnceCell::new(),
         });
         inner.open_system_stream()?;

@@ -8,7 +8,6 @@
 mod items;
 mod shared;
 mod shuffle;
-mod signal;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -23,10 +22,10 @@ use trihop_transport::topology::{Rank, Topology};
 use crate::collective::Reduce;
 use crate::config::Options;
 use crate::error::Result;
+pub use crate::signal::DumpOutput;
 pub use items::{Items, ItemsBuilder};
 use shared::Shared;
 pub use shuffle::{Shuffle, ShuffleBuilder};
-pub use signal::DumpOutput;
 pub use usage::ThreadUse;
 
 /// One rank's part of a job, for all threads of its process. Clones are handles of the same job.
