@@ -168,7 +168,7 @@ impl Share {
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let updaters = args.count.unwrap_or(UPDATERS);
     let mut spill = options.stream.clone();
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let (rank, ranks) = (u64::from(job.rank().0), u64::from(job.size()));
     let share = Rc::new(Share::new(job.topology()));
     // The whole population fits the spill of any rank: what makes handlers that send free from deadlock.

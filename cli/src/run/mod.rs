@@ -93,7 +93,7 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     match launch(spec) {
         Ok(outcome) => Ok(outcome.status),
         Err(error @ Error::Command { .. }) => {
-            eprintln!("trihop run: {error}");
+            crate::output::say("trihop run", &error);
             Ok(error.exit_status())
         }
         Err(error) => Err(error),

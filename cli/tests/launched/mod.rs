@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,9 @@ pub struct Launched {
     stdout: Option<ChildStdout>,
     /// What was read of its output so far.
     read: Vec<u8>,
-    stderr: JoinHandle<Vec<u8>>,
+    stderr: JoinHandle<()>,
+    /// What was read of its standard error so far.
+    said: Arc<Mutex<Vec<u8>>>,
     deadline: Instant,
 }
 
@@ -96,11 +98,14 @@ impl Launched {
         let mut child = command.spawn()?;
         let mut stderr = child.stderr.take().unwrap();
         let deadline = Instant::now() + WATCHDOG;
+        let said = Arc::<Mutex<Vec<u8>>>::default();
+        let into = Arc::clone(&said);
         Ok(Self {
             stdin: child.stdin.take(),
             stdout: child.stdout.take(),
             read: Vec::new(),
-            stderr: thread::spawn(move || read_to_end(&mut stderr, deadline)),
+            stderr: thread::spawn(move || read_into(&mut stderr, deadline, &into)),
+            said,
             child: Watched(child),
             deadline,
         })
@@ -109,6 +114,28 @@ impl Launched {
     /// Whether it has not ended yet.
     pub fn runs(&mut self) -> bool {
         self.child.0.try_wait().unwrap().is_none()
+    }
+
+    /// Whether it handles a signal in its own way.
+    pub fn handles(&self, signal: i32) -> bool {
+        handles(self.child.0.id(), signal)
+    }
+
+    /// Whether this was on its standard error so far.
+    pub fn has_said(&self, text: &str) -> bool {
+        self::text(&self.said.lock().unwrap()).contains(text)
+    }
+
+    /// Processes that it has started by a command with this first argument.
+    pub fn children_with(&self, argument: &str) -> Vec<u32> {
+        let id = self.child.0.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let ids = children.split_whitespace().map(|id| id.parse().unwrap());
+        ids.filter(|id: &u32| {
+            let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(argument.as_bytes())
+        })
+        .collect()
     }
 
     pub fn stdin(&mut self) -> &mut ChildStdin {
@@ -157,17 +184,19 @@ impl Launched {
             .map(|mut stdout| thread::spawn(move || read_to_end(&mut stdout, deadline)));
         let Some(status) = end_before(&mut self.child.0, deadline) else {
             drop(self.child);
+            self.stderr.join().unwrap();
             panic!(
                 "still running after {WATCHDOG:?}; stderr: {}",
-                text(&self.stderr.join().unwrap())
+                text(&self.said.lock().unwrap())
             );
         };
         let rest = stdout.map_or(Vec::new(), |s| s.join().unwrap());
         self.read.extend(rest);
+        self.stderr.join().unwrap();
         Ended {
             status: status.code().or(status.signal().map(|s| 128 + s)).unwrap(),
             stdout: text(&self.read),
-            stderr: text(&self.stderr.join().unwrap()),
+            stderr: text(&self.said.lock().unwrap()),
         }
     }
 }
@@ -208,6 +237,21 @@ fn read_to_end(pipe: &mut (impl Read + AsFd), deadline: Instant) -> Vec<u8> {
     let mut bytes = Vec::new();
     while read_some(pipe, &mut bytes, deadline).is_ok_and(|count| count > 0) {}
     bytes
+}
+
+/// As [`read_to_end`], for who looks meanwhile.
+fn read_into(pipe: &mut (impl Read + AsFd), deadline: Instant, into: &Mutex<Vec<u8>>) {
+    let mut bytes = Vec::new();
+    while read_some(pipe, &mut bytes, deadline).is_ok_and(|count| count > 0) {
+        into.lock().unwrap().append(&mut bytes);
+    }
+}
+
+/// Whether a process handles a signal in its own way.
+pub fn handles(id: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1)
 }
 
 /// Runs a command to its end, with nothing to read.
