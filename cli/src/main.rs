@@ -23,7 +23,8 @@ struct Cli {
 }
 
 const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
-    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
+    wrong usage\n\nSIGNALS\n  SIGUSR1          exchange, bench and partition show the state of their queues on standard \
+    error;\n                   run forwards it to its ranks, all others go on\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
     facilities: client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
     TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
     TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
@@ -78,8 +79,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// SIGUSR1 asks for a dump. Jobs take it once they have started; before that, and where there is no job, it must not end
-/// the process. It is handled rather than ignored, so that programs that are started from here do not inherit it.
+/// SIGUSR1 asks for a dump. Jobs take it once they have started; before that, and where there is no
+/// job, it must not end the process. It is handled rather than ignored, so that programs that are
+/// started from here do not inherit it.
 fn survive_requests_for_dumps() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: a zeroed sigaction is a valid value: empty mask, no flags.
@@ -96,7 +98,8 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What takes the place of a command: help and version on standard output, wrong usage on standard error.
+/// What takes the place of a command: help and version on standard output, wrong usage on standard
+/// error.
 fn show(instead: &clap::Error) -> ExitCode {
     let printed = instead.print().and_then(|()| io::stdout().flush());
     match printed {

@@ -12,7 +12,8 @@ use trihop::log::{Escaped, printable};
 #[error("standard output cannot be written: {0}")]
 pub struct Unwritten(#[from] io::Error);
 
-/// Writes to standard output, at once. A pipe that nobody reads any more is the reader's choice and no error.
+/// Writes to standard output, at once. A pipe that nobody reads any more is the reader's choice and
+/// no error.
 ///
 /// # Errors
 /// Whatever else keeps it from being written.
@@ -44,7 +45,8 @@ pub fn json(value: &impl Serialize) -> Result<(), Unwritten> {
     write(&(json_for_terminals(&text) + "\n"))
 }
 
-/// JSON leaves characters above ASCII as they are, some of which act on a terminal. They stand inside of strings only.
+/// JSON leaves characters above ASCII as they are, some of which act on a terminal. They stand
+/// inside of strings only.
 pub fn json_for_terminals(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
@@ -61,7 +63,8 @@ pub fn json_for_terminals(text: &str) -> String {
     shown
 }
 
-/// Says something on standard error, `who` in front. Where nobody listens there, the exit status still tells.
+/// Says something on standard error, `who` in front. Where nobody listens there, the exit status
+/// still tells.
 pub fn say(who: &str, text: impl fmt::Display) {
     let text = format!("{who}: {text}\n");
     let _ = io::stderr().write_all(printable(&text).as_bytes());

@@ -239,7 +239,8 @@ fn under_mpich_whose_ranks_connect_to_a_port() {
     }
 }
 
-/// MPI has the only connection that its launcher takes for each rank: that is said instead of a hang.
+/// MPI has the only connection that its launcher takes for each rank: that is said instead of a
+/// hang.
 #[test]
 fn beside_mpi_a_port_is_refused() {
     let Some(ended) = under(&[hydra(), "-n", "2", "-pmi-port"], &["--mpi", "libmpich.so.12"]) else {
@@ -257,7 +258,8 @@ fn beside_mpi_a_port_is_refused() {
     );
 }
 
-/// A process as a launcher leaves it whose store is missing: with these variables, and none of those that we know.
+/// A process as a launcher leaves it whose store is missing: with these variables, and none of
+/// those that we know.
 fn half_launched(program: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

@@ -180,7 +180,8 @@ fn signals_are_forwarded() {
     }
 }
 
-/// `nohup` and some CI systems start their commands with signals ignored, others with signals blocked.
+/// `nohup` and some CI systems start their commands with signals ignored, others with signals
+/// blocked.
 #[test]
 fn signals_reach_ranks_of_a_launcher_that_was_started_deaf() {
     for (name, signal) in FORWARDED {

@@ -9,8 +9,8 @@ use launched::{Launched, until};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
-/// Sends the signal again and again until something is true: when a process has come far enough to answer is its own
-/// affair, and so is how long it takes.
+/// Sends the signal again and again until something is true: when a process has come far enough to
+/// answer is its own affair, and so is how long it takes.
 fn ask_until(job: &mut Launched, what: &str, true_now: impl Fn(&mut Launched) -> bool) {
     until(what, || {
         if true_now(job) {
@@ -101,11 +101,11 @@ fn commands_without_a_job_are_not_ended() {
             "bench",
             "scale",
             "--ranks",
-            "2000",
+            "500",
             "--nodes",
             "100",
             "--messages",
-            "20000",
+            "200",
         ],
         &["info"],
     ] {

@@ -167,6 +167,7 @@ impl<'h> Handle<'h> {
             return Err(Error::Nested("a flush"));
         }
         self.check_open()?;
+        tracing::trace!(stream = self.core.name, ?queues, "flush");
         let mut flush = Flush::begin(queues, &self.core);
         self.core.hurry();
         let outcome = self.job.wait(|| {
@@ -186,6 +187,7 @@ impl<'h> Handle<'h> {
             return Err(Error::Nested("a fence"));
         }
         self.check_open()?;
+        tracing::trace!(stream = self.core.name, "fence");
         let mut fence = self.core.fence.take().unwrap_or_default();
         let outcome = self.job.wait(|| {
             if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {

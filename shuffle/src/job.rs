@@ -27,6 +27,9 @@ use crate::signal::{DumpOnSignal, DumpOutput};
 use crate::stream::{Item, StreamBuilder};
 use wait::{PARK, Waiting};
 
+/// Target of events about deliveries, by which they have their facility.
+const DELIVER: &str = "trihop_shuffle::deliver";
+
 /// One rank's part of a job. It stays on the thread that started it.
 ///
 /// `'h` is how long handlers may borrow: what they use is declared before the job.
@@ -70,6 +73,8 @@ pub(crate) struct Inner<'h> {
     /// Rounds of progress.
     rounds: Cell<u64>,
     dump_on_signal: DumpOnSignal,
+    /// Records whose delivery the log has heard of.
+    told_records: Cell<u64>,
     /// Where a progress thread parks and several threads call: what all of this is reached with.
     pub turn: OnceCell<Turn>,
 }
@@ -182,8 +187,9 @@ impl<'h> Job<'h> {
         self.inner.dump(writer)
     }
 
-    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag, and the next call that makes
-    /// progress writes, at most once in a tenth of a second. Whatever handled the signal before is called too.
+    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag,
+    /// and the next call that makes progress writes, at most once in a tenth of a second. Whatever
+    /// handled the signal before is called too.
     ///
     /// # Errors
     /// A signal that cannot be handled.
@@ -234,7 +240,21 @@ impl<'h> Inner<'h> {
             outcome = self.look_after_peers(now_ns).and(outcome);
             self.dump_if_asked();
         }
+        if tracing::enabled!(target: DELIVER, tracing::Level::TRACE) {
+            self.tell_deliveries();
+        }
         outcome.inspect_err(|error| self.pass_on_death(error, now_ns))
+    }
+
+    /// What was delivered since the last round that said so.
+    #[cold]
+    fn tell_deliveries(&self) {
+        let streams = self.endpoint.streams.borrow();
+        let records = streams.iter().skip(1).map(|core| core.delivered()).sum();
+        let before = self.told_records.replace(records);
+        if records > before {
+            tracing::trace!(target: DELIVER, records = records - before, "delivered");
+        }
     }
 
     /// See [`Job::dump_on`]. Where the dump cannot be written, work goes on.

@@ -1,10 +1,12 @@
-//! Bytes from outside as they may be shown: a terminal takes some of them for commands, and a log for the next line.
+//! Bytes from outside as they may be shown: a terminal takes some of them for commands, and a log
+//! for the next line.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Bytes of an input or a peer, such as a file name or a key: shown on one line, with escapes for control and direction
-/// characters (`\n`, `\u{1b}`), for bytes that are no UTF-8 (`\xff`) and for the backslash.
+/// Bytes of an input or a peer, such as a file name or a key: shown on one line, with escapes for
+/// control and direction characters (`\n`, `\u{1b}`), for bytes that are no UTF-8 (`\xff`) and for
+/// the backslash.
 ///
 /// ```
 /// use trihop::log::Escaped;
@@ -30,8 +32,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A text of ours that may hold what others said: all of it stays, but for control characters other than line ends and
-/// tabs, and direction characters, which are escaped.
+/// A text of ours that may hold what others said: all of it stays, but for control characters other
+/// than line ends and tabs, and direction characters, which are escaped.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let stays = |character| matches!(character, '\n' | '\t') || !is_active(character);
     if text.chars().all(stays) {
@@ -65,8 +67,8 @@ fn write_character(out: &mut impl Write, character: char) -> fmt::Result {
     }
 }
 
-/// Whether a character does something to what stands around it: controls, line and paragraph ends, and those that turn
-/// the direction of writing.
+/// Whether a character does something to what stands around it: controls, line and paragraph ends,
+/// and those that turn the direction of writing.
 fn is_active(character: char) -> bool {
     character.is_control()
         || matches!(

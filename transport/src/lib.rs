@@ -17,7 +17,7 @@ mod seed;
 pub mod sim;
 pub mod sync;
 pub mod topology;
-#[cfg(all(test, not(any(trihop_loom, trihop_shuttle))))]
+#[cfg(test)]
 mod watchdog;
 
 pub use error::{Error, Result};

@@ -27,9 +27,9 @@ const MESSAGES_PER_TICK: u64 = 4096;
 /// Longest text of a fault that is told to rank 0.
 const TEXT_BYTES: usize = 2000;
 
-/// Runs the command on this rank and returns its exit status, on which all ranks agree: 0, 1 when a message was wrong or
-/// missing, 2 when the options do not fit the job; rank 0 has told why. On rank 0 alone it is 1 where the report cannot be
-/// written.
+/// Runs the command on this rank and returns its exit status, on which all ranks agree: 0, 1 when a
+/// message was wrong or missing, 2 when the options do not fit the job; rank 0 has told why. On
+/// rank 0 alone it is 1 where the report cannot be written.
 ///
 /// # Errors
 /// What could not be told to the other ranks: bad options before the job starts, or the engine's failure.

@@ -156,8 +156,8 @@ fn prepare(
         if let Some(network) = network {
             check(libc::setns(network, libc::CLONE_NEWNET))?;
         }
-        // Who started the launcher with a signal ignored (nohup, some CI systems) did not mean its ranks: a shell
-        // could not even trap what we forward.
+        // Who started the launcher with a signal ignored (nohup, some CI systems) did not mean its
+        // ranks: a shell could not even trap what we forward.
         for signal in FORWARDED {
             if libc::signal(signal, libc::SIG_DFL) == libc::SIG_ERR {
                 return Err(io::Error::last_os_error());

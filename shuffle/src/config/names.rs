@@ -65,8 +65,9 @@ impl Options {
     /// Defaults, overridden by the process's environment.
     ///
     /// # Errors
-    /// A `TRIHOP_*` variable that is nearly the name of an option, or an impossible value. Other unknown variables, such
-    /// as the `TRIHOP_ROOT` of an environment module, are named in one warning.
+    /// A `TRIHOP_*` variable that is nearly the name of an option, or an impossible value. Other
+    /// unknown variables, such as the `TRIHOP_ROOT` of an environment module, are named in one
+    /// warning.
     pub fn from_env() -> Result<Self> {
         // Names of ours are plain text.
         let variables =

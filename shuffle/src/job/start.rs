@@ -75,7 +75,10 @@ impl<'h> Job<'h> {
             address,
         };
         mine.leave(&mut *bootstrap)?;
-        let mut card = |rank| Card::of(rank, &mut *bootstrap, options.route);
+        let mut card = |rank: Rank| {
+            tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, "fetching a card");
+            Card::of(rank, &mut *bootstrap, options.route)
+        };
         let cookie = card(Rank(0))?.cookie;
         let mut names = Vec::new();
         for local in 0..topology.local_size() {
@@ -86,6 +89,7 @@ impl<'h> Job<'h> {
         let peers = match &mut link {
             Some(link) => route.connect(|rank| {
                 let theirs = card(rank)?;
+                tracing::trace!(target: "trihop_shuffle::route", to = rank.0, "link");
                 if threads && theirs.threads {
                     lively.push(rank);
                 }
@@ -122,6 +126,7 @@ impl<'h> Job<'h> {
             told: Cell::new(false),
             rounds: Cell::new(0),
             dump_on_signal: DumpOnSignal::default(),
+            told_records: Cell::new(0),
             turn: OnceCell::new(),
         });
         inner.open_system_stream()?;
@@ -132,6 +137,20 @@ impl<'h> Job<'h> {
         bootstrap.forget();
         *inner.bootstrap.borrow_mut() = Some(bootstrap);
         let job = Self { inner };
+        let topology = job.topology();
+        tracing::info!(
+            target: "trihop_shuffle::route",
+            route = %job.inner.options.route,
+            links = job.inner.endpoint.route.links(),
+            "route chosen"
+        );
+        tracing::debug!(
+            target: "trihop_shuffle::route",
+            neighbours = topology.local_size() - 1,
+            other_nodes = topology.nodes() - 1,
+            placement = topology.process_mapping(),
+            "routed by this placement"
+        );
         tracing::info!(
             size = job.size(),
             nodes = job.topology().nodes(),

@@ -11,8 +11,9 @@ use crate::error::{Error, Result};
 /// PMIx is passed over where its library is missing and another launcher is there.
 ///
 /// # Errors
-/// When the forced launcher left no trace in the environment, or when nothing is forced and this is one of several tasks
-/// of a launcher that offers none of these: each of them would take itself for a job of one.
+/// When the forced launcher left no trace in the environment, or when nothing is forced and this is
+/// one of several tasks of a launcher that offers none of these: each of them would take itself for
+/// a job of one.
 pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     let names: Vec<OsString> = env::vars_os().map(|(name, _)| name).collect();
     let has = |name: &str| names.iter().any(|n| n.to_string_lossy().starts_with(name));

@@ -40,7 +40,8 @@ impl Broken {
     }
 }
 
-/// The socket; where it was inherited, a duplicate, so that the descriptor stays open for whoever else uses it.
+/// The socket; where it was inherited, a duplicate, so that the descriptor stays open for whoever
+/// else uses it.
 #[derive(Debug)]
 pub(super) struct LauncherSocket {
     descriptor: OwnedFd,
@@ -69,7 +70,8 @@ impl LauncherSocket {
         Ok(Self { descriptor, wait })
     }
 
-    /// A socket that is connected to the port whose address, `HOST:PORT`, is the value of an environment variable.
+    /// A socket that is connected to the port whose address, `HOST:PORT`, is the value of an
+    /// environment variable.
     pub(super) fn connected(variable: &str, wait: Duration) -> Result<Self> {
         let text = env::var(variable).map_err(|_| Error::config(variable, "not set, or not text"))?;
         let failed = |doing: &str, e: io::Error| Error::system(format!("{variable}={text:?}: {doing}"), e);

@@ -1,4 +1,5 @@
-//! Tasks of a launcher that says which task this is, but offers no store that we know: each would start a job of one.
+//! Tasks of a launcher that says which task this is, but offers no store that we know: each would
+//! start a job of one.
 
 use std::env;
 

@@ -68,6 +68,7 @@ impl Segment {
     pub fn create(bytes: usize) -> Result<Arc<Self>> {
         let bytes = bytes.max(1);
         let plan = hugepage::Plan::of_this_machine(bytes);
+        tracing::debug!(bytes, "shared segment");
         if let PageKind::Huge { page_bytes } = plan.first {
             if bytes >= page_bytes {
                 match Self::create_huge(bytes.next_multiple_of(page_bytes), page_bytes) {
@@ -123,6 +124,7 @@ impl Segment {
                 std::io::Error::new(std::io::ErrorKind::InvalidData, why),
             )
         };
+        tracing::trace!(bytes, "segment of a neighbour");
         let seals = rustix::fs::fcntl_get_seals(&file)
             .map_err(|e| refuse(format!("the descriptor is not an anonymous file: {e}")))?;
         if !seals.contains(SEALS) {

@@ -17,7 +17,8 @@ const UNITS: [&str; 6] = ["_bytes", "_ms", "_us", "_s", "_kib", "_mib"];
 /// What was warned of already: options are read several times in a process.
 static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
-/// What somebody who wrote `key` (behind `TRIHOP_`) most likely meant; none where the names have little in common.
+/// What somebody who wrote `key` (behind `TRIHOP_`) most likely meant; none where the names have
+/// little in common.
 pub(super) fn nearest(key: &str) -> Option<String> {
     let key = key.to_lowercase();
     let others = OTHERS.map(str::to_lowercase);
@@ -30,7 +31,8 @@ pub(super) fn nearest(key: &str) -> Option<String> {
     (distance <= typos(name)).then(|| name.to_owned())
 }
 
-/// Letters that may be wrong in a name for it to count as mistyped. In a short one, most words are a few letters away.
+/// Letters that may be wrong in a name for it to count as mistyped. In a short one, most words are
+/// a few letters away.
 fn typos(name: &str) -> usize {
     match name.len() {
         0..4 => 0,
@@ -39,7 +41,8 @@ fn typos(name: &str) -> usize {
     }
 }
 
-/// Letters that are missing, too many, wrong or swapped; a unit does not count where the rest is the same.
+/// Letters that are missing, too many, wrong or swapped; a unit does not count where the rest is
+/// the same.
 fn distance(key: &str, name: &str) -> usize {
     if stem(key) == stem(name) {
         return 0;
@@ -52,7 +55,8 @@ fn stem(name: &str) -> &str {
     stripped.unwrap_or(name)
 }
 
-/// Says once that these variables say nothing to us: a user may have meant one. One rank of a job speaks for all.
+/// Says once that these variables say nothing to us: a user may have meant one. One rank of a job
+/// speaks for all.
 pub(super) fn warn(names: &[String]) {
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     let told = told.get_or_insert_default();

@@ -1,9 +1,9 @@
-//! A rank of an `mpiexec` (MPICH's Hydra and its descendants) or of Slurm's `srun --mpi=pmi2`, by PMI-1 on `PMI_FD` or,
-//! where there is none (`mpiexec -pmi-port`), over TCP at `PMI_PORT`.
+//! A rank of an `mpiexec` (MPICH's Hydra and its descendants) or of Slurm's `srun --mpi=pmi2`, by
+//! PMI-1 on `PMI_FD` or, where there is none (`mpiexec -pmi-port`), over TCP at `PMI_PORT`.
 //!
-//! MPI in the same process may use the descriptor too. It then has sent `init`, and will send `finalize`, after which
-//! the launcher closes the connection: we send neither as long as MPI is initialised. A port takes one connection for
-//! each rank, so there it is MPI or us.
+//! MPI in the same process may use the descriptor too. It then has sent `init`, and will send
+//! `finalize`, after which the launcher closes the connection: we send neither as long as MPI is
+//! initialised. A port takes one connection for each rank, so there it is MPI or us.
 
 mod mpi;
 mod wire;
@@ -21,7 +21,8 @@ use crate::topology::{Rank, Topology};
 /// Environment variable of the launcher: descriptor number of the connection.
 pub(super) const ENV_DESCRIPTOR: &str = "PMI_FD";
 
-/// Environment variables of the launcher: its address as `HOST:PORT`, and the number by which it knows this process.
+/// Environment variables of the launcher: its address as `HOST:PORT`, and the number by which it
+/// knows this process.
 const ENV_PORT: &str = "PMI_PORT";
 const ENV_ID: &str = "PMI_ID";
 
