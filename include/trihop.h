@@ -445,7 +445,7 @@ const char *trihop_last_error(void);
 // Fills `options` with the defaults, overridden by the environment (`TRIHOP_<NAME>` for each field). `size` is
 // `sizeof(trihop_options_t)` as the caller knows it.
 //
-// Fails with `TRIHOP_ERR_CONFIG` where the environment has an unknown or impossible option.
+// Fails with `TRIHOP_ERR_CONFIG` where the environment has a mistyped or impossible option.
 // Threads: any, but none that changes the environment meanwhile.
 trihop_status_t trihop_options_init(struct trihop_options_t *options,
                                     size_t size);
@@ -466,7 +466,8 @@ const char *trihop_version(void);
 // Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a launcher, a job of one.
 // Collective over all ranks. `options` null stands for those of the environment.
 //
-// Fails on a bad option, where no provider can be used, and where a rank does not arrive in time.
+// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and where this is one of
+// several tasks of a launcher that offers neither PMI nor PMIx.
 // Threads: any. A process can be in several jobs, if its launcher knows how.
 trihop_status_t trihop_init(const struct trihop_options_t *options,
                             struct trihop_job_t **job);
@@ -899,7 +900,8 @@ trihop_status_t trihop_threads_json(const struct trihop_job_t *job,
 trihop_status_t trihop_log_options_init(struct trihop_log_options_t *options, size_t size);
 
 // Takes the library's messages from now on, once per process and before its first job. `options` null stands for those of
-// the environment. Without this call the library says nothing but what its calls return.
+// the environment. Without this call the library says nothing but what its calls return, and, on standard error, warnings
+// about how the process was started (unless `TRIHOP_LOG` is `off` or `error`).
 //
 // Fails with `TRIHOP_ERR_CONFIG` on a filter that is none and where it was called before, and with `TRIHOP_ERR_SYSTEM` where
 // the file cannot be opened.

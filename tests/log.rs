@@ -129,6 +129,25 @@ fn logs_that_are_installed_after_the_rank_was_told_know_it() {
     }
 }
 
+/// A C program that installs no logs hears of variables that nobody reads, too.
+#[test]
+fn warnings_about_the_start_are_heard_without_logs() {
+    let part = || {
+        trihop::Options::from_env().unwrap();
+        trihop::Options::from_env().unwrap();
+    };
+    let name = "warnings_about_the_start_are_heard_without_logs";
+    for (level, lines) in [("", 1), ("warn", 1), ("off", 0), ("error", 0)] {
+        let variables = [("TRIHOP_LOG", level), ("TRIHOP_ROOT", "/opt/trihop")];
+        let Some(output) = process(name, &variables, part) else {
+            return;
+        };
+        let text = stderr(&output);
+        let warning = "trihop: warning: not options of trihop, and not used: TRIHOP_ROOT\n";
+        assert_eq!(text.matches(warning).count(), lines, "{level}: {text}");
+    }
+}
+
 #[test]
 fn another_subscriber_is_left_alone() {
     let part = || {

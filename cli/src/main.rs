@@ -4,11 +4,13 @@ mod bench;
 mod exchange;
 mod info;
 mod man;
+mod output;
 mod partition;
 mod run;
 mod topo;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use trihop::log;
 
@@ -21,7 +23,8 @@ struct Cli {
 }
 
 const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the reason is on standard error\n  2  \
-    wrong usage\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
+    wrong usage\n\nSIGNALS\n  SIGUSR1          exchange, bench and partition show the state of their queues on standard \
+    error;\n                   run forwards it to its ranks, all others go on\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
     facilities: client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
     TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
     TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
@@ -44,7 +47,11 @@ enum Command {
 
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
-    let command = Cli::parse().command;
+    survive_requests_for_dumps();
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(instead) => return show(&instead),
+    };
     let logs = log::Options::from_env().map(|logs| match &command {
         Command::Exchange(args) => args.logs.over(logs),
         _ => logs,
@@ -66,13 +73,40 @@ fn main() -> ExitCode {
     match outcome {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
         Err((text, status)) => {
-            eprintln!("trihop: {text}");
+            output::say("trihop", text);
             ExitCode::from(u8::try_from(status).unwrap_or(1))
         }
     }
 }
 
+/// SIGUSR1 asks for a dump. Jobs take it once they have started; before that, and where there is no
+/// job, it must not end the process. It is handled rather than ignored, so that programs that are
+/// started from here do not inherit it.
+fn survive_requests_for_dumps() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: a zeroed sigaction is a valid value: empty mask, no flags.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the action is initialised, and its handler does nothing.
+    let set = unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
+    debug_assert_eq!(set, 0, "SIGUSR1 can be handled");
+}
+
 fn refuse(why: &str) -> ExitCode {
-    eprintln!("trihop: {why}");
+    output::say("trihop", why);
     ExitCode::from(2)
+}
+
+/// What takes the place of a command: help and version on standard output, wrong usage on standard
+/// error.
+fn show(instead: &clap::Error) -> ExitCode {
+    let printed = instead.print().and_then(|()| io::stdout().flush());
+    match printed {
+        Err(e) if !instead.use_stderr() && e.kind() != io::ErrorKind::BrokenPipe => {
+            output::say("trihop", output::Unwritten::from(e));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(instead.exit_code()).unwrap_or(1)),
+    }
 }

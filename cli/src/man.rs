@@ -1,5 +1,6 @@
 //! Manual pages, from the same words as `--help`.
 
+use crate::output;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ pub struct ManArgs {
 /// Writes the pages of `command` and of what is below it.
 pub fn run(args: ManArgs, command: clap::Command) -> Result<(), String> {
     write(&args.folder, command)
-        .map_err(|e| format!("writing manual pages to {}: {e}", args.folder.display()))
+        .map_err(|e| format!("writing manual pages to {}: {e}", output::path(&args.folder)))
 }
 
 fn write(folder: &Path, command: clap::Command) -> io::Result<()> {

@@ -95,7 +95,7 @@ fn library() -> &'static Path {
         if folder.ends_with("release") {
             build.arg("--release");
         }
-        assert!(build.status().expect("cargo runs").success(), "{build:?} failed");
+        launched::build(build);
         folder
     })
 }

@@ -15,12 +15,9 @@ const TINY: &str = "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remot
 
 /// Whether libfabric here has the provider; says so when it does not.
 fn has_provider(name: &str) -> bool {
-    let found = Command::new(TRIHOP)
-        .args(["info", "--provider", name])
-        .output()
-        .unwrap()
-        .status
-        .success();
+    let mut command = Command::new(TRIHOP);
+    command.args(["info", "--provider", name]);
+    let found = run(command).status == 0;
     if !found {
         eprintln!("skipped: libfabric has no provider `{name}` here (or `trihop info` rejects it)");
     }

@@ -222,6 +222,135 @@ fn a_missing_rank_ends_the_wait_under_mpich() {
     }
 }
 
+#[test]
+fn under_mpich_whose_ranks_connect_to_a_port() {
+    let hosts = "-launcher fork -hosts 127.0.0.1,127.0.0.2 -ppn 2 -n 4 -pmi-port";
+    let words: Vec<&str> = [hydra()].into_iter().chain(hosts.split(' ')).collect();
+    if let Some(ended) = under(&words, &[]) {
+        assert_probed(
+            &ended,
+            &[
+                "probe rank 0/4 node 0/2 local 0/2 map (vector,(0,2,2)) launcher pmi1",
+                "probe rank 1/4 node 0/2 local 1/2 map (vector,(0,2,2)) launcher pmi1",
+                "probe rank 2/4 node 1/2 local 0/2 map (vector,(0,2,2)) launcher pmi1",
+                "probe rank 3/4 node 1/2 local 1/2 map (vector,(0,2,2)) launcher pmi1",
+            ],
+        );
+    }
+}
+
+/// MPI has the only connection that its launcher takes for each rank: that is said instead of a
+/// hang.
+#[test]
+fn beside_mpi_a_port_is_refused() {
+    let Some(ended) = under(&[hydra(), "-n", "2", "-pmi-port"], &["--mpi", "libmpich.so.12"]) else {
+        return;
+    };
+    if ended.stderr.contains("cannot open shared object") {
+        eprintln!("skipped: libmpich.so.12 is not installed");
+        return;
+    }
+    assert_ne!(ended.status, 0, "{}", ended.stdout);
+    assert!(
+        ended.stderr.contains("start without `-pmi-port`"),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// A process as a launcher leaves it whose store is missing: with these variables, and none of
+/// those that we know.
+fn half_launched(program: &str, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let launchers = ["PMI", "SLURM", "OMPI", "PALS", "FLUX", "MV2", "TRIHOP_"];
+        if launchers.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command.envs(variables.iter().copied());
+    command
+}
+
+#[test]
+fn half_a_launcher_is_no_job_of_one() {
+    for (variables, remedy) in [
+        (
+            &[
+                ("SLURM_PROCID", "0"),
+                ("SLURM_NTASKS", "4"),
+                ("SLURM_STEP_NUM_TASKS", "4"),
+            ][..],
+            "srun --mpi=pmi2",
+        ),
+        (&[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "4")], "srun --mpi=pmi2"),
+        (&[("PMI_RANK", "1"), ("PMI_SIZE", "2")], "mpiexec"),
+        (&[("PMI_RANK", "0")], "mpiexec"),
+        (
+            &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")],
+            "mpirun",
+        ),
+        (&[("PALS_RANKID", "1")], "mpiexec --pmi=pmix"),
+        (&[("FLUX_TASK_RANK", "0"), ("FLUX_JOB_SIZE", "2")], "flux run"),
+        (&[("TRIHOP_RANK", "0"), ("TRIHOP_SIZE", "2")], "trihop run"),
+    ] {
+        let probe = probe().display().to_string();
+        let ended = Launched::start(half_launched(&probe, variables)).wait();
+        assert_eq!(ended.status, 1, "{variables:?}: {}", ended.stdout);
+        assert!(ended.stderr.contains(variables[0].0), "{}", ended.stderr);
+        assert!(ended.stderr.contains(remedy), "{}", ended.stderr);
+        let mut meant = half_launched(&probe, variables);
+        meant.env("TRIHOP_LAUNCHER", "single");
+        let ended = Launched::start(meant).wait();
+        assert_eq!((ended.status, &ended.stderr[..]), (0, ""), "{variables:?}");
+    }
+}
+
+#[test]
+fn a_job_of_one_in_a_script_of_slurm_says_so() {
+    let script = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")];
+    let probe = probe().display().to_string();
+    let ended = Launched::start(half_launched(&probe, &script)).wait();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("srun --mpi=pmi2"), "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    let mut meant = half_launched(&probe, &script);
+    meant.env("TRIHOP_LAUNCHER", "single");
+    assert_eq!(Launched::start(meant).wait().stderr, "");
+}
+
+/// Tasks that each take themselves for the only one would write the same partitions.
+#[test]
+fn partition_under_half_a_launcher_names_the_remedy_and_writes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, out) = (directory.path().join("a.csv"), directory.path().join("out"));
+    std::fs::write(&file, "k\n1\n").unwrap();
+    let step = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
+    let mut command = half_launched(env!("CARGO_BIN_EXE_trihop"), &step);
+    command
+        .args(["partition", "--by", "k", "--out"])
+        .arg(&out)
+        .arg(&file);
+    let ended = Launched::start(command).wait();
+    assert_eq!(ended.status, 1, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("SLURM_PROCID") && ended.stderr.contains("srun --mpi=pmi2"),
+        "{}",
+        ended.stderr
+    );
+    assert!(!out.exists());
+}
+
+/// What a job that is not started looks like may be asked anywhere.
+#[test]
+fn topo_answers_under_half_a_launcher() {
+    let mut command = half_launched(env!("CARGO_BIN_EXE_trihop"), &[("SLURM_PROCID", "1")]);
+    command.args(["topo", "--ranks", "4", "--nodes", "2"]);
+    let ended = Launched::start(command).wait();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+}
+
 const OPEN_MPI: [&str; 5] = [
     "mpirun.openmpi",
     "--allow-run-as-root",

@@ -5,8 +5,17 @@ mod launched;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 
 use launched::{Launched, alive, processes_named};
+
+/// Signals that the launcher hands on to its ranks.
+const FORWARDED: [(&str, i32); 4] = [
+    ("INT", libc::SIGINT),
+    ("TERM", libc::SIGTERM),
+    ("HUP", libc::SIGHUP),
+    ("USR1", libc::SIGUSR1),
+];
 
 /// `trihop run` with these options, and a shell script as the command.
 fn run(options: &[&str], script: &str) -> Launched {
@@ -155,12 +164,7 @@ fn standard_input_goes_to_rank_0() {
 
 #[test]
 fn signals_are_forwarded() {
-    for (name, signal) in [
-        ("INT", libc::SIGINT),
-        ("TERM", libc::SIGTERM),
-        ("HUP", libc::SIGHUP),
-        ("USR1", libc::SIGUSR1),
-    ] {
+    for (name, signal) in FORWARDED {
         let script =
             format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
         let mut job = run(&["-n", "2"], &script);
@@ -173,6 +177,40 @@ fn signals_are_forwarded() {
             "{name}: {}",
             ended.stdout
         );
+    }
+}
+
+/// `nohup` and some CI systems start their commands with signals ignored, others with signals
+/// blocked.
+#[test]
+fn signals_reach_ranks_of_a_launcher_that_was_started_deaf() {
+    for (name, signal) in FORWARDED {
+        for blocked in [false, true] {
+            let script =
+                format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
+            let words = ["-n", "2", "--", "sh", "-c", &script];
+            let mut command = Launched::command(words.map(str::to_owned));
+            // SAFETY: between fork and exec; the calls are async-signal-safe and use their own set.
+            unsafe {
+                command.pre_exec(move || {
+                    if blocked {
+                        let mut set = std::mem::zeroed();
+                        libc::sigemptyset(&raw mut set);
+                        libc::sigaddset(&raw mut set, signal);
+                        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+                    } else {
+                        libc::signal(signal, libc::SIG_IGN);
+                    }
+                    Ok(())
+                });
+            }
+            let mut job = Launched::start(command);
+            job.wait_for_lines(2);
+            job.signal(signal);
+            let ended = job.wait();
+            assert_eq!(ended.status, 5, "{name}, blocked {blocked}: {}", ended.stderr);
+            assert!(ended.stdout.contains(&format!("got {name}")), "{name}");
+        }
     }
 }
 

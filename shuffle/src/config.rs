@@ -1,6 +1,8 @@
 //! Options of a job and of its streams: one name each, as a field, as `TRIHOP_<NAME>`, and in error texts.
 //!
-//! Unknown and impossible values are refused with the reason; nothing is corrected silently.
+//! Unknown names and impossible values are refused with the reason; nothing is corrected silently.
+//! Of the environment's variables only mistyped ones are refused, and others that begin as ours do
+//! are named in a warning.
 
 mod names;
 

@@ -17,15 +17,20 @@ use trihop_transport::park::Turn;
 use trihop_transport::topology::Rank;
 
 use crate::config::Options;
+use crate::dump;
 use crate::endpoint::Endpoint;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
+use crate::signal::DumpOnSignal;
 use crate::terminate::collective::{Operation, Reduce, Ticket};
 use budget::Budget;
 use parked::Parked;
 pub(crate) use start::detect;
 use wait::{PARK, Waiting};
+
+/// Target of events about deliveries, by which they have their facility.
+const DELIVER: &str = "trihop_shuffle::deliver";
 
 /// One rank's part of a job: what its handles and its threads share.
 pub(crate) struct JobState<'h> {
@@ -50,6 +55,9 @@ pub(crate) struct JobState<'h> {
     rounds: Cell<u64>,
     /// Fences and barriers that gave way.
     pub parked: Parked,
+    pub dump_on_signal: DumpOnSignal,
+    /// Records whose delivery the log has heard of.
+    told_records: Cell<u64>,
     /// Where a progress thread parks and several threads call: what all of this is reached with.
     pub turn: OnceCell<Turn>,
 }
@@ -105,8 +113,47 @@ impl<'h> JobState<'h> {
         let mut outcome = self.endpoint.progress(now_ns);
         if outcome.is_ok() && now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
             outcome = self.look_after_peers(now_ns).and(outcome);
+            self.dump_if_asked();
+        }
+        if tracing::enabled!(target: DELIVER, tracing::Level::TRACE) {
+            self.tell_deliveries();
         }
         outcome.inspect_err(|error| self.pass_on_death(error, now_ns))
+    }
+
+    /// What was delivered since the last round that said so.
+    #[cold]
+    fn tell_deliveries(&self) {
+        let streams = self.endpoint.streams.borrow();
+        let records = streams.iter().skip(1).map(|core| core.delivered()).sum();
+        let before = self.told_records.replace(records);
+        if records > before {
+            tracing::trace!(target: DELIVER, records = records - before, "delivered");
+        }
+    }
+
+    /// See [`crate::Job::dump_on`]. Where the dump cannot be written, work goes on.
+    fn dump_if_asked(&self) {
+        let Some(output) = self.dump_on_signal.take_asked() else {
+            return;
+        };
+        let written = output.open(self.endpoint.topology.rank()).and_then(|mut writer| {
+            let mut text = Vec::new();
+            self.dump(&mut text)?;
+            writer.write_all(&text)?;
+            writer.flush()
+        });
+        if let Err(error) = written {
+            tracing::error!(%error, ?output, "the dump that a signal asked for could not be written");
+        }
+    }
+
+    /// Writes the queues of every stream.
+    pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
+        for core in self.endpoint.streams.borrow().iter() {
+            dump::write(core, writer)?;
+        }
+        Ok(())
     }
 
     /// See [`crate::Job::barrier`].

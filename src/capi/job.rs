@@ -32,7 +32,8 @@ pub extern "C" fn trihop_version() -> *const c_char {
 /// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a launcher, a job of one.
 /// Collective over all ranks. `options` null stands for those of the environment.
 ///
-/// Fails on a bad option, where no provider can be used, and where a rank does not arrive in time.
+/// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and where this is one of
+/// several tasks of a launcher that offers neither PMI nor PMIx.
 /// Threads: any. A process can be in several jobs, if its launcher knows how.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_init(

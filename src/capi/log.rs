@@ -152,7 +152,8 @@ pub unsafe extern "C" fn trihop_log_options_init(
 }
 
 /// Takes the library's messages from now on, once per process and before its first job. `options` null stands for those of
-/// the environment. Without this call the library says nothing but what its calls return.
+/// the environment. Without this call the library says nothing but what its calls return, and, on standard error, warnings
+/// about how the process was started (unless `TRIHOP_LOG` is `off` or `error`).
 ///
 /// Fails with `TRIHOP_ERR_CONFIG` on a filter that is none and where it was called before, and with `TRIHOP_ERR_SYSTEM` where
 /// the file cannot be opened.

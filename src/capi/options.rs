@@ -92,7 +92,7 @@ pub struct trihop_options_t {
 /// Fills `options` with the defaults, overridden by the environment (`TRIHOP_<NAME>` for each field). `size` is
 /// `sizeof(trihop_options_t)` as the caller knows it.
 ///
-/// Fails with `TRIHOP_ERR_CONFIG` where the environment has an unknown or impossible option.
+/// Fails with `TRIHOP_ERR_CONFIG` where the environment has a mistyped or impossible option.
 /// Threads: any, but none that changes the environment meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_options_init(options: *mut trihop_options_t, size: usize) -> trihop_status_t {

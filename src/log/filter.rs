@@ -16,11 +16,11 @@ pub enum Level {
     Error = 1,
     /// Something is not as it should be, and work goes on.
     Warn = 2,
-    /// Said once or twice in a job.
+    /// Said once or twice in a job or stream.
     Info = 3,
     /// How a decision was made.
     Debug = 4,
-    /// Every step.
+    /// Every step, but no single message.
     Trace = 5,
 }
 

@@ -15,6 +15,7 @@
 //! # Ok::<(), trihop::Error>(())
 //! ```
 
+mod escape;
 mod filter;
 mod ring;
 mod sinks;
@@ -25,6 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tracing_subscriber::layer::SubscriberExt;
 use trihop_transport::bootstrap;
 
+pub use escape::{Escaped, printable};
 pub use filter::{Facility, Filter, Level};
 pub use ring::recent_in;
 

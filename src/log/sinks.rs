@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::level_filters::LevelFilter;
@@ -15,6 +15,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::Context;
 use trihop_transport::Error as TransportError;
 
+use super::escape::{Escaped, one_line, printable};
 use super::ring::Ring;
 use super::{Detail, Facility, Level, Options};
 use crate::Result;
@@ -92,7 +93,7 @@ impl Sinks {
         let path = PathBuf::from(name);
         let opened = OpenOptions::new().create(true).append(true).open(&path);
         let file = opened
-            .map_err(|e| TransportError::system(format!("opening the log file {}", path.display()), e))?;
+            .map_err(|e| TransportError::system(format!("opening the log file {}", escaped(&path)), e))?;
         state.file = Some((path, file));
         if !early.is_empty() {
             state.append(&early);
@@ -120,6 +121,7 @@ impl Sinks {
     }
 
     fn take(&self, level: Level, facility: Facility, text: &str) {
+        let text = &one_line(text);
         let mut state = self.lock();
         let detail = self.options.detail(state.rank);
         if !detail.record.passes(facility, level) {
@@ -140,6 +142,7 @@ impl Sinks {
     /// Takes a line of what somebody asked for. The ring is for what happens by itself, and has it only where no file does.
     #[cfg(any(feature = "capi", test))]
     pub fn keep(&self, text: &str) {
+        let text = &one_line(text);
         let (level, facility) = (Level::Info, Facility::Client);
         let mut state = self.lock();
         let line = line(level, facility, state.rank, text);
@@ -198,7 +201,7 @@ impl State {
         {
             to_stderr(&format!(
                 "trihop: writing the log file {}: {error}; no more is written to it\n",
-                path.display()
+                escaped(path)
             ));
             self.file = None;
         }
@@ -219,7 +222,11 @@ fn line(level: Level, facility: Facility, rank: Option<u32>, text: &str) -> Stri
 
 /// Where standard error is closed, nobody is there to be told.
 fn to_stderr(line: &str) {
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let _ = std::io::stderr().write_all(printable(line).as_bytes());
+}
+
+fn escaped(path: &Path) -> Escaped<'_> {
+    Escaped(path.as_os_str().as_encoded_bytes())
 }
 
 /// What `tracing` calls.

@@ -314,3 +314,27 @@ fn an_impossible_ring_is_refused() {
     let text = install(options).unwrap_err().to_string();
     assert!(text.contains("ring_bytes: 1073741825"), "{text}");
 }
+
+#[test]
+fn what_others_said_stays_on_its_line_and_acts_on_no_terminal() {
+    let (callback, heard) = listener();
+    let options = Options {
+        callback: Some(callback),
+        ..Options::default()
+    };
+    let name = "a\u{1b}[2J\n2026-01-01T00:00:00Z error client: forged\u{9b}1m";
+    let recent = with(options, |sinks| {
+        tracing::warn!("a peer said {name}");
+        tracing::warn!(name, "a field");
+        sinks.recent()
+    });
+    assert_eq!(recent.lines().count(), 2, "{recent}");
+    assert!(!recent.chars().any(|c| c.is_control() && c != '\n'), "{recent:?}");
+    let heard = heard.lock().unwrap();
+    assert!(
+        heard
+            .iter()
+            .all(|(_, _, text)| !text.chars().any(char::is_control)),
+        "{heard:?}"
+    );
+}

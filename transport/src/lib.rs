@@ -8,6 +8,7 @@ pub mod fabric;
 pub mod link;
 pub mod masked;
 pub mod memory;
+pub mod notice;
 pub mod park;
 pub mod protocol;
 pub mod ring;
@@ -16,5 +17,7 @@ mod seed;
 pub mod sim;
 pub mod sync;
 pub mod topology;
+#[cfg(test)]
+mod watchdog;
 
 pub use error::{Error, Result};

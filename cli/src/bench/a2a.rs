@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 
 use clap::ValueEnum;
 use trihop::transport::sync::{AtomicU64, Ordering};
-use trihop::{Item, Job, Options, Rank, Reduce, threaded};
+use trihop::{DumpOutput, Item, Job, Options, Rank, Reduce, threaded};
 
 use super::deltafs::Nexus;
 use super::random::Random;
@@ -134,7 +134,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
 }
 
 fn inline(args: &BenchArgs, apis: &[Api], options: Options) -> Result<(), Error> {
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let session = Session::new(args, &job);
     for size in args.sizes(&SIZES) {
         let work = Work::new(&session, size)?;
@@ -159,6 +159,7 @@ fn inline(args: &BenchArgs, apis: &[Api], options: Options) -> Result<(), Error>
 
 fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let job = threaded::Job::start(options)?;
+    job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
     let session = Session::new(args, &job);
     for size in args.sizes(&SIZES) {
         Work::new(&session, size)?.threaded()?;
@@ -174,6 +175,7 @@ fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
         return Err(Error::Shape(why.to_owned()));
     }
     let nexus = Nexus::bootstrap()?;
+    nexus.job().dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
     let session = Session::new(args, nexus.job());
     for size in args.sizes(&SIZES) {
         Work::new(&session, size)?.deltafs(&nexus)?;

@@ -164,7 +164,7 @@ impl Share {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let updaters = args.count.unwrap_or(UPDATERS);
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let (rank, ranks) = (u64::from(job.rank().0), u64::from(job.size()));
     let share = Rc::new(Share::new(job.topology()));
     let session = Session::new(args, &job);

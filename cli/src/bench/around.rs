@@ -18,6 +18,7 @@ use super::round::Round;
 use super::row::{self, Case, Row, or_dash};
 use super::session::Session;
 use super::{BenchArgs, Error, text};
+use crate::output;
 
 /// Pause before a lap with parked ranks: many times what a rank spins and yields before it sleeps.
 const PAUSE: Duration = Duration::from_micros(300);
@@ -236,7 +237,7 @@ fn has_core(job: &Job<'_>) -> bool {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let laps = args.count.unwrap_or(LAPS);
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let session = Session::new(args, &job);
     for &path in Path::value_variants() {
         let Some(stations) = path.stations(job.topology()) else {
@@ -319,8 +320,7 @@ fn case(
         latency_p50_us: p50,
         latency_p99_us: p99,
     };
-    session.print(&around, |head| print(&around, head));
-    Ok(())
+    session.print(&around, |head| print(&around, head))
 }
 
 /// The value that `percent` of them do not exceed; 0 of none.
@@ -330,16 +330,15 @@ fn percentile(values: &mut [u64], percent: usize) -> u64 {
     values.get(at).copied().unwrap_or(0)
 }
 
-#[allow(clippy::print_stdout, reason = "the report is this command's output")]
-fn print(around: &AroundRow<'_>, head: bool) {
+fn print(around: &AroundRow<'_>, head: bool) -> Result<(), Error> {
     let row = around.row;
     if head {
-        row::print_head(row);
-        println!(
+        row::print_head(row)?;
+        output::line(format_args!(
             "# a message of {} bytes alone; latency from sender to receiver, as a lap over its messages",
             row.size
-        );
-        println!(
+        ))?;
+        output::line(format_args!(
             "# {:>9} {:>8} {:>8} {:>12} {:>10} {:>10} {:>10} {:>10} {:>9}",
             "Path",
             "Ranks",
@@ -350,9 +349,9 @@ fn print(around: &AroundRow<'_>, head: bool) {
             "CPU (us)",
             "Wire (B)",
             "Sys/1e6"
-        );
+        ))?;
     }
-    println!(
+    output::line(format_args!(
         "{:>11} {:>8} {:>8} {:>12.2} {:>10.2} {:>10.2} {:>10.2} {:>10.1} {:>9}",
         text(around.path),
         text(around.waiting),
@@ -363,7 +362,8 @@ fn print(around: &AroundRow<'_>, head: bool) {
         row.cpu_us_per_msg,
         row.wire_bytes_per_msg,
         or_dash(row.syscalls_per_1e6_msgs, 0)
-    );
+    ))?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ const SEED: u64 = 2021;
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let sizes = args.sizes(&RUNS.map(|(size, _)| size));
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let session = Session::new(args, &job);
     for size in sizes {
         let like = RUNS

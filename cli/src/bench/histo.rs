@@ -56,7 +56,7 @@ impl Table {
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let counts = args.count.map_or(vec![1_000_000, 5_000_000], |c| vec![c]);
     let table = Table::new();
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let session = Session::new(args, &job);
     for count in counts {
         let mut random = Random(u64::from(job.rank().0) + 1);

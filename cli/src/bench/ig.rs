@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use trihop::{Error as EngineError, Job, Options, Rank, Stream};
+use trihop::{Error as EngineError, Options, Rank, Stream};
 
 use super::histo::TABLE;
 use super::random::Random;
@@ -92,7 +92,7 @@ impl Gather {
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let count = args.count.unwrap_or(COUNT);
     let gather = &Gather::new(count);
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let session = Session::new(args, &job);
     let (rank, ranks) = (u64::from(job.rank().0), u64::from(job.size()));
     let replies = job

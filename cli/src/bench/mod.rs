@@ -26,7 +26,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Launcher};
-use trihop::{NodeId, Options, Topology};
+use trihop::{DumpOutput, Job, NodeId, Options, Topology};
 
 use crate::run::{self, LaunchSpec, OutputMode};
 
@@ -241,6 +241,9 @@ pub enum Error {
     /// A number of ranks or nodes that the benchmark cannot do.
     #[error("{0}")]
     Shape(String),
+    /// The results cannot be written.
+    #[error(transparent)]
+    Unwritten(#[from] crate::output::Unwritten),
     /// This executable cannot be found again to start ranks.
     #[error("finding this executable: {0}")]
     Executable(#[source] std::io::Error),
@@ -297,6 +300,16 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     options.route = *args.route.get_or_insert(options.route);
     args.name.run(&args, options)?;
     Ok(0)
+}
+
+/// Joins the job that this process was started in; SIGUSR1 then shows its queues.
+///
+/// # Errors
+/// The library's.
+fn start<'h>(options: Options) -> Result<Job<'h>, Error> {
+    let job = Job::start(options)?;
+    job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
+    Ok(job)
 }
 
 /// A job for each kind of job that the interfaces need: a process is in one only.

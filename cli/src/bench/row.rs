@@ -6,6 +6,7 @@ use trihop::Reduce;
 use super::round::Reps;
 use super::session::Team;
 use super::{BenchArgs, Error};
+use crate::output;
 
 /// One row, as documented for scripts.
 #[derive(Debug, Serialize)]
@@ -146,7 +147,12 @@ pub fn with_provider(
 /// Says once why a column is empty.
 fn tell_uncounted(why: &str) {
     static TOLD: std::sync::Once = std::sync::Once::new();
-    TOLD.call_once(|| eprintln!("trihop bench: system calls are not counted: {why}"));
+    TOLD.call_once(|| {
+        output::say(
+            "trihop bench",
+            format_args!("system calls are not counted: {why}"),
+        )
+    });
 }
 
 /// A figure that may be missing, in a table.
@@ -155,34 +161,38 @@ pub fn or_dash(figure: Option<f64>, decimals: usize) -> String {
 }
 
 /// Prints one JSON object on a line.
-#[allow(clippy::print_stdout, reason = "the report is this command's output")]
-pub fn print_json(row: &impl Serialize) {
-    println!(
-        "{}",
-        serde_json::to_string(row).expect("a row has nothing that JSON cannot say")
-    );
+///
+/// # Errors
+/// Standard output's.
+pub fn print_json(row: &impl Serialize) -> Result<(), Error> {
+    Ok(output::json(row)?)
 }
 
 /// Prints what a table is about.
-#[allow(clippy::print_stdout, reason = "the report is this command's output")]
-pub fn print_head(row: &Row) {
-    println!(
+///
+/// # Errors
+/// Standard output's.
+pub fn print_head(row: &Row) -> Result<(), Error> {
+    output::line(format_args!(
         "# {}: {} ranks on {} nodes, {}, {} hops at most, provider {}",
         row.bench, row.ranks, row.nodes, row.route, row.hops, row.provider
-    );
+    ))?;
+    Ok(())
 }
 
 /// Prints a line of the table; `head` also prints what stands above it.
-#[allow(clippy::print_stdout, reason = "the report is this command's output")]
-pub fn print_line(row: &Row, label: &str, head: bool) {
+///
+/// # Errors
+/// Standard output's.
+pub fn print_line(row: &Row, label: &str, head: bool) -> Result<(), Error> {
     if head {
-        print_head(row);
-        println!(
+        print_head(row)?;
+        output::line(format_args!(
             "# {:>8} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10}",
             "Size", "Case", "Count", "Rate (M/s)", "BW (MB/s)", "CPU (us)", "Wire (B)", "RSS (MB)", "Sys/1e6"
-        );
+        ))?;
     }
-    println!(
+    output::line(format_args!(
         "{:>10} {:>10} {:>10} {:>12.3} {:>12.1} {:>10.4} {:>10.1} {:>10.1} {:>10}",
         row.size,
         label,
@@ -193,5 +203,6 @@ pub fn print_line(row: &Row, label: &str, head: bool) {
         row.wire_bytes_per_msg,
         row.peak_rss_bytes_per_rank as f64 / 1e6,
         or_dash(row.syscalls_per_1e6_msgs, 0)
-    );
+    ))?;
+    Ok(())
 }

@@ -93,20 +93,26 @@ impl<'a, J: Team> Session<'a, J> {
     /// Prints the row of a case.
     pub fn report(&self, case: &Case, reps: &Reps) -> Result<(), Error> {
         let row = row::combine(self.args, self.job, case, reps)?;
-        self.print(&row, |head| row::print_line(&row, case.api, head));
-        Ok(())
+        self.print(&row, |head| row::print_line(&row, case.api, head))
     }
 
     /// Prints a row on rank 0: as JSON, or as a line of a table by `line`, with the table's head where told so.
-    pub fn print(&self, row: &impl Serialize, line: impl FnOnce(bool)) {
+    ///
+    /// # Errors
+    /// Standard output's.
+    pub fn print(
+        &self,
+        row: &impl Serialize,
+        line: impl FnOnce(bool) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let head = self.first.replace(false);
         if self.job.rank().0 != 0 {
-            return;
+            return Ok(());
         }
         if self.args.json {
-            row::print_json(row);
+            row::print_json(row)
         } else {
-            line(head);
+            line(head)
         }
     }
 }

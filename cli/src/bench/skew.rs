@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use serde::Serialize;
-use trihop::{Job, Options};
+use trihop::Options;
 
 use super::histo::{self, TABLE, Table};
 use super::random::{Random, Rmat, Zipf};
@@ -57,7 +57,7 @@ struct SkewRow<'a> {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let table = Table::new();
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let session = Session::new(args, &job);
     let kinds = match &args.indices[..] {
         [] => Indices::value_variants(),
@@ -71,7 +71,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         let (case, reps) = histo::updates(&session, &table, &name, &drawn, "skew")?;
         let row = row::combine(args, &job, &case, &reps)?;
         let skew = SkewRow { row: &row, indices };
-        session.print(&skew, |head| row::print_line(&row, &label, head));
+        session.print(&skew, |head| row::print_line(&row, &label, head))?;
     }
     job.shutdown()?;
     Ok(())

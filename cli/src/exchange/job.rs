@@ -19,6 +19,7 @@ use super::seat::{Post, Seat};
 use super::stall::{Patience, Phase, Pulse, Watch};
 use super::traffic::{Messages, Targets};
 use super::usage::Usage;
+use crate::output;
 use crate::topo::Maps;
 
 /// Messages between two looks at the progress bar.
@@ -26,8 +27,9 @@ const MESSAGES_PER_TICK: u64 = 4096;
 /// Longest text of a fault that is told to rank 0.
 const TEXT_BYTES: usize = 2000;
 
-/// Runs the command on this rank and returns its exit status, on which all ranks agree: 0, 1 when a message was wrong or missing, 2
-/// when the options do not fit the job; rank 0 has told why.
+/// Runs the command on this rank and returns its exit status, on which all ranks agree: 0, 1 when a
+/// message was wrong or missing, 2 when the options do not fit the job; rank 0 has told why. On
+/// rank 0 alone it is 1 where the report cannot be written.
 ///
 /// # Errors
 /// What could not be told to the other ranks: bad options before the job starts, or the engine's failure.
@@ -103,7 +105,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
 fn tell(job: &Seat, why: &str) {
     if job.rank() == Rank(0) {
         // Without standard error the exit status still tells.
-        let _ = writeln!(std::io::stderr(), "trihop exchange: {why}");
+        output::say("trihop exchange", why);
     }
 }
 
@@ -198,8 +200,11 @@ impl ThisRank<'_> {
             } else {
                 report.table()
             };
-            // A closed pipe is the reader's choice; the exchange is over.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            // The exchange is over, and the others need not wait for what this rank has to say.
+            if let Err(unwritten) = output::write(&text) {
+                tell(self.job, &unwritten.to_string());
+                return Ok(1);
+            }
         }
         Ok(0)
     }

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use trihop::{
-    BroadcastTo, DetailedStats, Job, Message, Options, Queues, Rank, Reduce, Result, Shuffle, ShuffleBuilder,
-    Topology, threaded,
+    BroadcastTo, DetailedStats, DumpOutput, Job, Message, Options, Queues, Rank, Reduce, Result, Shuffle,
+    ShuffleBuilder, Topology, threaded,
 };
 
 /// One rank's part of the job.
@@ -26,15 +26,20 @@ macro_rules! either {
 }
 
 impl Seat {
-    /// Joins the job that this process was started in.
+    /// Joins the job that this process was started in; SIGUSR1 then shows its queues.
     ///
     /// # Errors
     /// The engine's.
     pub fn start(options: Options, threaded: bool) -> Result<Self> {
-        match threaded {
-            true => threaded::Job::start(options).map(Self::Threaded),
-            false => Job::start(options).map(Self::Inline),
+        let (signal, output) = (libc::SIGUSR1, DumpOutput::Stderr);
+        if threaded {
+            let job = threaded::Job::start(options)?;
+            job.dump_on(signal, output)?;
+            return Ok(Self::Threaded(job));
         }
+        let job = Job::start(options)?;
+        job.dump_on(signal, output)?;
+        Ok(Self::Inline(job))
     }
 
     /// Opens the shuffle; with `handler`, or to be polled where that is possible.

@@ -1,6 +1,5 @@
 //! Ends a process in which nothing moves any more, and says what it was waiting for.
 
-use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use trihop::log;
 use trihop::transport::sync::thread;
 
 use super::mailbox::Inbox;
+use crate::output;
 
 /// How long a job that has seen a fault may stand still: a lost message keeps its fence from ever ending.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
@@ -178,7 +178,7 @@ fn watch(pulse: &Pulse, patience: Patience, look: Duration, over: &Receiver<()>)
         }
         let faults = pulse.inbox.ledger().faults();
         if let Some(wrong) = patience.complaint(since.elapsed(), begun.elapsed(), faults) {
-            let _ = writeln!(std::io::stderr(), "trihop exchange: {}", pulse.story(&wrong));
+            output::say("trihop exchange", pulse.story(&wrong));
             // SAFETY: `_exit` only ends the process; clean-up of libraries could wait for the thread that is stuck.
             unsafe { libc::_exit(1) }
         }

@@ -1,5 +1,6 @@
 //! Command line of `trihop partition`.
 
+use crate::output;
 use std::path::PathBuf;
 
 /// Partition records of files by a key; the main job
@@ -95,16 +96,16 @@ impl PartitionArgs {
             let Some(format) = Format::of(path) else {
                 return Err(format!(
                     "{}: the extension tells no format; add --format csv, tsv or jsonl",
-                    path.display()
+                    output::path(path)
                 ));
             };
             match agreed {
                 Some((first, first_path)) if first != format => {
                     return Err(format!(
                         "{} is {} but {} is {}; partition one format at a time or add --format",
-                        path.display(),
+                        output::path(path),
                         format.name(),
-                        first_path.display(),
+                        output::path(first_path),
                         first.name()
                     ));
                 }

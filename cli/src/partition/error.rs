@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::output;
+
 /// Result of every fallible step of `trihop partition`.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -13,7 +15,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// A record or file that cannot be taken.
-    #[error("{}:{line}: {why}", file.display())]
+    #[error("{}:{line}: {why}", output::path(file))]
     Input {
         /// File as given on the command line.
         file: PathBuf,
@@ -25,7 +27,7 @@ pub enum Error {
         at: (u64, u64),
     },
     /// A partition that cannot be written.
-    #[error("{}:{line}: {why}", file.display())]
+    #[error("{}:{line}: {why}", output::path(file))]
     Output {
         /// Final name of the partition.
         file: PathBuf,
@@ -46,6 +48,9 @@ pub enum Error {
     /// The engine, or a peer that is gone.
     #[error(transparent)]
     Engine(#[from] trihop::Error),
+    /// The report cannot be written.
+    #[error("the partitions are whole, but {0}")]
+    Unwritten(#[from] output::Unwritten),
     /// Records in and out differ.
     #[error("{0}")]
     Lost(String),

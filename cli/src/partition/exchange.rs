@@ -115,7 +115,7 @@ pub fn agree<T>(job: &Job<'_>, mine: Result<T, Error>) -> Result<T, Failed> {
         Error::Input { at, .. } => [1, at.0, at.1],
         Error::Usage(_) => [2, 0, 0],
         Error::Output { .. } => [3, 0, 0],
-        Error::System { .. } | Error::Lost(_) | Error::Engine(_) => [4, 0, 0],
+        Error::System { .. } | Error::Unwritten(_) | Error::Lost(_) | Error::Engine(_) => [4, 0, 0],
     };
     let words = mine.as_ref().err().map_or([u64::MAX; 3], class);
     let told: Vec<u8> = words.into_iter().flat_map(u64::to_be_bytes).collect();

@@ -1,9 +1,9 @@
 //! One rank's part in the job, step by step; after each step all ranks agree that none has failed.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use trihop::{Job, Options, Rank, Shuffle, log};
+use trihop::{DumpOutput, Job, Options, Rank, Shuffle, log};
 
 use super::args::{Format, PartitionArgs};
 use super::cut::{Blocks, Halt as CutHalt, cut};
@@ -19,6 +19,7 @@ use super::scan::Tally;
 use super::split::without_line_end;
 use super::summary::{Share, Subject, Summary};
 use super::writer::PartWriter;
+use crate::output;
 
 /// Runs the command on this rank and returns its exit status: 0, or what all ranks agreed on after rank 0 has told why.
 ///
@@ -37,6 +38,7 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
     let limit = options.stream.max_message_bytes.saturating_sub(2);
     let desk = Desk::default();
     let job = Job::start(options)?;
+    job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
     log::set_rank(job.rank().0)?;
     let this = ThisRank {
         args: &args,
@@ -75,7 +77,7 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
 
 /// Says why the job failed; where nobody listens the exit status still tells.
 fn tell_user(text: &str, status: i32) -> i32 {
-    let _ = writeln!(std::io::stderr(), "trihop partition: {text}");
+    output::say("trihop partition", text);
     status
 }
 
@@ -359,16 +361,15 @@ impl ThisRank<'_, '_> {
             writer.keep();
         }
         marked?;
-        if self.is_first() {
-            let text = if self.args.json {
-                summary.json() + "\n"
-            } else {
-                summary.table()
+        // The partitions are there, but whoever starts this by a script must not miss the report.
+        let told = first(&|| {
+            let text = match self.args.json {
+                true => output::json_for_terminals(&summary.json()) + "\n",
+                false => summary.table(),
             };
-            // A closed pipe is the reader's choice; the partitions are there.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-        }
-        Ok(())
+            Ok(output::write(&text)?)
+        });
+        agree(self.job, told)
     }
 }
 

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 use super::error::{Error, Result};
+use crate::output;
+use trihop::log::Escaped;
 
 /// Marks a directory whose partitions are complete.
 pub const MARKER: &str = "_SUCCESS";
@@ -64,7 +66,7 @@ impl Output {
     pub fn create(&self) -> Result<()> {
         fs::create_dir_all(&self.dir).map_err(|error| {
             Error::system(
-                format!("cannot create the directory {}", self.dir.display()),
+                format!("cannot create the directory {}", output::path(&self.dir)),
                 error,
             )
         })
@@ -87,8 +89,8 @@ impl Output {
         match present {
             Some(name) if !force => Err(Error::Usage(format!(
                 "{} already holds {}; choose another directory or add --force",
-                self.dir.display(),
-                name.to_string_lossy()
+                output::path(&self.dir),
+                Escaped(name.as_encoded_bytes())
             ))),
             _ => Ok(()),
         }
@@ -124,7 +126,7 @@ impl Output {
         });
         written.map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            Error::system(format!("cannot write {}", marker.display()), error)
+            Error::system(format!("cannot write {}", output::path(&marker)), error)
         })?;
         self.sync()
     }
@@ -137,7 +139,7 @@ impl Output {
         let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
         match synced {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(Error::system(
-                format!("cannot synchronise the directory {}", self.dir.display()),
+                format!("cannot synchronise the directory {}", output::path(&self.dir)),
                 error,
             )),
             _ => Ok(()),
@@ -152,7 +154,10 @@ impl Output {
                     .collect()
             })
             .map_err(|error| {
-                Error::system(format!("cannot list the directory {}", self.dir.display()), error)
+                Error::system(
+                    format!("cannot list the directory {}", output::path(&self.dir)),
+                    error,
+                )
             })
     }
 
@@ -160,7 +165,7 @@ impl Output {
         let path = self.dir.join(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::system(
-                format!("cannot remove the old {}", path.display()),
+                format!("cannot remove the old {}", output::path(&path)),
                 error,
             )),
             _ => Ok(()),
@@ -176,7 +181,7 @@ impl Output {
         match rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Usage(format!(
                 "another job is writing {}; wait for it or choose another directory",
-                path.display()
+                output::path(&path)
             ))),
             _ => self.remove(name),
         }

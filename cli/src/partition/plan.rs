@@ -13,6 +13,7 @@ use super::reader::{BLOCK_BYTES, Extents, Inputs, Method, Reader, Unreadable};
 use super::record::Dialect;
 use super::route::{Grammar, Header, Router, without_bom};
 use super::split::{Progress, Record, Splitter, Torn};
+use crate::output;
 
 /// The inputs as rank 0 saw them, and what is decided once.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -88,7 +89,7 @@ impl Plan {
                     dialect,
                     header,
                     key,
-                    first: args.files[*file].display().to_string(),
+                    first: output::path(&args.files[*file]).to_string(),
                 }
             }
         };

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::json;
 use super::record::{Dialect, owner};
 use super::split::{Record, Torn, TornBy, without_line_end};
+use trihop::log::Escaped;
 
 /// What UTF-8 files from some editors start with.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -84,7 +85,7 @@ impl Header {
             .names
             .iter()
             .take(40)
-            .map(|name| String::from_utf8_lossy(name))
+            .map(|name| Escaped(name).to_string())
             .collect();
         format!(
             "{}{}",
@@ -95,7 +96,7 @@ impl Header {
 
     /// How `other`, the header of another file, differs from this one of `first`.
     fn difference(&self, other: &Self, first: &str) -> Option<String> {
-        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        let text = |name: &[u8]| Escaped(name).to_string();
         for (index, (ours, theirs)) in self.names.iter().zip(&other.names).enumerate() {
             if ours != theirs {
                 let (number, theirs, ours) = (index + 1, text(theirs), text(ours));

@@ -1,6 +1,7 @@
 //! What a finished job tells.
 
 use std::fmt::Write as _;
+use trihop::log::Escaped;
 
 use super::args::Format;
 use super::output::part_name;
@@ -208,8 +209,9 @@ impl Summary {
         let mut line = |name: &str, value: String| {
             let _ = writeln!(text, "{name:<22}{value}");
         };
-        line("output", self.out.clone());
-        line("key", format!("{} ({}, {})", self.key, self.hash, self.partition));
+        line("output", Escaped(self.out.as_bytes()).to_string());
+        let key = Escaped(self.key.as_bytes());
+        line("key", format!("{key} ({}, {})", self.hash, self.partition));
         line("ranks", self.ranks.to_string());
         line(
             "files",

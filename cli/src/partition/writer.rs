@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::error::{Error, Result};
 use super::interrupt;
 use super::split::without_line_end;
+use crate::output;
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -88,7 +89,7 @@ impl PartWriter {
     /// The file cannot be created or locked.
     pub fn create(temporary: PathBuf, part: PathBuf, header: &[u8]) -> Result<Self> {
         let failed =
-            |error: io::Error| Error::system(format!("cannot create {}", temporary.display()), error);
+            |error: io::Error| Error::system(format!("cannot create {}", output::path(&temporary)), error);
         interrupt::remove_on_signal(&temporary);
         let file = OpenOptions::new()
             .write(true)
@@ -97,7 +98,7 @@ impl PartWriter {
             .map_err(failed)?;
         // A file system without locks is no reason to fail: the lock only protects from cleaning by another job.
         if let Err(error) = rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            tracing::debug!("{} cannot be locked: {error}", temporary.display());
+            tracing::debug!("{} cannot be locked: {error}", output::path(&temporary));
         }
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         buffer.extend_from_slice(header);
@@ -166,7 +167,7 @@ impl PartWriter {
         self.failure = Some(Error::Output {
             file: self.part.clone(),
             line: self.newlines + 1,
-            why: format!("cannot write ({}): {error}", self.temporary.display()),
+            why: format!("cannot write ({}): {error}", output::path(&self.temporary)),
         });
     }
 
@@ -193,8 +194,8 @@ impl PartWriter {
             Error::system(
                 format!(
                     "cannot rename {} to {}",
-                    self.temporary.display(),
-                    self.part.display()
+                    output::path(&self.temporary),
+                    output::path(&self.part)
                 ),
                 error,
             )
@@ -217,7 +218,7 @@ impl Drop for PartWriter {
             Place::Kept => return,
         };
         if let Err(error) = std::fs::remove_file(path) {
-            tracing::warn!("{} cannot be removed: {error}", path.display());
+            tracing::warn!("{} cannot be removed: {error}", output::path(path));
         }
     }
 }

@@ -19,6 +19,7 @@ use super::service::{Effect, Service, ranges};
 use super::signals::{Signals, signal_name};
 use super::warden::Warden;
 use super::{Error, LaunchSpec, Outcome, OutputMode};
+use trihop::log::Escaped;
 
 /// Descriptors that a rank costs the launcher: connection, pidfd, two pipes; and some of its own.
 const DESCRIPTORS_PER_RANK: u64 = 4;
@@ -157,7 +158,7 @@ impl Job {
             stdout: (Target::Stdout, prefix.clone()),
             stderr: (Target::Stderr, prefix),
             network: networks.map(|n| n.namespace(node)),
-            signal_mask: signals.mask_before(),
+            signal_mask: signals.mask_of_ranks(),
         };
         let process = Process::start(&start).map_err(|source| Error::Command {
             command: self.spec.command[0].clone(),
@@ -300,7 +301,10 @@ impl Job {
                     let status = if status & 0xff == 0 { 1 } else { status & 0xff };
                     self.fail(
                         status,
-                        &format!("rank {rank} aborted the job with status {status}: {why}"),
+                        &format!(
+                            "rank {rank} aborted the job with status {status}: {}",
+                            Escaped(why.as_bytes())
+                        ),
                     );
                 }
             }
@@ -366,7 +370,12 @@ impl Job {
             } else {
                 1
             };
-            self.fail(status, &format!("standard output cannot be written: {errno}"));
+            // Who closes a pipe knows it.
+            let text = match errno {
+                Errno::PIPE => None,
+                _ => Some(format!("standard output cannot be written: {errno}")),
+            };
+            self.end(status, text.as_deref());
         }
     }
 
@@ -408,12 +417,19 @@ impl Job {
         }
     }
 
-    /// Notes the first failure and asks the other ranks to end.
+    /// Notes the first failure, says what it was and asks the other ranks to end.
     fn fail(&mut self, status: i32, text: &str) {
+        self.end(status, Some(text));
+    }
+
+    /// As [`Job::fail`], silently where there is nothing to say.
+    fn end(&mut self, status: i32, text: Option<&str>) {
         if self.failure.is_some() {
             return;
         }
-        self.outputs.stderr.say(&format!("trihop run: {text}"));
+        if let Some(text) = text {
+            self.outputs.stderr.say(&format!("trihop run: {text}"));
+        }
         self.failure = Some(status);
         self.kill_at = Some(Instant::now() + self.spec.grace);
         for process in &self.processes {

@@ -24,8 +24,10 @@ ENVIRONMENT OF A RANK
 
 SIGNALS
   SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM
-  ends them. When a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. What a
-  rank has started in its process group ends with it.
+  ends them. Ranks start with these signals unblocked and with their default effect, also where
+  the launcher was started with them ignored (by nohup, say; setsid keeps a hang-up away). When
+  a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. What a rank has started
+  in its process group ends with it.
 
 EXIT STATUS
   0        every rank exited with 0
@@ -91,7 +93,7 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     match launch(spec) {
         Ok(outcome) => Ok(outcome.status),
         Err(error @ Error::Command { .. }) => {
-            eprintln!("trihop run: {error}");
+            crate::output::say("trihop run", &error);
             Ok(error.exit_status())
         }
         Err(error) => Err(error),

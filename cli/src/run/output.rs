@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
+use trihop::log::printable;
 
 /// Longest line that is kept together, in bytes; a longer one is forwarded in pieces.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
@@ -104,7 +105,7 @@ impl Sink {
 
     /// A line of the launcher itself.
     pub(super) fn say(&mut self, text: &str) {
-        self.queue.extend(text.as_bytes());
+        self.queue.extend(printable(text).as_bytes());
         self.queue.push_back(b'\n');
     }
 

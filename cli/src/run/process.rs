@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use trihop::transport::bootstrap::local::wire::{BadFrame, FRAME_BYTES_MAX, Frames, Reply, Request};
 
 use super::output::{Lines, Outputs, Target};
+use super::signals::FORWARDED;
 
 /// What a rank's process is started with.
 pub(super) struct Start<'a> {
@@ -28,6 +29,7 @@ pub(super) struct Start<'a> {
     pub(super) stdout: (Target, Option<String>),
     pub(super) stderr: (Target, Option<String>),
     pub(super) network: Option<BorrowedFd<'a>>,
+    /// Signals that stay blocked in the rank.
     pub(super) signal_mask: libc::sigset_t,
 }
 
@@ -153,6 +155,13 @@ fn prepare(
         check(libc::fcntl(descriptor, libc::F_SETFD, 0))?;
         if let Some(network) = network {
             check(libc::setns(network, libc::CLONE_NEWNET))?;
+        }
+        // Who started the launcher with a signal ignored (nohup, some CI systems) did not mean its
+        // ranks: a shell could not even trap what we forward.
+        for signal in FORWARDED {
+            if libc::signal(signal, libc::SIG_DFL) == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
         }
         check(libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()))
     }

@@ -5,7 +5,7 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Signals that are forwarded to the ranks.
-const FORWARDED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1];
+pub(super) const FORWARDED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1];
 
 /// The forwarded signals, blocked in this thread as long as this lives.
 pub(super) struct Signals {
@@ -42,9 +42,14 @@ impl Signals {
         Ok(Self { descriptor, before })
     }
 
-    /// The mask from before, which the ranks get.
-    pub(super) fn mask_before(&self) -> libc::sigset_t {
-        self.before
+    /// What the ranks block: what was blocked before, but nothing that is forwarded to them.
+    pub(super) fn mask_of_ranks(&self) -> libc::sigset_t {
+        let mut mask = self.before;
+        for signal in FORWARDED {
+            // SAFETY: the mask is initialised and the signals are valid numbers.
+            unsafe { libc::sigdelset(&raw mut mask, signal) };
+        }
+        mask
     }
 
     /// The next signal that has arrived.

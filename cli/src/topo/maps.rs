@@ -10,6 +10,7 @@ use trihop::route::{Chosen, LinkClass, Route, RouteName};
 use trihop::{NodeId, Rank, Topology};
 
 use super::TopoError;
+use crate::output;
 
 /// The maps of one rank, with the lines that `nexus_dump` has for them.
 #[derive(Debug, Serialize)]
@@ -97,7 +98,7 @@ impl Maps {
             out.flush()
         });
         written.map_err(|source| TopoError::Output {
-            what: path.display().to_string(),
+            what: output::path(&path).to_string(),
             source,
         })
     }

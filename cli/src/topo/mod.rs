@@ -112,8 +112,13 @@ impl TopoError {
 pub fn run(args: TopoArgs) -> Result<(), TopoError> {
     let options = Options::from_env()?;
     let route = args.route.unwrap_or(options.route);
-    let launcher = bootstrap::detect(options.launcher)?;
-    match (launcher, args.shape.topology()?) {
+    let shape = args.shape.topology()?;
+    let launcher = match bootstrap::detect(options.launcher) {
+        // Whoever asks for a job that is not started need not be in one.
+        Err(_) if shape.is_some() => Launcher::Single,
+        found => found?,
+    };
+    match (launcher, shape) {
         (Launcher::Single, Some(topology)) => show_all(&args, &topology, route),
         (Launcher::Single, None) => Err(TopoError::Usage(
             "which job? give --ranks and --nodes, --nodes and --per-node, --node-sizes or --mapping, or start this \

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use trihop::{Job, Options, Rank};
 
-use crate::launched::Launched;
+use crate::launched::{Launched, try_run};
 use crate::ranks::job;
 
 /// Messages of the counted phase, all ranks together.
@@ -71,10 +71,9 @@ fn a_steady_stream_over_three_hops_hardly_enters_the_kernel() {
     if std::env::var_os("TRIHOP_BOOT_FD").is_some() {
         return rank();
     }
-    let traced = Command::new("strace")
-        .args(["-f", "-o", "/dev/null", "true"])
-        .output();
-    if !traced.is_ok_and(|output| output.status.success()) {
+    let mut tried = Command::new("strace");
+    tried.args(["-f", "-o", "/dev/null", "true"]);
+    if try_run(tried).is_none_or(|ended| ended.status != 0) {
         eprintln!("skipped: {test}: strace is missing, or may not trace");
         return;
     }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::Ended;
+use super::{Ended, try_run};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -67,11 +67,9 @@ pub fn with(mut command: Command, variables: &[(&str, &str)]) -> Command {
 /// The first of these programs that says `word` when asked for its version; says so when there is none.
 pub fn launcher(programs: &[&'static str], word: &str) -> Option<&'static str> {
     let is = |program: &&&str| {
-        let output = Command::new(program).arg("--version").output();
-        output.is_ok_and(|o| {
-            let text = [o.stdout, o.stderr].concat();
-            String::from_utf8_lossy(&text).contains(word)
-        })
+        let mut command = Command::new(program);
+        command.arg("--version");
+        try_run(command).is_some_and(|ended| (ended.stdout + &ended.stderr).contains(word))
     };
     let found = programs.iter().find(is).copied();
     if found.is_none() {

@@ -4,16 +4,20 @@
 pub mod exchanged;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// After this time a test is taken for hanging.
 const WATCHDOG: Duration = Duration::from_secs(240);
+const BUILD_WATCHDOG: Duration = Duration::from_secs(1800);
 
 /// A process of a group of its own, which is ended with it when the test is given up.
 struct Watched(Child);
@@ -33,9 +37,13 @@ impl Drop for Watched {
 pub struct Launched {
     child: Watched,
     stdin: Option<ChildStdin>,
-    stdout: Option<BufReader<ChildStdout>>,
-    lines: Vec<String>,
-    stderr: JoinHandle<String>,
+    stdout: Option<ChildStdout>,
+    /// What was read of its output so far.
+    read: Vec<u8>,
+    stderr: JoinHandle<()>,
+    /// What was read of its standard error so far.
+    said: Arc<Mutex<Vec<u8>>>,
+    deadline: Instant,
 }
 
 /// How it ended.
@@ -77,31 +85,57 @@ impl Launched {
 
     /// Starts any command.
     pub fn start(mut command: Command) -> Self {
+        Self::try_start(&mut command).unwrap_or_else(|e| panic!("starting {command:?}: {e}"))
+    }
+
+    /// As [`Launched::start`], for a command that may not be there.
+    fn try_start(command: &mut Command) -> io::Result<Self> {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        let mut child = command
-            .spawn()
-            .unwrap_or_else(|e| panic!("starting {command:?}: {e}"));
+        let mut child = command.spawn()?;
         let mut stderr = child.stderr.take().unwrap();
-        Self {
+        let deadline = Instant::now() + WATCHDOG;
+        let said = Arc::<Mutex<Vec<u8>>>::default();
+        let into = Arc::clone(&said);
+        Ok(Self {
             stdin: child.stdin.take(),
-            stdout: child.stdout.take().map(BufReader::new),
-            lines: Vec::new(),
-            stderr: thread::spawn(move || {
-                let mut text = Vec::new();
-                let _ = stderr.read_to_end(&mut text);
-                String::from_utf8_lossy(&text).into_owned()
-            }),
+            stdout: child.stdout.take(),
+            read: Vec::new(),
+            stderr: thread::spawn(move || read_into(&mut stderr, deadline, &into)),
+            said,
             child: Watched(child),
-        }
+            deadline,
+        })
     }
 
     /// Whether it has not ended yet.
     pub fn runs(&mut self) -> bool {
         self.child.0.try_wait().unwrap().is_none()
+    }
+
+    /// Whether it handles a signal in its own way.
+    pub fn handles(&self, signal: i32) -> bool {
+        handles(self.child.0.id(), signal)
+    }
+
+    /// Whether this was on its standard error so far.
+    pub fn has_said(&self, text: &str) -> bool {
+        self::text(&self.said.lock().unwrap()).contains(text)
+    }
+
+    /// Processes that it has started by a command with this first argument.
+    pub fn children_with(&self, argument: &str) -> Vec<u32> {
+        let id = self.child.0.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let ids = children.split_whitespace().map(|id| id.parse().unwrap());
+        ids.filter(|id: &u32| {
+            let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(argument.as_bytes())
+        })
+        .collect()
     }
 
     pub fn stdin(&mut self) -> &mut ChildStdin {
@@ -115,17 +149,18 @@ impl Launched {
     /// Waits until so many lines were printed, and returns all until then.
     pub fn wait_for_lines(&mut self, count: usize) -> Vec<String> {
         let stdout = self.stdout.as_mut().unwrap();
-        while self.lines.len() < count {
-            let mut line = String::new();
-            assert_ne!(
-                stdout.read_line(&mut line).unwrap(),
-                0,
-                "the output ended after {:?}",
-                self.lines
-            );
-            self.lines.push(line.trim_end().to_owned());
+        loop {
+            let mut lines = text(&self.read);
+            if lines.matches('\n').count() >= count {
+                lines.truncate(lines.rfind('\n').unwrap_or(0));
+                return lines.lines().take(count).map(str::to_owned).collect();
+            }
+            match read_some(stdout, &mut self.read, self.deadline) {
+                Ok(0) => panic!("the output ended after {lines:?}"),
+                Ok(_) => {}
+                Err(error) => panic!("waiting for {count} lines, got {lines:?}: {error}"),
+            }
         }
-        self.lines.clone()
     }
 
     /// Closes our end of its output.
@@ -142,35 +177,81 @@ impl Launched {
     pub fn wait(mut self) -> Ended {
         use std::os::unix::process::ExitStatusExt;
         self.stdin = None;
-        let stdout = self.stdout.take().map(|mut stdout| {
-            thread::spawn(move || {
-                let mut text = Vec::new();
-                let _ = stdout.read_to_end(&mut text);
-                String::from_utf8_lossy(&text).into_owned()
-            })
-        });
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.0.try_wait().unwrap() {
-                break status;
-            }
-            if start.elapsed() > WATCHDOG {
-                drop(self.child);
-                panic!(
-                    "still running after {WATCHDOG:?}; stderr: {}",
-                    self.stderr.join().unwrap()
-                );
-            }
-            thread::sleep(Duration::from_millis(5));
+        let deadline = self.deadline;
+        let stdout = self
+            .stdout
+            .take()
+            .map(|mut stdout| thread::spawn(move || read_to_end(&mut stdout, deadline)));
+        let Some(status) = end_before(&mut self.child.0, deadline) else {
+            drop(self.child);
+            self.stderr.join().unwrap();
+            panic!(
+                "still running after {WATCHDOG:?}; stderr: {}",
+                text(&self.said.lock().unwrap())
+            );
         };
-        let rest = stdout.map_or(String::new(), |s| s.join().unwrap());
-        let before: String = self.lines.iter().map(|l| format!("{l}\n")).collect();
+        let rest = stdout.map_or(Vec::new(), |s| s.join().unwrap());
+        self.read.extend(rest);
+        self.stderr.join().unwrap();
         Ended {
             status: status.code().or(status.signal().map(|s| 128 + s)).unwrap(),
-            stdout: before + &rest,
-            stderr: self.stderr.join().unwrap(),
+            stdout: text(&self.read),
+            stderr: text(&self.said.lock().unwrap()),
         }
     }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The status of a child once it has ended, none at the deadline.
+fn end_before(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Appends what a pipe has, at least one byte unless it has ended.
+fn read_some(pipe: &mut (impl Read + AsFd), bytes: &mut Vec<u8>, deadline: Instant) -> io::Result<usize> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec::try_from(left).unwrap();
+    if poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&timeout))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut chunk = [0; 16 << 10];
+    let count = pipe.read(&mut chunk)?;
+    bytes.extend_from_slice(&chunk[..count]);
+    Ok(count)
+}
+
+/// All that comes through a pipe. Where somebody holds its other end beyond the deadline, what came
+/// until then: the process itself is waited for elsewhere.
+fn read_to_end(pipe: &mut (impl Read + AsFd), deadline: Instant) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while read_some(pipe, &mut bytes, deadline).is_ok_and(|count| count > 0) {}
+    bytes
+}
+
+/// As [`read_to_end`], for who looks meanwhile.
+fn read_into(pipe: &mut (impl Read + AsFd), deadline: Instant, into: &Mutex<Vec<u8>>) {
+    let mut bytes = Vec::new();
+    while read_some(pipe, &mut bytes, deadline).is_ok_and(|count| count > 0) {
+        into.lock().unwrap().append(&mut bytes);
+    }
+}
+
+/// Whether a process handles a signal in its own way.
+pub fn handles(id: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1)
 }
 
 /// Runs a command to its end, with nothing to read.
@@ -178,8 +259,24 @@ pub fn run(command: Command) -> Ended {
     Launched::start(command).wait()
 }
 
+/// Runs a command to its end; none where it cannot be started.
+pub fn try_run(mut command: Command) -> Option<Ended> {
+    Launched::try_start(&mut command).ok().map(Launched::wait)
+}
+
+/// Waits for a build, which takes longer than anything else.
+pub fn build(mut command: Command) {
+    let child = command.process_group(0).spawn().expect("cargo runs");
+    let mut child = Watched(child);
+    let ended = end_before(&mut child.0, Instant::now() + BUILD_WATCHDOG);
+    assert!(
+        ended.is_some_and(|status| status.success()),
+        "{command:?} failed or hangs"
+    );
+}
+
 /// Waits for a condition that must come true.
-pub fn until(what: &str, condition: impl Fn() -> bool) {
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < WATCHDOG, "waited in vain: {what}");
@@ -217,8 +314,8 @@ pub fn probe() -> &'static Path {
     static PROBE: OnceLock<PathBuf> = OnceLock::new();
     PROBE.get_or_init(|| {
         let directory = Path::new(env!("CARGO_BIN_EXE_trihop")).parent().unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
+        let mut command = Command::new(env!("CARGO"));
+        command.args([
             "build",
             "--quiet",
             "--package",
@@ -226,15 +323,14 @@ pub fn probe() -> &'static Path {
             "--example",
             "bootstrap_probe",
         ]);
-        build
+        command
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .arg("--target-dir")
             .arg(directory.parent().unwrap());
         if directory.ends_with("release") {
-            build.arg("--release");
+            command.arg("--release");
         }
-        let status = build.status().expect("cargo runs");
-        assert!(status.success(), "{build:?} failed");
+        build(command);
         directory.join("examples/bootstrap_probe")
     })
 }

@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::launched::{Launched, run};
+use super::launched::{Launched, run, try_run, until};
 use super::start::{job, leftovers, partition, write};
 
 /// Bad input: name and content of the file that is at fault, further options, and what the message says.
@@ -219,7 +218,9 @@ struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        let mut command = Command::new("umount");
+        command.arg(&self.0);
+        let _ = try_run(command);
     }
 }
 
@@ -228,11 +229,9 @@ fn a_full_disk_is_told_and_leaves_nothing() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("small");
     fs::create_dir(&out).unwrap();
-    let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=1m", "none"])
-        .arg(&out)
-        .output();
-    if !mount.is_ok_and(|mount| mount.status.success()) {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&out);
+    if try_run(mount).is_none_or(|mount| mount.status != 0) {
         eprintln!("skipped a_full_disk_is_told_and_leaves_nothing: mounting a small tmpfs needs root");
         return;
     }
@@ -295,10 +294,10 @@ fn a_signal_removes_the_temporary_file() {
     let mut command = partition(1, 1);
     command.args(["--by", "1", "--out"]).arg(&out).arg(&file);
     let mut job = Launched::start(command);
-    while leftovers(&out).is_empty() {
+    until("it writes", || {
         assert!(job.runs(), "it ended before it began to write");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        !leftovers(&out).is_empty()
+    });
     job.signal(libc::SIGTERM);
     assert_ne!(job.wait().status, 0);
     assert_eq!(leftovers(&out), Vec::<String>::new());

@@ -1,5 +1,9 @@
 //! Options by name: those of the environment, and what sets one.
 
+mod unknown;
+
+use std::ffi::OsString;
+
 use trihop_transport::bootstrap::Launcher;
 use trihop_transport::link::Mover;
 
@@ -61,23 +65,14 @@ impl Options {
     /// Defaults, overridden by the process's environment.
     ///
     /// # Errors
-    /// An unknown `TRIHOP_*` variable (with the nearest name) or an impossible value.
+    /// A `TRIHOP_*` variable that is nearly the name of an option, or an impossible value. Other
+    /// unknown variables, such as the `TRIHOP_ROOT` of an environment module, are named in one
+    /// warning.
     pub fn from_env() -> Result<Self> {
-        let mut variables = Vec::new();
-        for (name, value) in std::env::vars_os() {
-            // Names of ours are plain text; a value that is not is refused, other people's are none of our business.
-            let Some(name) = name
-                .to_str()
-                .filter(|n| n.starts_with("TRIHOP_") || *n == "FI_PROVIDER")
-            else {
-                continue;
-            };
-            let text = value
-                .to_str()
-                .ok_or_else(|| Error::config(name, "the value is not UTF-8"))?;
-            variables.push((name.to_owned(), text.to_owned()));
-        }
-        Self::from_variables(variables)
+        // Names of ours are plain text.
+        let variables =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        Self::read(variables)
     }
 
     /// As [`Options::from_env`], from any list of variables.
@@ -85,12 +80,45 @@ impl Options {
     /// # Errors
     /// As [`Options::from_env`].
     pub fn from_variables(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        Self::read(variables.into_iter().map(|(name, value)| (name, value.into())))
+    }
+
+    fn read(variables: impl Iterator<Item = (String, OsString)>) -> Result<Self> {
+        let (options, unknown) = Self::parse(variables)?;
+        unknown::warn(&unknown);
+        Ok(options)
+    }
+
+    /// Options, and the variables that say nothing to them.
+    fn parse(variables: impl Iterator<Item = (String, OsString)>) -> Result<(Self, Vec<String>)> {
         let mut options = Self::default();
         let mut fi_provider = None;
+        let mut unknown = Vec::new();
         for (name, value) in variables {
-            if value.is_empty() {
-                continue; // as if it were not set
+            let key = name.strip_prefix("TRIHOP_");
+            if value.is_empty() || (key.is_none() && name != "FI_PROVIDER") {
+                continue; // as if it were not set, or somebody else's
             }
+            if key.is_some_and(|key| NOT_OPTIONS.contains(&key)) {
+                continue;
+            }
+            if let Some(key) = key.filter(|key| !Self::NAMES.contains(&&key.to_lowercase()[..])) {
+                match unknown::nearest(key) {
+                    Some(meant) => {
+                        let variable = meant.to_uppercase();
+                        let why = format!(
+                            "no such option; the nearest is `{meant}` (TRIHOP_{variable}): correct or unset it"
+                        );
+                        return Err(Error::config(&name, why));
+                    }
+                    None => unknown.push(name),
+                }
+                continue;
+            }
+            // Where a value is not text, it is at least shown where it is wrong.
+            let value = value
+                .into_string()
+                .map_err(|value| Error::config(&name, format!("the value {value:?} is not UTF-8")))?;
             if name == "FI_PROVIDER" {
                 // A list or an exclusion filters inside libfabric, and the scores decide among what is left.
                 fi_provider = (!value.starts_with('^') && !value.contains(',')).then_some(value);
@@ -99,9 +127,6 @@ impl Options {
             let Some(key) = name.strip_prefix("TRIHOP_") else {
                 continue;
             };
-            if NOT_OPTIONS.contains(&key) {
-                continue;
-            }
             options
                 .set(&key.to_lowercase(), &value)
                 .map_err(|error| match error {
@@ -113,7 +138,7 @@ impl Options {
             options.provider = fi_provider;
         }
         options.check()?;
-        Ok(options)
+        Ok((options, unknown))
     }
 
     /// Sets one option by name.
@@ -255,8 +280,65 @@ mod tests {
             "left to libfabric"
         );
         assert!(from(&[("TRIHOP_LOOPBACK", "1"), ("TRIHOP_INTERFACE", "eth0")]).is_err());
-        let text = from(&[("TRIHOP_FOO", "1")]).unwrap_err().to_string();
-        assert!(!text.contains("nearest"), "{text}");
+    }
+
+    fn unknown(names: &[&str]) -> Result<Vec<String>> {
+        let variables = names.iter().map(|name| ((*name).to_owned(), "1".into()));
+        Options::parse(variables).map(|(_, unknown)| unknown)
+    }
+
+    #[test]
+    fn variables_of_modules_and_of_kubernetes_are_no_error() {
+        let names = [
+            "TRIHOP_ROOT",
+            "TRIHOP_HOME",
+            "TRIHOP_DIR",
+            "TRIHOP_PATH",
+            "TRIHOP_LIB",
+            "TRIHOP_INC",
+            "TRIHOP_VERSION",
+            "TRIHOP_MODE",
+            "TRIHOP_ID",
+            "TRIHOP_FOO",
+            "TRIHOP_SERVICE_HOST",
+            "TRIHOP_SERVICE_PORT",
+            "TRIHOP_PORT",
+            "TRIHOP_PORT_80_TCP_ADDR",
+        ];
+        assert_eq!(unknown(&names).unwrap(), names);
+    }
+
+    #[test]
+    fn a_typo_is_an_error_that_names_the_option() {
+        for (typo, meant) in [
+            ("TRIHOP_REMOTE_MAXRCP", "TRIHOP_REMOTE_MAXRPC"),
+            ("TRIHOP_REMOTE_BUFTARGET", "TRIHOP_REMOTE_BUFTARGET_BYTES"),
+            ("TRIHOP_LINGER_MS", "TRIHOP_LINGER_US"),
+            ("TRIHOP_PEER_TIMEOUT", "TRIHOP_PEER_TIMEOUT_MS"),
+            ("TRIHOP_ROUTES", "TRIHOP_ROUTE"),
+            ("TRIHOP_PROVIDR", "TRIHOP_PROVIDER"),
+            ("TRIHOP_LANCHER", "TRIHOP_LAUNCHER"),
+            ("TRIHOP_LOGFILE", "TRIHOP_LOG_FILE"),
+        ] {
+            let text = unknown(&[typo]).unwrap_err().to_string();
+            assert!(
+                text.contains(typo) && text.contains(&format!("({meant})")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_of_strangers_may_be_any_bytes() {
+        use std::os::unix::ffi::OsStringExt;
+        let bytes = || OsString::from_vec(vec![0xff, b'/']);
+        let parse = |name: &str| Options::parse([(name.to_owned(), bytes())].into_iter());
+        assert_eq!(parse("TRIHOP_ROOT").unwrap().1, ["TRIHOP_ROOT"]);
+        let text = parse("TRIHOP_INTERFACE").unwrap_err().to_string();
+        assert!(
+            text.contains("TRIHOP_INTERFACE") && text.contains("not UTF-8"),
+            "{text}"
+        );
     }
 
     #[test]

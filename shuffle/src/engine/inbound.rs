@@ -286,6 +286,13 @@ impl Links {
             .receiving
             .received(slot)
             .map_err(|e| bad(e.to_string()))?;
+        tracing::trace!(
+            from = header.source,
+            stream = header.stream,
+            bytes = header.bytes,
+            kind = ?header.kind,
+            "batch"
+        );
         stats.batches_received += u64::from(queues.remotes[index].class == LinkClass::Remote);
         let arrival = match header.kind {
             BatchKind::Eager => Arrival::Here {

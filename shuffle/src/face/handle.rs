@@ -170,6 +170,7 @@ impl<'h> Handle<'h> {
             return Err(Error::Nested("a flush"));
         }
         self.check_open()?;
+        tracing::trace!(stream = self.core.name, ?queues, "flush");
         let mut flush = Flush::begin(queues, &self.core);
         self.core.hurry();
         let outcome = self.job.wait("a flush", || {
@@ -189,6 +190,7 @@ impl<'h> Handle<'h> {
             return Err(Error::Nested("a fence"));
         }
         self.check_open()?;
+        tracing::trace!(stream = self.core.name, "fence");
         let mut fence = self.job.parked.fence(self.core.id);
         let outcome = self.job.wait("a fence", || {
             if fence.poll(&self.core, &mut self.job.endpoint.collectives.borrow_mut()) {

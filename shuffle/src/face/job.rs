@@ -8,9 +8,9 @@ use trihop_transport::topology::{Rank, Topology};
 use super::shuffle::ShuffleBuilder;
 use super::stream::{Item, StreamBuilder};
 use crate::config::Options;
-use crate::dump;
 use crate::error::{Error, Result};
 use crate::job::{JobState, detect};
+use crate::signal::DumpOutput;
 use crate::terminate::collective::{Operation, Reduce};
 
 /// One rank's part of a job. It stays on the thread that started it.
@@ -152,10 +152,17 @@ impl<'h> Job<'h> {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
-        for core in self.state.endpoint.streams.borrow().iter() {
-            dump::write(core, writer)?;
-        }
-        Ok(())
+        self.state.dump(writer)
+    }
+
+    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag,
+    /// and the next call that makes progress writes, at most once in a tenth of a second. Whatever
+    /// handled the signal before is called too.
+    ///
+    /// # Errors
+    /// A signal that cannot be handled.
+    pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
+        self.state.dump_on_signal.install(signal, output)
     }
 
     /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.

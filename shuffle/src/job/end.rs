@@ -40,6 +40,12 @@ impl JobState<'_> {
                 }
             }
             core.out.borrow_mut().closed = true;
+            tracing::debug!(
+                target: "trihop_shuffle::deliver",
+                stream = core.name,
+                delivered = core.delivered(),
+                "last delivery of a stream"
+            );
         }
         self.barrier()?;
         let bootstrap = self.bootstrap.borrow_mut().take();

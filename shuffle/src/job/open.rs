@@ -8,11 +8,13 @@ use trihop_transport::memory::segment::Segment;
 
 use super::JobState;
 use crate::config::StreamOptions;
+use crate::dump;
 use crate::endpoint::{Endpoint, Need, Plan, Prepared, SYSTEM_STREAM};
 use crate::engine::Core;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
+use crate::route::Route;
 use crate::terminate::collective::{Operation, Reduce};
 
 /// Name of the stream of the collectives.
@@ -86,6 +88,7 @@ impl<'h> JobState<'h> {
                 why,
             });
         }
+        self.tell_opened(&core);
         Ok(core)
     }
 
@@ -101,6 +104,54 @@ impl<'h> JobState<'h> {
         let mut needs: Vec<_> = needs.iter().map(|(name, need)| (name.as_str(), *need)).collect();
         needs.push((name, need(options)?));
         self.budget.admit(&needs)
+    }
+
+    /// What became of the options: each facility tells its part.
+    fn tell_opened(&self, core: &Core<'_>) {
+        let options = &core.options;
+        tracing::debug!(stream = core.name, id = core.id, "stream opened");
+        tracing::info!(
+            target: "trihop_shuffle::queue",
+            stream = core.name,
+            frame_bytes = core.frame_bytes,
+            run_bytes = options.run_bytes,
+            origin_maxrpc = options.origin_maxrpc,
+            relay_maxrpc = options.relay_maxrpc,
+            "queues inside the node"
+        );
+        tracing::info!(
+            target: "trihop_shuffle::engine::inbound",
+            stream = core.name,
+            links = self.endpoint.route.links(),
+            remote_maxrpc = options.remote_maxrpc,
+            small_slot_bytes = options.small_slot_bytes,
+            "links to other nodes"
+        );
+        tracing::debug!(
+            target: "trihop_shuffle::queue",
+            stream = core.name,
+            origin_buftarget_bytes = options.origin_buftarget_bytes,
+            relay_buftarget_bytes = options.relay_buftarget_bytes,
+            run_table_bytes = options.run_table_bytes,
+            linger_us = options.linger_us,
+            "when queues are shown"
+        );
+        if let Some(bound) = dump::Bound::of(core) {
+            tracing::info!(target: "trihop_transport::memory", stream = core.name, "at most: {bound}");
+        }
+        let by = match &*core.sink.borrow() {
+            Sink::Handler(_) => "the handler",
+            Sink::Queue(_) => "the application's calls",
+            Sink::Thread(_) => "a delivery thread",
+            Sink::Closed => "nobody",
+        };
+        tracing::info!(
+            target: "trihop_shuffle::deliver",
+            stream = core.name,
+            by,
+            deliverq_max = options.deliverq_max,
+            "deliveries"
+        );
     }
 
     /// Opens the stream of the collectives, over which all others are agreed on.

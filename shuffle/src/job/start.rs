@@ -21,6 +21,7 @@ use crate::endpoint::{Endpoint, Need, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
+use crate::signal::DumpOnSignal;
 
 /// The launcher's bootstrap.
 pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
@@ -56,7 +57,10 @@ impl JobState<'_> {
             address,
         };
         mine.leave(&mut *bootstrap)?;
-        let mut card = |rank| Card::of(rank, &mut *bootstrap, options.route);
+        let mut card = |rank: Rank| {
+            tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, "fetching a card");
+            Card::of(rank, &mut *bootstrap, options.route)
+        };
         let cookie = card(Rank(0))?.cookie;
         let (mut names, mut sharers) = (Vec::new(), 0);
         for local in 0..topology.local_size() {
@@ -78,6 +82,7 @@ impl JobState<'_> {
         let peers = match &mut link {
             Some(link) => route.connect(|rank| {
                 let theirs = card(rank)?;
+                tracing::trace!(target: "trihop_shuffle::route", to = rank.0, "link");
                 if threads && theirs.threads {
                     lively.push(rank);
                 }
@@ -116,6 +121,8 @@ impl JobState<'_> {
             told: Cell::new(false),
             rounds: Cell::new(0),
             parked: Parked::default(),
+            dump_on_signal: DumpOnSignal::default(),
+            told_records: Cell::new(0),
             turn: OnceCell::new(),
         });
         state.open_system_stream()?;
@@ -125,6 +132,20 @@ impl JobState<'_> {
         let mut bootstrap = state.launchers_fence(bootstrap)?;
         bootstrap.forget();
         *state.bootstrap.borrow_mut() = Some(bootstrap);
+        let topology = &state.endpoint.topology;
+        tracing::info!(
+            target: "trihop_shuffle::route",
+            route = %state.options.route,
+            links = state.endpoint.route.links(),
+            "route chosen"
+        );
+        tracing::debug!(
+            target: "trihop_shuffle::route",
+            neighbours = topology.local_size() - 1,
+            other_nodes = topology.nodes() - 1,
+            placement = topology.process_mapping(),
+            "routed by this placement"
+        );
         tracing::info!(
             size = state.endpoint.topology.size(),
             nodes = state.endpoint.topology.nodes(),

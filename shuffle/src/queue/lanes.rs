@@ -112,6 +112,7 @@ impl Lanes {
         let opened = self.queues.number(local, || {
             let segment = Arc::clone(&neighbours.segments[local as usize]);
             let bell = Arc::clone(&neighbours.bells[local as usize]);
+            tracing::trace!(to = local, lane, "first use of a lane to a local rank");
             let producer = Producer::new(segment, neighbours.layout, lane, bell)?;
             Ok::<_, trihop_transport::Error>(LaneQueue::new(local, producer, publish, limit))
         });

@@ -114,6 +114,7 @@ impl Remotes {
         let (peers, sizes) = (&self.peers, &self.sizes);
         let make = || {
             let (rank, class, peer) = (route.peer(link).0, route.class(link), peers[link as usize]);
+            tracing::debug!(target: "trihop_shuffle::engine::inbound", rank, link, "first use of a link");
             Ok::<_, std::convert::Infallible>(RemoteQueue::new(rank, class, peer, Rc::clone(sizes)))
         };
         let Ok(number) = self.queues.number(link, make);

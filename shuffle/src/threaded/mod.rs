@@ -8,7 +8,6 @@
 mod items;
 mod shared;
 mod shuffle;
-mod signal;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -23,11 +22,11 @@ use trihop_transport::topology::{Rank, Topology};
 use crate::config::Options;
 use crate::error::Result;
 use crate::job::{JobState, detect};
+pub use crate::signal::DumpOutput;
 use crate::terminate::collective::Reduce;
 pub use items::{Items, ItemsBuilder};
 use shared::Shared;
 pub use shuffle::{Shuffle, ShuffleBuilder};
-pub use signal::DumpOutput;
 pub use usage::ThreadUse;
 
 /// One rank's part of a job, for all threads of its process. Clones are handles of the same job.

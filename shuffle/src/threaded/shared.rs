@@ -10,7 +10,6 @@ use trihop_transport::park::Turn;
 use trihop_transport::sync::{Flag, Mutex, MutexGuard, PoisonError};
 use trihop_transport::topology::Topology;
 
-use super::signal::{DumpOnSignal, DumpOutput};
 use super::thread::{Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
 use crate::Job;
@@ -21,6 +20,7 @@ use crate::engine::BadRun;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::face::handle::Handle;
+use crate::signal::{DumpOnSignal, DumpOutput};
 
 /// A handler as a delivery thread calls it.
 pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>, &Calls<'_>) -> Result<(), BadRun> + Send>;

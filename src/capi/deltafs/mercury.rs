@@ -4,6 +4,7 @@
 //! Handles are counted references (`Arc::into_raw`): what is still referred to is busy and is not ended.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::io::Write;
 use std::mem::ManuallyDrop;
 
 use super::hg_return::{HG_BUSY, HG_INVALID_ARG, HG_SUCCESS, hg_return_t, returning};
@@ -117,7 +118,9 @@ pub(super) fn say(what: &str, why: &str) {
     if tracing::dispatcher::has_been_set() {
         tracing::error!("{what}: {why}");
     } else {
-        eprintln!("trihop: {what}: {why}");
+        let line = format!("trihop: {what}: {why}\n");
+        // Where standard error is closed, nobody is there to be told.
+        let _ = std::io::stderr().write_all(crate::log::printable(&line).as_bytes());
     }
 }
 

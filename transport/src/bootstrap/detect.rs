@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 
-use super::{Launcher, pmix};
+use super::{Launcher, pmix, tasks};
 use crate::error::{Error, Result};
 
 /// The launcher to use: `forced` where given, else PMIx, PMI-1, `trihop run`, in this order, else a job of one.
@@ -11,16 +11,23 @@ use crate::error::{Error, Result};
 /// PMIx is passed over where its library is missing and another launcher is there.
 ///
 /// # Errors
-/// When the forced launcher left no trace in the environment.
+/// When the forced launcher left no trace in the environment, or when nothing is forced and this is
+/// one of several tasks of a launcher that offers none of these: each of them would take itself for
+/// a job of one.
 pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     let names: Vec<OsString> = env::vars_os().map(|(name, _)| name).collect();
     let has = |name: &str| names.iter().any(|n| n.to_string_lossy().starts_with(name));
     // A site may start its jobs by PMI-1 and PMIx at once, but have the library for one only.
-    let hidden = forced.is_none() && (has("PMI_FD") || has("TRIHOP_BOOT_FD")) && !pmix::is_loadable();
-    choose(
+    let other = has("PMI_FD") || has("PMI_PORT") || has("TRIHOP_BOOT_FD");
+    let hidden = forced.is_none() && other && !pmix::is_loadable();
+    let chosen = choose(
         &|name| has(name) && !(hidden && name.starts_with("PMIX_")),
         forced,
-    )
+    )?;
+    if forced.is_none() && chosen == Launcher::Single {
+        tasks::refuse_half_a_launcher()?;
+    }
+    Ok(chosen)
 }
 
 /// This process's rank as the environment has it, before anybody was asked; `None` without a launcher. For logs.
@@ -28,20 +35,25 @@ pub fn environment_rank() -> Option<u32> {
     let forced = env::var("TRIHOP_LAUNCHER")
         .ok()
         .and_then(|name| name.parse().ok());
-    let variable = match detect(forced).ok()? {
-        Launcher::Pmix => "PMIX_RANK",
-        Launcher::Pmi1 => "PMI_RANK",
-        Launcher::Local => super::local::ENV_RANK,
+    let variables: &[&str] = match detect(forced).ok()? {
+        Launcher::Pmix => &["PMIX_RANK"],
+        // At a port the rank is asked for; launchers give the process the same number.
+        Launcher::Pmi1 => &["PMI_RANK", "PMI_ID"],
+        Launcher::Local => &[super::local::ENV_RANK],
         Launcher::Single | Launcher::Custom => return None,
     };
-    env::var(variable).ok()?.parse().ok()
+    variables
+        .iter()
+        .find_map(|name| env::var(name).ok())?
+        .parse()
+        .ok()
 }
 
 /// `has` answers whether a variable with this prefix is set.
 fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launcher> {
     let trace = |launcher: Launcher| match launcher {
         Launcher::Pmix => has("PMIX_NAMESPACE") && has("PMIX_RANK") && has("PMIX_SERVER_URI"),
-        Launcher::Pmi1 => has("PMI_FD"),
+        Launcher::Pmi1 => has("PMI_FD") || has("PMI_PORT"),
         Launcher::Local => has("TRIHOP_BOOT_FD"),
         Launcher::Single => true,
         // Only the program can know, and it does not come here.
@@ -64,7 +76,10 @@ pub(super) fn no_trace(launcher: Launcher) -> Error {
             "PMIX_NAMESPACE and PMIX_SERVER_URI* are not set",
             "start with a PMIx launcher such as mpirun",
         ),
-        Launcher::Pmi1 => ("PMI_FD is not set", "start with mpiexec of MPICH"),
+        Launcher::Pmi1 => (
+            "neither PMI_FD nor PMI_PORT is set",
+            "start with mpiexec of MPICH",
+        ),
         Launcher::Local | Launcher::Single => ("TRIHOP_BOOT_FD is not set", "start with `trihop run`"),
         Launcher::Custom => (
             "only the program itself can give its callback",
@@ -91,6 +106,7 @@ mod tests {
         let all: Vec<&str> = pmix.into_iter().chain(["PMI_FD", "TRIHOP_BOOT_FD"]).collect();
         assert_eq!(chosen(&all, None), Some(Launcher::Pmix));
         assert_eq!(chosen(&all[1..], None), Some(Launcher::Pmi1));
+        assert_eq!(chosen(&["PMI_PORT", "PMI_ID"], None), Some(Launcher::Pmi1));
         assert_eq!(chosen(&["TRIHOP_BOOT_FD"], None), Some(Launcher::Local));
         assert_eq!(chosen(&[], None), Some(Launcher::Single));
     }

@@ -12,6 +12,7 @@ mod pmi1;
 mod pmix;
 mod single;
 mod socket;
+mod tasks;
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +38,8 @@ pub enum Launcher {
     Single,
     /// `trihop run`.
     Local,
-    /// An `mpiexec` or `srun` that speaks PMI-1 on the inherited descriptor `PMI_FD`.
+    /// An `mpiexec` or `srun` that speaks PMI-1, on the inherited descriptor `PMI_FD` or at the
+    /// port `PMI_PORT`.
     Pmi1,
     /// A PMIx server (Open MPI's `mpirun`, `prterun`, `srun --mpi=pmix`).
     Pmix,
@@ -135,18 +137,33 @@ pub trait Bootstrap: Send {
 /// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then and later.
 ///
 /// # Errors
-/// When the forced launcher left no trace in the environment, or the launcher found does not answer or contradicts
+/// When the forced launcher left no trace in the environment, when this is one of several tasks of
+/// a launcher that offers no store, or when the launcher found does not answer or contradicts
 /// itself.
 pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Bootstrap>> {
     let launcher = detect(forced)?;
     tracing::debug!(%launcher, "bootstrap");
-    match launcher {
-        Launcher::Single => Ok(Box::new(Single::new()?)),
-        Launcher::Local => Ok(Box::new(Local::connect(deadline)?)),
-        Launcher::Pmi1 => Ok(Box::new(Pmi1::connect(deadline)?)),
-        Launcher::Pmix => Ok(Box::new(Pmix::connect(deadline)?)),
-        Launcher::Custom => Err(detect::no_trace(launcher)),
+    if forced.is_none() && launcher == Launcher::Single {
+        tasks::warn_of_a_doubtful_job();
     }
+    let bootstrap: Box<dyn Bootstrap> = match launcher {
+        Launcher::Single => Box::new(Single::new()?),
+        Launcher::Local => Box::new(Local::connect(deadline)?),
+        Launcher::Pmi1 => Box::new(Pmi1::connect(deadline)?),
+        Launcher::Pmix => Box::new(Pmix::connect(deadline)?),
+        Launcher::Custom => return Err(detect::no_trace(launcher)),
+    };
+    let topology = bootstrap.topology();
+    tracing::info!(
+        %launcher,
+        rank = topology.rank().0,
+        size = topology.size(),
+        node = topology.node().0,
+        nodes = topology.nodes(),
+        local_rank = topology.local_rank(),
+        "who is where"
+    );
+    Ok(bootstrap)
 }
 
 /// Keys travel through text protocols: their alphabet and length are checked once, for every launcher alike.

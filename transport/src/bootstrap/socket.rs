@@ -1,7 +1,8 @@
-//! An inherited stream socket to a launcher, with a deadline on every wait.
+//! A stream socket to a launcher, inherited or connected, with a deadline on every wait.
 
 use std::env;
 use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,8 @@ impl Broken {
     }
 }
 
-/// The socket; a duplicate of the inherited descriptor, which stays open for whoever else uses it.
+/// The socket; where it was inherited, a duplicate, so that the descriptor stays open for whoever
+/// else uses it.
 #[derive(Debug)]
 pub(super) struct LauncherSocket {
     descriptor: OwnedFd,
@@ -66,6 +68,39 @@ impl LauncherSocket {
         rustix::net::sockopt::socket_type(&descriptor)
             .map_err(|e| Error::system(format!("{variable}={number} is no socket of a launcher"), e))?;
         Ok(Self { descriptor, wait })
+    }
+
+    /// A socket that is connected to the port whose address, `HOST:PORT`, is the value of an
+    /// environment variable.
+    pub(super) fn connected(variable: &str, wait: Duration) -> Result<Self> {
+        let text = env::var(variable).map_err(|_| Error::config(variable, "not set, or not text"))?;
+        let failed = |doing: &str, e: io::Error| Error::system(format!("{variable}={text:?}: {doing}"), e);
+        let addresses: Vec<_> = text
+            .to_socket_addrs()
+            .map_err(|e| failed("this is not HOST:PORT of a launcher, or the host is not known", e))?
+            .collect();
+        let deadline = Instant::now() + wait;
+        let mut refusal = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => {
+                    // Each request waits for its answer, so nothing may wait for more to send.
+                    stream
+                        .set_nodelay(true)
+                        .map_err(|e| failed("setting TCP_NODELAY", e))?;
+                    return Ok(Self {
+                        descriptor: stream.into(),
+                        wait,
+                    });
+                }
+                Err(e) => refusal = e,
+            }
+        }
+        Err(failed("the launcher cannot be reached; has it ended", refusal))
     }
 
     #[cfg(test)]

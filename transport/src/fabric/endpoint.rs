@@ -68,6 +68,8 @@ impl Endpoint {
             mover: choice.mover.unwrap_or(quirk.mover),
         };
         let address = address::framed(&provider, &opened.name()?);
+        tracing::info!(provider, "endpoint opened");
+        tracing::debug!(?limits, address_bytes = address.len(), "limits of the endpoint");
         Ok(Self {
             operations: Operations::new(posted_sends + posted_receives),
             injected: Vec::with_capacity(posted_sends),
@@ -295,6 +297,7 @@ impl Link for Endpoint {
             .insert(address::own_kind(address, &self.address, &self.name)?)?;
         let peer = Peer(self.peers.len() as u32);
         self.peers.push(target);
+        tracing::trace!(peer = peer.0, "address of a peer inserted");
         Ok(peer)
     }
 
@@ -309,6 +312,13 @@ impl Link for Endpoint {
         }
         let region = Region::register(&self.opened, &mapping)?;
         self.pinned_bytes += mapping.len();
+        tracing::debug!(
+            target: "trihop_transport::memory",
+            slots,
+            slot_bytes,
+            pages = ?mapping.page_kind(),
+            "pool registered"
+        );
         Ok(Pool::new(mapping, slot_bytes, slots, Some(Box::new(region))))
     }
 

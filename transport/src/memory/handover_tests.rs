@@ -155,7 +155,8 @@ fn another_user_is_refused_on_both_sides() {
         .stdout(Stdio::null())
         .uid(65534)
         .gid(65534)
-        .status();
+        .spawn()
+        .map(|mut child| crate::watchdog::end_of(&mut child));
     let status = match status {
         Ok(status) => status,
         Err(e) => {

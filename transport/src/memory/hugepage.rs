@@ -108,7 +108,10 @@ impl Plan {
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let transparent =
             std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-        Self::decide(&meminfo, &transparent, bytes)
+        let plan = Self::decide(&meminfo, &transparent, bytes);
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| tracing::info!(first = ?plan.first, "pages of large pools and segments"));
+        plan
     }
 }
 

@@ -75,6 +75,7 @@ impl Segment {
     pub fn create(bytes: usize) -> Result<Arc<Self>> {
         let bytes = bytes.max(1);
         let plan = hugepage::Plan::of_this_machine(bytes);
+        tracing::debug!(bytes, "shared segment");
         if let PageKind::Huge { page_bytes } = plan.first {
             if bytes >= page_bytes {
                 match Self::create_huge(whole_pages(bytes, page_bytes)?, page_bytes) {
@@ -130,6 +131,7 @@ impl Segment {
                 std::io::Error::new(std::io::ErrorKind::InvalidData, why),
             )
         };
+        tracing::trace!(bytes, "segment of a neighbour");
         let seals = rustix::fs::fcntl_get_seals(&file)
             .map_err(|e| refuse(format!("the descriptor is not an anonymous file: {e}")))?;
         if !seals.contains(SEALS) {

@@ -19,6 +19,7 @@ use super::pair::{self, Cores, FIRST, best, median};
 use super::round::{Measured, Meter, Reps, Round, Wall};
 use super::row::{self, Case, Row, or_dash, print_json};
 use super::{BenchArgs, Error};
+use crate::output;
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
 
@@ -61,7 +62,7 @@ struct Rep {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let sizes = args.sizes(&SIZES);
-    let job = Job::start(options.clone())?;
+    let job = crate::bench::start(options.clone())?;
     let other = pair::other(&job, "p2p")?;
     if job.topology().nodes() != 2 {
         return Err(Error::Shape(
@@ -79,7 +80,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     for size in sizes {
         let rows = case(args, &job, &mut wire, &mut yardstick, size)?;
         if job.rank().0 == FIRST {
-            print(&rows, std::mem::take(&mut head), args.json);
+            print(&rows, std::mem::take(&mut head), args.json)?;
         }
     }
     job.shutdown()?;
@@ -212,25 +213,26 @@ impl Yardstick {
             Ok::<_, Error>(run.join().unwrap_or_else(panicked))
         })?;
         if let Err(missing) = &figure {
-            eprintln!("trihop bench p2p: without comparison: {missing}");
+            output::say("trihop bench p2p", format_args!("without comparison: {missing}"));
         }
         Ok(figure.map_err(|missing| self.missing = Some(missing)).ok())
     }
 }
 
-#[allow(clippy::print_stdout, reason = "the report is this command's output")]
-fn print(rows: &[P2pRow], head: bool, json: bool) {
+fn print(rows: &[P2pRow], head: bool, json: bool) -> Result<(), Error> {
     if json {
         for row in rows {
-            print_json(row);
+            print_json(row)?;
         }
-        return;
+        return Ok(());
     }
     if head {
         let provider = rows.first().map_or("-", |r| &r.row.provider);
-        println!("# p2p: two nodes over {provider}; latency is half a round trip, the rest a stream one way");
-        println!("# * what the engine takes for a batch of this size");
-        println!(
+        output::line(format_args!(
+            "# p2p: two nodes over {provider}; latency is half a round trip, the rest a stream one way"
+        ))?;
+        output::line(format_args!("# * what the engine takes for a batch of this size"))?;
+        output::line(format_args!(
             "# {:>8} {:>10} {:>12} {:>10} {:>12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9}",
             "Size",
             "Protocol",
@@ -243,11 +245,11 @@ fn print(rows: &[P2pRow], head: bool, json: bool) {
             "CPU (us)",
             "Wire (B)",
             "Sys/1e6"
-        );
+        ))?;
     }
     for p2p in rows {
         let row = &p2p.row;
-        println!(
+        output::line(format_args!(
             "{:>10} {:>9}{} {:>12.2} {:>10.2} {:>12} {:>8} {:>10.4} {:>10.1} {:>10.3} {:>10.1} {:>9}",
             row.size,
             p2p.protocol,
@@ -261,6 +263,7 @@ fn print(rows: &[P2pRow], head: bool, json: bool) {
             row.cpu_us_per_msg,
             row.wire_bytes_per_msg,
             or_dash(row.syscalls_per_1e6_msgs, 0)
-        );
+        ))?;
     }
+    Ok(())
 }

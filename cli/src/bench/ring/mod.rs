@@ -18,6 +18,7 @@ use super::pair::{self, FIRST, best, median};
 use super::round::{Meter, Reps, Round, Spent, Wall};
 use super::row::{self, Case, Row, or_dash, print_json};
 use super::{BenchArgs, Error};
+use crate::output;
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
 
@@ -72,7 +73,7 @@ struct Turn {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let sizes = args.sizes(&SIZES);
-    let job = Job::start(options)?;
+    let job = crate::bench::start(options)?;
     let other = pair::other(&job, "ring")?;
     if job.topology().nodes() != 1 {
         return Err(Error::Shape(
@@ -87,7 +88,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         for access in [Access::Copy, Access::InPlace] {
             let ring = case(args, &job, &mut ends, (size, access), pinned)?;
             if job.rank().0 == FIRST {
-                print(&ring, std::mem::take(&mut head), args.json);
+                print(&ring, std::mem::take(&mut head), args.json)?;
             }
         }
     }
@@ -252,17 +253,16 @@ fn memcpy(from: &[u8], rounds: u64) -> f64 {
     (rounds * from.len() as u64) as f64 / start.elapsed().as_secs_f64()
 }
 
-#[allow(clippy::print_stdout, reason = "the report is this command's output")]
-fn print(ring: &RingRow, head: bool, json: bool) {
+fn print(ring: &RingRow, head: bool, json: bool) -> Result<(), Error> {
     let row = &ring.row;
     if json {
         return print_json(ring);
     }
     if head {
-        println!(
+        output::line(format_args!(
             "# ring: two processes of one node; latency is half a round trip, the rest a stream one way"
-        );
-        println!(
+        ))?;
+        output::line(format_args!(
             "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10} {:>9}",
             "Size",
             "Access",
@@ -276,9 +276,9 @@ fn print(ring: &RingRow, head: bool, json: bool) {
             "x memcpy",
             "CPU (us)",
             "Sys/1e6"
-        );
+        ))?;
     }
-    println!(
+    output::line(format_args!(
         "{:>10} {:>8} {:>12.3} {:>10.3} {:>10.3} {:>8.2} {:>10.3} {:>10.1} {:>12.1} {:>9.3} {:>10.4} {:>9}",
         row.size,
         ring.access,
@@ -292,5 +292,6 @@ fn print(ring: &RingRow, head: bool, json: bool) {
         ring.ratio_to_memcpy,
         row.cpu_us_per_msg,
         or_dash(row.syscalls_per_1e6_msgs, 0)
-    );
+    ))?;
+    Ok(())
 }

@@ -113,8 +113,7 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     let route = args.route.unwrap_or(route);
     let large = WarmJob::build(&topology, route, work, seed)?.measure()?;
     let small = compared(sizes[0], route, &large, seed)?;
-    report::print(args, &large, small.as_ref());
-    Ok(())
+    report::print(args, &large, small.as_ref())
 }
 
 /// The same work for few ranks, at equal messages per link. There are fewer links, so there are fewer messages, and there

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::super::{BenchArgs, row};
 use super::job::Measured;
+use crate::output;
 
 /// One row, as documented for scripts.
 #[derive(Debug, Serialize)]
@@ -138,16 +139,22 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
 }
 
 /// Prints the row.
-#[allow(clippy::print_stdout, reason = "the report is this command's output")]
-pub fn print(args: &BenchArgs, large: &Measured, small: Option<&Measured>) {
+///
+/// # Errors
+/// Standard output's.
+pub fn print(
+    args: &BenchArgs,
+    large: &Measured,
+    small: Option<&Measured>,
+) -> Result<(), crate::bench::Error> {
     let row = row(large, small);
     if args.json {
         return row::print_json(&row);
     }
-    println!(
+    output::line(format_args!(
         "# scale: {} ranks on {} nodes, real engines over a simulated fabric, {} messages of 8 bytes, all checked",
         row.ranks, row.nodes, row.messages
-    );
+    ))?;
     let lines: [(&str, String); 10] = [
         (
             "memory per rank, touched",
@@ -203,10 +210,10 @@ pub fn print(args: &BenchArgs, large: &Measured, small: Option<&Measured>) {
         ),
     ];
     for (name, value) in lines {
-        println!("{name:<26} {value}");
+        output::line(format_args!("{name:<26} {value}"))?;
     }
     if let Some(small) = &row.compared {
-        println!(
+        output::line(format_args!(
             "{:<26} {:.3} us CPU, {:.4} messages per link, {:.3} per batch ({} jobs, {} messages): here {:.2} x that",
             format!("{} ranks on {} nodes", small.ranks, small.nodes),
             small.cpu_us_per_msg,
@@ -215,6 +222,7 @@ pub fn print(args: &BenchArgs, large: &Measured, small: Option<&Measured>) {
             small.jobs,
             small.messages,
             small.ratio
-        );
+        ))?;
     }
+    Ok(())
 }

@@ -1,14 +1,17 @@
 //! Threads are the ranks; a table under a lock and a barrier are their allgather.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use super::*;
+use crate::watchdog;
 
 /// What the threads of one job share: each call is place, wait, read, wait.
 struct Gathering {
     size: usize,
     table: Mutex<Vec<u8>>,
-    barrier: Barrier,
+    /// How many arrivals there were, in this barrier and all before.
+    arrivals: Mutex<usize>,
+    moved: Condvar,
 }
 
 impl Gathering {
@@ -16,8 +19,22 @@ impl Gathering {
         Arc::new(Self {
             size,
             table: Mutex::new(Vec::new()),
-            barrier: Barrier::new(size),
+            arrivals: Mutex::new(0),
+            moved: Condvar::new(),
         })
+    }
+
+    /// A barrier that does not wait for ever for a thread that has panicked.
+    fn barrier(&self) {
+        let mut arrivals = self.arrivals.lock().unwrap();
+        *arrivals += 1;
+        let complete = arrivals.next_multiple_of(self.size);
+        self.moved.notify_all();
+        let (_arrivals, late) = self
+            .moved
+            .wait_timeout_while(arrivals, watchdog::PERIOD, |arrivals| *arrivals < complete)
+            .unwrap();
+        assert!(!late.timed_out(), "a thread did not come to the barrier");
     }
 
     /// The callback of the thread that puts its contribution in this place.
@@ -29,11 +46,11 @@ impl Gathering {
                 table.resize(this.size * mine.len(), 0xee);
                 table[place * mine.len()..][..mine.len()].copy_from_slice(mine);
             }
-            this.barrier.wait();
+            this.barrier();
             let table = this.table.lock().unwrap().clone();
             let bytes = all.len().min(table.len());
             all[..bytes].copy_from_slice(&table[..bytes]);
-            this.barrier.wait();
+            this.barrier();
             Ok(())
         })
     }

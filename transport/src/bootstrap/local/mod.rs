@@ -311,6 +311,7 @@ mod tests {
     fn a_late_fence_names_the_missing_ranks() {
         let (local, mut launcher) = rank_of_two(&encoded(&[Reply::Done]));
         let mut local = local.unwrap();
+        launcher.set_read_timeout(Some(crate::watchdog::PERIOD)).unwrap();
         let answer = std::thread::spawn(move || {
             let (mut frames, mut chunk) = (Frames::default(), [0_u8; 64]);
             loop {

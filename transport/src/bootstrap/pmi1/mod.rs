@@ -1,13 +1,15 @@
-//! A rank of an `mpiexec` (MPICH's Hydra and its descendants) or of Slurm's `srun --mpi=pmi2`, by PMI-1 on `PMI_FD`.
+//! A rank of an `mpiexec` (MPICH's Hydra and its descendants) or of Slurm's `srun --mpi=pmi2`, by
+//! PMI-1 on `PMI_FD` or, where there is none (`mpiexec -pmi-port`), over TCP at `PMI_PORT`.
 //!
-//! MPI in the same process may use the descriptor too. It then has sent `init`, and will send `finalize`, after which
-//! the launcher closes the connection: we send neither as long as MPI is initialised.
+//! MPI in the same process may use the descriptor too. It then has sent `init`, and will send
+//! `finalize`, after which the launcher closes the connection: we send neither as long as MPI is
+//! initialised. A port takes one connection for each rank, so there it is MPI or us.
 
 mod mpi;
 mod wire;
 
 use std::env;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::wire::{Chunks, REPLY_BYTES_MAX, Reply, refused};
 use super::hosts::{self, Store};
@@ -18,6 +20,11 @@ use crate::topology::{Rank, Topology};
 
 /// Environment variable of the launcher: descriptor number of the connection.
 pub(super) const ENV_DESCRIPTOR: &str = "PMI_FD";
+
+/// Environment variables of the launcher: its address as `HOST:PORT`, and the number by which it
+/// knows this process.
+const ENV_PORT: &str = "PMI_PORT";
+const ENV_ID: &str = "PMI_ID";
 
 /// Longest key that we make: `trihop.RANK.KEY.CHUNK`.
 const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
@@ -30,15 +37,31 @@ pub struct Pmi1 {
 }
 
 impl Pmi1 {
-    /// Connects by `PMI_FD`, `PMI_RANK` and `PMI_SIZE`.
+    /// Connects by `PMI_FD`, `PMI_RANK` and `PMI_SIZE`, or by `PMI_PORT` and `PMI_ID`.
     ///
     /// # Errors
     /// When a variable is missing or impossible, or the launcher does not answer as PMI-1 wants it.
     pub fn connect(wait: Duration) -> Result<Self> {
-        let me = Rank(number("PMI_RANK")?);
-        let size = number("PMI_SIZE")?;
+        if env::var_os(ENV_DESCRIPTOR).is_none() {
+            return Self::connect_to_port(wait);
+        }
+        let me = Rank(number("PMI_RANK", ENV_DESCRIPTOR)?);
+        let size = number("PMI_SIZE", ENV_DESCRIPTOR)?;
         let socket = LauncherSocket::inherited(ENV_DESCRIPTOR, wait)?;
         Self::join(Session::open(socket, me, mpi::is_active())?, size)
+    }
+
+    fn connect_to_port(wait: Duration) -> Result<Self> {
+        let id = number(ENV_ID, ENV_PORT)?;
+        if mpi::is_active() {
+            return Err(Error::config(
+                ENV_PORT,
+                "MPI is initialised and has this process's only connection to the launcher; start without `-pmi-port`, or \
+                 give trihop an allgather of MPI (`Job::start_with`, `trihop_init_custom`)",
+            ));
+        }
+        let (session, size) = Session::open_by_id(LauncherSocket::connected(ENV_PORT, wait)?, id)?;
+        Self::join(session, size)
     }
 
     fn join(mut session: Session, size: u32) -> Result<Self> {
@@ -111,17 +134,60 @@ struct Session {
 }
 
 impl Session {
+    /// Over an inherited descriptor: the environment says who we are.
     fn open(socket: LauncherSocket, me: Rank, shared: bool) -> Result<Self> {
-        let chunks = Chunks::fit(1024, 0)?;
-        let mut session = Self {
+        Self::unopened(socket, me, shared)?.opened()
+    }
+
+    /// Over a connection of our own: the launcher says who we are, and how many there are.
+    fn open_by_id(socket: LauncherSocket, id: u32) -> Result<(Self, u32)> {
+        let mut session = Self::unopened(socket, Rank(id), false)?;
+        let doing = "introducing itself at PMI_PORT";
+        session.send(&format!("cmd=initack pmiid={id}\n"), doing)?;
+        let deadline = session.socket.deadline();
+        let greeting = session.line(deadline, doing)?;
+        Reply::parse(&greeting, "initack")?.success(doing)?;
+        // After that come a line each, in this order in every launcher, but nothing says so.
+        let (mut size, mut rank, mut debug) = (None, None, None);
+        while size.is_none() || rank.is_none() || debug.is_none() {
+            let line = session.line(deadline, doing)?;
+            let reply = Reply::parse(&line, "set")?;
+            let before = [size, rank, debug];
+            for (name, place) in [("size", &mut size), ("rank", &mut rank), ("debug", &mut debug)] {
+                if reply.word(name).is_some() {
+                    *place = Some(reply.number(name)?);
+                }
+            }
+            if before == [size, rank, debug] {
+                return Err(refused(format!(
+                    "a line that says nothing new while {doing}: {}",
+                    String::from_utf8_lossy(&line).escape_debug()
+                )));
+            }
+        }
+        let number = |name: &str, value: Option<usize>| {
+            value
+                .and_then(|value| u32::try_from(value).ok())
+                .ok_or_else(|| refused(format!("a {name} of {value:?} while {doing}")))
+        };
+        session.me = Rank(number("rank", rank)?);
+        Ok((session.opened()?, number("size", size)?))
+    }
+
+    fn unopened(socket: LauncherSocket, me: Rank, shared: bool) -> Result<Self> {
+        Ok(Self {
             socket,
             unread: Vec::new(),
             me,
             store_name: String::new(),
-            chunks,
+            chunks: Chunks::fit(1024, 0)?,
             shared,
-        };
-        if !shared {
+        })
+    }
+
+    fn opened(mut self) -> Result<Self> {
+        let session = &mut self;
+        if !session.shared {
             let request = "cmd=init pmi_version=1 pmi_subversion=1\n";
             session.ask(
                 request,
@@ -160,7 +226,7 @@ impl Session {
         )?;
         let overhead = session.put_line(&"k".repeat(FULL_KEY_BYTES_MAX), "").len();
         session.chunks = Chunks::fit(value_bytes, overhead)?;
-        Ok(session)
+        Ok(self)
     }
 
     fn send(&mut self, request: &str, doing: &str) -> Result<()> {
@@ -191,6 +257,12 @@ impl Session {
     ) -> Result<T> {
         self.send(request, doing)?;
         let deadline = self.socket.deadline();
+        let line = self.line(deadline, doing)?;
+        take(Reply::parse(&line, command)?)
+    }
+
+    /// The next line that arrives, without its end.
+    fn line(&mut self, deadline: Instant, doing: &str) -> Result<Vec<u8>> {
         let end = loop {
             if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
                 break end;
@@ -204,8 +276,9 @@ impl Session {
                 .receive(&mut self.unread, deadline)
                 .map_err(|b| broken(b, doing))?;
         };
-        let line: Vec<u8> = self.unread.drain(..=end).collect();
-        take(Reply::parse(&line[..end], command)?)
+        let mut line: Vec<u8> = self.unread.drain(..=end).collect();
+        line.truncate(end);
+        Ok(line)
     }
 
     fn put_line(&self, key: &str, value: &str) -> String {
@@ -262,11 +335,12 @@ fn broken(broken: Broken, doing: &str) -> Error {
     broken.into_error("pmi1", &format!("{doing}{hint}"))
 }
 
-fn number(variable: &str) -> Result<u32> {
+/// The number in a variable that the launcher sets together with another.
+fn number(variable: &str, beside: &str) -> Result<u32> {
     let text = env::var(variable).map_err(|_| {
         Error::config(
             variable,
-            format!("not set although {ENV_DESCRIPTOR} is; start with mpiexec"),
+            format!("not set although {beside} is; start with mpiexec"),
         )
     })?;
     text.parse()

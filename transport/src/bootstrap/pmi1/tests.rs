@@ -10,6 +10,7 @@ fn launcher(
     reply: impl Fn(&str) -> String + Send + 'static,
 ) -> (LauncherSocket, thread::JoinHandle<Vec<String>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_read_timeout(Some(crate::watchdog::PERIOD)).unwrap();
     let script = thread::spawn(move || {
         let mut out = theirs.try_clone().unwrap();
         let mut lines = Vec::new();
@@ -68,6 +69,48 @@ fn a_rank_joins_exchanges_and_leaves() {
         (lines[0].as_str(), lines.last().unwrap().as_str()),
         ("cmd=init pmi_version=1 pmi_subversion=1", "cmd=finalize")
     );
+}
+
+#[test]
+fn at_a_port_the_launcher_says_who_we_are() {
+    let greeting = "cmd=initack\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n";
+    let (socket, script) = launcher(move |line| match line {
+        "cmd=initack pmiid=7" => greeting.to_owned(),
+        _ => plain(line, MAPPING),
+    });
+    let (session, size) = Session::open_by_id(socket, 7).unwrap();
+    let mut pmi = Pmi1::join(session, size).unwrap();
+    assert_eq!((pmi.topology.size(), pmi.topology.rank()), (2, Rank(1)));
+    pmi.fence().unwrap();
+    pmi.finalize().unwrap();
+    drop(pmi);
+    let lines = script.join().unwrap();
+    assert_eq!(
+        lines[..2],
+        ["cmd=initack pmiid=7", "cmd=init pmi_version=1 pmi_subversion=1"]
+    );
+    assert_eq!(lines.last().unwrap(), "cmd=finalize");
+}
+
+#[test]
+fn a_port_that_does_not_say_who_we_are_is_refused() {
+    for greeting in [
+        "cmd=initack rc=-1\n",
+        "cmd=initack\ncmd=set size=2\ncmd=set size=2\n",
+        "cmd=initack\ncmd=set colour=2\n",
+        "cmd=initack\ncmd=set size=2\ncmd=set rank=-1\n",
+        "cmd=initack\ncmd=set size=2 rank=5000000000 debug=0\n",
+        "cmd=initack\ncmd=set size=\n",
+        "cmd=initack\ncmd=response_to_init\n",
+        "cmd=initack\n",
+        "HTTP/1.1 400 Bad Request\r\n",
+    ] {
+        let (socket, _script) = launcher(|line| match line {
+            "cmd=initack pmiid=0" => greeting.to_owned(),
+            _ => plain(line, MAPPING),
+        });
+        assert!(Session::open_by_id(socket, 0).is_err(), "{greeting:?}");
+    }
 }
 
 #[test]

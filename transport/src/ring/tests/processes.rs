@@ -10,6 +10,7 @@ use crate::memory::handover::Handover;
 use crate::memory::segment::Segment;
 use crate::park::ProcessWatch;
 use crate::ring::{Bell, Doorbell, Inbox, InboxLayout, Producer};
+use crate::watchdog;
 
 /// Set in the process that plays the producer: the parent's socket name, and how many frames to send.
 const PRODUCER: &str = "TRIHOP_TEST_RING_PRODUCER";
@@ -95,7 +96,7 @@ fn frames_cross_from_process_to_process() {
     let count = 200_000;
     let (mut child, inbox, doorbell, _) = start("cross", count);
     threads::receive(inbox, &doorbell, count);
-    assert!(child.wait().unwrap().success());
+    assert!(watchdog::end_of(&mut child).success());
 }
 
 #[test]
@@ -137,5 +138,5 @@ fn a_killed_producer_leaves_a_clean_prefix_and_is_noticed() {
     }
     assert!(watch.has_ended());
     assert!(inbox.lane(0).is_empty());
-    child.wait().unwrap();
+    watchdog::end_of(&mut child);
 }

@@ -1,4 +1,5 @@
-//! A dump when a signal asks for it: the handler sets a flag, the progress thread writes.
+//! A dump when a signal asks for it: the handler sets a flag, and whoever makes progress looks at
+//! it now and then.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -20,7 +21,7 @@ pub enum DumpOutput {
 }
 
 impl DumpOutput {
-    pub(super) fn open(&self, rank: Rank) -> std::io::Result<Box<dyn Write>> {
+    pub(crate) fn open(&self, rank: Rank) -> std::io::Result<Box<dyn Write>> {
         let Self::Files(path) = self else {
             return Ok(Box::new(std::io::stderr()));
         };
@@ -33,7 +34,7 @@ impl DumpOutput {
 
 /// What signals have asked for.
 #[derive(Default)]
-pub(super) struct DumpOnSignal {
+pub(crate) struct DumpOnSignal {
     /// Something was installed: the usual look costs no lock.
     installed: Flag,
     asked: Mutex<Vec<(Arc<Signalled>, DumpOutput)>>,

@@ -1,0 +1,89 @@
+//! What commands write: it gets there, or the command fails; and nothing in it acts on a terminal.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use trihop::log::{Escaped, printable};
+
+/// Standard output is full, or gone in another way than by a reader who has seen enough.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output cannot be written: {0}")]
+pub struct Unwritten(#[from] io::Error);
+
+/// Writes to standard output, at once. A pipe that nobody reads any more is the reader's choice and
+/// no error.
+///
+/// # Errors
+/// Whatever else keeps it from being written.
+pub fn write(text: &str) -> Result<(), Unwritten> {
+    let mut out = io::stdout().lock();
+    let written = out
+        .write_all(printable(text).as_bytes())
+        .and_then(|()| out.flush());
+    match written {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Writes a line, as [`write`] does.
+///
+/// # Errors
+/// As [`write`].
+pub fn line(text: fmt::Arguments<'_>) -> Result<(), Unwritten> {
+    write(&format!("{text}\n"))
+}
+
+/// Writes one JSON object on a line, as [`write`] does.
+///
+/// # Errors
+/// As [`write`].
+pub fn json(value: &impl Serialize) -> Result<(), Unwritten> {
+    let text = serde_json::to_string(value).map_err(io::Error::from)?;
+    write(&(json_for_terminals(&text) + "\n"))
+}
+
+/// JSON leaves characters above ASCII as they are, some of which act on a terminal. They stand
+/// inside of strings only.
+pub fn json_for_terminals(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        let mut bytes = [0; 4];
+        let alone: &str = character.encode_utf8(&mut bytes);
+        if character.is_ascii() && character != '\u{7f}' || printable(alone) == alone {
+            shown.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                shown += &format!("\\u{unit:04x}");
+            }
+        }
+    }
+    shown
+}
+
+/// Says something on standard error, `who` in front. Where nobody listens there, the exit status
+/// still tells.
+pub fn say(who: &str, text: impl fmt::Display) {
+    let text = format!("{who}: {text}\n");
+    let _ = io::stderr().write_all(printable(&text).as_bytes());
+}
+
+/// A file name, on one line.
+pub fn path(path: &Path) -> Escaped<'_> {
+    Escaped(path.as_os_str().as_encoded_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_stays_json_and_says_nothing_to_a_terminal() {
+        let value = "ä\u{9b}31m\u{7f}\u{202e}\u{1b}漢";
+        let text = json_for_terminals(&serde_json::to_string(value).unwrap());
+        assert_eq!(text, r#""ä\u009b31m\u007f\u202e\u001b漢""#);
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), value);
+    }
+}
