@@ -149,13 +149,7 @@ impl<'h> Endpoint<'h> {
             check_memory(&self.route, options)?;
         }
         let shape = Shape::new(&self.topology, &self.route, options);
-        let largest_item = shape.frame_bytes - 64;
-        if item_bytes > largest_item {
-            return Err(Error::TooLarge {
-                bytes: item_bytes,
-                limit: largest_item,
-            });
-        }
+        shape.check_item(item_bytes, &self.topology, &self.route, options)?;
         let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), shape.lane_bytes)?;
         let segment = (self.create_segment)(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
