@@ -157,13 +157,7 @@ impl<'h> Endpoint<'h> {
             check_memory(&self.route, options)?;
         }
         let shape = Shape::new(&self.topology, &self.route, options);
-        let largest_item = shape.frame_bytes - 64;
-        if item_bytes > largest_item {
-            return Err(Error::TooLarge {
-                bytes: item_bytes,
-                limit: largest_item,
-            });
-        }
+        shape.check_item(item_bytes, &self.topology, &self.route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self.spill_share_bytes.max(options.spill_mark_bytes);

@@ -34,7 +34,12 @@ pub type trihop_items_handler_t =
 /// Opens a stream of items of `item_bytes` bytes. Collective over all ranks: the same names in the same order, with the same
 /// size and options. `options` null stands for those of the job. `context` is handed to `handler`.
 ///
-/// Fails on impossible options or sizes, and on every rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
+/// An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
+/// (4,032 with 64 ranks on a node, see `lane_budget_bytes`), or half of a link's share of
+/// `send_pool_bytes` (about 4,000 with 500 links). What is longer is sent as a record of a shuffle.
+///
+/// Fails on impossible options or sizes, naming the option that admits longer items, and on every
+/// rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
 /// Threads: any, but one that opens at a time; not inside a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_items_open(

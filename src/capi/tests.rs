@@ -396,6 +396,48 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
 }
 
 #[test]
+fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
+    let (options, _one) = single();
+    let (mut job, mut items) = (null_mut(), null_mut());
+    let mut total = 0u64;
+    // SAFETY: as in the test above.
+    unsafe {
+        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        let context = (&raw mut total).cast();
+        let mut open = |bytes, options| {
+            trihop_items_open(
+                job,
+                c"long".as_ptr(),
+                bytes,
+                options,
+                Some(add),
+                context,
+                &mut items,
+            )
+        };
+        assert_eq!(open(16_321, null()), TRIHOP_ERR_CONFIG);
+        assert!(
+            last_error().contains("send records of a shuffle"),
+            "{}",
+            last_error()
+        );
+        let mut short = options.clone();
+        short.lane_budget_bytes = 65_536;
+        assert_eq!(open(16_320, &raw const short), TRIHOP_ERR_CONFIG);
+        let advice = "lane_budget_bytes is 65536 for 1 ranks of a node: make it 131072";
+        assert!(last_error().contains(advice), "{}", last_error());
+        short.lane_budget_bytes = 131_072;
+        assert_eq!(open(16_320, &raw const short), TRIHOP_OK, "{}", last_error());
+        let item = [7u64; 2040];
+        assert_eq!(trihop_items_push(items, 0, item.as_ptr().cast()), TRIHOP_OK);
+        assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(total, 7);
+        assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+    }
+}
+
+#[test]
 fn impossible_arguments_are_refused_by_name() {
     let (options, _one) = single();
     let mut job = null_mut();

@@ -29,7 +29,7 @@ impl Shape {
     /// most a quarter of a lane, and fits a batch.
     pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
         let affordable = options.lane_budget_bytes / (2 * topology.most_local() as usize);
-        let lane_bytes = floor_power_of_two(affordable).clamp(4096, 65536) as u32;
+        let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
         let links = route.most_links().max(1) as usize;
         let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
             .max(options.small_slot_bytes);
@@ -72,6 +72,56 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Refuses items of which not one fits a frame: runs of items are delivered as they lie there,
+    /// and a long record's fragments are of one record.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the option that makes frames longer, its value here and the least
+    /// that would do.
+    pub fn check_item(
+        &self,
+        item_bytes: usize,
+        topology: &Topology,
+        route: &Chosen,
+        options: &StreamOptions,
+    ) -> Result<()> {
+        let largest = self.frame_bytes - ITEM_FRAME_BYTES;
+        if item_bytes <= largest {
+            return Ok(());
+        }
+        let refuse = |key: &str, remedy: String| {
+            let why = format!(
+                "an item of {item_bytes} bytes is above {largest}, the most that a frame takes; {remedy}"
+            );
+            Err(Error::config(key, why))
+        };
+        if item_bytes > MAX_LANE_BYTES as usize / 4 - ITEM_FRAME_BYTES {
+            let most = MAX_LANE_BYTES as usize / 4 - ITEM_FRAME_BYTES;
+            let remedy = format!("no options make that more than {most}: send records of a shuffle instead");
+            return refuse("item_bytes", remedy);
+        }
+        let frame = item_bytes.next_multiple_of(8) + ITEM_FRAME_BYTES;
+        if self.lane_bytes as usize / 4 < frame {
+            let (ranks, budget) = (topology.most_local() as usize, options.lane_budget_bytes);
+            let least = (4 * frame).next_power_of_two() * 2 * ranks;
+            let remedy =
+                format!("lane_budget_bytes is {budget} for {ranks} ranks of a node: make it {least}");
+            return refuse("lane_budget_bytes", remedy);
+        }
+        let (links, pool) = (route.most_links().max(1) as usize, options.send_pool_bytes);
+        let least = (frame + BATCH_HEADER_BYTES).next_power_of_two() * BUFFERS_PER_LINK * links;
+        let remedy = format!("send_pool_bytes is {pool} for {links} links: make it {least}");
+        refuse("send_pool_bytes", remedy)
+    }
+}
+
+/// What a frame holds beside an item, headers and rounding included.
+const ITEM_FRAME_BYTES: usize = 64;
+
+/// Longest lane of a stream.
+const MAX_LANE_BYTES: u32 = 64 << 10;
+
 /// Batches that may be in flight on one link, whatever is asked for lanes.
 const LINK_MAXRPC: u32 = 1024;
 
@@ -94,4 +144,82 @@ pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()
 /// The largest power of two that is at most `value`, 0 for 0.
 fn floor_power_of_two(value: usize) -> usize {
     value.checked_ilog2().map_or(0, |bits| 1 << bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::topology::Rank;
+
+    use super::*;
+
+    /// The error for such items, and the options with what it advises.
+    fn refused(sizes: &[u32], options: &StreamOptions, item_bytes: usize) -> Option<(String, StreamOptions)> {
+        let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
+        let route = Chosen::new(RouteName::ThreeHop, &topology);
+        let shape = Shape::new(&topology, &route, options);
+        let error = shape
+            .check_item(item_bytes, &topology, &route, options)
+            .err()?
+            .to_string();
+        let mut advised = options.clone();
+        let (text, value) = error.rsplit_once("make it ").unwrap_or((&error, "0"));
+        let value = value.parse().unwrap();
+        match text.split(' ').nth(1).unwrap() {
+            "lane_budget_bytes:" => advised.lane_budget_bytes = value,
+            "send_pool_bytes:" => advised.send_pool_bytes = value,
+            "item_bytes:" => {}
+            other => panic!("`{other}` is no option for this: {error}"),
+        }
+        advised.check().unwrap();
+        Some((error, advised))
+    }
+
+    #[test]
+    fn an_item_longer_than_a_frame_names_the_option_that_helps() {
+        let defaults = StreamOptions::default();
+        assert!(refused(&[4; 2], &defaults, 16320).is_none());
+        let (text, _) = refused(&[4; 2], &defaults, 16321).unwrap();
+        assert!(
+            text.contains("16321 bytes is above 16320") && text.contains("records of a shuffle"),
+            "{text}"
+        );
+        // 64 ranks on a node have lanes of 16 KiB.
+        let (text, advised) = refused(&[64; 2], &defaults, 5000).unwrap();
+        assert!(
+            text.starts_with("option lane_budget_bytes: ") && text.contains("2097152"),
+            "{text}"
+        );
+        assert!(refused(&[64; 2], &advised, 5000).is_none());
+        // 500 links of one rank have short batches.
+        let (text, advised) = refused(&[1; 500], &defaults, 5000).unwrap();
+        assert!(
+            text.starts_with("option send_pool_bytes: ") && text.contains("4194304"),
+            "{text}"
+        );
+        assert!(refused(&[1; 500], &advised, 5000).is_none());
+    }
+
+    #[test]
+    fn what_is_advised_for_long_items_is_enough_and_at_most_two_steps() {
+        let tiny = StreamOptions {
+            lane_budget_bytes: 8192,
+            send_pool_bytes: 1,
+            small_slot_bytes: 192,
+            ..StreamOptions::default()
+        };
+        for sizes in [&[1u32][..], &[7], &[3, 9], &[1; 40]] {
+            for item_bytes in [100, 200, 961, 1000, 4032, 4033, 8000, 16319, 16320] {
+                let mut options = tiny.clone();
+                for _ in 0..2 {
+                    if let Some((_, advised)) = refused(sizes, &options, item_bytes) {
+                        options = advised;
+                    }
+                }
+                assert!(
+                    refused(sizes, &options, item_bytes).is_none(),
+                    "{item_bytes} on {sizes:?}"
+                );
+            }
+        }
+    }
 }

@@ -20,6 +20,8 @@ use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
+/// An item fits a frame: 16,320 bytes at most, less where lanes or batches are short. Opening says
+/// so where it does not.
 pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {}
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Item for T {}

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
-use trihop_transport::memory::{self, handover::Handover, limit};
+use trihop_transport::memory::handover::Handover;
+use trihop_transport::memory::limit::{self, Scope};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
@@ -43,7 +44,7 @@ impl JobState<'_> {
             Some(fabric::open(&choice(&options, &route))?)
         };
 
-        let limits = memory::limit::limits();
+        let limits = limit::limits();
         let nonce = random_word()?;
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
@@ -103,7 +104,7 @@ impl JobState<'_> {
         };
         let waiting = Waiting::new(doorbell, link.as_deref(), &node, neighbours)?;
         let mut endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
-        endpoint.spill_share_bytes = spill_share_bytes(endpoint.topology.local_size());
+        endpoint.spill_share_bytes = spill_share_bytes(neighbours);
         let state = Rc::new(Self {
             endpoint,
             options,
@@ -162,9 +163,13 @@ impl JobState<'_> {
 /// rank's share: handlers that send need it only where no queue has room.
 const SPILL_PART: u64 = 4;
 
-fn spill_share_bytes(local_size: u32) -> usize {
-    let share = limit::available().bytes / SPILL_PART / u64::from(local_size);
-    usize::try_from(share).unwrap_or(usize::MAX)
+fn spill_share_bytes(sharers: u32) -> usize {
+    let limit = limit::available();
+    let sharers = match limit.scope {
+        Scope::Process => 1,
+        Scope::Group(_) | Scope::Machine => u64::from(sharers),
+    };
+    usize::try_from(limit.bytes / SPILL_PART / sharers).unwrap_or(usize::MAX)
 }
 
 /// Peers that the universe given to libfabric has room for at least: a job of two nodes costs little.
