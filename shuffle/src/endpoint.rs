@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trihop_transport::link::{Completion, Link, Peer};
+use trihop_transport::link::{Completion, Link, Mover, Peer};
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::protocol::tags;
+use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
@@ -88,7 +88,6 @@ thread_local! {
 pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
     /// What only the members of the job know.
-    #[expect(dead_code, reason = "peers on other connections will be checked by it")]
     pub secret: Secret,
     /// What every header shows, so that jobs are not mixed up.
     pub cookie: u64,
@@ -219,13 +218,15 @@ impl<'h> Endpoint<'h> {
             options.relay_maxrpc,
         );
         let mut link = self.link.borrow_mut();
-        let mover = link
-            .as_ref()
-            .map_or(trihop_transport::link::Mover::Read, |l| l.limits().mover);
+        let (mover, tag_bits) = link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
+            let limits = l.limits();
+            (limits.mover, limits.tag_bits)
+        });
         let identity = Identity {
             stream: id,
             rank: self.topology.rank().0,
             cookie: self.cookie,
+            tags: Tags::new(&self.secret, tag_bits),
             mover,
         };
         let count = self.peers.len();
@@ -366,7 +367,8 @@ impl<'h> Endpoint<'h> {
         let token = match &completion {
             Completion::Sent { token, .. }
             | Completion::Received { token, .. }
-            | Completion::Read { token, .. } => Some(*token),
+            | Completion::Read { token, .. }
+            | Completion::Broken { token, .. } => Some(*token),
             Completion::Failed { token, .. } => *token,
         };
         let streams = self.streams.borrow();

@@ -13,7 +13,7 @@ use crate::memory::pool::{Buffer, Pool};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub u32);
 
-/// Message tag; the low 48 bits may be used (what the narrowest provider, cxi, carries).
+/// Message tag; the low [`Limits::tag_bits`] bits may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag(pub u64);
 
@@ -52,6 +52,8 @@ pub struct Limits {
     pub posted_sends: usize,
     /// Mover that is faster with this provider.
     pub mover: Mover,
+    /// Bits of a tag, at least 48 (what the narrowest provider, cxi, carries).
+    pub tag_bits: u32,
 }
 
 /// End of one operation.
@@ -79,6 +81,16 @@ pub enum Completion {
         token: Token,
         /// The buffer with the data.
         buffer: Buffer,
+    },
+    /// A message that came for a posted buffer is no good: it was too long, or its connection was cut before its end. The
+    /// endpoint is as sound as before, and whoever sent it may be a stranger.
+    Broken {
+        /// Mark given at the post.
+        token: Token,
+        /// The buffer, ours again; what it holds means nothing.
+        buffer: Buffer,
+        /// Reason.
+        error: Error,
     },
     /// An operation failed for good.
     Failed {

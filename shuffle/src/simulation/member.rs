@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::route::Chosen;
 
 /// Secret of all simulated jobs.
-const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
+pub(crate) const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
 
 /// One rank of the job.
 pub(crate) struct Member<'h> {

@@ -9,7 +9,7 @@ use super::address;
 use super::choice::Choice;
 use super::cq::{BATCH, CompletionQueue, Entries, Read};
 use super::error::{self, EAGAIN};
-use super::info::{Selected, TAG_BITS};
+use super::info::Selected;
 use super::mr::{Region, check_memlock};
 use super::opened::{Opened, depths};
 use super::operations::{Kind, Operation, Operations};
@@ -66,6 +66,7 @@ impl Endpoint {
             posted_receives,
             posted_sends,
             mover: choice.mover.unwrap_or(quirk.mover),
+            tag_bits: info.tag_bits(),
         };
         let address = address::framed(&provider, &opened.name()?);
         Ok(Self {
@@ -172,6 +173,10 @@ impl Endpoint {
         ))
     }
 
+    fn carries(&self, tag: Tag) -> bool {
+        tag.0.checked_shr(self.limits.tag_bits).unwrap_or(0) == 0
+    }
+
     fn no_room_to_send(&self) -> bool {
         self.sends + self.injected.len() >= self.limits.posted_sends
     }
@@ -230,6 +235,12 @@ impl Endpoint {
                 detail,
             };
             completions.push(match operation {
+                Some(Operation {
+                    kind: Kind::Receive,
+                    token,
+                    buffer,
+                    ..
+                }) if error::is_of_the_message(entry.code) => Completion::Broken { token, buffer, error },
                 Some(Operation {
                     token, peer, buffer, ..
                 }) => Completion::Failed {
@@ -291,11 +302,7 @@ impl Link for Endpoint {
         bytes: usize,
         token: Token,
     ) -> std::result::Result<(), PostError> {
-        debug_assert!(
-            tag.0 >> TAG_BITS == 0,
-            "tag {:#x} has more than {TAG_BITS} bits",
-            tag.0
-        );
+        debug_assert!(self.carries(tag), "{tag:x?} is wider than {:?}", self.limits);
         let buffer = self.admit(bytes, buffer)?;
         let (target, buffer) = self.target(peer, buffer)?;
         if self.no_room_to_send() {
@@ -343,11 +350,7 @@ impl Link for Endpoint {
     }
 
     fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> std::result::Result<(), PostError> {
-        debug_assert!(
-            tag.0 >> TAG_BITS == 0,
-            "tag {:#x} has more than {TAG_BITS} bits",
-            tag.0
-        );
+        debug_assert!(self.carries(tag), "{tag:x?} is wider than {:?}", self.limits);
         if self.receives >= self.limits.posted_receives {
             return Err(PostError::WouldBlock(buffer));
         }

@@ -88,7 +88,7 @@ impl Link for SimLink {
             token,
             bytes: buffer[..bytes].into(),
             // What is sent is copied, so the buffer's memory is free for others meanwhile.
-            pool: buffer.into_promise(),
+            pool: Some(buffer.into_promise()),
         };
         state.dispatch(message);
         Ok(())
@@ -169,6 +169,20 @@ impl Link for SimLink {
                         return Ok(count);
                     }
                 },
+                Parcel::Broken { token, pool, bytes } => match pool.claim() {
+                    Some(buffer) => {
+                        let error = Error::Fabric {
+                            call: "sim receive",
+                            code: 265,
+                            detail: format!("{bytes} bytes for a slot of {}", pool.slot_bytes()),
+                        };
+                        Completion::Broken { token, buffer, error }
+                    }
+                    None => {
+                        state.keep_news(self.id, Parcel::Broken { token, pool, bytes });
+                        return Ok(count);
+                    }
+                },
                 Parcel::Done { token, buffer } => Completion::Read { token, buffer },
                 Parcel::Empty | Parcel::Message { .. } | Parcel::Read { .. } => {
                     unreachable!("an endpoint is told of ends only")
@@ -223,7 +237,7 @@ mod tests {
                 Completion::Received { buffer, bytes, .. } => assert_eq!(&buffer[..*bytes], b"abc"),
                 Completion::Read { buffer, .. } => assert_eq!(&buffer[..4], b"read"),
                 Completion::Sent { token, .. } => assert_eq!(*token, Token(2)),
-                Completion::Failed { .. } => panic!("{completion:?}"),
+                Completion::Broken { .. } | Completion::Failed { .. } => panic!("{completion:?}"),
             }
         }
         assert!(net.violations().is_empty());

@@ -330,7 +330,7 @@ impl Wire {
                 });
                 self.offer(ANNOUNCEMENT, ANNOUNCEMENT_MARK, buffer)?;
             }
-            Completion::Failed { error, .. } => return Err(error.into()),
+            Completion::Broken { error, .. } | Completion::Failed { error, .. } => return Err(error.into()),
         }
         Ok(())
     }
