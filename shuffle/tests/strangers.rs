@@ -24,7 +24,7 @@ use trihop_transport::memory::pool::Pool;
 const PROVIDERS: [&str; 2] = ["net", "tcp;ofi_rxm"];
 /// Two ranks on each of two nodes.
 const NODES: [u64; 4] = [1, 1, 2, 2];
-const WATCHDOG: Duration = Duration::from_secs(120);
+const WATCHDOG: Duration = Duration::from_secs(60);
 /// Tells the test binary to be the job, over this provider.
 const ATTACKED: &str = "TRIHOP_TEST_ATTACKED";
 /// More than any slot of the job's receives.
@@ -360,71 +360,107 @@ fn a_strangers_messages_end_no_job() {
     });
 }
 
-/// Passes the first `after` bytes of each connection on to the port, and cuts it then.
-fn cutter(port: u16, after: usize) -> (u16, mpsc::Receiver<usize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let own = listener.local_addr().expect("an address").port();
-    let (told, cuts) = mpsc::channel();
-    thread::spawn(move || {
-        let Ok((mut sender, _)) = listener.accept() else {
-            return;
-        };
-        let Ok(mut target) = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))) else {
-            return;
-        };
-        let mut answers = (
-            target.try_clone().expect("a copy"),
-            sender.try_clone().expect("a copy"),
-        );
-        let back = thread::spawn(move || std::io::copy(&mut answers.0, &mut answers.1));
-        let passed = std::io::copy(&mut Read::by_ref(&mut sender).take(after as u64), &mut target);
-        for stream in [&sender, &target] {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-        let _ = back.join();
-        let _ = told.send(passed.unwrap_or(0) as usize);
-    });
-    (own, cuts)
+/// A connection through which a stranger speaks to a port, as far as it may.
+struct Leash {
+    port: u16,
+    /// What is left of it when the stranger's first bytes have passed.
+    ended: mpsc::Receiver<Held>,
 }
 
-/// Cuts `count` connections to each port of the job in the middle of a message.
-fn cut(provider: &str, count: usize) {
-    let job = Attacked::start(provider);
+/// Both halves of a connection that is open, and on which nothing moves any more.
+struct Held([TcpStream; 2]);
+
+impl Leash {
+    /// Passes the first `after` bytes on to the port, and all answers back.
+    fn before(port: u16, after: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let own = listener.local_addr().expect("an address").port();
+        let (told, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let Ok((mut sender, _)) = listener.accept() else {
+                return;
+            };
+            let Ok(mut target) = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))) else {
+                return;
+            };
+            let mut answers = (
+                target.try_clone().expect("a copy"),
+                sender.try_clone().expect("a copy"),
+            );
+            thread::spawn(move || std::io::copy(&mut answers.0, &mut answers.1));
+            let _ = std::io::copy(&mut Read::by_ref(&mut sender).take(after as u64), &mut target);
+            let _ = told.send(Held([sender, target]));
+        });
+        Self { port: own, ended }
+    }
+}
+
+impl Held {
+    fn cut(self) {
+        for stream in self.0 {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Opens `count` connections to each port of the job, and says half of something on each: a request for a connection,
+/// which has about 40 bytes, or a message behind it.
+fn say_half(job: &Attacked, count: usize, mut then: impl FnMut(Held)) {
     let tags = guessed_tags();
     for port in job.ports() {
         for number in 0..count {
-            // The request for a connection has about 40 bytes, and a header of a message up to 100.
-            let after = [20, 60, 120, 400, 3000][number % 5];
-            let (own, cuts) = cutter(port, after);
-            let mut stranger = Stranger::of(provider, own);
-            let buffer = stranger.pool.take().expect("one message each");
-            let mut unsent = Some(buffer);
+            let after = [1, 20, 32, 35, 60, 120, 400, 3000][number % 8];
+            let leash = Leash::before(port, after);
+            let mut stranger = Stranger::of(&job.provider, leash.port);
+            let mut unsent = stranger.pool.take();
             let deadline = Instant::now() + WATCHDOG;
-            while cuts.try_recv().is_err() {
+            let held = loop {
+                if let Ok(held) = leash.ended.try_recv() {
+                    break held;
+                }
                 if let Some(buffer) = unsent.take() {
                     let tag = Tag(tags[number % tags.len()]);
-                    let posted = stranger
-                        .link
-                        .post_send(stranger.peer, tag, buffer, 6000, Token(0));
-                    if let Err(PostError::WouldBlock(back)) = posted {
+                    let (link, peer) = (&mut stranger.link, stranger.peer);
+                    if let Err(PostError::WouldBlock(back)) =
+                        link.post_send(peer, tag, buffer, 6000, Token(0))
+                    {
                         unsent = Some(back);
                     }
                 }
                 stranger.poll();
                 job.must_live();
-                assert!(Instant::now() < deadline, "the connection is not cut");
-            }
+                assert!(Instant::now() < deadline, "the job takes no connection");
+            };
+            then(held);
         }
     }
-    job.ends_well();
 }
 
 #[test]
 fn twelve_connections_cut_in_a_message_end_no_job() {
-    for_each_provider(|provider| cut(provider, 12));
+    for_each_provider(|provider| {
+        let job = Attacked::start(provider);
+        say_half(&job, 12, Held::cut);
+        job.ends_well();
+    });
 }
 
 #[test]
 fn a_hundred_connections_cut_in_a_message_end_no_job() {
-    for_each_provider(|provider| cut(provider, 100));
+    for_each_provider(|provider| {
+        let job = Attacked::start(provider);
+        say_half(&job, 100, Held::cut);
+        job.ends_well();
+    });
+}
+
+#[test]
+fn connections_on_which_half_a_message_came_and_no_more_stop_no_job() {
+    for_each_provider(|provider| {
+        let job = Attacked::start(provider);
+        let mut open = Vec::new();
+        say_half(&job, 24, |held| open.push(held));
+        job.ends_well();
+        drop(open);
+    });
 }

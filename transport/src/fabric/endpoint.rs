@@ -10,6 +10,7 @@ use super::choice::Choice;
 use super::cq::{BATCH, CompletionQueue, Entries, Read};
 use super::error::{self, EAGAIN};
 use super::info::Selected;
+use super::listener;
 use super::mr::{Region, check_memlock};
 use super::opened::{Opened, depths};
 use super::operations::{Kind, Operation, Operations};
@@ -68,7 +69,11 @@ impl Endpoint {
             mover: choice.mover.unwrap_or(quirk.mover),
             tag_bits: info.tag_bits(),
         };
-        let address = address::framed(&provider, &opened.name()?);
+        let name = opened.name()?;
+        if quirk.over_ip {
+            listener::bound_requests(&provider, &name);
+        }
+        let address = address::framed(&provider, &name);
         Ok(Self {
             operations: Operations::new(posted_sends + posted_receives),
             injected: Vec::with_capacity(posted_sends),
