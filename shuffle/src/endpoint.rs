@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trihop_transport::link::{Completion, Link, Mover, Peer};
+use trihop_transport::link::{Access, Completion, Link, Mover, Peer};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
@@ -243,8 +243,16 @@ impl<'h> Endpoint<'h> {
             let least = BUFFERS_PER_LINK * count;
             let slots = (options.send_pool_bytes / sizes.buffer_bytes)
                 .clamp(least, (count * (sizes.most_in_flight() as usize + 1)).max(least));
-            batches = Some(link.create_pool(sizes.buffer_bytes, slots)?);
-            notices = Some(link.create_pool(CONTROL_BYTES, NOTICES_PER_LINK * count.min(32))?);
+            // Only what is announced for a read needs to be readable, and short batches are never announced.
+            let read = mover == Mover::Read && sizes.buffer_bytes > sizes.small_bytes;
+            let access = if read {
+                Access::Readable
+            } else {
+                Access::Departures
+            };
+            batches = Some(link.create_pool(sizes.buffer_bytes, slots, access)?);
+            let small = NOTICES_PER_LINK * count.min(32);
+            notices = Some(link.create_pool(CONTROL_BYTES, small, Access::Departures)?);
             let plan = LinkPlan {
                 links: count,
                 sizes,

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use trihop_shuffle::{Job, Options, Rank, Reduce};
 use trihop_transport::bootstrap::{Custom, Launcher};
 use trihop_transport::fabric::{self, Choice};
-use trihop_transport::link::{Link, Peer, PostError, Tag, Token};
+use trihop_transport::link::{Access, Link, Peer, PostError, Tag, Token};
 use trihop_transport::memory::pool::Pool;
 
 const PROVIDERS: [&str; 2] = ["net", "tcp;ofi_rxm"];
@@ -280,7 +280,7 @@ impl Stranger {
         address[at..at + 2].copy_from_slice(&port.to_be_bytes());
         let peer = link.connect(&address).expect("an address like our own");
         let pool = link
-            .create_pool(LONGER_THAN_ANY_SLOT.next_multiple_of(64), 1)
+            .create_pool(LONGER_THAN_ANY_SLOT.next_multiple_of(64), 1, Access::All)
             .expect("a pool");
         Self { link, peer, pool }
     }

@@ -39,6 +39,26 @@ pub enum Mover {
     Segments,
 }
 
+/// What the buffers of a pool are for. The provider lets nobody do more with them, here or at a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Messages that come, and what this side reads.
+    Arrivals,
+    /// Messages that leave.
+    Departures,
+    /// Messages that leave, and what peers read: the only memory that they can reach by themselves.
+    Readable,
+    /// All of it, for benchmarks and tests that use one pool each way.
+    All,
+}
+
+impl Access {
+    /// Whether peers can read it.
+    pub fn is_readable(self) -> bool {
+        matches!(self, Self::Readable | Self::All)
+    }
+}
+
 /// What a link can do, as numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -131,11 +151,11 @@ pub trait Link {
     /// When the address is not one of this link's kind.
     fn connect(&mut self, address: &[u8]) -> Result<Peer>;
 
-    /// Allocates `slots` buffers of `slot_bytes` (a multiple of 64) and registers them, once and as a whole.
+    /// Allocates `slots` buffers of `slot_bytes` (a multiple of 64) and registers them for `access`, once and as a whole.
     ///
     /// # Errors
     /// When memory or registrations run out; the text names the limit to raise.
-    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool>;
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool>;
 
     /// Starts sending the first `bytes` of `buffer`.
     ///

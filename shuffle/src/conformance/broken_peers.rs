@@ -1,6 +1,6 @@
 //! Bytes that no working peer sends.
 
-use trihop_transport::link::{Limits, Link, Mover, Token};
+use trihop_transport::link::{Access, Limits, Link, Mover, Token};
 use trihop_transport::protocol::tags::{TagClass, Tags};
 use trihop_transport::secret::Secret;
 use trihop_transport::sim::{Net, SimOptions};
@@ -45,7 +45,7 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
     let mut stranger = net.stranger();
     // Endpoint 1 is rank 1's; stream 1 is the user's.
     let victim = stranger.connect(&1u64.to_le_bytes()).unwrap();
-    let pool = stranger.create_pool(8192, 64).unwrap();
+    let pool = stranger.create_pool(8192, 64, Access::Departures).unwrap();
     let mut sent = 0;
     for round in 0..400u64 {
         for class in CLASSES {

@@ -15,7 +15,7 @@ use super::mr::{Region, check_memlock};
 use super::opened::{Opened, depths};
 use super::operations::{Kind, Operation, Operations};
 use crate::error::{Error, Result};
-use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::{Buffer, Pool};
 
@@ -289,12 +289,12 @@ impl Link for Endpoint {
         Ok(peer)
     }
 
-    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
         let mapping = Mapping::allocate(slot_bytes * slots)?;
         if let Some(reserve) = self.opened.domain.quirk().pinned_reserve_bytes {
             check_memlock(&self.name, self.pinned_bytes + mapping.len(), reserve)?;
         }
-        let region = Region::register(&self.opened, &mapping)?;
+        let region = Region::register(&self.opened, &mapping, access)?;
         self.pinned_bytes += mapping.len();
         Ok(Pool::new(mapping, slot_bytes, slots, Some(Box::new(region))))
     }

@@ -10,6 +10,7 @@ use super::error;
 use super::handle::Handle;
 use super::opened::Opened;
 use crate::error::{Error, Result};
+use crate::link::Access;
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::Registration;
 use crate::random::random_bytes;
@@ -39,12 +40,17 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Registers the whole mapping for sends, receives, our reads and peers' reads.
-    pub(super) fn register(opened: &Rc<Opened>, mapping: &Mapping) -> Result<Self> {
+    /// Registers the whole mapping for what it is used for, and nothing else.
+    pub(super) fn register(opened: &Rc<Opened>, mapping: &Mapping, access: Access) -> Result<Self> {
         let domain = &opened.domain;
         let mode = domain.info().mr_mode();
         let object = format!("{} bytes on {}", mapping.len(), domain.info().label());
-        let access = sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ;
+        let access = match access {
+            Access::Arrivals => sys::FI_RECV | sys::FI_READ,
+            Access::Departures => sys::FI_SEND,
+            Access::Readable => sys::FI_SEND | sys::FI_REMOTE_READ,
+            Access::All => sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ,
+        };
         let region = reg_with_fresh_key(domain, mapping, access, &object)?;
         let parent = if mode & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: region and endpoint are open objects of the same domain.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::net::Net;
 use super::parcels::Parcel;
 use crate::error::{Error, Result};
-use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::pool::{Buffer, Pool};
 
 /// Completions per poll.
@@ -64,8 +64,12 @@ impl Link for SimLink {
         }
     }
 
-    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
-        Ok(self.net.state.borrow_mut().pool(self.id, slot_bytes, slots))
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
+        Ok(self
+            .net
+            .state
+            .borrow_mut()
+            .pool(self.id, slot_bytes, slots, access))
     }
 
     fn post_send(
@@ -216,7 +220,10 @@ mod tests {
         let (mut a, mut b) = (net.link(), net.link());
         let to_b = a.connect(b.address()).unwrap();
         let to_a = b.connect(a.address()).unwrap();
-        let (pa, pb) = (a.create_pool(64, 4).unwrap(), b.create_pool(64, 4).unwrap());
+        let (pa, pb) = (
+            a.create_pool(64, 4, Access::All).unwrap(),
+            b.create_pool(64, 4, Access::All).unwrap(),
+        );
         b.post_receive(Tag(5), pb.take().unwrap(), Token(1)).unwrap();
         let mut source = pa.take().unwrap();
         source[..3].copy_from_slice(b"abc");
@@ -262,7 +269,10 @@ mod tests {
             ..SimOptions::default()
         });
         let (mut a, mut b) = (net.link(), net.link());
-        let (pa, pb) = (a.create_pool(64, 8).unwrap(), b.create_pool(64, 3).unwrap());
+        let (pa, pb) = (
+            a.create_pool(64, 8, Access::All).unwrap(),
+            b.create_pool(64, 3, Access::All).unwrap(),
+        );
         assert_eq!(
             b.post_receives(Tag(5), &pb, 9, Token(1)).unwrap(),
             3,
@@ -307,10 +317,16 @@ mod tests {
             ..SimOptions::default()
         });
         let (mut a, mut b) = (net.link(), net.link());
-        let (pa, pb) = (a.create_pool(64, 4).unwrap(), b.create_pool(64, 4).unwrap());
+        let (pa, pb) = (
+            a.create_pool(64, 4, Access::All).unwrap(),
+            b.create_pool(64, 4, Access::All).unwrap(),
+        );
         let held = pa.take().unwrap();
         let given_back = pa.take().unwrap().remote();
+        let unreadable = a.create_pool(64, 1, Access::Departures).unwrap();
+        let kept = unreadable.take().unwrap();
         let cases = [
+            (kept.remote(), 4),
             (given_back, 4),
             (held.remote(), 65),
             (

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::endpoint::SimLink;
 use super::parcels::{List, Parcel, Parcels};
-use crate::link::{Limits, Mover, Tag, Token};
+use crate::link::{Access, Limits, Mover, Tag, Token};
 use crate::memory::pool::Pool;
 use crate::memory::slots::SlotStore;
 
@@ -241,13 +241,19 @@ impl State {
     }
 
     /// A pool of an endpoint, out of the store for this size.
-    pub fn pool(&mut self, id: u32, slot_bytes: usize, slots: usize) -> Pool {
+    pub fn pool(&mut self, id: u32, slot_bytes: usize, slots: usize, access: Access) -> Pool {
         let known = self.stores.iter().position(|s| s.slot_bytes() == slot_bytes);
         let index = known.unwrap_or_else(|| {
             self.stores.push(Rc::new(SlotStore::new(slot_bytes)));
             self.stores.len() - 1
         });
-        Pool::on_demand(Rc::clone(&self.stores[index]), slots, id, index as u64)
+        // No store has the key under which nobody finds anything.
+        let key = if access.is_readable() {
+            index as u64
+        } else {
+            u64::MAX
+        };
+        Pool::on_demand(Rc::clone(&self.stores[index]), slots, id, key)
     }
 
     /// Bytes of an endpoint's memory, as a peer's adapter reads them.

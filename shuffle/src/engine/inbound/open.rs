@@ -1,6 +1,6 @@
 //! What the links of a stream need to receive, allocated and posted when the stream is opened.
 
-use trihop_transport::link::{Completion, Link};
+use trihop_transport::link::{Access, Completion, Link};
 use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::control;
 use trihop_transport::protocol::credit::Shared;
@@ -85,13 +85,13 @@ impl Links {
         ];
         let mut posted_pools = Vec::new();
         for (class, bytes, count) in classes.into_iter().filter(|&(_, _, count)| count > 0) {
-            let pool = link.create_pool(bytes, count)?;
+            let pool = link.create_pool(bytes, count, Access::Arrivals)?;
             post_pool(link, &identity, class, &pool, completions)?;
             posted_pools.push(pool);
         }
         let fetch_pool = match fetch_slots {
             0 => None,
-            slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
+            slots => Some(link.create_pool(sizes.buffer_bytes, slots, Access::Arrivals)?),
         };
         // A window has a place per batch in flight.
         let windows = in_flight * size_of::<Option<Arrival>>();
