@@ -243,7 +243,8 @@ impl<'h> Endpoint<'h> {
             let least = BUFFERS_PER_LINK * count;
             let slots = (options.send_pool_bytes / sizes.buffer_bytes)
                 .clamp(least, (count * (sizes.most_in_flight() as usize + 1)).max(least));
-            // Only what is announced for a read needs to be readable, and short batches are never announced.
+            // Only what is announced for a read needs to be readable, and short batches are never
+            // announced.
             let read = mover == Mover::Read && sizes.buffer_bytes > sizes.small_bytes;
             let access = if read {
                 Access::Readable

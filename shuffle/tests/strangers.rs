@@ -1,9 +1,10 @@
-//! A job whose ports are open to strangers: messages that nobody expects, and connections that are cut in the middle
-//! of one, cost the job nothing.
+//! A job whose ports are open to strangers: messages that nobody expects, and connections that are
+//! cut in the middle of one, cost the job nothing.
 //!
-//! The job is a process of its own, four ranks on two nodes over loopback, which exchanges and checks in rounds until
-//! its standard input ends. The strangers are this process: they know the ports, as the kernel tells everybody, and
-//! not the job's secret. What they do counts as arrived when the job has made further rounds.
+//! The job is a process of its own, four ranks on two nodes over loopback, which exchanges and
+//! checks in rounds until its standard input ends. The strangers are this process: they know the
+//! ports, as the kernel tells everybody, and not the job's secret. What they do counts as arrived
+//! when the job has made further rounds.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -403,8 +404,8 @@ impl Held {
     }
 }
 
-/// Opens `count` connections to each port of the job, and says half of something on each: a request for a connection,
-/// which has about 40 bytes, or a message behind it.
+/// Opens `count` connections to each port of the job, and says half of something on each: a request
+/// for a connection, which has about 40 bytes, or a message behind it.
 fn say_half(job: &Attacked, count: usize, mut then: impl FnMut(Held)) {
     let tags = guessed_tags();
     for port in job.ports() {

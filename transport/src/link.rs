@@ -39,7 +39,8 @@ pub enum Mover {
     Segments,
 }
 
-/// What the buffers of a pool are for. The provider lets nobody do more with them, here or at a peer.
+/// What the buffers of a pool are for. The provider lets nobody do more with them, here or at a
+/// peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Messages that come, and what this side reads.
@@ -102,13 +103,17 @@ pub enum Completion {
         /// The buffer with the data.
         buffer: Buffer,
     },
-    /// A message that came for a posted buffer is no good: it was too long, or its connection was cut before its end. The
-    /// endpoint is as sound as before, and whoever sent it may be a stranger.
+    /// A message that came for a posted buffer is no good: it was too long, or its connection was
+    /// cut before its end. The endpoint is as sound as before, and whoever sent it may be a
+    /// stranger.
     Broken {
         /// Mark given at the post.
         token: Token,
-        /// The buffer, ours again; what it holds means nothing.
+        /// The buffer, ours again. It holds the beginning of the message where that was cut, or
+        /// nothing of it.
         buffer: Buffer,
+        /// Its connection ended before it did; otherwise it was too long.
+        cut: bool,
         /// Reason.
         error: Error,
     },
@@ -151,7 +156,8 @@ pub trait Link {
     /// When the address is not one of this link's kind.
     fn connect(&mut self, address: &[u8]) -> Result<Peer>;
 
-    /// Allocates `slots` buffers of `slot_bytes` (a multiple of 64) and registers them for `access`, once and as a whole.
+    /// Allocates `slots` buffers of `slot_bytes` (a multiple of 64) and registers them for
+    /// `access`, once and as a whole.
     ///
     /// # Errors
     /// When memory or registrations run out; the text names the limit to raise.

@@ -1,8 +1,8 @@
 //! The job's secret: 128 bits that its members share and nobody else knows.
 //!
-//! Rank 0 makes it, and it reaches the others through the launcher's store alone: never by a command line, an
-//! environment variable or a log. It is never sent over a fabric either. What must be shown to a peer is
-//! derived from it, by SipHash-2-4, and tells nothing of the rest.
+//! Rank 0 makes it, and it reaches the others through the launcher's store alone: never by a
+//! command line, an environment variable or a log. It is never sent over a fabric either. What must
+//! be shown to a peer is derived from it, by SipHash-2-4, and tells nothing of the rest.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -13,7 +13,8 @@ use siphasher::sip128::{self, Hasher128};
 use crate::error::Result;
 use crate::random::random_bytes;
 
-/// 128 bits that only the members of a job know. `Debug` shows nothing of them, and there is no `Display`.
+/// 128 bits that only the members of a job know. `Debug` shows nothing of them, and there is no
+/// `Display`.
 #[derive(Clone)]
 pub struct Secret([u8; Secret::BYTES]);
 
@@ -39,14 +40,15 @@ impl Secret {
         &self.0
     }
 
-    /// A word for one use, named by `label`, that only members can know. Words of different labels tell nothing
-    /// of each other, and none tells anything of the secret.
+    /// A word for one use, named by `label`, that only members can know. Words of different labels
+    /// tell nothing of each other, and none tells anything of the secret.
     pub fn derive(&self, label: &str) -> u64 {
         SipHasher24::new_with_key(&self.0).hash(label.as_bytes())
     }
 
-    /// What shows to who asked with `challenge` that this side knows the secret. A challenge is to be used once,
-    /// and each side and use has a `label` of its own, so that nobody's answer serves anybody else.
+    /// What shows to who asked with `challenge` that this side knows the secret. A challenge is to
+    /// be used once, and each side and use has a `label` of its own, so that nobody's answer serves
+    /// anybody else.
     pub fn prove(&self, label: &str, challenge: &[u8]) -> [u8; 16] {
         let mut hasher = sip128::SipHasher24::new_with_key(&self.0);
         // The length keeps label and challenge apart.
@@ -56,8 +58,8 @@ impl Secret {
         hasher.finish128().as_bytes()
     }
 
-    /// Whether `proof` is what [`Secret::prove`] gives. Takes the same time wherever they differ, so that nobody can
-    /// find a proof byte by byte.
+    /// Whether `proof` is what [`Secret::prove`] gives. Takes the same time wherever they differ,
+    /// so that nobody can find a proof byte by byte.
     pub fn verify(&self, label: &str, challenge: &[u8], proof: &[u8; 16]) -> bool {
         let expected = self.prove(label, challenge);
         let differing = expected.iter().zip(proof).fold(0, |seen, (a, b)| seen | (a ^ b));

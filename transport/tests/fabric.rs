@@ -301,7 +301,8 @@ fn peers_memory_is_read() {
     });
 }
 
-/// Only over native datagrams: ofi_rxm makes all memory readable for its own large messages, and shm asks the kernel alone.
+/// Only over native datagrams: ofi_rxm makes all memory readable for its own large messages, and
+/// shm asks the kernel alone.
 #[test]
 fn a_pool_for_arrivals_is_not_readable_by_peers() {
     for_each_provider(|provider| {

@@ -1,8 +1,9 @@
-//! Connections that are cut in the middle of a message, by who knows its tag: every receive that such a message met
-//! comes back, broken and with its buffer, and the others take the messages that come after.
+//! Connections that are cut in the middle of a message, by who knows its tag: every receive that
+//! such a message met comes back, broken and with its buffer, and the others take the messages that
+//! come after.
 //!
-//! `TRIHOP_TEST_PROVIDERS`, a list with commas, replaces the providers. One that is missing is skipped by name. Each
-//! wait has a watchdog and no timing is asserted.
+//! `TRIHOP_TEST_PROVIDERS`, a list with commas, replaces the providers. One that is missing is
+//! skipped by name. Each wait has a watchdog and no timing is asserted.
 
 #![allow(clippy::print_stdout, reason = "a skipped provider is named")]
 
@@ -31,13 +32,14 @@ fn open(provider: &str) -> Result<Box<dyn Link>, Error> {
     })
 }
 
-/// Where the port stands in an address of a link: behind the provider's name and the family of the socket.
+/// Where the port stands in an address of a link: behind the provider's name and the family of the
+/// socket.
 fn port_at(address: &[u8]) -> usize {
     1 + address[0] as usize + 2
 }
 
-/// Listens for one connection, passes its first `after` bytes on to `port`, and cuts both ends: with a goodbye, or
-/// as a reset.
+/// Listens for one connection, passes its first `after` bytes on to `port`, and cuts both ends:
+/// with a goodbye, or as a reset.
 fn cutter(port: u16, after: usize, reset: bool) -> (u16, mpsc::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let own = listener.local_addr().expect("an address").port();
@@ -53,7 +55,8 @@ fn cutter(port: u16, after: usize, reset: bool) -> (u16, mpsc::Receiver<()>) {
         let _ = std::io::copy(&mut Read::by_ref(&mut sender).take(after as u64), &mut target);
         let _ = sender.shutdown(Shutdown::Both);
         if reset {
-            // Says nothing to the other side, and ends the copy: closing the last descriptor is the reset.
+            // Says nothing to the other side, and ends the copy: closing the last descriptor is the
+            // reset.
             let _ = target.shutdown(Shutdown::Read);
             set_socket_linger(&target, Some(Duration::ZERO)).expect("a socket option");
         } else {

@@ -1,16 +1,20 @@
 //! Bytes that no working peer sends.
 
-use trihop_transport::link::{Access, Limits, Link, Mover, Token};
+use trihop_transport::link::{Access, Completion, Limits, Link, Mover, Token};
+use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::tags::{TagClass, Tags};
+use trihop_transport::protocol::wire::{BatchHeader, BatchKind, Counters};
 use trihop_transport::secret::Secret;
 use trihop_transport::sim::{Net, SimOptions};
 
 use super::schedule::sim_with_eager;
 use super::world::World;
 use crate::config::StreamOptions;
+use crate::endpoint::WIRE_LABEL;
 use crate::simulation::{Fabric, SECRET, TICK_NS};
 
-/// A job of two ranks on two nodes, whose batches take all ways: small and large slots, and segments.
+/// A job of two ranks on two nodes, whose batches take all ways: small and large slots, and
+/// segments.
 fn attacked(net: &Net) -> World {
     let options = StreamOptions {
         remote_buftarget_bytes: 4000,
@@ -34,7 +38,8 @@ fn network() -> Net {
     })
 }
 
-/// What a stranger sends to rank 1 with these tags while the job exchanges; returns how many messages.
+/// What a stranger sends to rank 1 with these tags while the job exchanges; returns how many
+/// messages.
 fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
     const CLASSES: [TagClass; 4] = [
         TagClass::Control,
@@ -108,6 +113,43 @@ fn messages_of_who_does_not_know_the_secret_meet_no_slot() {
     let tags = Tags::new(&Secret::random().unwrap(), SimOptions::default().limits.tag_bits);
     assert!(attack(&net, &mut world, tags) > 0);
     assert_eq!(world.core(1).snapshot().bad_headers, 0);
+}
+
+#[test]
+fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
+    let net = network();
+    let world = attacked(&net);
+    let pool = net.stranger().create_pool(512, 2, Access::Arrivals).unwrap();
+    let cut = |write: &dyn Fn(&mut Buffer)| {
+        let mut buffer = pool.take().unwrap();
+        write(&mut buffer);
+        let error = trihop_transport::Error::Fabric {
+            call: "fi_trecv",
+            code: 104,
+            detail: "reset".to_owned(),
+        };
+        let completion = Completion::Broken {
+            token: Token(0),
+            buffer,
+            cut: true,
+            error,
+        };
+        world.core(1).complete(TagClass::Small, 0, completion, 1)
+    };
+    let header = BatchHeader {
+        kind: BatchKind::Eager,
+        stream: 1,
+        source: 0,
+        bytes: 100,
+        link: 0,
+        sequence: 0,
+        counters: Counters::default(),
+    };
+    let cookie = Secret::from_bytes(SECRET).derive(WIRE_LABEL);
+    let error = cut(&|buffer| header.write(cookie, buffer)).unwrap_err();
+    assert!(error.to_string().contains("rank 0"), "{error}");
+    cut(&|buffer| header.write(!cookie, buffer)).unwrap();
+    assert_eq!(world.core(1).snapshot().bad_headers, 1);
 }
 
 /// What rank 1 says of a run of `bytes` with `count` records that rank 0 sends to rank 2, which rank 1 represents.

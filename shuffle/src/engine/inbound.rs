@@ -37,6 +37,11 @@ struct Unposted {
     link: Option<usize>,
 }
 
+/// A message of which nothing has come must not look like the last one in its buffer.
+fn forget_header(buffer: &mut Buffer) {
+    buffer[..8].fill(0);
+}
+
 /// How an announced batch came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Came {
@@ -90,10 +95,11 @@ impl Links {
         while let Some(Unposted {
             class,
             number,
-            buffer,
+            mut buffer,
             link: owner,
         }) = self.unposted.pop()
         {
+            forget_header(&mut buffer);
             let mark = token(self.identity.stream, class, number);
             match link.post_receive(self.identity.tag(class, number), buffer, mark) {
                 Ok(()) => {
@@ -163,7 +169,13 @@ impl Links {
             Completion::Read { buffer, .. } => {
                 self.fetched(number, buffer, Came::ByRead, queues, stats, now_ns)
             }
-            Completion::Broken { buffer, error, .. } => {
+            Completion::Broken {
+                buffer, cut, error, ..
+            } => {
+                if cut && let Some(rank) = self.sender_of(&buffer, queues) {
+                    let why = format!("its connection ended in the middle of a message: {error}");
+                    return Err(trihop_transport::Error::PeerDead { rank, why }.into());
+                }
                 self.strange(&error.to_string(), stats);
                 self.post_again(class, number, buffer);
                 Ok(())
@@ -210,6 +222,14 @@ impl Links {
         None
     }
 
+    /// The member that sent a message of which only the beginning has come. Nobody sends it again,
+    /// so that its link would wait for it for ever.
+    fn sender_of(&self, beginning: &[u8], queues: &Queues) -> Option<u32> {
+        let (header, _) = BatchHeader::parse(beginning, self.identity.cookie).ok()?;
+        let known = header.source < queues.size && header.source != self.identity.rank;
+        known.then_some(header.source)
+    }
+
     /// Counts a message that is none of this stream's, or was cut short; the first is told.
     fn strange(&mut self, why: &str, stats: &mut Stats) {
         stats.bad_headers += 1;
@@ -224,8 +244,8 @@ impl Links {
         }
     }
 
-    /// Posts a slot again that such a message used up. The one that it was posted for may still come, so nothing new is
-    /// granted to anybody.
+    /// Posts a slot again that such a message used up. The one that it was posted for may still
+    /// come, so nothing new is granted to anybody.
     fn post_again(&mut self, class: TagClass, number: u32, buffer: Buffer) {
         self.unposted.push(Unposted {
             class,

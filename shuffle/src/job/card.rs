@@ -11,8 +11,9 @@ use crate::route::RouteName;
 /// Key of the cards in the launcher's store.
 const KEY: &str = "trihop";
 
-/// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank 0's counts), its
-/// route (which has to be everyone's), whether a thread of its own makes progress, its fabric address.
+/// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank
+/// 0's counts), its route (which has to be everyone's), whether a thread of its own makes progress,
+/// its fabric address.
 pub(super) struct Card {
     pub nonce: u64,
     pub secret: Secret,

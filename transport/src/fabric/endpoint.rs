@@ -245,7 +245,12 @@ impl Endpoint {
                     token,
                     buffer,
                     ..
-                }) if error::is_of_the_message(entry.code) => Completion::Broken { token, buffer, error },
+                }) if error::is_too_long(entry.code) || error::is_cut(entry.code) => Completion::Broken {
+                    token,
+                    buffer,
+                    cut: error::is_cut(entry.code),
+                    error,
+                },
                 Some(Operation {
                     token, peer, buffer, ..
                 }) => Completion::Failed {

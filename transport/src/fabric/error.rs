@@ -28,24 +28,25 @@ pub(super) fn positive(code: i32) -> i32 {
     code.checked_abs().unwrap_or(i32::MAX)
 }
 
-/// Whether a receive that ended with this code says something of one message, or of the connection that it came over,
-/// and nothing of the endpoint: the next message is as welcome as before.
-pub(super) fn is_of_the_message(code: i32) -> bool {
-    const OF_THE_MESSAGE: [u32; 10] = [
-        // Longer than its buffer.
-        sys::FI_ETRUNC,
-        sys::FI_EMSGSIZE as u32,
-        // The connection ended before the message did, however it ended.
-        sys::FI_ECONNRESET as u32,
-        sys::FI_ECONNABORTED as u32,
-        sys::FI_ENOTCONN as u32,
-        sys::FI_ESHUTDOWN as u32,
-        sys::FI_ETIMEDOUT as u32,
-        libc::EPIPE as u32,
-        libc::EREMOTEIO as u32,
-        sys::FI_ECANCELED as u32,
-    ];
-    u32::try_from(code).is_ok_and(|code| OF_THE_MESSAGE.contains(&code))
+/// Whether a receive ended with this code because its message was longer than its buffer.
+pub(super) fn is_too_long(code: i32) -> bool {
+    code == sys::FI_ETRUNC as i32 || code == sys::FI_EMSGSIZE
+}
+
+/// Whether a receive ended with this code because the connection ended before the message did. It
+/// says nothing of the endpoint: the next message is as welcome as before.
+pub(super) fn is_cut(code: i32) -> bool {
+    [
+        sys::FI_ECONNRESET,
+        sys::FI_ECONNABORTED,
+        sys::FI_ENOTCONN,
+        sys::FI_ESHUTDOWN,
+        sys::FI_ETIMEDOUT,
+        sys::FI_ECANCELED,
+        libc::EPIPE,
+        libc::EREMOTEIO,
+    ]
+    .contains(&code)
 }
 
 /// The error for a call that returned `code`, on `object`.

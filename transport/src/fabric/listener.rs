@@ -1,8 +1,9 @@
 //! The socket on which a provider over IP listens.
 //!
-//! libfabric 1.17 reads the request for a connection from a socket that blocks, in its header and then the rest. Who sends
-//! the header alone, and keeps the connection open, stops the whole process there. No option of libfabric changes
-//! that, but a socket that is accepted has the time limit of the one that listens.
+//! libfabric 1.17 reads the request for a connection from a socket that blocks, in its header and
+//! then the rest. Who sends the header alone, and keeps the connection open, stops the whole
+//! process there. No option of libfabric changes that, but a socket that is accepted has the time
+//! limit of the one that listens.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -10,12 +11,12 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_acceptconn};
 
-/// How long a request for a connection may keep its reader. It is one segment, so that what follows its header is there
-/// with it.
+/// How long a request for a connection may keep its reader. It is one segment, so that what follows
+/// its header is there with it.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Bounds how long strangers can keep the endpoint with this address (a `sockaddr`) waiting for the rest of a request.
-/// Where the socket is not found, it says so and leaves things as they are.
+/// Bounds how long strangers can keep the endpoint with this address (a `sockaddr`) waiting for the
+/// rest of a request. Where the socket is not found, it says so and leaves things as they are.
 pub(super) fn bound_requests(provider: &str, name: &[u8]) {
     let Some(address) = socket_address(name) else {
         return;
@@ -24,7 +25,8 @@ pub(super) fn bound_requests(provider: &str, name: &[u8]) {
         Ok(true) => {}
         Ok(false) => tracing::debug!("{provider} has no socket that listens on {address}"),
         Err(error) => tracing::warn!(
-            "no time limit for requests to {provider} on {address}: {error}; who sends half of one can stop this rank"
+            "no time limit for requests to {provider} on {address}: {error}; who sends half of one \
+             can stop this rank"
         ),
     }
 }
@@ -36,8 +38,9 @@ fn limit_listener(address: SocketAddr) -> std::io::Result<bool> {
         let Some(number) = name.to_str().and_then(|name| name.parse::<RawFd>().ok()) else {
             continue;
         };
-        // SAFETY: the number is that of an open descriptor, or was: one that another thread has closed meanwhile is refused by
-        // the kernel, and one that has its number since is not this endpoint's listening socket, which is asked first.
+        // SAFETY: the number is that of an open descriptor, or was: one that another thread has
+        // closed meanwhile is refused by the kernel, and one that has its number since is not this
+        // endpoint's listening socket, which is asked first.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let listens = socket_acceptconn(descriptor).unwrap_or(false);
         if listens && own_address(descriptor) == Some(address) {

@@ -6,8 +6,8 @@ use super::eager::Slot;
 use crate::link::{Tag, Token};
 use crate::secret::Secret;
 
-/// Class of a posted operation. A tag has 16 bits for the stream, 4 for the class and 28 for a number: 48 in all,
-/// under the mask of [`Tags`].
+/// Class of a posted operation. A tag has 16 bits for the stream, 4 for the class and 28 for a
+/// number: 48 in all, under the mask of [`Tags`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TagClass {
@@ -40,17 +40,18 @@ pub const TAG_BITS: u32 = 48;
 
 /// The tags of one job: their fields under a mask that only its members know.
 ///
-/// A message whose tag nobody has posted a receive for touches no slot. Without the mask any user who reaches the
-/// port could name such a tag. A guess hits one of `n` posted tags with a chance of `n / 2^bits`, at most
-/// 2^-32 with the narrowest provider and 65,536 of them. Who reads messages on their way knows the mask, as he
-/// knows all else that they show.
+/// A message whose tag nobody has posted a receive for touches no slot. Without the mask any user
+/// who reaches the port could name such a tag. A guess hits one of `n` posted tags with a chance of
+/// `n / 2^bits`, at most 2^-32 with the narrowest provider and 65,536 of them. Who reads messages
+/// on their way knows the mask, as he knows all else that they show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tags {
     mask: u64,
 }
 
 impl Tags {
-    /// The tags of the job with this secret, over links whose tags have `bits` bits: the same on all its ranks.
+    /// The tags of the job with this secret, over links whose tags have `bits` bits: the same on
+    /// all its ranks.
     ///
     /// # Panics
     /// When the fields do not fit, which no link is opened with.

@@ -180,7 +180,12 @@ impl Link for SimLink {
                             code: 265,
                             detail: format!("{bytes} bytes for a slot of {}", pool.slot_bytes()),
                         };
-                        Completion::Broken { token, buffer, error }
+                        Completion::Broken {
+                            token,
+                            buffer,
+                            cut: false,
+                            error,
+                        }
                     }
                     None => {
                         state.keep_news(self.id, Parcel::Broken { token, pool, bytes });
@@ -323,7 +328,7 @@ mod tests {
         );
         let held = pa.take().unwrap();
         let given_back = pa.take().unwrap().remote();
-        let unreadable = a.create_pool(64, 1, Access::Departures).unwrap();
+        let unreadable = a.create_pool(128, 1, Access::Departures).unwrap();
         let kept = unreadable.take().unwrap();
         let cases = [
             (kept.remote(), 4),

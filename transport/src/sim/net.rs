@@ -197,8 +197,9 @@ impl State {
         }
     }
 
-    /// A message that meets no receive: a stranger's is dropped, that of a member breaks the rules, unless a stranger may
-    /// have used up its receive. Then it waits for another, as a provider keeps it.
+    /// A message that meets no receive: a stranger's is dropped, that of a member breaks the rules,
+    /// unless a stranger may have used up its receive. Then it waits for another, as a provider
+    /// keeps it.
     fn unexpected(&mut self, target: u32, sender: u32, tag: Tag, bytes: Box<[u8]>) {
         if self.hosts[sender as usize].stranger {
             return;
@@ -300,8 +301,8 @@ impl Net {
         SimLink::new(self.clone(), id, Rc::clone(&state.limits))
     }
 
-    /// A new endpoint of somebody who is in no job: what breaks the rules is no violation, and reaches its target as a
-    /// provider would let it.
+    /// A new endpoint of somebody who is in no job: what breaks the rules is no violation, and
+    /// reaches its target as a provider would let it.
     pub fn stranger(&self) -> SimLink {
         let link = self.link();
         let mut state = self.state.borrow_mut();

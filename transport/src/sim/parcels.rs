@@ -20,7 +20,8 @@ pub(super) enum Parcel {
         tag: Tag,
         token: Token,
         bytes: Box<[u8]>,
-        /// Pool of the sender's buffer, which is promised to the completion; `None` once that was told.
+        /// Pool of the sender's buffer, which is promised to the completion; `None` once that was
+        /// told.
         pool: Option<Pool>,
     },
     /// A read on its way back.

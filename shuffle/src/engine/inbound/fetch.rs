@@ -6,7 +6,7 @@ use trihop_transport::protocol::rendezvous::Fetch;
 use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend};
 
-use super::{Came, Links};
+use super::{Came, Links, forget_header};
 use crate::engine::incoming::Arrival;
 use crate::engine::queues::Queues;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ impl Links {
             }) else {
                 break;
             };
-            let Some(buffer) = pool.take() else {
+            let Some(mut buffer) = pool.take() else {
                 self.fetches.end(slot);
                 break;
             };
@@ -53,6 +53,7 @@ impl Links {
                 }
                 Mover::Segments => {
                     let class = TagClass::Segment;
+                    forget_header(&mut buffer);
                     link.post_receive(
                         self.identity.tag(class, number),
                         buffer,
