@@ -297,7 +297,7 @@ typedef struct trihop_stats_t {
   uint64_t queue_waits;
   // Times that a delivery had to wait for the application.
   uint64_t blocked_deliveries;
-  // Messages dropped because they were none of this job's.
+  // Messages dropped because they were broken, or none of this job's.
   uint64_t bad_headers;
   // Frames taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;

@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trihop_transport::link::{Completion, Link, Peer};
+use trihop_transport::link::{Access, Completion, Link, Mover, Peer};
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::protocol::tags;
+use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
+use trihop_transport::secret::Secret;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
@@ -35,6 +36,9 @@ use need::{link_plan, send_slots};
 
 /// Stream that carries the collectives.
 pub(crate) const SYSTEM_STREAM: u16 = 0;
+
+/// What the cookie in headers is derived from the job's secret by.
+pub(crate) const WIRE_LABEL: &str = "wire";
 
 /// Bound of a stream's spill where nobody has said what memory there is: in the simulation.
 const SPILL_SHARE_BYTES: usize = 1 << 30;
@@ -91,6 +95,9 @@ thread_local! {
 /// One rank's part of a job. One thread uses it at a time: that which made it, or whoever has the turn (`threaded`).
 pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
+    /// What only the members of the job know.
+    pub secret: Secret,
+    /// What every header shows, so that jobs are not mixed up.
     pub cookie: u64,
     pub link: RefCell<Option<Box<dyn Link>>>,
     pub route: Chosen,
@@ -122,7 +129,7 @@ impl<'h> Endpoint<'h> {
     pub fn new(
         topology: Topology,
         route: Chosen,
-        cookie: u64,
+        secret: Secret,
         link: Option<Box<dyn Link>>,
         peers: Rc<[Peer]>,
         bells: Arc<[Arc<Bell>]>,
@@ -131,7 +138,8 @@ impl<'h> Endpoint<'h> {
         let collectives = RefCell::new(Collectives::new(&topology));
         Self {
             topology,
-            cookie,
+            cookie: secret.derive(WIRE_LABEL),
+            secret,
             link: RefCell::new(link),
             route,
             peers,
@@ -272,13 +280,15 @@ impl<'h> Endpoint<'h> {
             options.relay_maxrpc,
         );
         let mut link = self.link.borrow_mut();
-        let mover = link
-            .as_ref()
-            .map_or(trihop_transport::link::Mover::Read, |l| l.limits().mover);
+        let (mover, tag_bits) = link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
+            let limits = l.limits();
+            (limits.mover, limits.tag_bits)
+        });
         let identity = Identity {
             stream: id,
             rank: self.topology.rank().0,
             cookie: self.cookie,
+            tags: Tags::new(&self.secret, tag_bits),
             mover,
         };
         let endpoint_bytes = link.as_ref().map_or(0, |l| l.operations_bytes());
@@ -287,8 +297,16 @@ impl<'h> Endpoint<'h> {
         if let Some(link) = link.as_deref_mut().filter(|_| count > 0) {
             sizes = shape.batch_sizes(&options, link.limits());
             let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
-            batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots)?);
-            notices = Some(link.create_pool(CONTROL_BYTES, notice_slots)?);
+            // Only what is announced for a read needs to be readable, and short batches are never
+            // announced.
+            let read = mover == Mover::Read && sizes.buffer_bytes > sizes.small_bytes;
+            let access = if read {
+                Access::Readable
+            } else {
+                Access::Departures
+            };
+            batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots, access)?);
+            notices = Some(link.create_pool(CONTROL_BYTES, notice_slots, Access::Departures)?);
             let plan = link_plan(&self.route, &options, &shape, sizes, self.posted.get());
             let opened = Links::open(link, identity, &plan, &mut self.completions.borrow_mut())?;
             self.posted.set(self.posted.get() + opened.posted);
@@ -417,7 +435,8 @@ impl<'h> Endpoint<'h> {
         let token = match &completion {
             Completion::Sent { token, .. }
             | Completion::Received { token, .. }
-            | Completion::Read { token, .. } => Some(*token),
+            | Completion::Read { token, .. }
+            | Completion::Broken { token, .. } => Some(*token),
             Completion::Failed { token, .. } => *token,
         };
         let streams = self.streams.borrow();

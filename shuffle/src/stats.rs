@@ -52,7 +52,7 @@ pub struct Stats {
     pub limit_hits: u64,
     /// Times that a delivery had to wait for the application.
     pub blocked_deliveries: u64,
-    /// Messages dropped because they were none of this job's.
+    /// Messages dropped because they were broken, or none of this job's.
     pub bad_headers: u64,
 }
 

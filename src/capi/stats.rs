@@ -47,7 +47,7 @@ pub struct trihop_stats_t {
     pub queue_waits: u64,
     /// Times that a delivery had to wait for the application.
     pub blocked_deliveries: u64,
-    /// Messages dropped because they were none of this job's.
+    /// Messages dropped because they were broken, or none of this job's.
     pub bad_headers: u64,
     /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
     pub frames_received: u64,

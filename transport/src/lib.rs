@@ -11,7 +11,9 @@ pub mod memory;
 pub mod notice;
 pub mod park;
 pub mod protocol;
+pub mod random;
 pub mod ring;
+pub mod secret;
 #[cfg(test)]
 mod seed;
 pub mod sim;

@@ -13,7 +13,7 @@ use crate::memory::pool::{Buffer, Pool};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub u32);
 
-/// Message tag; the low 48 bits may be used (what the narrowest provider, cxi, carries).
+/// Message tag; the low [`Limits::tag_bits`] bits may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag(pub u64);
 
@@ -39,6 +39,27 @@ pub enum Mover {
     Segments,
 }
 
+/// What the buffers of a pool are for. The provider lets nobody do more with them, here or at a
+/// peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Messages that come, and what this side reads.
+    Arrivals,
+    /// Messages that leave.
+    Departures,
+    /// Messages that leave, and what peers read: the only memory that they can reach by themselves.
+    Readable,
+    /// All of it, for benchmarks and tests that use one pool each way.
+    All,
+}
+
+impl Access {
+    /// Whether peers can read it.
+    pub fn is_readable(self) -> bool {
+        matches!(self, Self::Readable | Self::All)
+    }
+}
+
 /// What a link can do, as numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -52,6 +73,8 @@ pub struct Limits {
     pub posted_sends: usize,
     /// Mover that is faster with this provider.
     pub mover: Mover,
+    /// Bits of a tag, at least 48 (what the narrowest provider, cxi, carries).
+    pub tag_bits: u32,
 }
 
 /// End of one operation.
@@ -79,6 +102,20 @@ pub enum Completion {
         token: Token,
         /// The buffer with the data.
         buffer: Buffer,
+    },
+    /// A message that came for a posted buffer is no good: it was too long, or its connection was
+    /// cut before its end. The endpoint is as sound as before, and whoever sent it may be a
+    /// stranger.
+    Broken {
+        /// Mark given at the post.
+        token: Token,
+        /// The buffer, ours again. It holds the beginning of the message where that was cut, or
+        /// nothing of it.
+        buffer: Buffer,
+        /// Its connection ended before it did; otherwise it was too long.
+        cut: bool,
+        /// Reason.
+        error: Error,
     },
     /// An operation failed for good.
     Failed {
@@ -125,11 +162,12 @@ pub trait Link {
     /// When the address is not one of this link's kind.
     fn connect(&mut self, address: &[u8]) -> Result<Peer>;
 
-    /// Allocates `slots` buffers of `slot_bytes` (a multiple of 64) and registers them, once and as a whole.
+    /// Allocates `slots` buffers of `slot_bytes` (a multiple of 64) and registers them for
+    /// `access`, once and as a whole.
     ///
     /// # Errors
     /// When memory or registrations run out; the text names the limit to raise.
-    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool>;
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool>;
 
     /// Starts sending the first `bytes` of `buffer`.
     ///

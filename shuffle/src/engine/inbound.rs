@@ -11,7 +11,7 @@ use trihop_transport::memory::pool::{Buffer, Pool};
 use trihop_transport::protocol::credit::Shared;
 use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::Fetches;
-use trihop_transport::protocol::tags::{TagClass, tag, token};
+use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend,
 };
@@ -30,9 +30,25 @@ pub(crate) const CONTROL_BYTES: usize = 128;
 /// A receive that the provider had no room for yet.
 struct Unposted {
     class: TagClass,
+    /// The fetch that it is for, where it is for one.
+    number: u32,
     buffer: Buffer,
     /// The link that may use it again.
     link: Option<usize>,
+}
+
+/// A message of which nothing has come must not look like the last one in its buffer.
+fn forget_header(buffer: &mut Buffer) {
+    buffer[..8].fill(0);
+}
+
+/// How an announced batch came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// Out of its sender's memory, which nobody else can write.
+    ByRead,
+    /// As a message, which anybody can send who knows its tag.
+    AsSegment { bytes: usize },
 }
 
 /// All links of a stream, receiving side.
@@ -78,12 +94,14 @@ impl Links {
     fn post_all(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
         while let Some(Unposted {
             class,
-            buffer,
+            number,
+            mut buffer,
             link: owner,
         }) = self.unposted.pop()
         {
-            let stream = self.identity.stream;
-            match link.post_receive(tag(stream, class, 0), buffer, token(stream, class, 0)) {
+            forget_header(&mut buffer);
+            let mark = token(self.identity.stream, class, number);
+            match link.post_receive(self.identity.tag(class, number), buffer, mark) {
                 Ok(()) => {
                     if let Some(owner) = owner {
                         let incoming = &mut self.incoming[owner];
@@ -100,6 +118,7 @@ impl Links {
                 Err(PostError::WouldBlock(buffer)) => {
                     self.unposted.push(Unposted {
                         class,
+                        number,
                         buffer,
                         link: owner,
                     });
@@ -116,6 +135,7 @@ impl Links {
         let owner = if slot == Slot::Small { link } else { None };
         self.unposted.push(Unposted {
             class: TagClass::of(slot),
+            number: 0,
             buffer,
             link: owner,
         });
@@ -141,11 +161,24 @@ impl Links {
                 TagClass::Control => self.control(buffer, bytes, queues, stats, now_ns),
                 TagClass::Small => self.batch(Slot::Small, buffer, bytes, queues, stats, now_ns),
                 TagClass::Large => self.batch(Slot::Large, buffer, bytes, queues, stats, now_ns),
-                _ => self.fetched(number, buffer, bytes, &mut queues.remotes, now_ns),
+                _ => {
+                    let came = Came::AsSegment { bytes };
+                    self.fetched(number, buffer, came, queues, stats, now_ns)
+                }
             },
             Completion::Read { buffer, .. } => {
-                let bytes = buffer.len();
-                self.fetched(number, buffer, bytes, &mut queues.remotes, now_ns)
+                self.fetched(number, buffer, Came::ByRead, queues, stats, now_ns)
+            }
+            Completion::Broken {
+                buffer, cut, error, ..
+            } => {
+                if cut && let Some(rank) = self.sender_of(&buffer, queues) {
+                    let why = format!("its connection ended in the middle of a message: {error}");
+                    return Err(trihop_transport::Error::PeerDead { rank, why }.into());
+                }
+                self.strange(&error.to_string(), stats);
+                self.post_again(class, number, buffer);
+                Ok(())
             }
             Completion::Failed { peer, error, .. } => {
                 let rank = peer
@@ -185,16 +218,41 @@ impl Links {
             Ok((header, _)) => format!("rank {} names stream {}", header.source, header.stream),
             Err(error) => error.to_string(),
         };
+        self.strange(&why, stats);
+        None
+    }
+
+    /// The member that sent a message of which only the beginning has come. Nobody sends it again,
+    /// so that its link would wait for it for ever.
+    fn sender_of(&self, beginning: &[u8], queues: &Queues) -> Option<u32> {
+        let (header, _) = BatchHeader::parse(beginning, self.identity.cookie).ok()?;
+        let known = header.source < queues.size && header.source != self.identity.rank;
+        known.then_some(header.source)
+    }
+
+    /// Counts a message that is none of this stream's, or was cut short; the first is told.
+    fn strange(&mut self, why: &str, stats: &mut Stats) {
         stats.bad_headers += 1;
         if !self.strangers_told {
             self.strangers_told = true;
             tracing::warn!(
                 rank = self.identity.rank,
+                stream = self.identity.stream,
                 why,
-                "dropping a message that is none of this job's"
+                "dropping a message that is broken, or none of this job's; more of them are only counted"
             );
         }
-        None
+    }
+
+    /// Posts a slot again that such a message used up. The one that it was posted for may still
+    /// come, so nothing new is granted to anybody.
+    fn post_again(&mut self, class: TagClass, number: u32, buffer: Buffer) {
+        self.unposted.push(Unposted {
+            class,
+            number,
+            buffer,
+            link: None,
+        });
     }
 
     /// Applies the counters that every header carries.
@@ -256,6 +314,7 @@ impl Links {
         }
         self.unposted.push(Unposted {
             class: TagClass::Control,
+            number: 0,
             buffer,
             link: sender,
         });
@@ -272,12 +331,7 @@ impl Links {
         now_ns: u64,
     ) -> Result<()> {
         let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) else {
-            // A stranger used up a posted slot: post it again, granting nothing new.
-            self.unposted.push(Unposted {
-                class: TagClass::of(slot),
-                buffer,
-                link: None,
-            });
+            self.post_again(TagClass::of(slot), 0, buffer);
             return Ok(());
         };
         self.counters(index, &header, &mut queues.remotes[index], now_ns)?;

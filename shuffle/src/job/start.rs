@@ -8,17 +8,19 @@ use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
 use trihop_transport::memory::handover::Handover;
 use trihop_transport::memory::limit::{self, Scope};
+use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
+use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
 
 use super::JobState;
 use super::budget::{Budget, group_word};
-use super::card::{Card, random_word};
+use super::card::Card;
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
 use super::wait::Waiting;
 use crate::config::Options;
-use crate::endpoint::{Endpoint, Need, check_memory};
+use crate::endpoint::{Endpoint, Need, WIRE_LABEL, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
@@ -45,13 +47,13 @@ impl JobState<'_> {
         };
 
         let limits = limit::limits();
-        let nonce = random_word()?;
+        let nonce = u64::from_le_bytes(random_bytes()?);
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
         let mine = Card {
             nonce,
-            cookie: random_word()?,
+            secret: Secret::random()?,
             route: options.route,
             threads,
             group: group_word(&limits),
@@ -62,7 +64,7 @@ impl JobState<'_> {
             tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, "fetching a card");
             Card::of(rank, &mut *bootstrap, options.route)
         };
-        let cookie = card(Rank(0))?.cookie;
+        let secret = card(Rank(0))?.secret;
         let (mut names, mut sharers) = (Vec::new(), 0);
         for local in 0..topology.local_size() {
             let rank = topology.rank_at(topology.node(), local);
@@ -95,7 +97,7 @@ impl JobState<'_> {
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(handover, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
-        let bells = node.exchange_bells(&topology, &doorbell, cookie, deadline)?;
+        let bells = node.exchange_bells(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
         // Simulated nodes share this machine's cores.
         let neighbours = if options.loopback {
             topology.size()
@@ -103,7 +105,7 @@ impl JobState<'_> {
             topology.local_size()
         };
         let waiting = Waiting::new(doorbell, link.as_deref(), &node, neighbours)?;
-        let mut endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
+        let mut endpoint = Endpoint::new(topology, route, secret, link, peers.into(), bells.into());
         endpoint.spill_share_bytes = spill_share_bytes(neighbours);
         let state = Rc::new(Self {
             endpoint,

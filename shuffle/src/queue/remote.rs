@@ -7,7 +7,7 @@ use trihop_transport::link::{Link, Mover, Peer, PostError, Tag, Token};
 use trihop_transport::memory::pool::{Buffer, Pool};
 use trihop_transport::protocol::credit::Sending;
 use trihop_transport::protocol::eager::{Passage, choose};
-use trihop_transport::protocol::tags::{TagClass, tag, token};
+use trihop_transport::protocol::tags::{TagClass, Tags, token};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters, run_flags,
 };
@@ -58,7 +58,15 @@ pub(crate) struct Identity {
     pub stream: u16,
     pub rank: u32,
     pub cookie: u64,
+    pub tags: Tags,
     pub mover: Mover,
+}
+
+impl Identity {
+    /// Tag of this stream's messages of a class.
+    pub fn tag(&self, class: TagClass, number: u32) -> Tag {
+        self.tags.tag(self.stream, class, number)
+    }
 }
 
 /// The remote queue of one link: everything that goes on behind it.
@@ -377,7 +385,7 @@ impl RemoteQueue {
             let (slot, outcome, message_bytes) = match passage {
                 Passage::Eager(slot) => {
                     header.write(identity.cookie, &mut buffer);
-                    let tag = tag(identity.stream, TagClass::of(slot), 0);
+                    let tag = identity.tag(TagClass::of(slot), 0);
                     let mark = token(identity.stream, TagClass::Sent, 0);
                     (slot, link.post_send(self.peer, tag, buffer, bytes, mark), bytes)
                 }
@@ -400,7 +408,7 @@ impl RemoteQueue {
                     header.write(identity.cookie, &mut notice);
                     let end = BATCH_HEADER_BYTES + size_of::<Announcement>();
                     notice[BATCH_HEADER_BYTES..end].copy_from_slice(announcement.as_bytes());
-                    let tag = tag(identity.stream, TagClass::of(slot), 0);
+                    let tag = identity.tag(TagClass::of(slot), 0);
                     let mark = token(identity.stream, TagClass::Sent, 0);
                     match link.post_send(self.peer, tag, notice, end, mark) {
                         Ok(()) => {
@@ -444,7 +452,7 @@ impl RemoteQueue {
             let Some(buffer) = exposed.buffer.take() else {
                 continue;
             };
-            let tag: Tag = tag(identity.stream, TagClass::Segment, slot);
+            let tag = identity.tag(TagClass::Segment, slot);
             let mark: Token = token(identity.stream, TagClass::Sent, 0);
             match link.post_send(self.peer, tag, buffer, exposed.bytes, mark) {
                 Ok(()) => posted += 1,

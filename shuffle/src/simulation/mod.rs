@@ -43,5 +43,7 @@ pub(crate) use fabric::{Fabric, TICK_NS};
 pub use job::Simulation;
 #[cfg(test)]
 pub(crate) use member::Member;
+#[cfg(test)]
+pub(crate) use member::SECRET;
 pub use message::SimulationOutbox;
 pub use options::SimulationOptions;

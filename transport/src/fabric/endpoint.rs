@@ -9,12 +9,13 @@ use super::address;
 use super::choice::Choice;
 use super::cq::{BATCH, CompletionQueue, Entries, Read};
 use super::error::{self, EAGAIN};
-use super::info::{Selected, TAG_BITS};
+use super::info::Selected;
+use super::listener;
 use super::mr::{Region, check_memlock};
 use super::opened::{Opened, depths};
 use super::operations::{Contexts, Kind, Operation, Operations};
 use crate::error::{Error, Result};
-use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::{Buffer, Pool};
 
@@ -66,8 +67,13 @@ impl Endpoint {
             posted_receives,
             posted_sends,
             mover: choice.mover.unwrap_or(quirk.mover),
+            tag_bits: info.tag_bits(),
         };
-        let address = address::framed(&provider, &opened.name()?);
+        let name = opened.name()?;
+        if quirk.over_ip {
+            listener::bound_requests(&provider, &name);
+        }
+        let address = address::framed(&provider, &name);
         tracing::info!(provider, "endpoint opened");
         tracing::debug!(?limits, address_bytes = address.len(), "limits of the endpoint");
         Ok(Self {
@@ -188,6 +194,10 @@ impl Endpoint {
         ))
     }
 
+    fn carries(&self, tag: Tag) -> bool {
+        tag.0.checked_shr(self.limits.tag_bits).unwrap_or(0) == 0
+    }
+
     fn no_room_to_send(&self) -> bool {
         self.sends + self.injected.len() >= self.limits.posted_sends
     }
@@ -247,6 +257,17 @@ impl Endpoint {
             };
             completions.push(match operation {
                 Some(Operation {
+                    kind: Kind::Receive,
+                    token,
+                    buffer,
+                    ..
+                }) if error::is_too_long(entry.code) || error::is_cut(entry.code) => Completion::Broken {
+                    token,
+                    buffer,
+                    cut: error::is_cut(entry.code),
+                    error,
+                },
+                Some(Operation {
                     token, peer, buffer, ..
                 }) => Completion::Failed {
                     token: Some(token),
@@ -301,7 +322,7 @@ impl Link for Endpoint {
         Ok(peer)
     }
 
-    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
         let bytes = slot_bytes.checked_mul(slots).ok_or_else(|| {
             let why = format!("{slots} slots of {slot_bytes} bytes are more than there are addresses");
             Error::config("pool", why)
@@ -310,7 +331,7 @@ impl Link for Endpoint {
         if let Some(reserve) = self.opened.domain.quirk().pinned_reserve_bytes {
             check_memlock(&self.name, self.pinned_bytes + mapping.len(), reserve)?;
         }
-        let region = Region::register(&self.opened, &mapping)?;
+        let region = Region::register(&self.opened, &mapping, access)?;
         self.pinned_bytes += mapping.len();
         tracing::debug!(
             target: "trihop_transport::memory",
@@ -330,11 +351,7 @@ impl Link for Endpoint {
         bytes: usize,
         token: Token,
     ) -> std::result::Result<(), PostError> {
-        debug_assert!(
-            tag.0 >> TAG_BITS == 0,
-            "tag {:#x} has more than {TAG_BITS} bits",
-            tag.0
-        );
+        debug_assert!(self.carries(tag), "{tag:x?} is wider than {:?}", self.limits);
         let buffer = self.admit(bytes, buffer)?;
         let (target, buffer) = self.target(peer, buffer)?;
         if self.no_room_to_send() {
@@ -382,12 +399,8 @@ impl Link for Endpoint {
     }
 
     fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> std::result::Result<(), PostError> {
-        debug_assert!(
-            tag.0 >> TAG_BITS == 0,
-            "tag {:#x} has more than {TAG_BITS} bits",
-            tag.0
-        );
         self.assert_ours(&buffer);
+        debug_assert!(self.carries(tag), "{tag:x?} is wider than {:?}", self.limits);
         if self.receives >= self.limits.posted_receives {
             return Err(PostError::WouldBlock(buffer));
         }

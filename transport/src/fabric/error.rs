@@ -28,6 +28,27 @@ pub(super) fn positive(code: i32) -> i32 {
     code.checked_abs().unwrap_or(i32::MAX)
 }
 
+/// Whether a receive ended with this code because its message was longer than its buffer.
+pub(super) fn is_too_long(code: i32) -> bool {
+    code == sys::FI_ETRUNC as i32 || code == sys::FI_EMSGSIZE
+}
+
+/// Whether a receive ended with this code because the connection ended before the message did. It
+/// says nothing of the endpoint: the next message is as welcome as before.
+pub(super) fn is_cut(code: i32) -> bool {
+    [
+        sys::FI_ECONNRESET,
+        sys::FI_ECONNABORTED,
+        sys::FI_ENOTCONN,
+        sys::FI_ESHUTDOWN,
+        sys::FI_ETIMEDOUT,
+        sys::FI_ECANCELED,
+        libc::EPIPE,
+        libc::EREMOTEIO,
+    ]
+    .contains(&code)
+}
+
 /// The error for a call that returned `code`, on `object`.
 pub(super) fn failure(call: &'static str, code: isize, object: impl Display) -> Error {
     let code = positive(i32::try_from(code).unwrap_or(i32::MAX));

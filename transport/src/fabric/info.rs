@@ -11,6 +11,7 @@ use super::choice::Choice;
 use super::error;
 use super::quirks::{self, Quirk};
 use crate::error::{Error, Result};
+use crate::protocol::tags::TAG_BITS;
 
 /// What a link needs from a provider.
 pub(super) const CAPABILITIES: u64 =
@@ -23,8 +24,6 @@ pub(super) const MR_MODES: u64 = sys::FI_MR_LOCAL
     | sys::FI_MR_ALLOCATED
     | sys::FI_MR_PROV_KEY
     | sys::FI_MR_ENDPOINT;
-/// Tag bits that the protocol uses.
-pub(super) const TAG_BITS: u32 = 48;
 /// Behaviour that we ask libfabric for: that of the headers, whose structures we pass.
 pub(super) const API_VERSION: u32 = sys::FI_VERSION(sys::FI_MAJOR_VERSION, sys::FI_MINOR_VERSION);
 
@@ -75,6 +74,14 @@ impl Info {
     pub(super) fn inject_bytes(&self) -> usize {
         // SAFETY: `raw` is a complete fi_info of ours.
         unsafe { (*(*self.raw).tx_attr).inject_size }
+    }
+
+    /// Bits of a tag that the provider leaves to us: those below the highest of its format.
+    pub(super) fn tag_bits(&self) -> u32 {
+        // SAFETY: `raw` is a complete fi_info of ours.
+        let format = unsafe { (*(*self.raw).ep_attr).mem_tag_format };
+        // A format of 47 bits is one of 48 that begins with a zero, as offers are counted.
+        (u64::BITS - format.leading_zeros()).max(TAG_BITS)
     }
 
     pub(super) fn max_message_bytes(&self) -> usize {

@@ -16,6 +16,7 @@ mod endpoint;
 mod error;
 mod handle;
 mod info;
+mod listener;
 mod mr;
 mod opened;
 mod operations;

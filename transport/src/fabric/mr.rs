@@ -10,8 +10,10 @@ use super::error;
 use super::handle::Handle;
 use super::opened::Opened;
 use crate::error::{Error, Result};
+use crate::link::Access;
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::Registration;
+use crate::random::random_bytes;
 
 /// Attempts at a key that no other registration of the domain has.
 const KEY_ATTEMPTS: usize = 16;
@@ -39,12 +41,17 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Registers the whole mapping for sends, receives, our reads and peers' reads.
-    pub(super) fn register(opened: &Rc<Opened>, mapping: &Mapping) -> Result<Self> {
+    /// Registers the whole mapping for what it is used for, and nothing else.
+    pub(super) fn register(opened: &Rc<Opened>, mapping: &Mapping, access: Access) -> Result<Self> {
         let domain = &opened.domain;
         let mode = domain.info().mr_mode();
         let object = format!("{} bytes on {}", mapping.len(), domain.info().label());
-        let access = sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ;
+        let access = match access {
+            Access::Arrivals => sys::FI_RECV | sys::FI_READ,
+            Access::Departures => sys::FI_SEND,
+            Access::Readable => sys::FI_SEND | sys::FI_REMOTE_READ,
+            Access::All => sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ,
+        };
         let region = reg_with_fresh_key(domain, mapping, access, &object)?;
         let parent = if mode & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: region and endpoint are open objects of the same domain.
@@ -148,15 +155,7 @@ fn reg_with_fresh_key(
 }
 
 fn random_key(bytes: usize) -> Result<u64> {
-    let mut key = 0u64;
-    // SAFETY: eight bytes of `key` are written at most.
-    let got = unsafe { libc::getrandom((&raw mut key).cast(), size_of::<u64>(), 0) };
-    if got != size_of::<u64>() as isize {
-        return Err(Error::system(
-            "getrandom for a memory key",
-            std::io::Error::last_os_error(),
-        ));
-    }
+    let key = u64::from_le_bytes(random_bytes()?);
     let bits = (bytes.clamp(1, 8) * 8) as u32;
     // The all-ones key means "none", and cxi treats keys below 100 as another kind.
     Ok((key >> (64 - bits)).clamp(256.min(1 << (bits - 1)), u64::MAX - 1))

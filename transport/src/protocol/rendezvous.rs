@@ -35,6 +35,11 @@ impl Fetches {
         Some(slot)
     }
 
+    /// The fetch that runs in a slot, if one does.
+    pub fn get(&self, slot: usize) -> Option<Fetch> {
+        self.slots.get(slot).copied().flatten()
+    }
+
     /// Ends a fetch; `None` when none was running in that slot.
     pub fn end(&mut self, slot: usize) -> Option<Fetch> {
         let fetch = self.slots.get_mut(slot)?.take()?;
@@ -62,8 +67,9 @@ mod tests {
         };
         let big = fetches.begin(fetch(1000)).expect("all slots are free");
         assert_eq!(fetches.bytes(), 1000);
+        assert_eq!(fetches.get(big), Some(fetch(1000)));
         assert_eq!(fetches.end(big), Some(fetch(1000)));
-        assert_eq!(fetches.end(big), None);
+        assert_eq!((fetches.get(big), fetches.end(big)), (None, None));
         let slots: Vec<_> = (0..5).map(|_| fetches.begin(fetch(20))).collect();
         assert_eq!(slots.iter().flatten().count(), 4, "as many as there are slots");
         assert_eq!(fetches.bytes(), 80);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::net::Net;
 use super::parcels::Parcel;
 use crate::error::{Error, Result};
-use crate::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::pool::{Buffer, Pool};
 
 /// Completions per poll.
@@ -64,8 +64,12 @@ impl Link for SimLink {
         }
     }
 
-    fn create_pool(&mut self, slot_bytes: usize, slots: usize) -> Result<Pool> {
-        Ok(self.net.state.borrow_mut().pool(self.id, slot_bytes, slots))
+    fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
+        Ok(self
+            .net
+            .state
+            .borrow_mut()
+            .pool(self.id, slot_bytes, slots, access))
     }
 
     fn post_send(
@@ -88,7 +92,7 @@ impl Link for SimLink {
             token,
             bytes: buffer[..bytes].into(),
             // What is sent is copied, so the buffer's memory is free for others meanwhile.
-            pool: buffer.into_promise(),
+            pool: Some(buffer.into_promise()),
         };
         state.dispatch(message);
         Ok(())
@@ -169,6 +173,25 @@ impl Link for SimLink {
                         return Ok(count);
                     }
                 },
+                Parcel::Broken { token, pool, bytes } => match pool.claim() {
+                    Some(buffer) => {
+                        let error = Error::Fabric {
+                            call: "sim receive",
+                            code: 265,
+                            detail: format!("{bytes} bytes for a slot of {}", pool.slot_bytes()),
+                        };
+                        Completion::Broken {
+                            token,
+                            buffer,
+                            cut: false,
+                            error,
+                        }
+                    }
+                    None => {
+                        state.keep_news(self.id, Parcel::Broken { token, pool, bytes });
+                        return Ok(count);
+                    }
+                },
                 Parcel::Done { token, buffer } => Completion::Read { token, buffer },
                 Parcel::Empty | Parcel::Message { .. } | Parcel::Read { .. } => {
                     unreachable!("an endpoint is told of ends only")
@@ -202,7 +225,10 @@ mod tests {
         let (mut a, mut b) = (net.link(), net.link());
         let to_b = a.connect(b.address()).unwrap();
         let to_a = b.connect(a.address()).unwrap();
-        let (pa, pb) = (a.create_pool(64, 4).unwrap(), b.create_pool(64, 4).unwrap());
+        let (pa, pb) = (
+            a.create_pool(64, 4, Access::All).unwrap(),
+            b.create_pool(64, 4, Access::All).unwrap(),
+        );
         b.post_receive(Tag(5), pb.take().unwrap(), Token(1)).unwrap();
         let mut source = pa.take().unwrap();
         source[..3].copy_from_slice(b"abc");
@@ -223,7 +249,7 @@ mod tests {
                 Completion::Received { buffer, bytes, .. } => assert_eq!(&buffer[..*bytes], b"abc"),
                 Completion::Read { buffer, .. } => assert_eq!(&buffer[..4], b"read"),
                 Completion::Sent { token, .. } => assert_eq!(*token, Token(2)),
-                Completion::Failed { .. } => panic!("{completion:?}"),
+                Completion::Broken { .. } | Completion::Failed { .. } => panic!("{completion:?}"),
             }
         }
         assert!(net.violations().is_empty());
@@ -248,7 +274,10 @@ mod tests {
             ..SimOptions::default()
         });
         let (mut a, mut b) = (net.link(), net.link());
-        let (pa, pb) = (a.create_pool(64, 8).unwrap(), b.create_pool(64, 3).unwrap());
+        let (pa, pb) = (
+            a.create_pool(64, 8, Access::All).unwrap(),
+            b.create_pool(64, 3, Access::All).unwrap(),
+        );
         assert_eq!(
             b.post_receives(Tag(5), &pb, 9, Token(1)).unwrap(),
             3,
@@ -293,10 +322,16 @@ mod tests {
             ..SimOptions::default()
         });
         let (mut a, mut b) = (net.link(), net.link());
-        let (pa, pb) = (a.create_pool(64, 4).unwrap(), b.create_pool(64, 4).unwrap());
+        let (pa, pb) = (
+            a.create_pool(64, 4, Access::All).unwrap(),
+            b.create_pool(64, 4, Access::All).unwrap(),
+        );
         let held = pa.take().unwrap();
         let given_back = pa.take().unwrap().remote();
+        let unreadable = a.create_pool(128, 1, Access::Departures).unwrap();
+        let kept = unreadable.take().unwrap();
         let cases = [
+            (kept.remote(), 4),
             (given_back, 4),
             (held.remote(), 65),
             (

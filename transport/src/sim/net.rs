@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::endpoint::SimLink;
 use super::parcels::{List, Parcel, Parcels};
-use crate::link::{Limits, Mover, Tag, Token};
+use crate::link::{Access, Limits, Mover, Tag, Token};
 use crate::memory::pool::Pool;
 use crate::memory::slots::SlotStore;
 
@@ -31,6 +31,7 @@ impl Default for SimOptions {
             posted_receives: 4096,
             posted_sends: 4096,
             mover: Mover::Read,
+            tag_bits: 48,
         };
         Self {
             seed: 1,
@@ -57,6 +58,8 @@ struct Host {
     news: List,
     /// It is in the list of those that have news.
     listed: bool,
+    /// It belongs to no job, and breaks rules.
+    stranger: bool,
 }
 
 /// Violations that are kept word for word.
@@ -75,6 +78,8 @@ pub(super) struct State {
     woken: Vec<u32>,
     stores: Vec<Rc<SlotStore>>,
     violations: Vec<String>,
+    /// There are strangers: a receive that somebody counts on may be used up.
+    strangers: bool,
 }
 
 impl State {
@@ -146,7 +151,9 @@ impl State {
                     bytes,
                     pool,
                 } => {
-                    self.tell(sender, Parcel::Sent { token, pool });
+                    if let Some(pool) = pool {
+                        self.tell(sender, Parcel::Sent { token, pool });
+                    }
                     self.arrive(target, sender, tag, bytes);
                 }
                 Parcel::Read {
@@ -167,10 +174,7 @@ impl State {
     fn arrive(&mut self, target: u32, sender: u32, tag: Tag, bytes: Box<[u8]>) {
         let posted = &mut self.hosts[target as usize].posted;
         let Some(index) = posted.iter().position(|p| p.tag == tag) else {
-            let tag = tag.0;
-            return self.violated(format!(
-                "no posted receive for tag {tag:#x} from endpoint {sender} at endpoint {target}"
-            ));
+            return self.unexpected(target, sender, tag, bytes);
         };
         posted[index].count -= 1;
         let (token, pool) = match posted[index].count {
@@ -183,12 +187,37 @@ impl State {
         if bytes.len() <= pool.slot_bytes() {
             return self.tell(target, Parcel::Arrived { token, pool, bytes });
         }
-        pool.release();
+        let (bytes, slot) = (bytes.len(), pool.slot_bytes());
+        self.tell(target, Parcel::Broken { token, pool, bytes });
+        if !self.hosts[sender as usize].stranger {
+            let tag = tag.0;
+            self.violated(format!(
+                "{bytes} bytes with tag {tag:#x} for a slot of {slot} at endpoint {target}"
+            ));
+        }
+    }
+
+    /// A message that meets no receive: a stranger's is dropped, that of a member breaks the rules,
+    /// unless a stranger may have used up its receive. Then it waits for another, as a provider
+    /// keeps it.
+    fn unexpected(&mut self, target: u32, sender: u32, tag: Tag, bytes: Box<[u8]>) {
+        if self.hosts[sender as usize].stranger {
+            return;
+        }
+        if self.strangers && self.wheel.len() > 1 {
+            let again = Parcel::Message {
+                target,
+                sender,
+                tag,
+                token: Token(0),
+                bytes,
+                pool: None,
+            };
+            return self.parcels.push_back(&mut self.wheel[1], again);
+        }
+        let tag = tag.0;
         self.violated(format!(
-            "{} bytes with tag {:#x} for a slot of {} at endpoint {target}",
-            bytes.len(),
-            tag.0,
-            pool.slot_bytes(),
+            "no posted receive for tag {tag:#x} from endpoint {sender} at endpoint {target}"
         ));
     }
 
@@ -213,13 +242,19 @@ impl State {
     }
 
     /// A pool of an endpoint, out of the store for this size.
-    pub fn pool(&mut self, id: u32, slot_bytes: usize, slots: usize) -> Pool {
+    pub fn pool(&mut self, id: u32, slot_bytes: usize, slots: usize, access: Access) -> Pool {
         let known = self.stores.iter().position(|s| s.slot_bytes() == slot_bytes);
         let index = known.unwrap_or_else(|| {
             self.stores.push(Rc::new(SlotStore::new(slot_bytes)));
             self.stores.len() - 1
         });
-        Pool::on_demand(Rc::clone(&self.stores[index]), slots, id, index as u64)
+        // No store has the key under which nobody finds anything.
+        let key = if access.is_readable() {
+            index as u64
+        } else {
+            u64::MAX
+        };
+        Pool::on_demand(Rc::clone(&self.stores[index]), slots, id, key)
     }
 
     /// Bytes of an endpoint's memory, as a peer's adapter reads them.
@@ -251,6 +286,7 @@ impl Net {
             woken: Vec::new(),
             stores: Vec::new(),
             violations: Vec::new(),
+            strangers: false,
         };
         Self {
             state: Rc::new(RefCell::new(state)),
@@ -263,6 +299,19 @@ impl Net {
         let id = u32::try_from(state.hosts.len()).expect("less than 2^32 endpoints");
         state.hosts.push(Host::default());
         SimLink::new(self.clone(), id, Rc::clone(&state.limits))
+    }
+
+    /// A new endpoint of somebody who is in no job: what breaks the rules is no violation, and
+    /// reaches its target as a provider would let it.
+    pub fn stranger(&self) -> SimLink {
+        let link = self.link();
+        let mut state = self.state.borrow_mut();
+        state.strangers = true;
+        if let Some(host) = state.hosts.last_mut() {
+            host.stranger = true;
+        }
+        drop(state);
+        link
     }
 
     /// Virtual time.

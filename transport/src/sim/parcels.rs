@@ -20,8 +20,9 @@ pub(super) enum Parcel {
         tag: Tag,
         token: Token,
         bytes: Box<[u8]>,
-        /// Pool of the sender's buffer, which is promised to the completion.
-        pool: Pool,
+        /// Pool of the sender's buffer, which is promised to the completion; `None` once that was
+        /// told.
+        pool: Option<Pool>,
     },
     /// A read on its way back.
     Read {
@@ -38,6 +39,8 @@ pub(super) enum Parcel {
         pool: Pool,
         bytes: Box<[u8]>,
     },
+    /// A message was too long for the posted buffer that it met, which is promised.
+    Broken { token: Token, pool: Pool, bytes: usize },
     /// A read is complete.
     Done { token: Token, buffer: Buffer },
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use trihop::transport::fabric::{self, Choice};
-use trihop::transport::link::{Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use trihop::transport::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use trihop::transport::memory::pool::{Buffer, Pool};
 use trihop::{Job, Options};
 
@@ -96,7 +96,7 @@ impl Wire {
         let limits = link.limits();
         let receives = limits.posted_receives.saturating_sub(2 * NOTICES);
         let window = WINDOW_MAX.min(receives).min(limits.posted_sends / 2).max(1);
-        let notices = link.create_pool(NOTICE_BYTES, 4 * NOTICES)?;
+        let notices = link.create_pool(NOTICE_BYTES, 4 * NOTICES, Access::All)?;
         let mut wire = Self {
             link,
             peer,
@@ -147,7 +147,9 @@ impl Wire {
     /// Registered buffers for messages of `size`: a window to send and one to receive.
     pub fn create_pool(&mut self, size: usize) -> Result<Pool, Error> {
         let slots = 2 * self.window(size, false);
-        Ok(self.link.create_pool(size.next_multiple_of(64), slots)?)
+        Ok(self
+            .link
+            .create_pool(size.next_multiple_of(64), slots, Access::All)?)
     }
 
     /// Begins a phase: grants count from 0. The other rank begins it as well; its grants may come before we do.
@@ -330,7 +332,7 @@ impl Wire {
                 });
                 self.offer(ANNOUNCEMENT, ANNOUNCEMENT_MARK, buffer)?;
             }
-            Completion::Failed { error, .. } => return Err(error.into()),
+            Completion::Broken { error, .. } | Completion::Failed { error, .. } => return Err(error.into()),
         }
         Ok(())
     }

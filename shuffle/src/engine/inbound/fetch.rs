@@ -3,13 +3,14 @@
 use trihop_transport::link::{Link, Mover, Peer, PostError};
 use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::rendezvous::Fetch;
-use trihop_transport::protocol::tags::{TagClass, tag, token};
+use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend};
 
-use super::Links;
+use super::{Came, Links, forget_header};
 use crate::engine::incoming::Arrival;
+use crate::engine::queues::Queues;
 use crate::error::{Error, Result};
-use crate::queue::remotes::Remotes;
+use crate::stats::Stats;
 
 impl Links {
     /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one from its slot.
@@ -39,7 +40,7 @@ impl Links {
             }) else {
                 break;
             };
-            let Some(buffer) = pool.take() else {
+            let Some(mut buffer) = pool.take() else {
                 self.fetches.end(slot);
                 break;
             };
@@ -52,7 +53,12 @@ impl Links {
                 }
                 Mover::Segments => {
                     let class = TagClass::Segment;
-                    link.post_receive(tag(stream, class, number), buffer, token(stream, class, number))
+                    forget_header(&mut buffer);
+                    link.post_receive(
+                        self.identity.tag(class, number),
+                        buffer,
+                        token(stream, class, number),
+                    )
                 }
             };
             match posted {
@@ -85,19 +91,34 @@ impl Links {
         &mut self,
         number: u32,
         buffer: Buffer,
-        bytes: usize,
-        remotes: &mut Remotes,
+        came: Came,
+        queues: &mut Queues,
+        stats: &mut Stats,
         now_ns: u64,
     ) -> Result<()> {
-        let Some(fetch) = self.fetches.end(number as usize) else {
+        let remotes = &mut queues.remotes;
+        let Some(fetch) = self.fetches.get(number as usize) else {
             return Err(Error::bad_peer(
                 self.identity.rank,
                 format!("no fetch in slot {number}"),
             ));
         };
         let (rank, class) = (remotes[fetch.link].rank, remotes[fetch.link].class);
-        let (header, _) = BatchHeader::parse(&buffer[..bytes.min(fetch.bytes)], self.identity.cookie)
-            .map_err(|e| Error::bad_peer(rank, e))?;
+        let bytes = match came {
+            Came::ByRead => fetch.bytes,
+            Came::AsSegment { bytes } => bytes.min(fetch.bytes),
+        };
+        let header = match BatchHeader::parse(&buffer[..bytes], self.identity.cookie) {
+            Ok((header, _)) => header,
+            // No member of the job need have sent it. The segment itself may still come.
+            Err(error) if came != Came::ByRead => {
+                self.strange(&error.to_string(), stats);
+                self.post_again(TagClass::Segment, number, buffer);
+                return Ok(());
+            }
+            Err(error) => return Err(Error::bad_peer(rank, error)),
+        };
+        self.fetches.end(number as usize);
         let same = header.kind == BatchKind::Segment
             && (header.source, header.link) == (rank, class as u16)
             && header.sequence == fetch.sequence;

@@ -1,11 +1,11 @@
 //! What the links of a stream need to receive, allocated and posted when the stream is opened.
 
-use trihop_transport::link::{Completion, Link};
+use trihop_transport::link::{Access, Completion, Link};
 use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::control;
 use trihop_transport::protocol::credit::Shared;
 use trihop_transport::protocol::rendezvous::Fetches;
-use trihop_transport::protocol::tags::{TagClass, tag, token};
+use trihop_transport::protocol::tags::{TagClass, token};
 
 use super::{CONTROL_BYTES, Links};
 use crate::engine::incoming::Arrival;
@@ -112,13 +112,13 @@ impl Links {
         ];
         let mut posted_pools = Vec::new();
         for (class, bytes, count) in classes.into_iter().filter(|&(_, _, count)| count > 0) {
-            let pool = link.create_pool(bytes, count)?;
-            post_pool(link, identity.stream, class, &pool, completions)?;
+            let pool = link.create_pool(bytes, count, Access::Arrivals)?;
+            post_pool(link, &identity, class, &pool, completions)?;
             posted_pools.push(pool);
         }
         let fetch_pool = match fetch_slots {
             0 => None,
-            slots => Some(link.create_pool(sizes.buffer_bytes, slots)?),
+            slots => Some(link.create_pool(sizes.buffer_bytes, slots, Access::Arrivals)?),
         };
         let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
         Ok(Self {
@@ -146,14 +146,15 @@ impl Links {
 /// the provider keeps nobody waiting.
 fn post_pool(
     link: &mut dyn Link,
-    stream: u16,
+    identity: &Identity,
     class: TagClass,
     pool: &Pool,
     completions: &mut Vec<Completion>,
 ) -> Result<()> {
+    let (tag, mark) = (identity.tag(class, 0), token(identity.stream, class, 0));
     let mut left = pool.slots();
     for _ in 0..1000 {
-        left -= link.post_receives(tag(stream, class, 0), pool, left, token(stream, class, 0))?;
+        left -= link.post_receives(tag, pool, left, mark)?;
         if left == 0 {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use trihop_transport::link::{Link, PostError};
 use trihop_transport::memory::pool::Pool;
-use trihop_transport::protocol::tags::{TagClass, tag, token};
+use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend};
 use zerocopy::IntoBytes;
 
@@ -56,7 +56,13 @@ impl Links {
             buffer[BATCH_HEADER_BYTES..end].copy_from_slice(incoming.notices[..count].as_bytes());
             let stream = self.identity.stream;
             let mark = token(stream, TagClass::Sent, 0);
-            match link.post_send(remote.peer, tag(stream, TagClass::Control, 0), buffer, end, mark) {
+            match link.post_send(
+                remote.peer,
+                self.identity.tag(TagClass::Control, 0),
+                buffer,
+                end,
+                mark,
+            ) {
                 Ok(()) => {
                     incoming.notices.drain(..count);
                     incoming.controls.sent();
