@@ -14,13 +14,17 @@ use super::hosts::{self, Store};
 use super::socket::{Broken, LauncherSocket};
 use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value};
 use crate::error::{Error, Result};
+use crate::sync::{PoisonError, StaticMutex};
 use crate::topology::{Rank, Topology};
 
 /// Environment variable of the launcher: descriptor number of the connection.
 pub(super) const ENV_DESCRIPTOR: &str = "PMI_FD";
 
-/// Longest key that we make: `trihop.RANK.KEY.CHUNK`.
-const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
+/// Longest key that we make: `trihop.SESSION.RANK.KEY.CHUNK`.
+const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
+
+/// Sessions that this process has begun. All ranks begin them together, so that each has the same number everywhere.
+static SESSIONS: StaticMutex<u32> = StaticMutex::new(0);
 
 /// Connection of one rank to a PMI-1 launcher.
 #[derive(Debug)]
@@ -38,7 +42,13 @@ impl Pmi1 {
         let me = Rank(number("PMI_RANK")?);
         let size = number("PMI_SIZE")?;
         let socket = LauncherSocket::inherited(ENV_DESCRIPTOR, wait)?;
-        Self::join(Session::open(socket, me, mpi::is_active())?, size)
+        let number = {
+            let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = *sessions;
+            *sessions = number.wrapping_add(1);
+            number
+        };
+        Self::join(Session::open(socket, me, number, mpi::is_active())?, size)
     }
 
     fn join(mut session: Session, size: u32) -> Result<Self> {
@@ -96,6 +106,11 @@ impl Bootstrap for Pmi1 {
         self.session
             .ask("cmd=finalize\n", "finalize_ack", "taking leave", |_| Ok(()))
     }
+
+    /// MPI's `finalize` closes the connection, whoever else uses it.
+    fn is_out_of_reach(&self) -> bool {
+        mpi::has_ended()
+    }
 }
 
 /// The connection, before and after the topology is known.
@@ -104,6 +119,9 @@ struct Session {
     socket: LauncherSocket,
     unread: Vec<u8>,
     me: Rank,
+    /// The store lasts as long as the launcher, and which of two values of one key it gives is chance: keys of a later
+    /// session must be other ones.
+    number: u32,
     store_name: String,
     chunks: Chunks,
     /// MPI was there first: `init` was not ours to send, `finalize` is not either.
@@ -111,12 +129,13 @@ struct Session {
 }
 
 impl Session {
-    fn open(socket: LauncherSocket, me: Rank, shared: bool) -> Result<Self> {
+    fn open(socket: LauncherSocket, me: Rank, number: u32, shared: bool) -> Result<Self> {
         let chunks = Chunks::fit(1024, 0)?;
         let mut session = Self {
             socket,
             unread: Vec::new(),
             me,
+            number,
             store_name: String::new(),
             chunks,
             shared,
@@ -222,11 +241,12 @@ impl Session {
         })
     }
 
-    fn full_key(rank: Rank, key: &str, chunk: usize) -> String {
+    fn full_key(&self, rank: Rank, key: &str, chunk: usize) -> String {
+        let number = self.number;
         if chunk == 0 {
-            format!("trihop.{rank}.{key}")
+            format!("trihop.{number}.{rank}.{key}")
         } else {
-            format!("trihop.{rank}.{key}.{chunk}")
+            format!("trihop.{number}.{rank}.{key}.{chunk}")
         }
     }
 }
@@ -234,7 +254,7 @@ impl Session {
 impl Store for Session {
     fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
         for (chunk, text) in self.chunks.split(value).enumerate() {
-            let request = self.put_line(&Self::full_key(self.me, key, chunk), &text);
+            let request = self.put_line(&self.full_key(self.me, key, chunk), &text);
             self.ask(&request, "put_result", "putting a value", |_| Ok(()))?;
         }
         Ok(())
@@ -248,7 +268,7 @@ impl Store for Session {
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
         self.chunks
-            .join(|chunk| self.fetch(&Self::full_key(from, key, chunk)))
+            .join(|chunk| self.fetch(&self.full_key(from, key, chunk)))
     }
 }
 
