@@ -84,8 +84,8 @@ fn a_client_may_name_more_of_mercury_than_it_uses() {
     }
 }
 
-/// A program that calls a real mercury, for which the stand-in of tests/deltafs/mercury is taken, and the shuffle; `options`
-/// say how it meets the two.
+/// A program that calls a real mercury, for which the stand-in of tests/deltafs/mercury is taken,
+/// and the shuffle; `options` say how it meets the two.
 fn beside(name: &str, compiler: Compiler, options: &[&str]) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deltafs-beside-{name}-{compiler:?}"));
     let mut command = strict(compiler, &[]);
@@ -229,7 +229,8 @@ fn a_runner_inside_open_mpi() {
 
 #[test]
 fn nodes_are_those_that_mpi_splits_its_world_into() {
-    // MPICH takes the ranks of a machine for one node, for two that take turns, or for as many as there are ranks.
+    // MPICH takes the ranks of a machine for one node, for two that take turns, or for as many as
+    // there are ranks.
     for (variable, local_size) in [
         ("UNUSED", 4),
         ("MPIR_CVAR_ODD_EVEN_CLIQUES", 2),

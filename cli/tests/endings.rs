@@ -1,5 +1,5 @@
-//! The ends of processes: whatever a program does at its end, and in whatever order, its processes end, and none is ended by
-//! what another thread still touched.
+//! The ends of processes: whatever a program does at its end, and in whatever order, its processes
+//! end, and none is ended by what another thread still touched.
 
 mod launched;
 

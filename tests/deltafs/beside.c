@@ -1,6 +1,7 @@
 /*
- * A program with a real mercury of its own, for remote procedure calls, and the shuffle beside it. The real one is the stand-in
- * of tests/deltafs/mercury. It is met in the three ways of trihop-deltafs/real_mercury.h:
+ * A program with a real mercury of its own, for remote procedure calls, and the shuffle beside it.
+ * The real one is the stand-in of tests/deltafs/mercury. It is met in the three ways of
+ * trihop-deltafs/real_mercury.h:
  *   -DREAL_FIRST        included by its own path, before the headers of trihop
  *   (a search path)     its folder comes first
  *   -DTRIHOP_DELTAFS_MERCURY=...

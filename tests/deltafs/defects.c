@@ -258,8 +258,9 @@ static void a_dump_does_not_wait_for_a_callback_that_blocks(void) {
 }
 
 /*
- * A handler may interrupt a thread that has the engine, or a lock: what it waited for then, that thread could never give. So
- * it only asks, and whatever the timer does, the threads below it come to their end.
+ * A handler may interrupt a thread that has the engine, or a lock: what it waited for then, that
+ * thread could never give. So it only asks, and whatever the timer does, the threads below it come
+ * to their end.
  */
 enum { TIMED_SENDS = 20000 };
 static shuffle_t timed;

@@ -1,6 +1,6 @@
 /*
- * A client that names more of mercury than it uses: members, prototypes and null values of what remote procedure calls are
- * made with. It is only compiled.
+ * A client that names more of mercury than it uses: members, prototypes and null values of what
+ * remote procedure calls are made with. It is only compiled.
  */
 #include <mercury.h>
 #include <mercury_config.h>

@@ -1,6 +1,6 @@
 /*
- * Nodes are those that MPI splits its world into, which the original asks for, whatever the launcher says. An MPI program; it
- * sends everybody something over the nodes that it finds.
+ * Nodes are those that MPI splits its world into, which the original asks for, whatever the
+ * launcher says. An MPI program; it sends everybody something over the nodes that it finds.
  */
 #include "job.h"
 

@@ -1,6 +1,7 @@
 /*
- * A process joins its job and leaves it again and again, as libraries do that are opened for each phase of a program.
- * Each time a message goes around, so that a job that is made of two times' ranks shows.
+ * A process joins its job and leaves it again and again, as libraries do that are opened for each
+ * phase of a program. Each time a message goes around, so that a job that is made of two times'
+ * ranks shows.
  *
  *   restart TIMES
  */

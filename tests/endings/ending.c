@@ -1,6 +1,7 @@
 /*
- * A program of short steps that ends in one of the ways in which programs end: `ending WAY`, on any number of ranks. Each rank
- * that has come to its results says so; whatever it leaves behind, its process then has to end, with status 0.
+ * A program of short steps that ends in one of the ways in which programs end: `ending WAY`, on any
+ * number of ranks. Each rank that has come to its results says so; whatever it leaves behind, its
+ * process then has to end, with status 0.
  *
  * With -DWITH_MPI it is an MPI program too.
  */

@@ -1,5 +1,5 @@
-//! C programs as tests run them: compiled against the headers of this tree and the shared library, as jobs of `trihop
-//! run` and under each MPI that is there.
+//! C programs as tests run them: compiled against the headers of this tree and the shared library,
+//! as jobs of `trihop run` and under each MPI that is there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -9,8 +9,9 @@
  * (HG_Register, HG_Create, HG_Forward, HG_Respond), bulk transfers, HG_Progress and HG_Trigger (the progress thread
  * does both).
  *
- * The functions have symbols of their own behind these names (trihop_mercury_*), so that a process may load a
- * real mercury too; trihop-deltafs/real_mercury.h says how one source uses both. All may be called from any thread.
+ * The functions have symbols of their own behind these names (trihop_mercury_*), so that a process
+ * may load a real mercury too; trihop-deltafs/real_mercury.h says how one source uses both. All may
+ * be called from any thread.
  */
 #ifndef TRIHOP_DELTAFS_MERCURY_H
 #define TRIHOP_DELTAFS_MERCURY_H

@@ -1,5 +1,6 @@
 /*
- * mercury_config.h: what mercury says of how it was built, for clients of the DeltaFS shuffle that include it.
+ * mercury_config.h: what mercury says of how it was built, for clients of the DeltaFS shuffle that
+ * include it.
  *
  * The version is that of the interface that these headers follow.
  */

@@ -38,8 +38,9 @@ typedef struct hg_addr *hg_addr_t;
 #define HG_ADDR_NULL ((hg_addr_t) 0)
 
 /*
- * Names of what trihop does not have: remote procedure calls and bulk transfers. A client may declare variables, members and
- * functions with them, and compare them with their null values; there is nothing that makes such an object.
+ * Names of what trihop does not have: remote procedure calls and bulk transfers. A client may
+ * declare variables, members and functions with them, and compare them with their null values;
+ * there is nothing that makes such an object.
  */
 typedef uint64_t hg_id_t;
 typedef struct hg_handle *hg_handle_t;

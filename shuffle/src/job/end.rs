@@ -67,9 +67,10 @@ impl Inner<'_> {
         Ok(())
     }
 
-    /// The end of a job whose launcher cannot be asked. Everything has been delivered and all ranks have arrived; a last barrier,
-    /// whose messages are one hop long, keeps each here until the results of the first are through. From now on ranks
-    /// may be gone at any time, which is no failure of the job any more; what they left behind is still read.
+    /// The end of a job whose launcher cannot be asked. Everything has been delivered and all ranks
+    /// have arrived; a last barrier, whose messages are one hop long, keeps each here until the
+    /// results of the first are through. From now on ranks may be gone at any time, which is no
+    /// failure of the job any more; what they left behind is still read.
     fn end_alone(&self) {
         self.closing.set(true);
         let deadline = Instant::now() + self.options.bootstrap_timeout();
@@ -91,7 +92,8 @@ impl Inner<'_> {
         }
     }
 
-    /// The process exits while the job goes on: the launcher is told where it would take that for a crash.
+    /// The process exits while the job goes on: the launcher is told where it would take that for a
+    /// crash.
     pub fn exit(&self) {
         if let Ok(mut bootstrap) = self.bootstrap.try_borrow_mut()
             && let Some(mut bootstrap) = bootstrap.take()

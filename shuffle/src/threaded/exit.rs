@@ -1,11 +1,13 @@
 //! What happens to the engines of a process that exits while jobs are still there.
 //!
-//! `exit()` ends the libraries of a process, libfabric's among them, while all other threads run on. A progress thread
-//! that used its endpoint meanwhile would use what is gone. So this library, which is ended before those that it needs,
-//! takes the turn of each job and keeps it: whoever wants the engine then waits for it until the process is gone.
+//! `exit()` ends the libraries of a process, libfabric's among them, while all other threads run
+//! on. A progress thread that used its endpoint meanwhile would use what is gone. So this library,
+//! which is ended before those that it needs, takes the turn of each job and keeps it: whoever
+//! wants the engine then waits for it until the process is gone.
 //!
-//! That is after everything that a program does at its exit by itself: handlers of `atexit`, destructors of static
-//! objects and of the program. These may still call, and leave the job in good order.
+//! That is after everything that a program does at its exit by itself: handlers of `atexit`,
+//! destructors of static objects and of the program. These may still call, and leave the job in
+//! good order.
 
 use std::sync::Weak;
 
@@ -13,11 +15,12 @@ use trihop_transport::sync::{PoisonError, StaticMutex};
 
 use super::shared::Shared;
 
-/// Tenths of a second to wait for a turn that somebody has. Who waits in a call gives it away all the time; who does
-/// not, is stuck, and keeps everybody else from the engine already.
+/// Tenths of a second to wait for a turn that somebody has. Who waits in a call gives it away all
+/// the time; who does not, is stuck, and keeps everybody else from the engine already.
 const TRIES: u32 = 20;
 
-/// Jobs that may have threads, with the process that started them: a fork has none of these threads.
+/// Jobs that may have threads, with the process that started them: a fork has none of these
+/// threads.
 static JOBS: StaticMutex<Vec<(u32, Weak<Shared>)>> = StaticMutex::new(Vec::new());
 
 /// Called by the loader when the process exits.

@@ -15,8 +15,8 @@ const DEFAULT_PRIORITY: &str = "WARN";
 /// Priorities as messages name them.
 const PRIORITIES: &str = "EMERG, ALERT, CRIT, ERR, WARN, NOTE, INFO, DBG, DBG0, DBG1, DBG2, DBG3, EMRG, ALRT, DEBUG, DBUG, D0, D1, D2 and D3";
 
-/// A priority of the original as a level: what its header names, and what its code takes. Several of its priorities are
-/// one of ours.
+/// A priority of the original as a level: what its header names, and what its code takes. Several
+/// of its priorities are one of ours.
 fn level(priority: &str) -> Option<Level> {
     let word = priority.trim().to_ascii_uppercase();
     Some(match word.as_str() {
@@ -30,8 +30,8 @@ fn level(priority: &str) -> Option<Level> {
     })
 }
 
-/// Streams of debug messages, as the original's code has them: D and the numbers of streams in ascending order, filled up
-/// to four characters with dashes or not.
+/// Streams of debug messages, as the original's code has them: D and the numbers of streams in
+/// ascending order, filled up to four characters with dashes or not.
 fn streams(word: &str) -> Option<Level> {
     let numbers = word.strip_prefix('D')?.trim_end_matches('-');
     let ascend = numbers.as_bytes().is_sorted_by(|one, next| one < next);
@@ -45,7 +45,8 @@ fn streams(word: &str) -> Option<Level> {
     })
 }
 
-/// Facilities of ours that a facility of the original stands for; DLVR is how its documentation spells one of them.
+/// Facilities of ours that a facility of the original stands for; DLVR is how its documentation
+/// spells one of them.
 fn facilities(name: &str) -> Option<&'static [Facility]> {
     Some(match name.trim().to_ascii_uppercase().as_str() {
         "CLNT" => &[Facility::Client],
@@ -56,8 +57,8 @@ fn facilities(name: &str) -> Option<&'static [Facility]> {
     })
 }
 
-/// `[FACILITY=]PRIORITY,...` over what `default` says; a priority alone is for all facilities. What is unknown is passed
-/// over, and named in `unknown`.
+/// `[FACILITY=]PRIORITY,...` over what `default` says; a priority alone is for all facilities. What
+/// is unknown is passed over, and named in `unknown`.
 fn filter(default: Level, mask: &str, unknown: &mut BTreeSet<String>) -> Filter {
     let mut filter = Filter::uniform(default);
     for word in mask.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -85,7 +86,8 @@ fn filter(default: Level, mask: &str, unknown: &mut BTreeSet<String>) -> Filter 
     filter
 }
 
-/// Tells the logs this process's rank. Where its file cannot be opened the logs end, as the original's do.
+/// Tells the logs this process's rank. Where its file cannot be opened the logs end, as the
+/// original's do.
 pub(super) fn set_rank(rank: Rank) {
     if let Err(error) = log::set_rank(rank.0) {
         log::turn_off();

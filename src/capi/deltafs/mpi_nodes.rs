@@ -1,8 +1,9 @@
-//! Nodes as MPI has them, where a client has initialised it: the original asks MPI, whose nodes need not be the launcher's
-//! (several to a machine for tests, one where containers share a kernel).
+//! Nodes as MPI has them, where a client has initialised it: the original asks MPI, whose nodes
+//! need not be the launcher's (several to a machine for tests, one where containers share a
+//! kernel).
 //!
-//! MPI is asked through its C interface, without linking to it. Its handles are what each family of libraries made them:
-//! that of MPICH has numbers, Open MPI has addresses.
+//! MPI is asked through its C interface, without linking to it. Its handles are what each family of
+//! libraries made them: that of MPICH has numbers, Open MPI has addresses.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -15,7 +16,8 @@ use crate::{NodeId, Rank, Topology};
 /// Key under which ranks tell each other the first rank of their node.
 const KEY: &str = "mpi-node";
 
-/// Room for `MPI_Get_library_version` in bytes; more than any library's `MPI_MAX_LIBRARY_VERSION_STRING`.
+/// Room for `MPI_Get_library_version` in bytes; more than any library's
+/// `MPI_MAX_LIBRARY_VERSION_STRING`.
 const VERSION_BYTES: usize = 16 << 10;
 
 /// A launcher whose nodes are MPI's.
@@ -119,8 +121,9 @@ impl Bootstrap for MpiNodes {
     }
 }
 
-/// The first rank of this process's node as MPI splits the world; none where MPI is not up, is of an unknown family, or has
-/// another world than the launcher. Collective over MPI's world, which is all or nobody.
+/// The first rank of this process's node as MPI splits the world; none where MPI is not up, is of
+/// an unknown family, or has another world than the launcher. Collective over MPI's world, which is
+/// all or nobody.
 fn first_rank_of_node(size: u32, me: Rank) -> Option<u32> {
     if !says_yes(c"MPI_Initialized")? || says_yes(c"MPI_Finalized")? {
         return None;
@@ -131,14 +134,15 @@ fn first_rank_of_node(size: u32, me: Rank) -> Option<u32> {
             address_of(c"ompi_mpi_comm_world")?,
             address_of(c"ompi_mpi_info_null")?,
         );
-        // SAFETY: Open MPI's handles are the addresses of its objects, and its MPI_COMM_TYPE_SHARED is 0.
+        // SAFETY: Open MPI's handles are the addresses of its objects, and its MPI_COMM_TYPE_SHARED
+        // is 0.
         unsafe { split(world, no_info, 0, size, me) }
     } else if ["MPICH", "MVAPICH", "Intel(R) MPI"]
         .iter()
         .any(|name| version.contains(name))
     {
-        // SAFETY: the values of MPICH's common ABI, which these libraries share: MPI_COMM_WORLD, MPI_INFO_NULL,
-        // MPI_COMM_TYPE_SHARED.
+        // SAFETY: the values of MPICH's common ABI, which these libraries share: MPI_COMM_WORLD,
+        // MPI_INFO_NULL, MPI_COMM_TYPE_SHARED.
         unsafe { split::<c_int>(0x4400_0000, 0x1c00_0000, 1, size, me) }
     } else {
         None
@@ -150,15 +154,16 @@ fn first_rank_of_node(size: u32, me: Rank) -> Option<u32> {
 
 /// Splits the world into nodes, and gives the world's number of the first rank of this one.
 ///
-/// # Safety
-/// MPI is up in this process; `H` is its library's kind of handle, the others are that library's values.
+/// # Safety MPI is up in this process; `H` is its library's kind of handle, the others are that
+/// library's values.
 unsafe fn split<H: Copy>(world: H, no_info: H, shared: c_int, size: u32, me: Rank) -> Option<c_int> {
     type Of<H> = unsafe extern "C" fn(H, *mut c_int) -> c_int;
     type Split<H> = unsafe extern "C" fn(H, c_int, c_int, H, *mut H) -> c_int;
     type Group<H> = unsafe extern "C" fn(H, *mut H) -> c_int;
     type Translate<H> = unsafe extern "C" fn(H, c_int, *const c_int, H, *mut c_int) -> c_int;
     type Free<H> = unsafe extern "C" fn(*mut H) -> c_int;
-    // SAFETY: the types are those of the standard (MPI 4.1, 7.3.2, 7.4.2 and 7.4.4), with the caller's kind of handle.
+    // SAFETY: the types are those of the standard (MPI 4.1, 7.3.2, 7.4.2 and 7.4.4), with the
+    // caller's kind of handle.
     let (rank_of, size_of_world, split, group_of, translate, free_group, free) = unsafe {
         (
             function::<Of<H>>(c"MPI_Comm_rank")?,
@@ -171,7 +176,8 @@ unsafe fn split<H: Copy>(world: H, no_info: H, shared: c_int, size: u32, me: Ran
         )
     };
     let (mut rank, mut ranks) = (-1, -1);
-    // SAFETY: the handles are the library's, as the caller promises; each call writes what it is asked for.
+    // SAFETY: the handles are the library's, as the caller promises; each call writes what it is
+    // asked for.
     if unsafe { rank_of(world, &raw mut rank) != 0 || size_of_world(world, &raw mut ranks) != 0 } {
         return None;
     }
@@ -181,7 +187,8 @@ unsafe fn split<H: Copy>(world: H, no_info: H, shared: c_int, size: u32, me: Ran
     let place = MaybeUninit::<H>::uninit;
     let (mut node, mut of_node, mut of_world) = (place(), place(), place());
     let mut leader = -1;
-    // SAFETY: as above; what is read was written by a call that succeeded, and what was made is freed once.
+    // SAFETY: as above; what is read was written by a call that succeeded, and what was made is
+    // freed once.
     unsafe {
         if split(world, shared, 0, no_info, node.as_mut_ptr()) != 0 {
             return None;
@@ -230,7 +237,8 @@ unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
 fn says_yes(question: &CStr) -> Option<bool> {
     type Question = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut flag = 0;
-    // SAFETY: the standard's type (MPI 4.1, 11.2); it may be called at any time, and writes one int.
+    // SAFETY: the standard's type (MPI 4.1, 11.2); it may be called at any time, and writes one
+    // int.
     let code = unsafe { function::<Question>(question)?(&raw mut flag) };
     Some(code == 0 && flag != 0)
 }
@@ -240,7 +248,8 @@ fn library_version() -> Option<String> {
     type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
     let mut text = vec![0_u8; VERSION_BYTES];
     let mut length = 0;
-    // SAFETY: the standard's type (MPI 4.1, 9.1.1); it may be called at any time, and the place is larger than it may ask for.
+    // SAFETY: the standard's type (MPI 4.1, 9.1.1); it may be called at any time, and the place is
+    // larger than it may ask for.
     let code = unsafe {
         function::<Version>(c"MPI_Get_library_version")?(text.as_mut_ptr().cast(), &raw mut length)
     };

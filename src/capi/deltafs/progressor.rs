@@ -50,7 +50,8 @@ struct Progressor {
 enum Origin {
     /// A context of ours, which knows its class.
     Ours(Arc<hg_context>),
-    /// Class and context of a real mercury in this process: the pointers, which nobody here follows, and our own address.
+    /// Class and context of a real mercury in this process: the pointers, which nobody here
+    /// follows, and our own address.
     Beside {
         class: usize,
         context: usize,
@@ -157,7 +158,8 @@ impl progressor_handle {
         self.progressor.state().need();
     }
 
-    /// Whether it was made with objects of a real mercury, whose functions nothing of ours must be given to.
+    /// Whether it was made with objects of a real mercury, whose functions nothing of ours must be
+    /// given to.
     pub fn is_beside_mercury(&self) -> bool {
         matches!(self.progressor.origin, Origin::Beside { .. })
     }
@@ -239,7 +241,8 @@ pub unsafe extern "C" fn trihop_mercury_progressor_init(
     })
 }
 
-/// `mercury_progressor_init` beside a real mercury: its objects are kept as they are, to be handed back.
+/// `mercury_progressor_init` beside a real mercury: its objects are kept as they are, to be handed
+/// back.
 ///
 /// # Safety
 /// Any pointers: they are not followed.
@@ -382,7 +385,8 @@ pub unsafe extern "C" fn trihop_mercury_progressor_hgclass(hand: *mut progressor
     })
 }
 
-/// `mercury_progressor_hgclass` beside a real mercury, whose functions must not be given a class of ours.
+/// `mercury_progressor_hgclass` beside a real mercury, whose functions must not be given a class of
+/// ours.
 ///
 /// # Safety
 /// As [`trihop_mercury_progressor_get_progtimeout`].
@@ -412,7 +416,8 @@ pub unsafe extern "C" fn trihop_mercury_progressor_hgcontext(
     })
 }
 
-/// `mercury_progressor_hgcontext` beside a real mercury, whose functions must not be given a context of ours.
+/// `mercury_progressor_hgcontext` beside a real mercury, whose functions must not be given a
+/// context of ours.
 ///
 /// # Safety
 /// As [`trihop_mercury_progressor_get_progtimeout`].

@@ -1,8 +1,9 @@
 //! State dumps: whoever wants one asks, and a thread writes.
 //!
-//! A signal handler may ask, and it may have interrupted the very thread that has the engine, inside of malloc or with a
-//! lock taken. No call can know that of itself. So none waits: asking is one write to a pipe, from handlers and from
-//! anywhere else. What was asked for before is written when its shuffle or nexus ends, and when the process exits.
+//! A signal handler may ask, and it may have interrupted the very thread that has the engine,
+//! inside of malloc or with a lock taken. No call can know that of itself. So none waits: asking is
+//! one write to a pipe, from handlers and from anywhere else. What was asked for before is written
+//! when its shuffle or nexus ends, and when the process exits.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -32,8 +33,8 @@ const REQUESTS: usize = 4096;
 static ASK: AtomicU32 = AtomicU32::new(0);
 /// The process whose thread answers; alone, so relaxed.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Requests that were made, and that were answered or found no room; the additions to the latter pair with the load in
-/// [`settle`].
+/// Requests that were made, and that were answered or found no room; the additions to the latter
+/// pair with the load in [`settle`].
 static ASKED: AtomicU64 = AtomicU64::new(0);
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
@@ -130,7 +131,8 @@ pub(super) fn start() -> Result<(), Failure> {
         .map_err(|e| Failure::system("a pipe for state dumps that does not block", &e.into()))?;
     masked::spawn("trihop-dump", move || answer(File::from(reader))).map_err(Error::from)?;
     PROCESS.store(std::process::id(), Ordering::Relaxed);
-    // SAFETY: the function is there as long as the process. Where no room is left for it, dumps may be lost at the exit.
+    // SAFETY: the function is there as long as the process. Where no room is left for it, dumps may
+    // be lost at the exit.
     let _ = unsafe { libc::atexit(settle) };
     // Never closed.
     ASK.store(writer.into_raw_fd() as u32 + 1, Ordering::Release);
@@ -153,15 +155,16 @@ pub(super) fn ask(handle: usize, to_stderr: bool) {
         let before = *errno;
         let written = libc::write(descriptor as c_int - 1, request.as_ptr().cast(), REQUEST_BYTES);
         if written < 0 {
-            // No room: so many are asked for already that this one is among them, or nobody reads any more.
+            // No room: so many are asked for already that this one is among them, or nobody reads
+            // any more.
             ANSWERED.fetch_add(1, Ordering::Release);
         }
         *errno = before;
     }
 }
 
-/// Waits until what was asked for before is written, or for two seconds. Not for signal handlers, but for the exit that
-/// they may begin: whoever writes waits for nobody.
+/// Waits until what was asked for before is written, or for two seconds. Not for signal handlers,
+/// but for the exit that they may begin: whoever writes waits for nobody.
 pub(super) extern "C" fn settle() {
     let asked = ASKED.load(Ordering::Relaxed);
     if PROCESS.load(Ordering::Relaxed) != std::process::id() {
@@ -176,7 +179,8 @@ pub(super) extern "C" fn settle() {
     }
 }
 
-/// The thread: answers requests as long as the process lives. Equal ones that wait together are answered by one dump.
+/// The thread: answers requests as long as the process lives. Equal ones that wait together are
+/// answered by one dump.
 fn answer(mut requests: File) {
     let mut bytes = vec![0; REQUESTS * REQUEST_BYTES];
     // Requests are written whole, and the buffer holds whole ones: none is read in pieces.
@@ -201,7 +205,8 @@ fn write_dump(request: &[u8; REQUEST_BYTES]) {
         let mut text = text.clone();
         // Memory takes all of it.
         let _ = write_recent(&mut text);
-        // One write, so that ranks do not mix their lines more than they must. Nobody is there to be told of a failure.
+        // One write, so that ranks do not mix their lines more than they must. Nobody is there to
+        // be told of a failure.
         let _ = io::stderr().write_all(&text);
     }
     log::keep(&String::from_utf8_lossy(&text));

@@ -23,7 +23,8 @@ pub(super) const ENV_DESCRIPTOR: &str = "PMI_FD";
 /// Longest key that we make: `trihop.SESSION.RANK.KEY.CHUNK`.
 const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
 
-/// Sessions that this process has begun. All ranks begin them together, so that each has the same number everywhere.
+/// Sessions that this process has begun. All ranks begin them together, so that each has the same
+/// number everywhere.
 static SESSIONS: StaticMutex<u32> = StaticMutex::new(0);
 
 /// Connection of one rank to a PMI-1 launcher.
@@ -119,8 +120,8 @@ struct Session {
     socket: LauncherSocket,
     unread: Vec<u8>,
     me: Rank,
-    /// The store lasts as long as the launcher, and which of two values of one key it gives is chance: keys of a later
-    /// session must be other ones.
+    /// The store lasts as long as the launcher, and which of two values of one key it gives is
+    /// chance: keys of a later session must be other ones.
     number: u32,
     store_name: String,
     chunks: Chunks,
