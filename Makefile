@@ -27,10 +27,11 @@ run: ## Partitions the places of the world by country, on 8 ranks over 2 simulat
 	@sh data/fetch.sh
 	$(trihop) run -n 8 --nodes 2 --no-prefix -- $(trihop) partition --by countrycode --out target/parts --force data/cities.csv
 
+# nodelete: a program that closes a plugin must not take the code of running threads away.
 library: ## Builds the C library, shared and static
 	@tools/install.sh build
 	cargo rustc --locked --profile $(PROFILE) --package trihop --lib --features capi --crate-type cdylib,staticlib -- \
-	    -C link-arg=-Wl,-soname,$(soname)
+	    -C link-arg=-Wl,-soname,$(soname) -C link-arg=-Wl,-z,nodelete
 
 install: library ## Installs library, headers, CLI and manual pages below PREFIX (/usr/local), for packagers below DESTDIR
 	cargo build --locked --profile $(PROFILE) --package trihop-cli

@@ -63,11 +63,11 @@ link() { # TO NAME
     echo "$root$2" >>"$new/manifest"
 }
 
-fill() { # TEMPLATE TARGET
+fill() { # TEMPLATE TARGET [VERSION OF THE INTERFACE]
     sed -e "s|@VERSION@|$version|g" -e "s|@SONAME@|$soname|g" -e "s|@PREFIX@|$PREFIX|g" \
         -e "s|@LIBDIR@|$(below "$LIBDIR")|g" -e "s|@INCLUDEDIR@|$(below "$INCLUDEDIR")|g" \
         -e "s|@LIBDIR_TO_INCLUDEDIR@|$(realpath -m --relative-to="$LIBDIR" "$INCLUDEDIR")|g" \
-        -e "s|@LIBS_PRIVATE@|$private|g" "packaging/$1" >"$new/filled"
+        -e "s|@LIBS_PRIVATE@|$private|g" -e "s|@INTERFACE@|${3:-}|g" "packaging/$1" >"$new/filled"
     place 644 "$new/filled" "$2"
 }
 
@@ -90,6 +90,14 @@ done <"$new/headers"
 fill trihop.pc.in "$LIBDIR/pkgconfig/trihop.pc"
 fill TrihopConfig.cmake.in "$LIBDIR/cmake/Trihop/TrihopConfig.cmake"
 fill TrihopConfigVersion.cmake.in "$LIBDIR/cmake/Trihop/TrihopConfigVersion.cmake"
+# In a prefix of their own, which nobody searches who does not ask for it: a real mercury is never shadowed.
+deltafs=$LIBDIR/trihop/deltafs/cmake
+fill deltafs/trihop-deltafs.cmake.in "$deltafs/trihop-deltafs.cmake"
+for package in mercury:2.4.1 mercury-progressor:1.0.0 deltafs-nexus:1.0.0 deltafs-shuffle:1.0.0; do
+    name=${package%:*}
+    fill "deltafs/$name-config.cmake.in" "$deltafs/$name/$name-config.cmake"
+    fill deltafs/config-version.cmake.in "$deltafs/$name/$name-config-version.cmake" "${package#*:}"
+done
 mkdir "$new/man1"
 "$built/trihop" man "$new/man1"
 for page in "$new"/man1/*; do

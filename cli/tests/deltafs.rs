@@ -3,21 +3,25 @@
 
 mod launched;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
-use launched::{Ended, Launched, is_installed, run};
+use launched::compiled::{self, Compiler, client_of, launch, launch_with, link, root, strict};
+use launched::{Ended, run};
 
-const HEADERS: [&str; 6] = [
+/// Where the headers lie.
+const HEADERS_FOLDER: &str = "include/trihop/deltafs";
+
+const HEADERS: [&str; 8] = [
     "deltafs-shuffle/shuffle_api.h",
     "deltafs-nexus/deltafs-nexus_api.h",
     "mercury-progressor/mercury-progressor.h",
     "mercury.h",
     "mercury_types.h",
     "mercury_macros.h",
+    "mercury_config.h",
+    "trihop-deltafs/real_mercury.h",
 ];
 
 /// Ranks and nodes of the jobs that every defect is looked for in: one rank; two nodes of two; uneven nodes.
@@ -27,150 +31,21 @@ const JOBS: [&[&str]; 3] = [
     &["--node-sizes", "2,1,3"],
 ];
 
-/// What compiles a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Compiler {
-    C,
-    Cpp,
-    Mpich,
-    MpichCpp,
-    OpenMpi,
-}
-
-impl Compiler {
-    fn command(self) -> &'static str {
-        match self {
-            Self::C => "cc",
-            Self::Cpp => "c++",
-            Self::Mpich => "mpicc.mpich",
-            Self::MpichCpp => "mpicxx.mpich",
-            Self::OpenMpi => "mpicc.openmpi",
-        }
-    }
-
-    fn options(self) -> &'static [&'static str] {
-        match self {
-            Self::C => &["-std=c11", "-D_GNU_SOURCE", "-Wstrict-prototypes"],
-            Self::Cpp => &["-std=c++17", "-x", "c++"],
-            // The headers of MPI are not ours to be strict about.
-            Self::Mpich | Self::OpenMpi => &["-std=c11", "-D_GNU_SOURCE", "-DWITH_MPI"],
-            Self::MpichCpp => &["-std=c++17", "-DWITH_MPI", "-x", "c++"],
-        }
-    }
-
-    fn is_there(self) -> bool {
-        let there = is_installed(self.command());
-        if !there {
-            eprintln!("skipped: {} is not installed", self.command());
-        }
-        there
-    }
-}
-
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-}
-
-/// The folder of the shared library, which is built where that has not happened yet.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<&'static Path> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_trihop")).parent().unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build
-            .args([
-                "rustc",
-                "--quiet",
-                "--package",
-                "trihop",
-                "--lib",
-                "--features",
-                "capi",
-            ])
-            .args(["--crate-type", "cdylib", "--target-dir"])
-            .arg(folder.parent().unwrap())
-            // As tests are, so that cargo has most of it already.
-            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
-            .current_dir(root());
-        if folder.ends_with("release") {
-            build.arg("--release");
-        }
-        launched::build(build);
-        folder
-    })
-}
-
-/// Compiles a source into a program, or only looks at it where `program` is none.
-fn compile(source: &Path, compiler: Compiler, program: Option<&Path>) {
-    let mut command = Command::new(compiler.command());
-    command
-        .args(compiler.options())
-        .args(["-Wall", "-Wextra", "-Werror", "-Wundef", "-O1", "-g", "-I"])
-        .arg(root().join("include/trihop/deltafs"))
-        .arg(source);
-    match program {
-        Some(program) => {
-            let library = library();
-            // Behind `-x c++`, what follows would be taken for a source.
-            command.args(["-x", "none", "-pthread", "-o"]).arg(program);
-            command.arg("-L").arg(library).arg("-ltrihop");
-            command.arg(format!("-Wl,-rpath,{}", library.display()));
-        }
-        None => {
-            command.args(["-pedantic", "-fsyntax-only"]);
-        }
-    }
+/// Looks at a source, without making anything of it.
+fn look_at(source: &Path, compiler: Compiler) {
+    let mut command = strict(compiler, &[HEADERS_FOLDER]);
+    command.arg(source).args(["-pedantic", "-fsyntax-only"]);
     run(command).succeeded();
 }
 
 /// A client of tests/deltafs, compiled once.
 fn client(name: &str, compiler: Compiler) -> PathBuf {
-    static BUILT: Mutex<BTreeMap<(String, Compiler), PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = (name.to_owned(), compiler);
-    if let Some(program) = built.get(&key) {
-        return program.clone();
-    }
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deltafs-{name}-{compiler:?}"));
-    compile(
-        &root().join(format!("tests/deltafs/{name}.c")),
-        compiler,
-        Some(&program),
-    );
-    built.insert(key, program.clone());
-    program
-}
-
-/// Runs a program as a job of `trihop run`.
-fn launch(job: &[&str], program: &Path, arguments: &[&str]) -> Ended {
-    launch_with(job, program, arguments, &[])
-}
-
-fn launch_with(job: &[&str], program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
-    let words = [job, &["--no-prefix", "--", program.to_str().unwrap()], arguments].concat();
-    let mut command = Launched::command(words.into_iter().map(str::to_owned));
-    command.envs(environment.iter().copied());
-    run(command)
+    client_of("deltafs", name, compiler, &[HEADERS_FOLDER])
 }
 
 /// Runs a client under an MPI; none where that is not installed.
 fn under_mpi(compiler: Compiler, launcher: &[&str], name: &str, arguments: &[&str]) -> Option<Ended> {
-    if !compiler.is_there() {
-        return None;
-    }
-    if !is_installed(launcher[0]) {
-        eprintln!("skipped: {} is not installed", launcher[0]);
-        return None;
-    }
-    let mut command = Command::new(launcher[0]);
-    command
-        .args(&launcher[1..])
-        .arg(client(name, compiler))
-        .args(arguments)
-        // Open MPI refuses root unless told twice.
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    Some(run(command))
+    compiled::under_mpi(compiler, launcher, || client(name, compiler), arguments)
 }
 
 /// What the runner's ranks say that they delivered, and the batches that they sent and received: local, remote.
@@ -197,7 +72,50 @@ fn each_header_stands_alone_in_c_and_in_cpp() {
                 format!("#include <{header}>\nint main(void) {{ return 0; }}\n"),
             )
             .unwrap();
-            compile(&source, compiler, None);
+            look_at(&source, compiler);
+        }
+    }
+}
+
+#[test]
+fn a_client_may_name_more_of_mercury_than_it_uses() {
+    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+        run(Command::new(client("names", compiler))).succeeded();
+    }
+}
+
+/// A program that calls a real mercury, for which the stand-in of tests/deltafs/mercury is taken,
+/// and the shuffle; `options` say how it meets the two.
+fn beside(name: &str, compiler: Compiler, options: &[&str]) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deltafs-beside-{name}-{compiler:?}"));
+    let mut command = strict(compiler, &[]);
+    command
+        .current_dir(root())
+        .args(options)
+        .args(["tests/deltafs/beside.c", "tests/deltafs/mercury/mercury.c"]);
+    link(&mut command, &program);
+    run(command).succeeded();
+    program
+}
+
+#[test]
+fn a_program_with_a_real_mercury_uses_the_shuffle_beside_it() {
+    let ours = "-Iinclude/trihop/deltafs";
+    let named = format!(
+        "-DTRIHOP_DELTAFS_MERCURY=\"{}\"",
+        root().join("tests/deltafs/mercury/mercury.h").display()
+    );
+    let ways: [(&str, &[&str]); 3] = [
+        ("first-in-the-search-path", &["-Itests/deltafs/mercury", ours]),
+        ("included-first", &[ours, "-DREAL_FIRST", "-Itests/deltafs"]),
+        ("named-by-a-macro", &[ours, &named]),
+    ];
+    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+        for (name, options) in ways {
+            let program = beside(name, compiler, options);
+            for job in JOBS {
+                launch(job, &program, &[]).succeeded();
+            }
         }
     }
 }
@@ -310,6 +228,33 @@ fn a_runner_inside_open_mpi() {
 }
 
 #[test]
+fn nodes_are_those_that_mpi_splits_its_world_into() {
+    // MPICH takes the ranks of a machine for one node, for two that take turns, or for as many as
+    // there are ranks.
+    for (variable, local_size) in [
+        ("UNUSED", 4),
+        ("MPIR_CVAR_ODD_EVEN_CLIQUES", 2),
+        ("MPIR_CVAR_NOLOCAL", 1),
+    ] {
+        let launcher = ["mpiexec.mpich", "-genv", variable, "1", "-n", "4"];
+        if let Some(ended) = under_mpi(Compiler::Mpich, &launcher, "nodes", &[]) {
+            let ended = ended.succeeded();
+            let line = format!(" of {local_size}\n");
+            assert_eq!(
+                ended.stdout.matches(&line).count(),
+                4,
+                "{variable}: {}",
+                ended.stdout
+            );
+        }
+    }
+    let launcher = ["mpiexec.openmpi", "--oversubscribe", "-n", "4"];
+    if let Some(ended) = under_mpi(Compiler::OpenMpi, &launcher, "nodes", &[]) {
+        assert_eq!(ended.succeeded().stdout.matches(" of 4\n").count(), 4);
+    }
+}
+
+#[test]
 fn a_preload_library_shuffles_epochs_beside_urgent_messages() {
     if Compiler::C.is_there() {
         for job in JOBS {
@@ -395,10 +340,11 @@ defects! {
     callbacks_answer_while_queues_are_full
     nexus_tables_agree
     a_local_barrier_involves_one_node_only
+    a_timer_that_dumps_keeps_no_thread_from_its_work
 }
 
 /// Tests of tests/deltafs/defects.c that have a test of their own here.
-const ALONE: [&str; 9] = [
+const ALONE: [&str; 11] = [
     "a_negative_queue_discards_what_arrives",
     "the_next_flush_tells_of_a_dead_rank",
     "a_dump_does_not_wait_for_a_callback_that_blocks",
@@ -408,6 +354,8 @@ const ALONE: [&str; 9] = [
     "a_log_file_that_cannot_be_opened_ends_no_job",
     "a_nexus_ends_while_others_dump",
     "a_death_after_the_last_acknowledgement_is_noticed",
+    "a_handler_that_dumps_and_exits_leaves_a_dump",
+    "what_a_mask_names_in_vain_is_passed_over",
 ];
 
 #[test]
@@ -457,6 +405,48 @@ fn a_dump_does_not_wait_for_a_callback_that_blocks() {
             let gone = ended.stderr.matches("this shuffle is not open").count();
             assert_eq!(gone, ranks_of(job), "{}", ended.stderr);
         }
+    }
+}
+
+#[test]
+fn a_handler_that_dumps_and_exits_leaves_a_dump() {
+    if Compiler::C.is_there() {
+        for job in JOBS {
+            let ended = launch(job, &client("defects", Compiler::C), &[ALONE[9]]).succeeded();
+            for rank in 0..ranks_of(job) {
+                let dump = format!("stream `asked for at the exit` on rank {rank}\n");
+                assert!(ended.stderr.contains(&dump), "{dump}{}", ended.stderr);
+            }
+        }
+    }
+}
+
+/// How often a process joins its job and leaves it again.
+const TIMES: &str = "200";
+
+#[test]
+fn a_nexus_is_made_and_ended_again_and_again() {
+    if Compiler::C.is_there() {
+        for job in JOBS {
+            let ended = launch(job, &client("restart", Compiler::C), &[TIMES]).succeeded();
+            assert_eq!(ended.stdout.lines().count(), ranks_of(job), "{}", ended.stdout);
+        }
+    }
+}
+
+#[test]
+fn a_nexus_is_made_and_ended_again_and_again_inside_mpich() {
+    let launcher = ["mpiexec.mpich", "-n", "4"];
+    if let Some(ended) = under_mpi(Compiler::Mpich, &launcher, "restart", &[TIMES]) {
+        assert_eq!(ended.succeeded().stdout.lines().count(), 4);
+    }
+}
+
+#[test]
+fn a_nexus_is_made_and_ended_again_and_again_inside_open_mpi() {
+    let launcher = ["mpiexec.openmpi", "--oversubscribe", "-n", "4"];
+    if let Some(ended) = under_mpi(Compiler::OpenMpi, &launcher, "restart", &[TIMES]) {
+        assert_eq!(ended.succeeded().stdout.lines().count(), 4);
     }
 }
 
@@ -553,6 +543,27 @@ fn a_log_file_that_cannot_be_opened_ends_no_job() {
         let ended = ended.succeeded();
         let why = "opening the log file /nonexistent/folder/log.0: ";
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
+        assert!(ended.stderr.contains("; nothing is logged"), "{}", ended.stderr);
+        // Everything was to go to stderr; but for what a call cannot return, nothing has since.
+        assert!(!ended.stderr.contains("`logged`"), "{}", ended.stderr);
+        let refusal = "trihop: shuffle_init: option deliverq_threshold";
+        assert!(ended.stderr.contains(refusal), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn what_a_mask_names_in_vain_is_passed_over() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    for job in JOBS.map(Some).into_iter().chain([None]) {
+        for text in logged(job, ALONE[10]).1 {
+            for word in ["NET=ERR", "SHUF=LOUD"] {
+                let line = format!("shuffle_cfglog: `{word}` of the mask is passed over: ");
+                assert_eq!(text.matches(&line).count(), 1, "{line}: {text}");
+            }
+            assert!(text.contains("job started"), "CLNT=INFO counts: {text}");
+        }
     }
 }
 

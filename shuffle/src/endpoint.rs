@@ -408,7 +408,8 @@ impl<'h> Endpoint<'h> {
         let mut link = self.link.borrow_mut();
         let mut worked = false;
         if let Some(link) = link.as_deref_mut() {
-            let mut completions = COMPLETIONS.take();
+            // At the exit of the process the calling thread may have lost its buffer already.
+            let mut completions = COMPLETIONS.try_with(Cell::take).unwrap_or_default();
             completions.append(&mut self.completions.take());
             worked |= link.poll(&mut completions)? > 0;
             // One that fails takes no other with it: the rest are batches that came.
@@ -416,7 +417,7 @@ impl<'h> Endpoint<'h> {
             for completion in completions.drain(..) {
                 outcome = outcome.and(self.dispatch(completion, now_ns));
             }
-            COMPLETIONS.set(completions);
+            let _ = COMPLETIONS.try_with(|buffer| buffer.set(completions));
             outcome?;
         }
         // Nothing opens or closes a stream meanwhile: whoever does is refused inside a handler.

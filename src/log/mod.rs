@@ -190,6 +190,20 @@ pub(crate) fn set_rank_or_warn(rank: u32) {
     }
 }
 
+/// Ends the logs of this process: nothing is recorded any more, and nothing goes anywhere.
+#[cfg(feature = "capi")]
+pub(crate) fn turn_off() {
+    if let Some(sinks) = INSTALLED.get() {
+        sinks.turn_off();
+    }
+}
+
+/// Whether the logs were ended.
+#[cfg(feature = "capi")]
+pub(crate) fn is_off() -> bool {
+    INSTALLED.get().is_some_and(|sinks| sinks.is_off())
+}
+
 /// Puts lines that somebody asked for into the log, whatever the filters let through: into the file, or where there is none
 /// into memory, and to the callback. Never to standard error. Nothing where no logs are installed.
 #[cfg(feature = "capi")]

@@ -14,6 +14,7 @@ use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::Context;
 use trihop_transport::Error as TransportError;
+use trihop_transport::sync::Flag;
 
 use super::escape::{Escaped, one_line, printable};
 use super::ring::Ring;
@@ -32,6 +33,7 @@ thread_local! {
 pub(super) struct Sinks {
     options: Options,
     state: Mutex<State>,
+    off: Flag,
 }
 
 struct State {
@@ -58,6 +60,7 @@ impl Sinks {
         let sinks = Self {
             options,
             state: Mutex::new(state),
+            off: Flag::default(),
         };
         rank.map_or(Ok(()), |rank| sinks.set_rank(rank))?;
         Ok(sinks)
@@ -106,6 +109,16 @@ impl Sinks {
         Ok(())
     }
 
+    /// Takes nothing any more.
+    #[cfg(any(feature = "capi", test))]
+    pub fn turn_off(&self) {
+        self.off.raise();
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.off.is_raised()
+    }
+
     pub fn recent(&self) -> String {
         self.lock().ring.as_ref().map(Ring::text).unwrap_or_default()
     }
@@ -121,6 +134,9 @@ impl Sinks {
     }
 
     fn take(&self, level: Level, facility: Facility, text: &str) {
+        if self.is_off() {
+            return;
+        }
         let text = &one_line(text);
         let mut state = self.lock();
         let detail = self.options.detail(state.rank);
@@ -142,6 +158,9 @@ impl Sinks {
     /// Takes a line of what somebody asked for. The ring is for what happens by itself, and has it only where no file does.
     #[cfg(any(feature = "capi", test))]
     pub fn keep(&self, text: &str) {
+        if self.is_off() {
+            return;
+        }
         let text = &one_line(text);
         let (level, facility) = (Level::Info, Facility::Client);
         let mut state = self.lock();

@@ -180,8 +180,60 @@ static void dump_on_signal(int signal_number) {
     shuffle_statedump(dumped, 1);
 }
 
+static void dump_quietly_on_signal(int signal_number) {
+    (void) signal_number;
+    shuffle_statedump(dumped, 0);
+}
+
+/* A file in the place of stderr, so that this process can see what was written there. */
+static FILE *caught;
+static int real_stderr;
+
+static void catch_stderr(void) {
+    CHECK((caught = tmpfile()) != NULL);
+    CHECK((real_stderr = dup(2)) >= 0);
+    CHECK(dup2(fileno(caught), 2) == 2);
+}
+
+/* What a file holds; to be freed. */
+static char *text_of(FILE *file) {
+    char *text = NULL;
+    long length = 0;
+    if (fseek(file, 0, SEEK_END) == 0)
+        length = ftell(file);
+    CHECK(length >= 0 && (text = (char *) calloc(1, (size_t) length + 1)) != NULL);
+    rewind(file);
+    CHECK(fread(text, 1, (size_t) length, file) <= (size_t) length);
+    return text;
+}
+
+/* Waits until the words stand there so often: dumps are written by another thread. The watchdog says whether they come. */
+static void wait_for_words(FILE *file, const char *words, int times) {
+    int found;
+    for (;;) {
+        char *text = text_of(file), *from = text;
+        for (found = 0; (from = strstr(from, words)) != NULL; from++)
+            found++;
+        free(text);
+        if (found >= times)
+            return;
+        nap();
+    }
+}
+
+static void release_stderr(void) {
+    char *text = text_of(caught);
+    CHECK(dup2(real_stderr, 2) == 2);
+    fputs(text, stderr);
+    free(text);
+    fclose(caught);
+    close(real_stderr);
+}
+
 static void a_dump_does_not_wait_for_a_callback_that_blocks(void) {
+    const char *dump = "stream 2 `blocked for the dump` on rank ";
     int at;
+    catch_stderr();
     dumped = open_shuffle("blocked for the dump", block, NULL);
     for (at = 0; at < 10; at++)
         OK(shuffle_enqueue(dumped, job.rank, 0, &at, sizeof at));
@@ -191,14 +243,76 @@ static void a_dump_does_not_wait_for_a_callback_that_blocks(void) {
     errno = 77;
     shuffle_statedump(dumped, 1);
     CHECK(errno == 77);
+    wait_for_words(caught, dump, 1);
     signal(SIGUSR1, dump_on_signal);
     raise(SIGUSR1);
+    wait_for_words(caught, dump, 2);
     fprintf(stderr, "rank %d: the callback is released\n", job.rank);
     release_callback = 1;
     OK(shuffle_flush_delivery(dumped));
     CHECK(delivered == 10);
     OK(shuffle_shutdown(dumped));
     shuffle_statedump(dumped, 1); /* a handle that is gone is said to be so */
+    wait_for_words(caught, "this shuffle is not open", 1);
+    release_stderr();
+}
+
+/*
+ * A handler may interrupt a thread that has the engine, or a lock: what it waited for then, that
+ * thread could never give. So it only asks, and whatever the timer does, the threads below it come
+ * to their end.
+ */
+enum { TIMED_SENDS = 20000 };
+static shuffle_t timed;
+
+static void *send_while_the_timer_runs(void *argument) {
+    uint64_t state = (uint64_t) (uintptr_t) argument;
+    int at;
+    for (at = 0; at < TIMED_SENDS; at++)
+        OK(shuffle_enqueue(timed, (int) (draw(&state) % (uint32_t) job.size), 0, &at, sizeof at));
+    OK(shuffle_flush_originqs(timed));
+    return NULL;
+}
+
+static void a_timer_that_dumps_keeps_no_thread_from_its_work(void) {
+    struct itimerspec often = {{0, 2000000}, {0, 2000000}}, never = {{0, 0}, {0, 0}};
+    pthread_t threads[4];
+    struct sigevent event;
+    timer_t timer;
+    int at;
+    dumped = timed = open_shuffle("timed", count, NULL);
+    memset(&event, 0, sizeof event);
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGUSR1;
+    signal(SIGUSR1, dump_quietly_on_signal);
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+    barrier();
+    CHECK(timer_settime(timer, 0, &often, NULL) == 0);
+    for (at = 0; at < 4; at++)
+        CHECK(pthread_create(&threads[at], NULL, send_while_the_timer_runs,
+                             (void *) (uintptr_t) (job.rank * 4 + at)) == 0);
+    for (at = 0; at < 4; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    CHECK(timer_settime(timer, 0, &never, NULL) == 0);
+    CHECK(timer_delete(timer) == 0);
+    barrier();
+    flush_all(timed);
+    barrier();
+    OK(shuffle_shutdown(timed));
+}
+
+/* What was asked for before is written when the process exits, from inside of the handler too. */
+static void dump_and_exit_on_signal(int signal_number) {
+    (void) signal_number;
+    shuffle_statedump(dumped, 1);
+    exit(0);
+}
+
+static void a_handler_that_dumps_and_exits_leaves_a_dump(void) {
+    dumped = open_shuffle("asked for at the exit", count, NULL);
+    barrier();
+    signal(SIGUSR1, dump_and_exit_on_signal);
+    raise(SIGUSR1);
 }
 
 /* A nexus may end while another thread dumps, and what it leaves open is closed: its name is free. One rank without a launcher. */
@@ -611,12 +725,18 @@ static void configure_logs(const char *priority) {
 
 static void leave_lines_in_the_log(void) {
     struct shuffle_opts options = {0, 0, 1, 1, 1, 1, 1, 1, 4, 8};
-    char name[] = "refused";
+    char name[] = "refused", path[4096];
+    FILE *log;
     shuffle_t sh = open_shuffle("logged", count, NULL);
     CHECK(shuffle_init(job.nexus, name, count, &options) == NULL);
     OK(shuffle_enqueue(sh, job.rank, 0, name, sizeof name));
     flush_all(sh);
     shuffle_statedump(sh, 0);
+    snprintf(path, sizeof path, "%s.%d", getenv("DEFECTS_LOG") ? getenv("DEFECTS_LOG") : "", job.rank);
+    if (getenv("DEFECTS_LOG") && (log = fopen(path, "r")) != NULL) { /* where it could be opened, the figures are those before the next message */
+        wait_for_words(log, "`logged`", 1);
+        fclose(log);
+    }
     OK(shuffle_enqueue(sh, job.rank, 0, name, sizeof name));
     OK(shuffle_shutdown(sh));
 }
@@ -634,12 +754,19 @@ static void logs_begin_after_the_bootstrap(void) {
     leave_lines_in_the_log();
 }
 
-/* It may be known only when the job has started. */
+/* It may be known only when the job has started. Nothing is logged then, and what cannot be returned is on stderr. */
 static void a_log_file_that_cannot_be_opened_ends_no_job(void) {
-    int known = shuffle_cfglog(-1, "INFO", NULL, NULL, NULL, "/nonexistent/folder/log", 1, 0, 0, 0) == -1;
+    CHECK(shuffle_cfglog(-1, "INFO", "INFO", NULL, NULL, "/nonexistent/folder/log", 1, 0, 1, 1) == 0);
     begin(NULL, NULL, 0);
-    CHECK(known == (getenv("TRIHOP_RANK") != NULL));
     leave_lines_in_the_log();
+}
+
+/* What a mask names beyond what there is is passed over, with a line in the log; the rest of it counts. */
+static void what_a_mask_names_in_vain_is_passed_over(void) {
+    const char *file = getenv("DEFECTS_LOG");
+    CHECK(file != NULL);
+    CHECK(shuffle_cfglog(-1, "ERR", "EMRG", "NET=ERR,SHUF=LOUD,CLNT=INFO", NULL, file, 1, 0, 0, 0) == 0);
+    begin(NULL, NULL, 0);
 }
 
 /* Whatever the priorities, and once: on stderr with the last lines of the log, in the file by itself. */
@@ -672,6 +799,8 @@ static const struct {
     TEST(null_handles_are_invalid_arguments),
     TEST(shuffles_are_opened_and_shut_down_again_and_again),
     TEST(a_dump_does_not_wait_for_a_callback_that_blocks),
+    TEST(a_timer_that_dumps_keeps_no_thread_from_its_work),
+    TEST(a_handler_that_dumps_and_exits_leaves_a_dump),
     TEST(many_threads_enqueue_flush_and_read_counters),
     TEST(counters_fill_64_bits),
     TEST(messages_of_a_pair_stay_in_order_with_many_batches_under_way),
@@ -689,6 +818,7 @@ static const struct {
     TEST_THAT_BEGINS(logs_go_to_a_file_for_each_rank),
     TEST_THAT_BEGINS(logs_begin_after_the_bootstrap),
     TEST_THAT_BEGINS(a_log_file_that_cannot_be_opened_ends_no_job),
+    TEST_THAT_BEGINS(what_a_mask_names_in_vain_is_passed_over),
     TEST_THAT_BEGINS(a_nexus_ends_while_others_dump),
     TEST_THAT_BEGINS(a_dump_is_in_the_log_whatever_is_logged),
 };

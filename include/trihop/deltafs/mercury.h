@@ -9,22 +9,24 @@
  * (HG_Register, HG_Create, HG_Forward, HG_Respond), bulk transfers, HG_Progress and HG_Trigger (the progress thread
  * does both).
  *
- * The functions have symbols of their own behind these names (trihop_mercury_*), so that a process may load a
- * real mercury too. All may be called from any thread.
+ * The functions have symbols of their own behind these names (trihop_mercury_*), so that a process
+ * may load a real mercury too; trihop-deltafs/real_mercury.h says how one source uses both. All may
+ * be called from any thread.
  */
 #ifndef TRIHOP_DELTAFS_MERCURY_H
 #define TRIHOP_DELTAFS_MERCURY_H
 
-#if defined(MERCURY_H)
-#error "a real mercury's headers are included already: give the compiler either -I for mercury or -I for trihop/deltafs"
+#include <trihop-deltafs/real_mercury.h>
+
+#if defined(TRIHOP_DELTAFS_BESIDE_MERCURY)
+
+#if !defined(MERCURY_H) && __has_include_next(<mercury.h>)
+#include_next <mercury.h>
 #endif
 
-#include <mercury_types.h>
+#else
 
-/* The interface that these headers follow. */
-#define HG_VERSION_MAJOR 2
-#define HG_VERSION_MINOR 4
-#define HG_VERSION_PATCH 1
+#include <mercury_types.h>
 
 #define HG_Init trihop_mercury_init
 #define HG_Init_opt trihop_mercury_init_opt
@@ -98,6 +100,8 @@ hg_return_t HG_Addr_to_string(hg_class_t *hg_class, char *buf, hg_size_t *size, 
 
 #ifdef __cplusplus
 }
+#endif
+
 #endif
 
 #endif /* TRIHOP_DELTAFS_MERCURY_H */

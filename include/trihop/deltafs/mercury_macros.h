@@ -9,4 +9,8 @@
 
 #include <mercury.h>
 
+#if defined(TRIHOP_DELTAFS_BESIDE_MERCURY) && !defined(MERCURY_MACROS_H) && __has_include_next(<mercury_macros.h>)
+#include_next <mercury_macros.h>
+#endif
+
 #endif /* TRIHOP_DELTAFS_MERCURY_MACROS_H */

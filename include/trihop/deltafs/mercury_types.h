@@ -7,28 +7,25 @@
 #ifndef TRIHOP_DELTAFS_MERCURY_TYPES_H
 #define TRIHOP_DELTAFS_MERCURY_TYPES_H
 
-#if defined(MERCURY_TYPES_H) || defined(MERCURY_CORE_TYPES_H)
-#error "a real mercury's headers are included already: give the compiler either -I for mercury or -I for trihop/deltafs"
+#include <trihop-deltafs/real_mercury.h>
+
+#if defined(TRIHOP_DELTAFS_BESIDE_MERCURY)
+
+#if !defined(MERCURY_TYPES_H) && __has_include_next(<mercury_types.h>)
+#include_next <mercury_types.h>
 #endif
+
+#else
 
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-typedef int8_t hg_int8_t;
-typedef uint8_t hg_uint8_t;
-typedef int16_t hg_int16_t;
-typedef uint16_t hg_uint16_t;
-typedef int32_t hg_int32_t;
-typedef uint32_t hg_uint32_t;
-typedef int64_t hg_int64_t;
-typedef uint64_t hg_uint64_t;
-typedef uint8_t hg_bool_t;
+#include <mercury_config.h>
+
 typedef uint64_t hg_size_t;
 
-#define HG_TRUE 1
-#define HG_FALSE 0
 #define HG_SIZE_MAX UINT64_MAX
 
 /* An instance of mercury: here what it was called with. */
@@ -39,6 +36,32 @@ typedef struct hg_context hg_context_t;
 typedef struct hg_addr *hg_addr_t;
 
 #define HG_ADDR_NULL ((hg_addr_t) 0)
+
+/*
+ * Names of what trihop does not have: remote procedure calls and bulk transfers. A client may
+ * declare variables, members and functions with them, and compare them with their null values;
+ * there is nothing that makes such an object.
+ */
+typedef uint64_t hg_id_t;
+typedef struct hg_handle *hg_handle_t;
+typedef struct hg_bulk *hg_bulk_t;
+typedef struct hg_proc *hg_proc_t;
+typedef struct hg_op_id *hg_op_id_t;
+struct hg_info;
+struct hg_cb_info;
+
+#define HG_HANDLE_NULL ((hg_handle_t) 0)
+#define HG_BULK_NULL ((hg_bulk_t) 0)
+#define HG_PROC_NULL ((hg_proc_t) 0)
+#define HG_OP_ID_NULL ((hg_op_id_t) 0)
+#define HG_OP_ID_IGNORE ((hg_op_id_t *) 1)
+
+/* The longest time that a call of mercury's waits, in milliseconds. */
+#define HG_MAX_IDLE_TIME (3600 * 1000)
+
+typedef enum { HG_BULK_PUSH, HG_BULK_PULL } hg_bulk_op_t;
+typedef enum hg_cb_type { HG_CB_LOOKUP, HG_CB_FORWARD, HG_CB_RESPOND, HG_CB_BULK } hg_cb_type_t;
+typedef enum { HG_ENCODE, HG_DECODE, HG_FREE } hg_proc_op_t;
 
 /* What calls return. Values as in mercury 2.4. */
 typedef enum hg_return {
@@ -70,6 +93,11 @@ typedef enum hg_return {
     HG_OTHER_ERROR = 25,
     HG_RETURN_MAX
 } hg_return_t;
+
+/* Functions that a client gives to mercury. */
+typedef hg_return_t (*hg_cb_t)(const struct hg_cb_info *callback_info);
+typedef hg_return_t (*hg_rpc_cb_t)(hg_handle_t handle);
+typedef hg_return_t (*hg_proc_cb_t)(hg_proc_t proc, void *data);
 
 /* Older spellings. */
 #define HG_INVALID_PARAM HG_INVALID_ARG
@@ -149,5 +177,7 @@ struct hg_init_info {
         NA_INIT_INFO_INITIALIZER, NULL, 0, 0, HG_FALSE, NULL, HG_CHECKSUM_NONE, HG_FALSE, HG_FALSE, HG_FALSE,          \
             HG_FALSE, HG_FALSE, NA_TC_UNSPEC, false, 0, 0                                                              \
     }
+
+#endif
 
 #endif /* TRIHOP_DELTAFS_MERCURY_TYPES_H */

@@ -1,6 +1,7 @@
 //! The end of a job: streams are fenced, everyone is waited for, and the launcher is told. Its fence ends the start too.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
@@ -8,6 +9,7 @@ use trihop_transport::masked;
 
 use super::JobState;
 use crate::error::{Error, Result};
+use crate::terminate::collective::{Operation, Reduce};
 
 impl JobState<'_> {
     /// See [`super::Job::shutdown`].
@@ -47,10 +49,12 @@ impl JobState<'_> {
                 "last delivery of a stream"
             );
         }
-        self.barrier()?;
+        let alone = self.any_is_out_of_reach()?;
         let bootstrap = self.bootstrap.borrow_mut().take();
-        if let Some(bootstrap) = bootstrap {
-            if bootstrap.fences_on_callers_thread() {
+        if let Some(mut bootstrap) = bootstrap {
+            if alone {
+                self.end_alone();
+            } else if bootstrap.fences_on_callers_thread() {
                 // Every record of every stream has been delivered, and a barrier's last messages go to ranks one hop away that
                 // still wait for them: once they have left, nobody needs this rank's progress. The first barrier has used
                 // each of these links both ways, so that none of the second one's waits for a connection.
@@ -61,10 +65,61 @@ impl JobState<'_> {
             }
             self.closing.set(true);
             // Nobody's memory and addresses go before the launcher says that all have arrived here.
-            let mut bootstrap = self.launchers_fence(bootstrap)?;
-            bootstrap.finalize()?;
+            if !alone {
+                bootstrap = self.launchers_fence(bootstrap)?;
+            }
+            if !bootstrap.is_out_of_reach() {
+                bootstrap.finalize()?;
+            }
         }
         Ok(())
+    }
+
+    /// The end of a job whose launcher cannot be asked. Everything has been delivered and all ranks
+    /// have arrived; a last barrier, whose messages are one hop long, keeps each here until the
+    /// results of the first are through. From now on ranks may be gone at any time, which is no
+    /// failure of the job any more; what they left behind is still read.
+    fn end_alone(&self) {
+        self.closing.set(true);
+        let deadline = Instant::now() + self.options.bootstrap_timeout();
+        let ticket = self
+            .endpoint
+            .begin_collective(Operation::Reduce(Reduce::Sum), &[]);
+        let waited = self.wait("the last barrier", || {
+            let through = self.endpoint.collective_result(ticket).is_some();
+            Ok((through || Instant::now() >= deadline).then_some(()))
+        });
+        let waited = waited.and_then(|()| {
+            self.wait("the end of the job", || {
+                let left = self.endpoint.has_left_results();
+                Ok((left || Instant::now() >= deadline).then_some(()))
+            })
+        });
+        if let Err(error) = waited {
+            tracing::debug!(%error, "somebody was gone before the last barrier was through");
+        }
+    }
+
+    /// The process exits while the job goes on: the launcher is told where it would take that for a
+    /// crash.
+    pub fn exit(&self) {
+        if let Ok(mut bootstrap) = self.bootstrap.try_borrow_mut()
+            && let Some(mut bootstrap) = bootstrap.take()
+        {
+            bootstrap.exit();
+        }
+    }
+
+    /// A barrier, which tells whether any rank's launcher is out of reach: then all end without it.
+    fn any_is_out_of_reach(&self) -> Result<bool> {
+        let bootstrap = self.bootstrap.borrow();
+        let here = bootstrap
+            .as_ref()
+            .is_some_and(|launcher| launcher.is_out_of_reach());
+        drop(bootstrap);
+        let here = u64::from(here);
+        let sum = self.collective(Operation::Reduce(Reduce::Sum), &here.to_le_bytes())?;
+        Ok(sum.iter().any(|&byte| byte != 0))
     }
 
     /// The launcher's fence: with progress where the launcher allows it, else on this thread, where it must not be needed.

@@ -5,6 +5,7 @@
 //! every lock: they may block, and then hold up those who send to them, nobody else. Calls make progress themselves
 //! while they wait. All of it is the same engine as [`crate::Job`]'s, used by one thread at a time.
 
+mod exit;
 mod items;
 mod shared;
 mod shuffle;

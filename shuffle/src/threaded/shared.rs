@@ -100,6 +100,7 @@ impl Shared {
             threads: Mutex::default(),
             dump: DumpOnSignal::default(),
         });
+        super::exit::guard(Arc::downgrade(&shared));
         let lent = Lent(Arc::as_ptr(&shared));
         let progress = Thread::spawn("trihop-progress", "progress", move || {
             let lent = lent; // whole, not its field
@@ -143,6 +144,15 @@ impl Shared {
         let result = call(&self.job);
         self.job.state.wake_progress_thread();
         result
+    }
+
+    /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
+    pub fn try_exit(&self) -> bool {
+        let taken = self.turn().try_take();
+        if taken {
+            self.job.state.exit();
+        }
+        taken
     }
 
     /// Looks at the engine if it can be had soon.

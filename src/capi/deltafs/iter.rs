@@ -5,7 +5,6 @@ use std::ffi::c_int;
 use super::mercury::{hg_addr, pointer_or_said};
 use super::nexus::{nexus, nexus_ctx};
 use super::tables::Row;
-use crate::transport::sync::Arc;
 
 /// A place in one of the tables of a nexus, which outlives it.
 pub struct nexus_iter {
@@ -99,7 +98,12 @@ pub unsafe extern "C" fn nexus_iter_advance(nit: *mut nexus_iter) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_iter_addr(nit: *mut nexus_iter) -> *mut hg_addr {
     // SAFETY: as the caller promises.
-    unsafe { row(nit) }.map_or(std::ptr::null_mut(), |row| Arc::as_ptr(&row.address).cast_mut())
+    unsafe {
+        let Some(row) = row(nit) else {
+            return std::ptr::null_mut();
+        };
+        (*(*nit).nexus).address(&row.address)
+    }
 }
 
 /// The rank here.

@@ -1,61 +1,102 @@
 //! `shuffle_cfglog`: the original's priorities, masks and facilities as options of our logs.
 
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
 
 use super::mercury::say;
 use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or};
 use crate::log::{self, Detail, Facility, Filter, Level};
+use crate::{Error, Rank};
 
 /// What is logged where nothing else is said.
 const DEFAULT_PRIORITY: &str = "WARN";
 
-/// A priority of the original as a level; several of its priorities are one of ours.
-fn level(priority: &str) -> Result<Level, Failure> {
-    Ok(match priority.trim().to_ascii_uppercase().as_str() {
-        "EMERG" | "ALERT" | "CRIT" | "ERR" => Level::Error,
+/// Priorities as messages name them.
+const PRIORITIES: &str = "EMERG, ALERT, CRIT, ERR, WARN, NOTE, INFO, DBG, DBG0, DBG1, DBG2, DBG3, EMRG, ALRT, DEBUG, DBUG, D0, D1, D2 and D3";
+
+/// A priority of the original as a level: what its header names, and what its code takes. Several
+/// of its priorities are one of ours.
+fn level(priority: &str) -> Option<Level> {
+    let word = priority.trim().to_ascii_uppercase();
+    Some(match word.as_str() {
+        "EMERG" | "EMRG" | "ALERT" | "ALRT" | "CRIT" | "ERR" => Level::Error,
         "WARN" => Level::Warn,
         "NOTE" | "INFO" => Level::Info,
         "DBG" | "DBG0" => Level::Debug,
-        "DBG1" | "DBG2" | "DBG3" => Level::Trace,
-        other => {
-            let why = format!(
-                "`{other}` is no priority; there are EMERG, ALERT, CRIT, ERR, WARN, NOTE, INFO, DBG, DBG0, DBG1, DBG2 and DBG3"
-            );
-            return Err(Failure::argument(why));
-        }
+        // All four streams of debug messages.
+        "DBG1" | "DBG2" | "DBG3" | "DEBUG" | "DBUG" => Level::Trace,
+        word => return streams(word),
     })
 }
 
-/// Facilities of ours that a facility of the original stands for.
-fn facilities(name: &str) -> Result<&'static [Facility], Failure> {
-    Ok(match name.trim().to_ascii_uppercase().as_str() {
+/// Streams of debug messages, as the original's code has them: D and the numbers of streams in
+/// ascending order, filled up to four characters with dashes or not.
+fn streams(word: &str) -> Option<Level> {
+    let numbers = word.strip_prefix('D')?.trim_end_matches('-');
+    let ascend = numbers.as_bytes().is_sorted_by(|one, next| one < next);
+    if word.len() > 4 || !ascend || !numbers.bytes().all(|byte| (b'0'..=b'3').contains(&byte)) {
+        return None;
+    }
+    Some(match numbers {
+        "" => Level::Info,
+        "0" => Level::Debug,
+        _ => Level::Trace,
+    })
+}
+
+/// Facilities of ours that a facility of the original stands for; DLVR is how its documentation
+/// spells one of them.
+fn facilities(name: &str) -> Option<&'static [Facility]> {
+    Some(match name.trim().to_ascii_uppercase().as_str() {
         "CLNT" => &[Facility::Client],
-        "DLIV" => &[Facility::Deliver],
+        "DLIV" | "DLVR" => &[Facility::Deliver],
         "SHUF" => &[Facility::Route, Facility::Queue, Facility::Link],
         "UTIL" => &[Facility::Bootstrap, Facility::Fabric, Facility::Memory],
-        other => {
-            let why = format!("`{other}` is no facility; there are CLNT, DLIV, SHUF and UTIL");
-            return Err(Failure::argument(why));
-        }
+        _ => return None,
     })
 }
 
-/// `[FACILITY=]PRIORITY,...` over what `default` says; a priority alone is for all facilities.
-fn filter(default: Level, mask: &str) -> Result<Filter, Failure> {
+/// `[FACILITY=]PRIORITY,...` over what `default` says; a priority alone is for all facilities. What
+/// is unknown is passed over, and named in `unknown`.
+fn filter(default: Level, mask: &str, unknown: &mut BTreeSet<String>) -> Filter {
     let mut filter = Filter::uniform(default);
-    for word in mask.split(',').filter(|word| !word.trim().is_empty()) {
-        match word.split_once('=') {
-            Some((name, priority)) => {
-                let level = level(priority)?;
-                for &facility in facilities(name)? {
-                    filter.set(facility, level);
-                }
+    for word in mask.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let (name, priority) = word.split_once('=').map_or((None, word), |(f, p)| (Some(f), p));
+        let Some(level) = level(priority) else {
+            let why = format!(
+                "`{word}` of the mask is passed over: `{}` is no priority; there are {PRIORITIES}",
+                priority.escape_debug()
+            );
+            unknown.insert(why);
+            continue;
+        };
+        match name.map(|name| (name, facilities(name))) {
+            None => filter = Filter::uniform(level),
+            Some((_, Some(facilities))) => facilities.iter().for_each(|&f| filter.set(f, level)),
+            Some((name, None)) => {
+                let why = format!(
+                    "`{word}` of the mask is passed over: `{}` is no facility; there are CLNT, DLIV, SHUF and UTIL",
+                    name.escape_debug()
+                );
+                unknown.insert(why);
             }
-            None => filter = Filter::uniform(level(word)?),
         }
     }
-    Ok(filter)
+    filter
+}
+
+/// Tells the logs this process's rank. Where its file cannot be opened the logs end, as the
+/// original's do.
+pub(super) fn set_rank(rank: Rank) {
+    if let Err(error) = log::set_rank(rank.0) {
+        log::turn_off();
+        say_off(&error);
+    }
+}
+
+fn say_off(error: &Error) {
+    say("shuffle_cfglog", &format!("{error}; nothing is logged"));
 }
 
 /// The arguments of `shuffle_cfglog`, as C gives them.
@@ -73,28 +114,48 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn options(&self) -> Result<log::Options, Failure> {
-        let default = level(self.defpri.unwrap_or(DEFAULT_PRIORITY))?;
-        let mask = self.mask.unwrap_or_default();
-        let to_stderr = level(self.stderrpri.unwrap_or(DEFAULT_PRIORITY))?;
-        let detail = |mask: &str, everything: bool, file: bool| -> Result<Detail, Failure> {
-            Ok(Detail {
-                record: filter(default, mask)?,
-                stderr: Filter::uniform(if everything { Level::Trace } else { to_stderr }),
-                file,
+    /// Options of ours, and what in the masks is unknown.
+    fn options(&self) -> Result<(log::Options, BTreeSet<String>), Failure> {
+        let priority = |name: &str, given: Option<&str>| {
+            let text = given.unwrap_or(DEFAULT_PRIORITY);
+            level(text).ok_or_else(|| {
+                let text = text.escape_debug();
+                Failure::argument(format!("{name}: `{text}` is no priority; there are {PRIORITIES}"))
             })
+        };
+        let default = priority("defpri", self.defpri)?;
+        let mask = self.mask.unwrap_or_default();
+        let to_stderr = priority("stderrpri", self.stderrpri)?;
+        let mut unknown = BTreeSet::new();
+        let mut detail = |mask: &str, everything: bool, file: bool| Detail {
+            record: filter(default, mask, &mut unknown),
+            stderr: Filter::uniform(if everything { Level::Trace } else { to_stderr }),
+            file,
         };
         let ring_bytes = usize::try_from(self.msgbufsz)
             .map_err(|_| Failure::argument(format!("msgbufsz {} is below 0", self.msgbufsz)))?;
-        Ok(log::Options {
-            all: detail(mask, self.stderrlog, self.alllogs)?,
+        let options = log::Options {
+            all: detail(mask, self.stderrlog, self.alllogs),
             // Rank 0 is the first: -1 means none.
             detailed_ranks: u32::try_from(i64::from(self.max_xtra_rank) + 1).unwrap_or(0),
-            detailed: detail(self.xmask.unwrap_or(mask), self.xtra_stderrlog, true)?,
+            detailed: detail(self.xmask.unwrap_or(mask), self.xtra_stderrlog, true),
             file: self.logfile.map(Into::into),
             ring_bytes,
             ..log::Options::from_env()?
-        })
+        };
+        Ok((options, unknown))
+    }
+
+    fn install(&self) -> Result<(), Failure> {
+        let (options, unknown) = self.options()?;
+        match log::install(options) {
+            Ok(()) => {}
+            // The file: everything else is a wrong option.
+            Err(error @ Error::Transport(_)) => say_off(&error),
+            Err(error) => return Err(error.into()),
+        }
+        unknown.iter().for_each(|why| say("shuffle_cfglog", why));
+        Ok(())
     }
 }
 
@@ -145,8 +206,9 @@ pub unsafe extern "C" fn shuffle_cfglog(
                 xtra_stderrlog: xtra_stderrlog != 0,
             }
         };
-        let install = || Ok(log::install(asked.options()?)?);
-        install().inspect_err(|failure: &Failure| say("shuffle_cfglog", &failure.text))
+        asked
+            .install()
+            .inspect_err(|failure| say("shuffle_cfglog", &failure.text))
     });
     configured.map_or(-1, |()| 0)
 }
@@ -172,7 +234,8 @@ mod tests {
 
     #[test]
     fn what_a_preload_library_asks_is_a_file_for_each_rank() {
-        let options = asked().options().unwrap();
+        let (options, unknown) = asked().options().unwrap();
+        assert!(unknown.is_empty());
         assert_eq!(options.all.record, Filter::uniform(Level::Info));
         assert_eq!(options.all.stderr, Filter::uniform(Level::Warn));
         assert!(options.all.file && options.file_per_rank);
@@ -192,7 +255,8 @@ mod tests {
             ..asked()
         }
         .options()
-        .unwrap();
+        .unwrap()
+        .0;
         let all = &options.all.record;
         assert_eq!(all.level(Facility::Link), Level::Debug);
         assert_eq!(all.level(Facility::Client), Level::Error);
@@ -217,37 +281,89 @@ mod tests {
             defpri: None,
             ..asked()
         };
-        let options = options.options().unwrap();
+        let options = options.options().unwrap().0;
         assert_eq!(options.detailed.record, options.all.record);
         assert_eq!(options.all.record.level(Facility::Deliver), Level::Debug);
         assert_eq!(options.all.record.level(Facility::Client), Level::Warn);
     }
 
     #[test]
-    fn unknown_words_are_refused_with_what_is_possible() {
+    fn every_spelling_of_the_header_and_of_the_code_is_a_priority() {
+        for (words, expected) in [
+            (
+                &["EMERG", "EMRG", "ALERT", "ALRT", "CRIT", "ERR", "err"][..],
+                Level::Error,
+            ),
+            (&["WARN", "warn"], Level::Warn),
+            (&["NOTE", "INFO", "D---", "D"], Level::Info),
+            (&["DBG", "DBG0", "D0", "D0-", "D0--", "d0"], Level::Debug),
+            (
+                &["DBG1", "DBG2", "DBG3", "DEBUG", "DBUG", "D1", "D2", "D3"],
+                Level::Trace,
+            ),
+            (&["D3--", "D23-", "D123", "D03", "D013"], Level::Trace),
+        ] {
+            for word in words {
+                assert_eq!(level(word), Some(expected), "{word}");
+            }
+        }
+        for word in [
+            "", "LOUD", "D4", "D0123", "D21", "D1-2", "DEBUGS", "WARNING", "D00",
+        ] {
+            assert_eq!(level(word), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn priorities_by_facility_are_taken_as_the_originals_documentation_has_them() {
+        let mut unknown = BTreeSet::new();
+        let filter = filter(Level::Warn, "SHUF=INFO,UTIL=ERR,CLNT=DEBUG,DLVR=D0", &mut unknown);
+        assert!(unknown.is_empty(), "{unknown:?}");
+        assert_eq!(filter.level(Facility::Link), Level::Info);
+        assert_eq!(filter.level(Facility::Fabric), Level::Error);
+        assert_eq!(filter.level(Facility::Client), Level::Trace);
+        assert_eq!(filter.level(Facility::Deliver), Level::Debug);
+    }
+
+    #[test]
+    fn what_is_unknown_in_a_mask_is_passed_over_and_named() {
+        let (options, unknown) = Asked {
+            mask: Some("NET=ERR,CLNT=LOUD,=ERR,,DLIV=D0, QUIET ,SHUF=ERR"),
+            ..asked()
+        }
+        .options()
+        .unwrap();
+        let all = &options.all.record;
+        assert_eq!(all.level(Facility::Client), Level::Info, "defpri");
+        assert_eq!(all.level(Facility::Deliver), Level::Debug);
+        assert_eq!(all.level(Facility::Queue), Level::Error);
+        assert_eq!(unknown.len(), 4, "{unknown:?}");
+        for word in ["NET=ERR", "CLNT=LOUD", "=ERR", "QUIET"] {
+            let named = format!("`{word}` of the mask is passed over");
+            assert!(unknown.iter().any(|why| why.starts_with(&named)), "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn a_default_that_is_no_priority_is_refused_with_what_is_possible() {
         let refused = |asked: Asked<'_>| asked.options().map(|_| ()).unwrap_err().text;
-        let priority = refused(Asked {
+        let default = refused(Asked {
             defpri: Some("LOUD"),
             ..asked()
         });
         assert!(
-            priority.contains("LOUD") && priority.contains("DBG3"),
-            "{priority}"
+            default.contains("defpri") && default.contains("LOUD") && default.contains("D3"),
+            "{default}"
         );
-        let facility = refused(Asked {
-            mask: Some("NET=ERR"),
+        let stderr = refused(Asked {
+            stderrpri: Some("LOUD"),
             ..asked()
         });
-        assert!(
-            facility.contains("NET") && facility.contains("SHUF"),
-            "{facility}"
-        );
-        assert!(
-            refused(Asked {
-                msgbufsz: -1,
-                ..asked()
-            })
-            .contains("-1")
-        );
+        assert!(stderr.contains("stderrpri"), "{stderr}");
+        let size = refused(Asked {
+            msgbufsz: -1,
+            ..asked()
+        });
+        assert!(size.contains("-1"), "{size}");
     }
 }

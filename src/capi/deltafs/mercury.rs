@@ -10,6 +10,7 @@ use std::mem::ManuallyDrop;
 use super::hg_return::{HG_BUSY, HG_INVALID_ARG, HG_SUCCESS, hg_return_t, returning};
 use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or, trihop_status_t};
+use crate::log;
 use crate::transport::sync::{Arc, AtomicU64, Ordering};
 
 /// A class: the text of `HG_Init`, taken apart.
@@ -43,8 +44,6 @@ impl hg_addr {
 impl hg_class {
     /// A class as `HG_Init` makes it.
     pub(super) fn new(info: &str, listening: bool) -> Result<Arc<Self>, Failure> {
-        // Numbers classes of this process, which makes addresses differ; pairs with nothing.
-        static CLASSES: AtomicU64 = AtomicU64::new(0);
         let whole = info.split("://").next().unwrap_or(info);
         if whole.is_empty() {
             return Err(Failure::argument(
@@ -52,19 +51,25 @@ impl hg_class {
             ));
         }
         let (name, protocol) = whole.split_once('+').unwrap_or((whole, whole));
-        let host = rustix::system::uname();
-        let address = format!(
-            "{whole}://{}/{}/{}",
-            host.nodename().to_string_lossy(),
-            std::process::id(),
-            CLASSES.fetch_add(1, Ordering::Relaxed)
-        );
         Ok(Arc::new(Self {
             name: text_of(name.to_owned()),
             protocol: text_of(protocol.to_owned()),
             listening,
-            address: hg_addr::new(address),
+            address: Self::own_address(whole),
         }))
+    }
+
+    /// An address of this process, another one each time.
+    pub(super) fn own_address(protocol: &str) -> Arc<hg_addr> {
+        // Numbers them; pairs with nothing.
+        static ADDRESSES: AtomicU64 = AtomicU64::new(0);
+        let host = rustix::system::uname();
+        hg_addr::new(format!(
+            "{protocol}://{}/{}/{}",
+            host.nodename().to_string_lossy(),
+            std::process::id(),
+            ADDRESSES.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 
     /// The address of this process under the class, which only one that listens has.
@@ -115,7 +120,7 @@ pub(super) fn pointer_or_said<T>(what: &str, make: impl FnOnce() -> Result<*mut 
 
 /// One line about a call that cannot return why it failed: in the logs where there are any, else on stderr.
 pub(super) fn say(what: &str, why: &str) {
-    if tracing::dispatcher::has_been_set() {
+    if tracing::dispatcher::has_been_set() && !log::is_off() {
         tracing::error!("{what}: {why}");
     } else {
         let line = format!("trihop: {what}: {why}\n");

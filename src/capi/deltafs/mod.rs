@@ -14,6 +14,7 @@ mod iter;
 mod local_barrier;
 mod log_config;
 pub mod mercury;
+mod mpi_nodes;
 pub mod nexus;
 mod options;
 pub mod progressor;

@@ -6,7 +6,9 @@ use std::io::{self, BufWriter, Write};
 use std::sync::PoisonError;
 
 use super::local_barrier::LocalBarrier;
+use super::log_config;
 use super::mercury::{hg_addr, hg_class, hg_context, pointer_or_said, say};
+use super::mpi_nodes;
 use super::progressor::{AskWork, Work, progressor_handle};
 use super::state_dump;
 use super::tables::{Hop, Part, Tables};
@@ -15,8 +17,9 @@ use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or};
 use crate::route::RouteName;
 use crate::threaded::Job;
+use crate::transport::bootstrap;
 use crate::transport::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::{Error, Options, Rank, log};
+use crate::{Error, Options, Rank};
 
 /// `nexus_ret_t`.
 type nexus_ret_t = c_int;
@@ -83,8 +86,10 @@ impl nexus_ctx {
             }
             options.route = RouteName::FabricOnly;
         }
-        let job = Job::start(options)?;
-        log::set_rank_or_warn(job.rank().0);
+        options.check()?;
+        let launcher = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
+        let job = Job::start_with(options, mpi_nodes::with_nodes_of_mpi(launcher)?)?;
+        log_config::set_rank(job.rank());
         let local = match local {
             Some(local) => local.duplicate(),
             None => {
@@ -115,6 +120,14 @@ impl nexus_ctx {
             local,
             job,
         })
+    }
+
+    /// What a client is given for an address: nothing where it would hand that to a real mercury.
+    pub(super) fn address(&self, address: &Arc<hg_addr>) -> *mut hg_addr {
+        if self.remote.is_beside_mercury() {
+            return std::ptr::null_mut();
+        }
+        Arc::as_ptr(address).cast_mut()
     }
 
     /// As whom nexus speaks.
@@ -248,6 +261,7 @@ pub unsafe extern "C" fn nexus_destroy(nctx: *mut nexus_ctx) {
         // SAFETY: as the caller promises, nobody uses the handle any more; `nexus_bootstrap` made it of a box.
         let nexus = unsafe { Box::from_raw(nctx) };
         let _seat = Seat;
+        state_dump::settle();
         Ok(nexus.leave()?)
     };
     let _ = guard_or(|| leave().inspect_err(|failure: &Failure| say("nexus_destroy", &failure.text)));
@@ -286,7 +300,7 @@ pub unsafe extern "C" fn nexus_next_hop(
             *rank = next.0 as c_int;
         }
         if let Some(addr) = addr {
-            *addr = Arc::as_ptr(address).cast_mut();
+            *addr = nexus.address(address);
         }
         Ok(kind)
     })

@@ -1,11 +1,11 @@
 //! Handles of the progress thread, with counts of who needs it.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::hg_return::{hg_return_t, returning};
-use super::mercury::{hg_class, hg_context, pointer_or_said, shared};
+use super::mercury::{hg_addr, hg_class, hg_context, pointer_or_said, shared};
 use super::thread_usage;
 use crate::capi::argument;
 use crate::capi::status::Failure;
@@ -42,9 +42,21 @@ pub(super) type AskWork = Arc<dyn Fn() -> Work + Send + Sync>;
 
 /// What handles refer to.
 struct Progressor {
-    class: Arc<hg_class>,
-    context: Arc<hg_context>,
+    origin: Origin,
     state: Mutex<State>,
+}
+
+/// What a progressor was made with.
+enum Origin {
+    /// A context of ours, which knows its class.
+    Ours(Arc<hg_context>),
+    /// Class and context of a real mercury in this process: the pointers, which nobody here
+    /// follows, and our own address.
+    Beside {
+        class: usize,
+        context: usize,
+        address: Arc<hg_addr>,
+    },
 }
 
 struct State {
@@ -111,6 +123,10 @@ pub struct progressor_handle {
 impl progressor_handle {
     /// A progressor of a context, and its first handle.
     pub fn new(context: Arc<hg_context>) -> Box<Self> {
+        Self::of(Origin::Ours(context))
+    }
+
+    fn of(origin: Origin) -> Box<Self> {
         let state = State {
             timeout_ms: 100,
             needed: 0,
@@ -121,8 +137,7 @@ impl progressor_handle {
         };
         Box::new(Self {
             progressor: Arc::new(Progressor {
-                class: Arc::clone(&context.class),
-                context,
+                origin,
                 state: Mutex::new(state),
             }),
             needed: Mutex::new(0),
@@ -141,6 +156,12 @@ impl progressor_handle {
     pub fn need(&self) {
         *self.own() += 1;
         self.progressor.state().need();
+    }
+
+    /// Whether it was made with objects of a real mercury, whose functions nothing of ours must be
+    /// given to.
+    pub fn is_beside_mercury(&self) -> bool {
+        matches!(self.progressor.origin, Origin::Beside { .. })
     }
 
     /// Whether two handles refer to the same progressor.
@@ -217,6 +238,31 @@ pub unsafe extern "C" fn trihop_mercury_progressor_init(
             ));
         }
         Ok(Box::into_raw(progressor_handle::new(context)))
+    })
+}
+
+/// `mercury_progressor_init` beside a real mercury: its objects are kept as they are, to be handed
+/// back.
+///
+/// # Safety
+/// Any pointers: they are not followed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_mercury_progressor_init_beside(
+    class: *mut c_void,
+    context: *mut c_void,
+) -> *mut progressor_handle {
+    pointer_or_said("mercury_progressor_init", || {
+        for (pointer, name) in [(class, "hgclass"), (context, "hgcontext")] {
+            if pointer.is_null() {
+                return Err(Failure::argument(format!("`{name}` is a null pointer")));
+            }
+        }
+        let origin = Origin::Beside {
+            class: class.expose_provenance(),
+            context: context.expose_provenance(),
+            address: hg_class::own_address("trihop"),
+        };
+        Ok(Box::into_raw(progressor_handle::of(origin)))
     })
 }
 
@@ -333,8 +379,25 @@ pub unsafe extern "C" fn trihop_mercury_progressor_ntrigger(hand: *mut progresso
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_mercury_progressor_hgclass(hand: *mut progressor_handle) -> *mut hg_class {
     // SAFETY: as the caller promises.
-    unsafe { handle(hand) }.map_or(std::ptr::null_mut(), |hand| {
-        Arc::as_ptr(&hand.progressor.class).cast_mut()
+    unsafe { handle(hand) }.map_or(std::ptr::null_mut(), |hand| match &hand.progressor.origin {
+        Origin::Ours(context) => Arc::as_ptr(&context.class).cast_mut(),
+        Origin::Beside { .. } => std::ptr::null_mut(),
+    })
+}
+
+/// `mercury_progressor_hgclass` beside a real mercury, whose functions must not be given a class of
+/// ours.
+///
+/// # Safety
+/// As [`trihop_mercury_progressor_get_progtimeout`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_mercury_progressor_hgclass_beside(
+    hand: *mut progressor_handle,
+) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    unsafe { handle(hand) }.map_or(std::ptr::null_mut(), |hand| match &hand.progressor.origin {
+        Origin::Ours(_) => std::ptr::null_mut(),
+        Origin::Beside { class, .. } => std::ptr::with_exposed_provenance_mut(*class),
     })
 }
 
@@ -347,8 +410,25 @@ pub unsafe extern "C" fn trihop_mercury_progressor_hgcontext(
     hand: *mut progressor_handle,
 ) -> *mut hg_context {
     // SAFETY: as the caller promises.
-    unsafe { handle(hand) }.map_or(std::ptr::null_mut(), |hand| {
-        Arc::as_ptr(&hand.progressor.context).cast_mut()
+    unsafe { handle(hand) }.map_or(std::ptr::null_mut(), |hand| match &hand.progressor.origin {
+        Origin::Ours(context) => Arc::as_ptr(context).cast_mut(),
+        Origin::Beside { .. } => std::ptr::null_mut(),
+    })
+}
+
+/// `mercury_progressor_hgcontext` beside a real mercury, whose functions must not be given a
+/// context of ours.
+///
+/// # Safety
+/// As [`trihop_mercury_progressor_get_progtimeout`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_mercury_progressor_hgcontext_beside(
+    hand: *mut progressor_handle,
+) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    unsafe { handle(hand) }.map_or(std::ptr::null_mut(), |hand| match &hand.progressor.origin {
+        Origin::Ours(_) => std::ptr::null_mut(),
+        Origin::Beside { context, .. } => std::ptr::with_exposed_provenance_mut(*context),
     })
 }
 
@@ -361,7 +441,10 @@ pub unsafe extern "C" fn trihop_mercury_progressor_addrstring(hand: *mut progres
     // SAFETY: as the caller promises.
     let address = unsafe { handle(hand) }
         .ok()
-        .and_then(|hand| hand.progressor.class.listening_address());
+        .and_then(|hand| match &hand.progressor.origin {
+            Origin::Ours(context) => context.class.listening_address(),
+            Origin::Beside { address, .. } => Some(address.text()),
+        });
     address.map_or(std::ptr::null_mut(), |text| text.as_ptr().cast_mut())
 }
 

@@ -306,6 +306,7 @@ pub unsafe extern "C" fn shuffle_flush_qs(sh: *mut shuffle, whichqs: c_int) -> h
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
     returning(|| {
+        state_dump::settle();
         // SAFETY: as the caller promises.
         let outcome = unsafe { shuffle_at(sh)? }.shut_down();
         if !matches!(outcome, Err(Error::Nested(_))) {

@@ -1,13 +1,16 @@
-//! State dumps on behalf of signal handlers: a thread writes them, and the asker waits a while.
+//! State dumps: whoever wants one asks, and a thread writes.
 //!
-//! A handler may interrupt its thread inside of malloc or with a lock taken, so asking does nothing but a write to a
-//! pipe and naps.
+//! A signal handler may ask, and it may have interrupted the very thread that has the engine,
+//! inside of malloc or with a lock taken. No call can know that of itself. So none waits: asking is
+//! one write to a pipe, from handlers and from anywhere else. What was asked for before is written
+//! when its shuffle or nexus ends, and when the process exits.
 
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::IntoRawFd;
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -18,15 +21,20 @@ use crate::transport::masked;
 use crate::transport::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::{Error, log};
 
-/// Naps of a millisecond that an asker takes at most.
+/// Naps of a millisecond that [`settle`] takes at most.
 const NAPS: u32 = 2_000;
 
 /// A request on its way: the handle of a shuffle, and whether stderr wants it.
 const REQUEST_BYTES: usize = 16;
+/// Requests that are taken from the pipe at once: as many as it holds.
+const REQUESTS: usize = 4096;
 
 /// The writing end of the pipe plus 1, 0 until [`start`] has made it; its store pairs with the load in [`ask`].
 static ASK: AtomicU32 = AtomicU32::new(0);
-/// Requests that were written, and that were answered; the store of the latter pairs with the load in [`ask`].
+/// The process whose thread answers; alone, so relaxed.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Requests that were made, and that were answered or found no room; the additions to the latter
+/// pair with the load in [`settle`].
 static ASKED: AtomicU64 = AtomicU64::new(0);
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
@@ -122,18 +130,22 @@ pub(super) fn start() -> Result<(), Failure> {
     rustix::io::ioctl_fionbio(&writer, true)
         .map_err(|e| Failure::system("a pipe for state dumps that does not block", &e.into()))?;
     masked::spawn("trihop-dump", move || answer(File::from(reader))).map_err(Error::from)?;
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    // SAFETY: the function is there as long as the process. Where no room is left for it, dumps may
+    // be lost at the exit.
+    let _ = unsafe { libc::atexit(settle) };
     // Never closed.
     ASK.store(writer.into_raw_fd() as u32 + 1, Ordering::Release);
     Ok(())
 }
 
-/// Asks for a dump, and waits until it is written or for two seconds. May be called by a signal handler.
+/// Asks for a dump, and never waits. May be called by a signal handler.
 pub(super) fn ask(handle: usize, to_stderr: bool) {
     let descriptor = ASK.load(Ordering::Acquire);
     if descriptor == 0 {
         return;
     }
-    let number = ASKED.fetch_add(1, Ordering::Relaxed) + 1;
+    ASKED.fetch_add(1, Ordering::Relaxed);
     let mut request = [0; REQUEST_BYTES];
     request[..8].copy_from_slice(&(handle as u64).to_le_bytes());
     request[8] = to_stderr.into();
@@ -143,40 +155,61 @@ pub(super) fn ask(handle: usize, to_stderr: bool) {
         let before = *errno;
         let written = libc::write(descriptor as c_int - 1, request.as_ptr().cast(), REQUEST_BYTES);
         if written < 0 {
-            // Nobody will answer this one.
+            // No room: so many are asked for already that this one is among them, or nobody reads
+            // any more.
             ANSWERED.fetch_add(1, Ordering::Release);
-        }
-        let nap = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 1_000_000,
-        };
-        for _ in 0..NAPS {
-            if ANSWERED.load(Ordering::Acquire) >= number {
-                break;
-            }
-            libc::nanosleep(&raw const nap, std::ptr::null_mut());
         }
         *errno = before;
     }
 }
 
-/// The thread: answers requests as long as the process lives.
-fn answer(mut requests: File) {
-    let mut request = [0; REQUEST_BYTES];
-    while requests.read_exact(&mut request).is_ok() {
-        let (handle, rest) = request.split_at(8);
-        let handle = u64::from_le_bytes(handle.try_into().expect("8 bytes")) as usize;
-        let text = describe(handle);
-        if rest[0] != 0 {
-            let mut text = text.clone();
-            // Memory takes all of it.
-            let _ = write_recent(&mut text);
-            // One write, so that ranks do not mix their lines more than they must. Nobody is there to be told of a failure.
-            let _ = io::stderr().write_all(&text);
-        }
-        log::keep(&String::from_utf8_lossy(&text));
-        ANSWERED.fetch_add(1, Ordering::Release);
+/// Waits until what was asked for before is written, or for two seconds. Not for signal handlers,
+/// but for the exit that they may begin: whoever writes waits for nobody.
+pub(super) extern "C" fn settle() {
+    let asked = ASKED.load(Ordering::Relaxed);
+    if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+        return; // a fork, without the thread
     }
+    for _ in 0..NAPS {
+        // Pairs with the additions of who answers.
+        if ANSWERED.load(Ordering::Acquire) >= asked {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The thread: answers requests as long as the process lives. Equal ones that wait together are
+/// answered by one dump.
+fn answer(mut requests: File) {
+    let mut bytes = vec![0; REQUESTS * REQUEST_BYTES];
+    // Requests are written whole, and the buffer holds whole ones: none is read in pieces.
+    while let Ok(length @ 1..) = requests.read(&mut bytes) {
+        let (asked, _) = bytes[..length].as_chunks::<REQUEST_BYTES>();
+        let mut written: Vec<[u8; REQUEST_BYTES]> = Vec::new();
+        for request in asked {
+            if !written.contains(request) {
+                write_dump(request);
+                written.push(*request);
+            }
+        }
+        ANSWERED.fetch_add(asked.len() as u64, Ordering::Release);
+    }
+}
+
+fn write_dump(request: &[u8; REQUEST_BYTES]) {
+    let (handle, rest) = request.split_at(8);
+    let handle = u64::from_le_bytes(handle.try_into().expect("8 bytes")) as usize;
+    let text = describe(handle);
+    if rest[0] != 0 {
+        let mut text = text.clone();
+        // Memory takes all of it.
+        let _ = write_recent(&mut text);
+        // One write, so that ranks do not mix their lines more than they must. Nobody is there to
+        // be told of a failure.
+        let _ = io::stderr().write_all(&text);
+    }
+    log::keep(&String::from_utf8_lossy(&text));
 }
 
 /// What each queue of a shuffle has done, and what the threads have used, as lines. Empty where the engine does not come

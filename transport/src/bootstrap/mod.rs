@@ -124,6 +124,16 @@ pub trait Bootstrap: Send {
     /// When the launcher does not answer.
     fn finalize(&mut self) -> Result<()>;
 
+    /// Whether the launcher cannot be spoken with any more, because somebody else in this process
+    /// has taken leave of it: then ranks agree on their end by themselves.
+    fn is_out_of_reach(&self) -> bool {
+        false
+    }
+
+    /// The process exits without [`Bootstrap::finalize`]: a launcher that would take that for a
+    /// crash is told.
+    fn exit(&mut self) {}
+
     /// Whether [`Bootstrap::fence`] may be called only on the thread that started this: then nothing makes progress
     /// meanwhile, and it may only be called while no other rank needs this one's.
     fn fences_on_callers_thread(&self) -> bool {

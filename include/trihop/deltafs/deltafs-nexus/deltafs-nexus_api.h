@@ -10,6 +10,8 @@
  *   - nexus_local_barrier() involves nobody but the ranks of this node;
  *   - nothing is printed at start, and NEXUS_LOOKUP_LIMIT has no meaning: connections are made on first use;
  *   - a process has one nexus at a time: a second nexus_bootstrap() before nexus_destroy() is refused.
+ *   - of a nexus that was made with a real mercury's class (trihop-deltafs/real_mercury.h),
+ *     addresses are HG_ADDR_NULL.
  * Handles may be used by any thread. A call with a NULL handle returns an error (-1, NX_INVAL or NULL) and does nothing.
  */
 #ifndef TRIHOP_DELTAFS_NEXUS_API_H

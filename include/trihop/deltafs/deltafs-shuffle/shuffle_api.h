@@ -22,7 +22,8 @@
  *   - shuffle_shutdown() first delivers everything that any rank enqueued. Nobody's messages are stranded by it.
  *   - A message is at most TRIHOP_MAX_MESSAGE_BYTES long (64 MiB); a longer one is HG_MSGSIZE.
  *   - SHUFFLE_RTYPE_BCAST is unsigned here. A type with that bit in an enqueue is HG_INVALID_ARG.
- *   - shuffle_statedump() may be called by a signal handler.
+ *   - shuffle_statedump() may be called by a signal handler: it asks for a dump, never waits, and a
+ *     thread writes it.
  *
  * Threads. Every call may be made by any thread. Callbacks run on a thread of the shuffle's own, one at a time, may block
  * (the senders then wait, hop by hop), and may enqueue, into their own shuffle too; the other calls return
@@ -143,15 +144,22 @@ hg_return_t shuffle_flush_qs(shuffle_t sh, int whichqs);
 hg_return_t shuffle_shutdown(shuffle_t sh);
 
 /*
- * Says what is logged, for all shuffles of the process; call it before shuffle_init(), before or after nexus_bootstrap().
- * Where the file cannot be opened when nexus_bootstrap() learns the rank, a warning is logged and the job goes on. Priorities are EMERG, ALERT, CRIT,
- * ERR, WARN, NOTE, INFO and DBG0 to DBG3 (DBG is DBG0); masks are lists like "WARN,SHUF=DBG0". NULL and "" mean the default.
+ * Says what is logged, for all shuffles of the process; call it before shuffle_init(), before or
+ * after nexus_bootstrap(). Where the file cannot be opened, now or when nexus_bootstrap() learns
+ * the rank, that is said on stderr, nothing is logged, and the job goes on.
+ *
+ * Priorities are those of the original's header, EMERG, ALERT, CRIT, ERR, WARN, NOTE, INFO and DBG0
+ * to DBG3 (DBG is DBG0), and of its code: EMRG, ALRT, D0 to D3, several streams at once such as
+ * D13, and DEBUG or DBUG for all of them. Masks are lists like "WARN,SHUF=DBG0" of facilities CLNT,
+ * DLIV (or DLVR), SHUF and UTIL; what a mask names beyond that is passed over, and the log says so.
+ * NULL and "" mean the default.
  *   max_xtra_rank   ranks up to this one log as xmask says, the others as mask does
  *   defpri          what is logged of facilities that the mask does not name
  *   stderrpri       what of that goes to stderr too; everything with stderrlog (xtra_stderrlog on the former ranks)
  *   logfile         each rank appends its number; alllogs 0: the former ranks only
  *   msgbufsz        bytes of the log that stay in memory, for core files and for dumps to stderr, which end with them
- * 0, or -1: a word that is unknown, a file that cannot be opened, or a process that logs already.
+ * 0, or -1: a defpri or stderrpri that is no priority, msgbufsz below 0, or a process that logs
+ * already.
  */
 int shuffle_cfglog(int max_xtra_rank, const char *defpri, const char *stderrpri, const char *mask, const char *xmask,
                    const char *logfile, int alllogs, int msgbufsz, int stderrlog, int xtra_stderrlog);
@@ -163,15 +171,23 @@ int shuffle_cfglog(int max_xtra_rank, const char *defpri, const char *stderrpri,
  * What each queue did (own and forwarded, flushes, waits, limits) and what each thread used is in shuffle_statedump(),
  * and shuffle_shutdown() logs it with priority NOTE.
  */
-hg_return_t shuffle_send_stats(shuffle_t sh, hg_uint64_t *local_origin, hg_uint64_t *local_relay, hg_uint64_t *remote);
+hg_return_t shuffle_send_stats(shuffle_t sh, uint64_t *local_origin, uint64_t *local_relay, uint64_t *remote);
 
 /* Batches that it received so far: from ranks of this node, from other nodes. Each pointer may be NULL. */
-hg_return_t shuffle_recv_stats(shuffle_t sh, hg_uint64_t *local, hg_uint64_t *remote);
+hg_return_t shuffle_recv_stats(shuffle_t sh, uint64_t *local, uint64_t *remote);
 
 /*
- * Writes the state of all queues to the log, whatever its priorities (to the file, without one to the memory of msgbufsz), and
- * where tostderr is not 0 to stderr, with the last lines of the log. A thread of nexus's does the
- * writing, so that a signal handler may call this; it waits for that at most two seconds.
+ * Asks for the state of all queues to be written to the log, whatever its priorities (to the file,
+ * without one to the memory of msgbufsz), and where tostderr is not 0 to stderr, with the last
+ * lines of the log.
+ *
+ * A signal handler may call this, whatever it has interrupted: the call never waits and takes no
+ * lock; a thread of nexus's writes, soon, what is the case then. Dumps are written in the order in
+ * which they were asked for; one may answer several equal calls that came before it. What was asked
+ * for is written before shuffle_shutdown() and nexus_destroy() return, and before a process ends by
+ * exit(), also one that a handler calls, unless writing takes longer than two seconds; a process
+ * that ends otherwise may lose it. Where the engine does not come free within a tenth of a second,
+ * the dump says so.
  */
 void shuffle_statedump(shuffle_t sh, int tostderr);
 

@@ -12,12 +12,23 @@
 #ifndef TRIHOP_DELTAFS_MERCURY_PROGRESSOR_H
 #define TRIHOP_DELTAFS_MERCURY_PROGRESSOR_H
 
+#include <stdint.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
 #include <mercury.h>
+#include <trihop-deltafs/real_mercury.h>
 
+/* Beside a real mercury, whose classes and contexts are kept, and never looked into. */
+#if defined(TRIHOP_DELTAFS_BESIDE_MERCURY)
+#define mercury_progressor_init trihop_mercury_progressor_init_beside
+#define mercury_progressor_hgclass trihop_mercury_progressor_hgclass_beside
+#define mercury_progressor_hgcontext trihop_mercury_progressor_hgcontext_beside
+#else
 #define mercury_progressor_init trihop_mercury_progressor_init
+#define mercury_progressor_hgclass trihop_mercury_progressor_hgclass
+#define mercury_progressor_hgcontext trihop_mercury_progressor_hgcontext
+#endif
 #define mercury_progressor_get_progtimeout trihop_mercury_progressor_get_progtimeout
 #define mercury_progressor_set_progtimeout trihop_mercury_progressor_set_progtimeout
 #define mercury_progressor_duphandle trihop_mercury_progressor_duphandle
@@ -25,8 +36,6 @@
 #define mercury_progressor_getstats trihop_mercury_progressor_getstats
 #define mercury_progressor_nprogress trihop_mercury_progressor_nprogress
 #define mercury_progressor_ntrigger trihop_mercury_progressor_ntrigger
-#define mercury_progressor_hgclass trihop_mercury_progressor_hgclass
-#define mercury_progressor_hgcontext trihop_mercury_progressor_hgcontext
 #define mercury_progressor_addrstring trihop_mercury_progressor_addrstring
 #define mercury_progressor_needed trihop_mercury_progressor_needed
 #define mercury_progressor_idle trihop_mercury_progressor_idle
@@ -47,7 +56,8 @@ struct progressor_stats {
 extern "C" {
 #endif
 
-/* A progressor for a class and a context of it, and its first handle. NULL: an argument is, or they do not belong together. */
+/* A progressor for a class and a context of it, and its first handle. NULL: an argument is, or they do not belong together
+ * (not noticed of a real mercury's). */
 progressor_handle_t *mercury_progressor_init(hg_class_t *hgclass, hg_context_t *hgcontext);
 
 /* The timeout in milliseconds, 100 unless set. */
@@ -64,11 +74,12 @@ hg_return_t mercury_progressor_getstats(progressor_handle_t *hand, struct progre
 uint64_t mercury_progressor_nprogress(progressor_handle_t *hand);
 uint64_t mercury_progressor_ntrigger(progressor_handle_t *hand);
 
-/* What the progressor was made with. */
+/* What the progressor was made with. Beside a real mercury NULL for what is not of that: nexus's own local progressor. */
 hg_class_t *mercury_progressor_hgclass(progressor_handle_t *hand);
 hg_context_t *mercury_progressor_hgcontext(progressor_handle_t *hand);
 
-/* The address of this process as text, for as long as the class lives; NULL unless the class listens. */
+/* The address of this process as text, for as long as the progressor lives; NULL unless the class listens, which a real
+ * mercury's is not asked. */
 char *mercury_progressor_addrstring(progressor_handle_t *hand);
 
 /* Counts that the handle needs the progressor, and that it does not any more (HG_INVALID_ARG if it did not). */

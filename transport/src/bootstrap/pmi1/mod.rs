@@ -16,6 +16,7 @@ use super::hosts::{self, Store};
 use super::socket::{Broken, LauncherSocket};
 use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value};
 use crate::error::{Error, Result};
+use crate::sync::{PoisonError, StaticMutex};
 use crate::topology::{Rank, Topology};
 
 /// Environment variable of the launcher: descriptor number of the connection.
@@ -26,8 +27,19 @@ pub(super) const ENV_DESCRIPTOR: &str = "PMI_FD";
 const ENV_PORT: &str = "PMI_PORT";
 const ENV_ID: &str = "PMI_ID";
 
-/// Longest key that we make: `trihop.RANK.KEY.CHUNK`.
-const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
+/// Longest key that we make: `trihop.SESSION.RANK.KEY.CHUNK`.
+const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
+
+/// Sessions that this process has begun. All ranks begin them together, so that each has the same
+/// number everywhere.
+static SESSIONS: StaticMutex<u32> = StaticMutex::new(0);
+
+fn next_session() -> u32 {
+    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = *sessions;
+    *sessions = number.wrapping_add(1);
+    number
+}
 
 /// Connection of one rank to a PMI-1 launcher.
 #[derive(Debug)]
@@ -48,7 +60,7 @@ impl Pmi1 {
         let me = Rank(number("PMI_RANK", ENV_DESCRIPTOR)?);
         let size = number("PMI_SIZE", ENV_DESCRIPTOR)?;
         let socket = LauncherSocket::inherited(ENV_DESCRIPTOR, wait)?;
-        Self::join(Session::open(socket, me, mpi::is_active())?, size)
+        Self::join(Session::open(socket, me, next_session(), mpi::is_active())?, size)
     }
 
     fn connect_to_port(wait: Duration) -> Result<Self> {
@@ -60,7 +72,8 @@ impl Pmi1 {
                  give trihop an allgather of MPI (`Job::start_with`, `trihop_init_custom`)",
             ));
         }
-        let (session, size) = Session::open_by_id(LauncherSocket::connected(ENV_PORT, wait)?, id)?;
+        let (session, size) =
+            Session::open_by_id(LauncherSocket::connected(ENV_PORT, wait)?, id, next_session())?;
         Self::join(session, size)
     }
 
@@ -119,6 +132,11 @@ impl Bootstrap for Pmi1 {
         self.session
             .ask("cmd=finalize\n", "finalize_ack", "taking leave", |_| Ok(()))
     }
+
+    /// MPI's `finalize` closes the connection, whoever else uses it.
+    fn is_out_of_reach(&self) -> bool {
+        mpi::has_ended()
+    }
 }
 
 /// The connection, before and after the topology is known.
@@ -127,6 +145,9 @@ struct Session {
     socket: LauncherSocket,
     unread: Vec<u8>,
     me: Rank,
+    /// The store lasts as long as the launcher, and which of two values of one key it gives is
+    /// chance: keys of a later session must be other ones.
+    number: u32,
     store_name: String,
     chunks: Chunks,
     /// MPI was there first: `init` was not ours to send, `finalize` is not either.
@@ -135,13 +156,13 @@ struct Session {
 
 impl Session {
     /// Over an inherited descriptor: the environment says who we are.
-    fn open(socket: LauncherSocket, me: Rank, shared: bool) -> Result<Self> {
-        Self::unopened(socket, me, shared)?.opened()
+    fn open(socket: LauncherSocket, me: Rank, number: u32, shared: bool) -> Result<Self> {
+        Self::unopened(socket, me, number, shared)?.opened()
     }
 
     /// Over a connection of our own: the launcher says who we are, and how many there are.
-    fn open_by_id(socket: LauncherSocket, id: u32) -> Result<(Self, u32)> {
-        let mut session = Self::unopened(socket, Rank(id), false)?;
+    fn open_by_id(socket: LauncherSocket, id: u32, number: u32) -> Result<(Self, u32)> {
+        let mut session = Self::unopened(socket, Rank(id), number, false)?;
         let doing = "introducing itself at PMI_PORT";
         session.send(&format!("cmd=initack pmiid={id}\n"), doing)?;
         let deadline = session.socket.deadline();
@@ -165,20 +186,21 @@ impl Session {
                 )));
             }
         }
-        let number = |name: &str, value: Option<usize>| {
+        let told = |name: &str, value: Option<usize>| {
             value
                 .and_then(|value| u32::try_from(value).ok())
                 .ok_or_else(|| refused(format!("a {name} of {value:?} while {doing}")))
         };
-        session.me = Rank(number("rank", rank)?);
-        Ok((session.opened()?, number("size", size)?))
+        session.me = Rank(told("rank", rank)?);
+        Ok((session.opened()?, told("size", size)?))
     }
 
-    fn unopened(socket: LauncherSocket, me: Rank, shared: bool) -> Result<Self> {
+    fn unopened(socket: LauncherSocket, me: Rank, number: u32, shared: bool) -> Result<Self> {
         Ok(Self {
             socket,
             unread: Vec::new(),
             me,
+            number,
             store_name: String::new(),
             chunks: Chunks::fit(1024, 0)?,
             shared,
@@ -295,11 +317,12 @@ impl Session {
         })
     }
 
-    fn full_key(rank: Rank, key: &str, chunk: usize) -> String {
+    fn full_key(&self, rank: Rank, key: &str, chunk: usize) -> String {
+        let number = self.number;
         if chunk == 0 {
-            format!("trihop.{rank}.{key}")
+            format!("trihop.{number}.{rank}.{key}")
         } else {
-            format!("trihop.{rank}.{key}.{chunk}")
+            format!("trihop.{number}.{rank}.{key}.{chunk}")
         }
     }
 }
@@ -307,7 +330,7 @@ impl Session {
 impl Store for Session {
     fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
         for (chunk, text) in self.chunks.split(value).enumerate() {
-            let request = self.put_line(&Self::full_key(self.me, key, chunk), &text);
+            let request = self.put_line(&self.full_key(self.me, key, chunk), &text);
             self.ask(&request, "put_result", "putting a value", |_| Ok(()))?;
         }
         Ok(())
@@ -321,7 +344,7 @@ impl Store for Session {
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
         self.chunks
-            .join(|chunk| self.fetch(&Self::full_key(from, key, chunk)))
+            .join(|chunk| self.fetch(&self.full_key(from, key, chunk)))
     }
 }
 

@@ -36,7 +36,7 @@ fn plain(line: &str, mapping: &str) -> String {
         "cmd=get_maxes" => "cmd=maxes rc=0 vallen_max=1024 keylen_max=64 kvsname_max=256\n".into(),
         "cmd=get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1_0 rc=0\n".into(),
         "cmd=get" if line.ends_with("PMI_process_mapping") => mapping.into(),
-        "cmd=get" if line.ends_with("trihop.1.key") => {
+        "cmd=get" if line.ends_with("trihop.0.1.key") => {
             "cmd=get_result rc=0 msg=success value=3.Zm9v\n".into()
         }
         "cmd=get" => "cmd=get_result rc=-1 msg=key_not_found value=unknown\n".into(),
@@ -52,7 +52,7 @@ const MAPPING: &str = "cmd=get_result rc=0 value=(vector,(0,2,1)) msg=success\n"
 #[test]
 fn a_rank_joins_exchanges_and_leaves() {
     let (socket, script) = launcher(|line| plain(line, MAPPING));
-    let mut pmi = Pmi1::join(Session::open(socket, Rank(1), false).unwrap(), 2).unwrap();
+    let mut pmi = Pmi1::join(Session::open(socket, Rank(1), 0, false).unwrap(), 2).unwrap();
     assert_eq!((pmi.topology.nodes(), pmi.topology.node().0), (2, 1));
     let long = vec![7_u8; pmi.value_limit()];
     pmi.put("long", &long).unwrap();
@@ -78,7 +78,7 @@ fn at_a_port_the_launcher_says_who_we_are() {
         "cmd=initack pmiid=7" => greeting.to_owned(),
         _ => plain(line, MAPPING),
     });
-    let (session, size) = Session::open_by_id(socket, 7).unwrap();
+    let (session, size) = Session::open_by_id(socket, 7, 0).unwrap();
     let mut pmi = Pmi1::join(session, size).unwrap();
     assert_eq!((pmi.topology.size(), pmi.topology.rank()), (2, Rank(1)));
     pmi.fence().unwrap();
@@ -109,14 +109,14 @@ fn a_port_that_does_not_say_who_we_are_is_refused() {
             "cmd=initack pmiid=0" => greeting.to_owned(),
             _ => plain(line, MAPPING),
         });
-        assert!(Session::open_by_id(socket, 0).is_err(), "{greeting:?}");
+        assert!(Session::open_by_id(socket, 0, 0).is_err(), "{greeting:?}");
     }
 }
 
 #[test]
 fn beside_mpi_neither_init_nor_finalize_is_sent() {
     let (socket, script) = launcher(|line| plain(line, MAPPING));
-    let mut pmi = Pmi1::join(Session::open(socket, Rank(0), true).unwrap(), 2).unwrap();
+    let mut pmi = Pmi1::join(Session::open(socket, Rank(0), 0, true).unwrap(), 2).unwrap();
     pmi.fence().unwrap();
     pmi.finalize().unwrap();
     drop(pmi);
@@ -128,6 +128,13 @@ fn beside_mpi_neither_init_nor_finalize_is_sent() {
 }
 
 #[test]
+fn a_later_session_does_not_find_what_an_earlier_one_put() {
+    let (socket, _script) = launcher(|line| plain(line, MAPPING));
+    let mut pmi = Pmi1::join(Session::open(socket, Rank(1), 1, true).unwrap(), 2).unwrap();
+    assert_eq!(pmi.get(Rank(1), "key").unwrap(), None);
+}
+
+#[test]
 fn a_silent_barrier_ends_at_the_deadline() {
     let (socket, _script) = launcher(|line| {
         if line == "cmd=barrier_in" {
@@ -136,7 +143,7 @@ fn a_silent_barrier_ends_at_the_deadline() {
             plain(line, MAPPING)
         }
     });
-    let mut pmi = Pmi1::join(Session::open(socket, Rank(0), false).unwrap(), 2).unwrap();
+    let mut pmi = Pmi1::join(Session::open(socket, Rank(0), 0, false).unwrap(), 2).unwrap();
     let text = pmi.fence().unwrap_err().to_string();
     assert!(
         text.contains("deadline") && text.contains("which ranks are missing"),
@@ -154,10 +161,10 @@ fn bad_answers_are_errors() {
         "\u{fffd}= = =\n",
     ] {
         let (socket, _script) = launcher(move |_| bad.to_owned());
-        assert!(Session::open(socket, Rank(0), false).is_err(), "{bad:?}");
+        assert!(Session::open(socket, Rank(0), 0, false).is_err(), "{bad:?}");
     }
     let (socket, _script) = launcher(|line| plain(line, "cmd=get_result rc=0 value=(vector,(9,9\n"));
-    assert!(Pmi1::join(Session::open(socket, Rank(0), false).unwrap(), 2).is_err());
+    assert!(Pmi1::join(Session::open(socket, Rank(0), 0, false).unwrap(), 2).is_err());
     let (socket, _script) = launcher(|line| plain(line, MAPPING));
-    assert!(Pmi1::join(Session::open(socket, Rank(2), false).unwrap(), 2).is_err());
+    assert!(Pmi1::join(Session::open(socket, Rank(2), 0, false).unwrap(), 2).is_err());
 }

@@ -88,6 +88,13 @@ impl Bootstrap for Pmix {
     fn finalize(&mut self) -> Result<()> {
         self.session.success("PMIx_Finalize", |pmix, _| pmix.finalize())
     }
+
+    /// MPI's own leave counts only once all users of the library have taken theirs.
+    fn exit(&mut self) {
+        if let Err(error) = self.finalize() {
+            tracing::warn!(%error, "the launcher may take the exit of this process for a crash");
+        }
+    }
 }
 
 type Call = Box<dyn FnOnce(&Functions, &mut Process) + Send>;
