@@ -74,7 +74,7 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	    for route in three-hop direct; do \
 	        $(trihop) bench histo --ranks $$ranks --nodes 2 --route $$route || exit 1; \
 	    done; \
-	    for name in ig agups around exchange skew; do \
+	    for name in ig agups cc around exchange skew; do \
 	        $(trihop) bench $$name --ranks $$ranks --nodes 2 || exit 1; \
 	    done; \
 	done

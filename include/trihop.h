@@ -251,8 +251,9 @@ typedef int32_t (*trihop_allgather_t)(void *context, const void *mine, size_t by
 // Called for every record that arrives. `bytes` are valid during the call only; it is not null where `length` is 0.
 //
 // Threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
-// block, and its senders then wait. It may send and read counters; it may not wait for others: no flush, fence, collective,
-// open or close. It must return: no exception and no longjmp across it.
+// block, and its senders then wait. It may read counters, and send on any stream of the job, its own
+// one too, to any rank, any number of times: see `trihop_shuffle_send`. It may not wait for others:
+// no flush, fence, collective, open or close. It must return: no exception and no longjmp across it.
 typedef void (*trihop_handler_t)(void *context,
                                  uint32_t source,
                                  uint32_t kind,
@@ -641,10 +642,15 @@ trihop_status_t trihop_shuffle_open(const struct trihop_job_t *job,
                                     void *context,
                                     struct trihop_shuffle_t **shuffle);
 
-// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while there is no room, also
-// inside a handler. Records from one rank to another arrive in the order in which they were sent, each exactly once.
+// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while there is no room.
+// Records from one rank to another arrive in the order in which they were sent, each exactly once.
 //
-// Fails on a bad rank, a record that is too long, and a peer that is gone.
+// Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of this
+// shuffle, ahead of what the application sends. The next call of the handler waits while more than
+// `spill_mark_bytes` of it are kept and less and less are.
+//
+// Fails on a bad rank, a record that is too long, and a peer that is gone; inside a handler with
+// `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then the job fails too.
 // Threads: any. There is no order between records of different threads.
 trihop_status_t trihop_shuffle_send(const struct trihop_shuffle_t *shuffle,
                                     uint32_t target,
@@ -745,10 +751,12 @@ trihop_status_t trihop_items_open(const struct trihop_job_t *job,
                                   void *context,
                                   struct trihop_items_t **items);
 
-// Sends one item, which is copied. Waits while there is no room, also inside a handler. Items from one rank to another
-// arrive in the order in which they were sent, each exactly once.
+// Sends one item, which is copied. Waits while there is no room, but not inside a handler: there it
+// does as `trihop_shuffle_send`. Items from one rank to another arrive in the order in which they were
+// sent, each exactly once.
 //
-// Fails on a bad rank and on a peer that is gone.
+// Fails on a bad rank and on a peer that is gone; inside a handler with `TRIHOP_ERR_NO_MEMORY` where
+// `spill_bytes` are used up, or memory is: then the job fails too.
 // Threads: any. There is no order between items of different threads.
 trihop_status_t trihop_items_push(const struct trihop_items_t *items,
                                   uint32_t target,

@@ -2,6 +2,7 @@
 
 mod launched;
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value;
@@ -233,6 +234,52 @@ fn agups_counts_every_update_of_its_updaters() {
 }
 
 #[test]
+fn handlers_that_forward_labels_do_not_stand_still_on_any_shape_and_seat() {
+    let shapes = [
+        (1, 1),
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (4, 2),
+        (4, 4),
+        (5, 3),
+        (8, 1),
+        (8, 4),
+    ];
+    let mut graphs = BTreeSet::new();
+    for seat in ["inline", "threaded"] {
+        for (ranks, nodes) in shapes {
+            let rows = rows(&format!(
+                "cc --count 2000 --seat {seat} --ranks {ranks} --nodes {nodes}"
+            ));
+            assert_eq!((rows.len(), sizes(&rows)), (1, vec![8]));
+            let row = &rows[0];
+            assert_eq!((&row["seat"], &row["ranks"]), (&seat.into(), &ranks.into()));
+            // Every edge is told from both of its ends at least, once.
+            let labels = row["count"].as_u64().unwrap() * ranks + ranks;
+            assert!(labels >= 2 * 32_000, "{row}");
+            let crosses = row["wire_bytes_per_msg"].as_f64() >= Some(8.0);
+            assert_eq!(crosses, nodes > 1, "{row}");
+            let figures = ["vertices", "edges", "components"].map(|field| row[field].as_u64().unwrap());
+            graphs.insert(figures);
+        }
+    }
+    // The same graph whoever has a part of it, and not one that says nothing.
+    assert_eq!(graphs.len(), 1, "{graphs:?}");
+    let [vertices, edges, components] = graphs.pop_first().unwrap();
+    assert_eq!((vertices, edges), (2000, 32_000));
+    assert!(components > 1 && components < 1000, "{components}");
+}
+
+#[test]
+fn more_ranks_than_vertices_still_have_the_right_labels() {
+    for seat in ["inline", "threaded"] {
+        let rows = rows(&format!("cc --count 3 --seat {seat} --ranks 5 --nodes 2"));
+        assert_eq!(rows[0]["vertices"], 3);
+    }
+}
+
+#[test]
 fn around_polls_and_parks_on_every_path_that_the_job_has() {
     for (shape, paths) in [
         ("--ranks 4 --nodes 2", &["around", "pair"][..]),
@@ -318,7 +365,9 @@ fn impossible_sizes_and_shapes_are_refused() {
         ("histo --indices zipf", "no --indices"),
         ("histo --api deltafs", "no --api"),
         ("histo --ranks 1 --netns", "--netns separates nodes"),
-        ("agups --count 4000000000 --ranks 2", "do not fit a spill"),
+        ("histo --seat threaded", "has only --seat inline"),
+        ("cc --size 16", "items of 8 bytes, not of 16"),
+        ("cc --count 4294967297", "at most 4294967296"),
     ] {
         let ended = run(command(arguments));
         assert_eq!(ended.status, 2, "{arguments}: {}\n{}", ended.stdout, ended.stderr);

@@ -96,10 +96,12 @@ unsafe fn with(
     guard(|| call(unsafe { argument::reference(items, "items")? }))
 }
 
-/// Sends one item, which is copied. Waits while there is no room, also inside a handler. Items from one rank to another
-/// arrive in the order in which they were sent, each exactly once.
+/// Sends one item, which is copied. Waits while there is no room, but not inside a handler: there it
+/// does as `trihop_shuffle_send`. Items from one rank to another arrive in the order in which they were
+/// sent, each exactly once.
 ///
-/// Fails on a bad rank and on a peer that is gone.
+/// Fails on a bad rank and on a peer that is gone; inside a handler with `TRIHOP_ERR_NO_MEMORY` where
+/// `spill_bytes` are used up, or memory is: then the job fails too.
 /// Threads: any. There is no order between items of different threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_items_push(

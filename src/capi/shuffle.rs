@@ -24,8 +24,9 @@ pub struct trihop_shuffle_t {
 /// Called for every record that arrives. `bytes` are valid during the call only; it is not null where `length` is 0.
 ///
 /// Threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
-/// block, and its senders then wait. It may send and read counters; it may not wait for others: no flush, fence, collective,
-/// open or close. It must return: no exception and no longjmp across it.
+/// block, and its senders then wait. It may read counters, and send on any stream of the job, its own
+/// one too, to any rank, any number of times: see `trihop_shuffle_send`. It may not wait for others:
+/// no flush, fence, collective, open or close. It must return: no exception and no longjmp across it.
 pub type trihop_handler_t = Option<
     unsafe extern "C" fn(context: *mut c_void, source: u32, kind: u32, bytes: *const c_void, length: usize),
 >;
@@ -141,10 +142,15 @@ unsafe fn with(
     })
 }
 
-/// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while there is no room, also
-/// inside a handler. Records from one rank to another arrive in the order in which they were sent, each exactly once.
+/// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while there is no room.
+/// Records from one rank to another arrive in the order in which they were sent, each exactly once.
 ///
-/// Fails on a bad rank, a record that is too long, and a peer that is gone.
+/// Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of this
+/// shuffle, ahead of what the application sends. The next call of the handler waits while more than
+/// `spill_mark_bytes` of it are kept and less and less are.
+///
+/// Fails on a bad rank, a record that is too long, and a peer that is gone; inside a handler with
+/// `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then the job fails too.
 /// Threads: any. There is no order between records of different threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_shuffle_send(

@@ -5,6 +5,7 @@
 mod a2a;
 mod agups;
 mod around;
+mod cc;
 mod deltafs;
 mod exchange;
 mod histo;
@@ -45,6 +46,8 @@ pub enum Name {
     A2a,
     /// Updates whose handlers send the next update, ten times; ends by quiescence
     Agups,
+    /// Connected components by label propagation on an R-MAT graph: handlers send on their own stream
+    Cc,
     /// One message around all ranks, and three hops to and fro: latency with polling and with parked ranks
     Around,
     /// What nexus-runner does: byte records to random other ranks, each checked
@@ -99,9 +102,20 @@ impl Name {
                 "{name} drives rings or the fabric itself and has no --route; the others have"
             )));
         }
+        if self != Self::Cc && args.seat == Seat::Threaded {
+            return Err(Error::Shape(format!(
+                "{name} has only --seat inline; `cc` has both, `a2a` has --api threaded"
+            )));
+        }
+        if self == Self::Cc && args.count > Some(cc::MOST_VERTICES) {
+            return Err(Error::Shape(format!(
+                "cc numbers its vertices by 32 bits: --count is at most {}",
+                cc::MOST_VERTICES
+            )));
+        }
         let (smallest, largest) = match self {
             Self::Ring | Self::P2p => (8, 1 << 20),
-            Self::Histo | Self::Skew | Self::Scale => (8, 8),
+            Self::Histo | Self::Skew | Self::Scale | Self::Cc => (8, 8),
             Self::Ig | Self::Agups | Self::Around => (16, 16),
             Self::A2a => (8, usize::MAX),
             Self::Exchange => (0, usize::MAX),
@@ -133,6 +147,7 @@ impl Name {
             Self::Ig => ig::run(args, options),
             Self::A2a => a2a::run(args, options),
             Self::Agups => agups::run(args, options),
+            Self::Cc => cc::run(args, options),
             Self::Around => around::run(args, options),
             Self::Exchange => exchange::run(args, options),
             Self::Skew => skew::run(args, options),
@@ -164,7 +179,7 @@ pub struct BenchArgs {
     /// Message size in bytes; repeat for several (only ring, p2p, a2a and exchange have a choice)
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
-    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups: updaters; around: laps)
+    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups: updaters; cc: vertices of the whole graph; around: laps)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// skew: how indices are drawn; repeat for several [default: all]
@@ -263,8 +278,10 @@ impl Error {
 /// Who sits in the representative's seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Seat {
-    /// The ranks themselves
+    /// The ranks themselves, in the calls of their one thread
     Inline,
+    /// Threads for progress and for handlers beside the rank's own (cc)
+    Threaded,
 }
 
 /// Runs the benchmark, or starts the ranks that do.

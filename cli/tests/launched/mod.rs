@@ -313,25 +313,31 @@ pub fn is_installed(command: &str) -> bool {
 /// The bootstrap probe of the transport package, built where that has not happened yet.
 pub fn probe() -> &'static Path {
     static PROBE: OnceLock<PathBuf> = OnceLock::new();
-    PROBE.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_BIN_EXE_trihop")).parent().unwrap();
-        let mut command = Command::new(env!("CARGO"));
-        command.args([
+    PROBE.get_or_init(|| example("trihop-transport", "bootstrap_probe"))
+}
+
+/// An example of a package, built where that has not happened yet.
+pub fn example(package: &str, name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_BIN_EXE_trihop")).parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args([
             "build",
             "--quiet",
+            "--locked",
             "--package",
-            "trihop-transport",
+            package,
             "--example",
-            "bootstrap_probe",
-        ]);
-        command
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .arg("--target-dir")
-            .arg(directory.parent().unwrap());
-        if directory.ends_with("release") {
-            command.arg("--release");
-        }
-        build(command);
-        directory.join("examples/bootstrap_probe")
-    })
+            name,
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .arg("--target-dir")
+        .arg(directory.parent().unwrap())
+        // As tests are, so that cargo has most of it already.
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+    if directory.ends_with("release") {
+        build.arg("--release");
+    }
+    self::build(build);
+    directory.join("examples").join(name)
 }

@@ -1,0 +1,52 @@
+//! The examples in Rust whose handlers send, as a stranger starts them: with default options, on
+//! any shape of job.
+
+mod launched;
+
+use std::path::Path;
+
+use launched::{Launched, example};
+
+/// Ranks and nodes.
+const SHAPES: [(u32, u32); 7] = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (4, 4), (8, 3)];
+
+/// Runs an example on every shape; returns what rank 0 printed each time.
+fn printed(program: &Path, size: &str) -> Vec<(u32, String)> {
+    let run = |(ranks, nodes): (u32, u32)| {
+        let ranks_and_nodes = [
+            "-n".into(),
+            ranks.to_string(),
+            "--nodes".into(),
+            nodes.to_string(),
+        ];
+        let rest = [
+            "--no-prefix".into(),
+            "--".into(),
+            program.display().to_string(),
+            size.into(),
+        ];
+        let ended = Launched::trihop(ranks_and_nodes.into_iter().chain(rest)).wait();
+        (ranks, ended.succeeded().stdout)
+    };
+    SHAPES.into_iter().map(run).collect()
+}
+
+#[test]
+fn requests_that_are_answered_on_their_own_stream_do_not_stand_still() {
+    for (ranks, text) in printed(&example("trihop", "requests"), "3000") {
+        let all = 3000 * ranks;
+        let expected = format!("{ranks} ranks: {all} requests, {all} answers, 0 wrong\n");
+        assert_eq!(text, expected);
+    }
+}
+
+#[test]
+fn labels_that_are_forwarded_on_their_own_stream_do_not_stand_still() {
+    for (ranks, text) in printed(&example("trihop", "labels"), "4000") {
+        let begin = format!("4000 vertices on {ranks} ranks: ");
+        assert!(
+            text.starts_with(&begin) && text.ends_with(" heard, 0 wrong\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,127 @@
+/*
+ * Every rank sends requests of 4,000 bytes to random ranks; the handler of each answers it on the
+ * same shuffle. Every answer is verified, and each request has exactly one. Nothing is tuned: what
+ * the queues have no room for waits in memory.
+ *
+ *   cc requests.c $(pkg-config --cflags --libs trihop) -o requests
+ *   trihop run -n 4 --nodes 2 -- ./requests [REQUESTS]
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <trihop.h>
+
+static trihop_job_t *job;
+
+static void check(trihop_status_t status, const char *what)
+{
+    if (status == TRIHOP_OK)
+        return;
+    fprintf(stderr, "%s: %s (%s)\n", what, trihop_strerror(status), trihop_last_error());
+    if (job != NULL)
+        trihop_abort(job, EXIT_FAILURE, what);
+    exit(EXIT_FAILURE);
+}
+
+/* Kinds of records. */
+enum { REQUEST, ANSWER };
+
+struct record {
+    uint64_t number;      /* of the request at the rank that asks */
+    uint64_t filler[499]; /* mixed from that rank and the number: 4,000 bytes together */
+};
+
+/* What the handler has seen; it runs on the delivery thread, and main looks after the fence. */
+struct seen {
+    trihop_shuffle_t *shuffle; /* stored before the handler is called for the first time */
+    uint32_t rank;
+    uint64_t count;
+    unsigned char *answered; /* for each request whether it has its answer */
+    uint64_t requests, answers, wrong;
+};
+
+static uint64_t mix(uint64_t word)
+{
+    word = (word ^ (word >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    word = (word ^ (word >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return word ^ (word >> 31);
+}
+
+static void fill(struct record *record, uint32_t source)
+{
+    uint64_t word = mix(record->number << 20 | source);
+
+    for (size_t i = 0; i < sizeof record->filler / sizeof record->filler[0]; i++)
+        record->filler[i] = word + i;
+}
+
+static void on_record(void *context, uint32_t source, uint32_t kind, const void *bytes,
+                      size_t length)
+{
+    struct seen *seen = context;
+    struct record got, expected;
+
+    if (length != sizeof got) {
+        seen->wrong++;
+        return;
+    }
+    memcpy(&got, bytes, sizeof got);
+    expected.number = got.number;
+    fill(&expected, kind == REQUEST ? source : seen->rank);
+    seen->wrong += memcmp(&got, &expected, sizeof got) != 0;
+    if (kind == REQUEST) {
+        seen->requests++;
+        /* Here a send never waits. */
+        check(trihop_shuffle_send(seen->shuffle, source, ANSWER, bytes, length),
+              "trihop_shuffle_send in the handler");
+    } else {
+        seen->answers++;
+        if (got.number >= seen->count || seen->answered[got.number]++ != 0)
+            seen->wrong++;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000;
+    uint64_t totals[3]; /* requests, answers, wrong */
+    struct seen seen = {0};
+    struct record request;
+    uint32_t size;
+
+    check(trihop_init(NULL, &job), "trihop_init");
+    size = trihop_size(job);
+    seen.rank = trihop_rank(job);
+    seen.count = count;
+    seen.answered = calloc(count + 1, 1);
+    if (seen.answered == NULL)
+        return EXIT_FAILURE;
+    check(trihop_shuffle_open(job, "requests", NULL, on_record, &seen, &seen.shuffle),
+          "trihop_shuffle_open");
+
+    for (request.number = 0; request.number < count; request.number++) {
+        uint32_t target = (uint32_t)(mix(request.number + (uint64_t)seen.rank * count + 1) % size);
+
+        fill(&request, seen.rank);
+        check(trihop_shuffle_send(seen.shuffle, target, REQUEST, &request, sizeof request),
+              "trihop_shuffle_send");
+    }
+    check(trihop_shuffle_fence(seen.shuffle), "trihop_shuffle_fence");
+
+    totals[0] = seen.requests;
+    totals[1] = seen.answers;
+    totals[2] = seen.wrong + (seen.answers != count);
+    check(trihop_allreduce(job, TRIHOP_SUM, totals, 3), "trihop_allreduce");
+    if (seen.rank == 0)
+        printf("%" PRIu32 " ranks on %" PRIu32 " nodes: %" PRIu64 " requests, %" PRIu64
+               " answers, %" PRIu64 " wrong\n",
+               size, trihop_nodes(job), totals[0], totals[1], totals[2]);
+
+    check(trihop_shuffle_close(seen.shuffle), "trihop_shuffle_close");
+    check(trihop_finalize(job), "trihop_finalize");
+    free(seen.answered);
+    if (totals[0] != count * size || totals[1] != count * size || totals[2] != 0)
+        return EXIT_FAILURE;
+    return EXIT_SUCCESS;
+}

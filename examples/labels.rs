@@ -1,0 +1,135 @@
+//! Label propagation: every vertex of a graph learns the smallest one that it is connected with. A
+//! handler that hears of a smaller label tells all neighbours on its own stream: `trihop run -n 4
+//! --nodes 2 -- target/release/examples/labels [VERTICES]`.
+
+use std::cell::{Cell, RefCell};
+
+use trihop::{Error, Job, Options, Rank, Reduce};
+
+/// Edges that are made for each vertex.
+const DEGREE: u32 = 8;
+
+/// Vertices of different parts have no path between them.
+const PARTS: u32 = 4;
+
+/// A label on its way: vertex and label.
+type News = [u32; 2];
+
+/// The neighbours of all vertices. Every rank makes the whole graph, so that the example stays
+/// short.
+fn graph(vertices: u32) -> Vec<Vec<u32>> {
+    let mut neighbours = vec![Vec::new(); vertices as usize];
+    for vertex in 0..vertices {
+        let part = vertex % PARTS;
+        let in_part = (vertices - part).div_ceil(PARTS);
+        for edge in 0..DEGREE {
+            let word = (u64::from(vertex) * u64::from(DEGREE) + u64::from(edge) + 1)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let other = part + PARTS * ((word >> 32) as u32 % in_part);
+            neighbours[vertex as usize].push(other);
+            neighbours[other as usize].push(vertex);
+        }
+    }
+    neighbours
+}
+
+/// The sequential run: from each vertex that has no label yet, smallest first, to all that it
+/// reaches.
+fn expected_labels(neighbours: &[Vec<u32>]) -> Vec<u32> {
+    let mut labels = vec![u32::MAX; neighbours.len()];
+    for smallest in 0..neighbours.len() as u32 {
+        let mut reached = vec![smallest];
+        while let Some(vertex) = reached.pop() {
+            if labels[vertex as usize] == u32::MAX {
+                labels[vertex as usize] = smallest;
+                reached.extend(&neighbours[vertex as usize]);
+            }
+        }
+    }
+    labels
+}
+
+/// What a rank knows. Vertex v is at rank v mod size.
+struct Share {
+    neighbours: Vec<Vec<u32>>,
+    labels: Vec<Cell<u32>>,
+    sent: Cell<u64>,
+    heard: Cell<u64>,
+    wrong: Cell<u64>,
+    /// Why a send of the handler failed.
+    failure: RefCell<Option<Error>>,
+}
+
+impl Share {
+    /// The label of a vertex for all of its neighbours.
+    fn news(&self, size: u32, vertex: u32, label: u32) -> impl Iterator<Item = (Rank, News)> + '_ {
+        let told = &self.neighbours[vertex as usize];
+        self.sent.set(self.sent.get() + told.len() as u64);
+        told.iter()
+            .map(move |&other| (Rank(other % size), [other, label]))
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "an example talks to its reader")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let vertices: u32 = std::env::args().nth(1).map_or(Ok(20_000), |text| text.parse())?;
+    if vertices < PARTS {
+        return Err(format!("at least {PARTS} vertices, not {vertices}").into());
+    }
+    let share = &Share {
+        neighbours: graph(vertices),
+        labels: (0..vertices).map(Cell::new).collect(),
+        sent: Cell::new(0),
+        heard: Cell::new(0),
+        wrong: Cell::new(0),
+        failure: RefCell::new(None),
+    };
+
+    let job = Job::start(Options::from_env()?)?;
+    let (rank, size) = (job.rank(), job.size());
+    let stream = job
+        .stream::<News>("labels")
+        .handler(move |_, items, outbox| {
+            share.heard.set(share.heard.get() + items.len() as u64);
+            for &[vertex, label] in items {
+                let known = share.labels.get(vertex as usize);
+                let Some(known) = known.filter(|_| vertex % size == rank.0) else {
+                    share.wrong.set(share.wrong.get() + 1);
+                    continue;
+                };
+                if label < known.get() {
+                    known.set(label);
+                    // On the same stream: in a handler a send never waits.
+                    if let Err(error) = outbox.extend(share.news(size, vertex, label)) {
+                        share.failure.borrow_mut().get_or_insert(error);
+                    }
+                }
+            }
+        })
+        .open()?;
+    for vertex in (rank.0..vertices).step_by(size as usize) {
+        stream.extend(share.news(size, vertex, vertex))?;
+    }
+    stream.fence()?;
+    if let Some(error) = share.failure.take() {
+        return Err(error.into());
+    }
+    let expected = expected_labels(&share.neighbours);
+    let own = (rank.0..vertices).step_by(size as usize);
+    let unlike = own.filter(|&v| share.labels[v as usize].get() != expected[v as usize]);
+    let wrong = share.wrong.get() + unlike.count() as u64;
+    let mut totals = [share.sent.get(), share.heard.get(), wrong];
+    job.allreduce(&mut totals, Reduce::Sum)?;
+    if rank == Rank(0) {
+        let [sent, heard, wrong] = totals;
+        println!("{vertices} vertices on {size} ranks: {sent} labels sent, {heard} heard, {wrong} wrong");
+    }
+    stream.shutdown()?;
+    job.shutdown()?;
+    if totals[0] != totals[1] || totals[2] != 0 {
+        return Err("every label sent has to be heard, and every vertex to have the right one".into());
+    }
+    Ok(())
+}
