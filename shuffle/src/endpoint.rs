@@ -15,6 +15,7 @@ use trihop_transport::link::{Completion, Link, Peer};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags;
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
+use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
 
 use crate::config::StreamOptions;
@@ -35,6 +36,9 @@ const NOTICES_PER_LINK: usize = 8;
 
 /// Stream that carries the collectives.
 pub(crate) const SYSTEM_STREAM: u16 = 0;
+
+/// What the cookie in headers is derived from the job's secret by.
+pub(crate) const WIRE_LABEL: &str = "wire";
 
 /// A stream whose inbox exists and whose peers' inboxes are still to be attached.
 pub(crate) struct Prepared {
@@ -83,6 +87,10 @@ thread_local! {
 /// One rank's part of a job. One thread uses it at a time: that which made it, or whoever has the turn (`threaded`).
 pub(crate) struct Endpoint<'h> {
     pub topology: Topology,
+    /// What only the members of the job know.
+    #[expect(dead_code, reason = "peers on other connections will be checked by it")]
+    pub secret: Secret,
+    /// What every header shows, so that jobs are not mixed up.
     pub cookie: u64,
     pub link: RefCell<Option<Box<dyn Link>>>,
     pub route: Chosen,
@@ -110,7 +118,7 @@ impl<'h> Endpoint<'h> {
     pub fn new(
         topology: Topology,
         route: Chosen,
-        cookie: u64,
+        secret: Secret,
         link: Option<Box<dyn Link>>,
         peers: Rc<[Peer]>,
         bells: Arc<[Arc<Bell>]>,
@@ -119,7 +127,8 @@ impl<'h> Endpoint<'h> {
         let collectives = RefCell::new(Collectives::new(&topology));
         Self {
             topology,
-            cookie,
+            cookie: secret.derive(WIRE_LABEL),
+            secret,
             link: RefCell::new(link),
             route,
             peers,

@@ -10,7 +10,9 @@ pub mod masked;
 pub mod memory;
 pub mod park;
 pub mod protocol;
+pub mod random;
 pub mod ring;
+pub mod secret;
 #[cfg(test)]
 mod seed;
 pub mod sim;

@@ -2,6 +2,7 @@
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
 
 use crate::error::{Error, Result};
@@ -10,11 +11,11 @@ use crate::route::RouteName;
 /// Key of the cards in the launcher's store.
 const KEY: &str = "trihop";
 
-/// What a rank tells the others at start: how to reach it inside its node, the job's cookie (rank 0's counts), its
+/// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank 0's counts), its
 /// route (which has to be everyone's), whether a thread of its own makes progress, its fabric address.
 pub(super) struct Card {
     pub nonce: u64,
-    pub cookie: u64,
+    pub secret: Secret,
     pub route: RouteName,
     pub threads: bool,
     pub address: Vec<u8>,
@@ -49,7 +50,7 @@ impl Card {
 
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.nonce.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&self.cookie.to_le_bytes());
+        bytes.extend_from_slice(self.secret.expose());
         bytes.extend([self.route as u8, u8::from(self.threads)]);
         bytes.extend_from_slice(&self.address);
         bytes
@@ -57,23 +58,14 @@ impl Card {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
-        let (cookie, rest) = rest.split_first_chunk::<8>()?;
+        let (secret, rest) = rest.split_first_chunk::<{ Secret::BYTES }>()?;
         let (&[route, threads], address) = rest.split_first_chunk::<2>()?;
         Some(Self {
             route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
             nonce: u64::from_le_bytes(*nonce),
-            cookie: u64::from_le_bytes(*cookie),
+            secret: Secret::from_bytes(*secret),
             threads: threads != 0,
             address: address.to_vec(),
         })
     }
-}
-
-/// A random number of the kernel's.
-pub(super) fn random_word() -> Result<u64> {
-    let mut bytes = [0u8; 8];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
-        .map_err(|e| TransportError::system("reading /dev/urandom", e))?;
-    Ok(u64::from_le_bytes(bytes))
 }

@@ -8,15 +8,17 @@ use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
 use trihop_transport::link::Link;
 use trihop_transport::memory::handover::Handover;
+use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
+use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
 
 use super::JobState;
-use super::card::{Card, random_word};
+use super::card::Card;
 use super::parked::Parked;
 use super::wait::Waiting;
 use crate::config::Options;
-use crate::endpoint::{Endpoint, check_memory};
+use crate::endpoint::{Endpoint, WIRE_LABEL, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
@@ -41,20 +43,20 @@ impl JobState<'_> {
             Some(open_link(&options, topology.nodes())?)
         };
 
-        let nonce = random_word()?;
+        let nonce = u64::from_le_bytes(random_bytes()?);
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
         let mine = Card {
             nonce,
-            cookie: random_word()?,
+            secret: Secret::random()?,
             route: options.route,
             threads,
             address,
         };
         mine.leave(&mut *bootstrap)?;
         let mut card = |rank| Card::of(rank, &mut *bootstrap, options.route);
-        let cookie = card(Rank(0))?.cookie;
+        let secret = card(Rank(0))?.secret;
         let mut names = Vec::new();
         for local in 0..topology.local_size() {
             let rank = topology.rank_at(topology.node(), local);
@@ -75,7 +77,7 @@ impl JobState<'_> {
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(handover, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
-        let bells = node.exchange_bells(&topology, &doorbell, cookie, deadline)?;
+        let bells = node.exchange_bells(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
         // Simulated nodes share this machine's cores.
         let neighbours = if options.loopback {
             topology.size()
@@ -83,7 +85,7 @@ impl JobState<'_> {
             topology.local_size()
         };
         let waiting = Waiting::new(doorbell, link.as_deref(), &node, neighbours)?;
-        let endpoint = Endpoint::new(topology, route, cookie, link, peers.into(), bells.into());
+        let endpoint = Endpoint::new(topology, route, secret, link, peers.into(), bells.into());
         let state = Rc::new(Self {
             endpoint,
             options,

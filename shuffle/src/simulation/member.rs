@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::ring::{Bell, Doorbell};
+use trihop_transport::secret::Secret;
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 use super::awake::Awake;
@@ -19,8 +20,8 @@ use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::route::Chosen;
 
-/// Job cookie of all simulated jobs.
-const COOKIE: u64 = 42;
+/// Secret of all simulated jobs.
+const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
 
 /// One rank of the job.
 pub(crate) struct Member<'h> {
@@ -51,7 +52,14 @@ impl<'h> Member<'h> {
                 let route = Chosen::new(options.route, &topology);
                 let (link, peers) = fabric.attach(&route)?;
                 let bells = Arc::clone(&bells);
-                let mut endpoint = Endpoint::new(topology, route, COOKIE, Some(link), peers, bells);
+                let mut endpoint = Endpoint::new(
+                    topology,
+                    route,
+                    Secret::from_bytes(SECRET),
+                    Some(link),
+                    peers,
+                    bells,
+                );
                 endpoint.create_segment = Segment::private;
                 endpoints.push(endpoint);
             }

@@ -12,6 +12,7 @@ use super::opened::Opened;
 use crate::error::{Error, Result};
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::Registration;
+use crate::random::random_bytes;
 
 /// Attempts at a key that no other registration of the domain has.
 const KEY_ATTEMPTS: usize = 16;
@@ -139,15 +140,7 @@ fn reg_with_fresh_key(
 }
 
 fn random_key(bytes: usize) -> Result<u64> {
-    let mut key = 0u64;
-    // SAFETY: eight bytes of `key` are written at most.
-    let got = unsafe { libc::getrandom((&raw mut key).cast(), size_of::<u64>(), 0) };
-    if got != size_of::<u64>() as isize {
-        return Err(Error::system(
-            "getrandom for a memory key",
-            std::io::Error::last_os_error(),
-        ));
-    }
+    let key = u64::from_le_bytes(random_bytes()?);
     let bits = (bytes.clamp(1, 8) * 8) as u32;
     // The all-ones key means "none", and cxi treats keys below 100 as another kind.
     Ok((key >> (64 - bits)).clamp(256.min(1 << (bits - 1)), u64::MAX - 1))
