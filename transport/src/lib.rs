@@ -18,5 +18,6 @@ mod seed;
 pub mod sim;
 pub mod sync;
 pub mod topology;
+pub mod watch;
 
 pub use error::{Error, Result};
