@@ -3,7 +3,6 @@
 mod collectives;
 mod shape;
 
-pub(crate) use collectives::Word;
 pub(crate) use shape::{Shape, check_memory};
 
 use std::cell::{Cell, RefCell};
@@ -339,7 +338,7 @@ impl<'h> Endpoint<'h> {
             // One that fails takes no other with it: the rest are batches that came.
             let mut outcome = Ok(());
             for completion in completions.drain(..) {
-                outcome = outcome.and(self.dispatch(completion, now_ns));
+                outcome = outcome.and(self.dispatch(completion));
             }
             COMPLETIONS.set(completions);
             outcome?;
@@ -362,7 +361,7 @@ impl<'h> Endpoint<'h> {
         Ok(worked)
     }
 
-    fn dispatch(&self, completion: Completion, now_ns: u64) -> Result<()> {
+    fn dispatch(&self, completion: Completion) -> Result<()> {
         let token = match &completion {
             Completion::Sent { token, .. }
             | Completion::Received { token, .. }
@@ -372,13 +371,13 @@ impl<'h> Endpoint<'h> {
         let streams = self.streams.borrow();
         match token.and_then(tags::split) {
             Some((stream, class, number)) => match streams.iter().find(|s| s.id == stream) {
-                Some(core) => core.complete(class, number, completion, now_ns),
+                Some(core) => core.complete(class, number, completion),
                 None => Ok(()),
             },
             None => match (completion, streams.first()) {
                 // A failure of which the provider forgot the operation: any stream knows the peer.
                 (failed @ Completion::Failed { .. }, Some(core)) => {
-                    core.complete(tags::TagClass::Sent, 0, failed, now_ns)
+                    core.complete(tags::TagClass::Sent, 0, failed)
                 }
                 _ => Ok(()),
             },

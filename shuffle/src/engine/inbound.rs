@@ -132,27 +132,26 @@ impl Links {
         completion: Completion,
         queues: &mut Queues,
         stats: &mut Stats,
-        now_ns: u64,
     ) -> Result<()> {
         match completion {
             // The buffer's way home is its drop.
             Completion::Sent { .. } => Ok(()),
             Completion::Received { buffer, bytes, .. } => match class {
-                TagClass::Control => self.control(buffer, bytes, queues, stats, now_ns),
-                TagClass::Small => self.batch(Slot::Small, buffer, bytes, queues, stats, now_ns),
-                TagClass::Large => self.batch(Slot::Large, buffer, bytes, queues, stats, now_ns),
-                _ => self.fetched(number, buffer, bytes, &mut queues.remotes, now_ns),
+                TagClass::Control => self.control(buffer, bytes, queues, stats),
+                TagClass::Small => self.batch(Slot::Small, buffer, bytes, queues, stats),
+                TagClass::Large => self.batch(Slot::Large, buffer, bytes, queues, stats),
+                _ => self.fetched(number, buffer, bytes, &mut queues.remotes),
             },
             Completion::Read { buffer, .. } => {
                 let bytes = buffer.len();
-                self.fetched(number, buffer, bytes, &mut queues.remotes, now_ns)
+                self.fetched(number, buffer, bytes, &mut queues.remotes)
             }
             Completion::Failed { peer, error, .. } => {
                 let rank = peer
                     .and_then(|p| queues.remotes.iter().find(|r| r.peer == p))
                     .map(|r| r.rank);
                 match rank {
-                    Some(rank) => Err(trihop_transport::Error::PeerDead {
+                    Some(rank) => Err(trihop_transport::Error::LinkFailed {
                         rank,
                         why: error.to_string(),
                     }
@@ -198,15 +197,8 @@ impl Links {
     }
 
     /// Applies the counters that every header carries.
-    fn counters(
-        &mut self,
-        index: usize,
-        header: &BatchHeader,
-        remote: &mut RemoteQueue,
-        now_ns: u64,
-    ) -> Result<()> {
+    fn counters(&mut self, index: usize, header: &BatchHeader, remote: &mut RemoteQueue) -> Result<()> {
         let bad = |why: String| Error::bad_peer(header.source, why);
-        remote.alive_ns = now_ns;
         remote
             .credit
             .update(&header.counters)
@@ -228,13 +220,12 @@ impl Links {
         bytes: usize,
         queues: &mut Queues,
         stats: &mut Stats,
-        now_ns: u64,
     ) -> Result<()> {
         let mut sender = None;
         if let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) {
             sender = Some(index);
             let remote = &mut queues.remotes[index];
-            self.counters(index, &header, remote, now_ns)?;
+            self.counters(index, &header, remote)?;
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
             let notices = <[ClearToSend]>::ref_from_bytes(notices)
                 .map_err(|_| Error::bad_peer(header.source, "clear-to-send notices of a wrong length"))?;
@@ -269,7 +260,6 @@ impl Links {
         bytes: usize,
         queues: &mut Queues,
         stats: &mut Stats,
-        now_ns: u64,
     ) -> Result<()> {
         let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) else {
             // A stranger used up a posted slot: post it again, granting nothing new.
@@ -280,7 +270,7 @@ impl Links {
             });
             return Ok(());
         };
-        self.counters(index, &header, &mut queues.remotes[index], now_ns)?;
+        self.counters(index, &header, &mut queues.remotes[index])?;
         let bad = |why: String| Error::bad_peer(header.source, why);
         self.incoming[index]
             .receiving

@@ -12,12 +12,12 @@ use crate::route::RouteName;
 const KEY: &str = "trihop";
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank 0's counts), its
-/// route (which has to be everyone's), whether a thread of its own makes progress, its fabric address.
+/// route (which has to be everyone's), where its node's watch listens if it has that, its fabric address.
 pub(super) struct Card {
     pub nonce: u64,
     pub secret: Secret,
     pub route: RouteName,
-    pub threads: bool,
+    pub watch: Vec<u8>,
     pub address: Vec<u8>,
 }
 
@@ -51,7 +51,9 @@ impl Card {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.nonce.to_le_bytes().to_vec();
         bytes.extend_from_slice(self.secret.expose());
-        bytes.extend([self.route as u8, u8::from(self.threads)]);
+        // At most four addresses of 19 bytes.
+        bytes.extend([self.route as u8, self.watch.len() as u8]);
+        bytes.extend_from_slice(&self.watch);
         bytes.extend_from_slice(&self.address);
         bytes
     }
@@ -59,12 +61,13 @@ impl Card {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
         let (secret, rest) = rest.split_first_chunk::<{ Secret::BYTES }>()?;
-        let (&[route, threads], address) = rest.split_first_chunk::<2>()?;
+        let (&[route, watch], rest) = rest.split_first_chunk::<2>()?;
+        let (watch, address) = rest.split_at_checked(usize::from(watch))?;
         Some(Self {
             route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
             nonce: u64::from_le_bytes(*nonce),
             secret: Secret::from_bytes(*secret),
-            threads: threads != 0,
+            watch: watch.to_vec(),
             address: address.to_vec(),
         })
     }

@@ -90,9 +90,11 @@ impl<'h> JobState<'h> {
             stream: prepared.id,
             rank: topology.rank().0,
         };
-        self.node
+        let given = self
+            .node
             .borrow()
-            .give(topology, &label, &[prepared.segment.descriptor()?], deadline)?;
+            .give(topology, &label, &[prepared.segment.descriptor()?], deadline);
+        self.explained(given)?;
         self.wait(|| {
             let mut node = self.node.borrow_mut();
             node.keep_arrived(topology, cookie)?;

@@ -12,9 +12,11 @@ use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
+use trihop_transport::watch::{Neighbour, decode_addresses, encode_addresses};
 
 use super::JobState;
 use super::card::Card;
+use super::lives::{Lives, WatchStart};
 use super::parked::Parked;
 use super::wait::Waiting;
 use crate::config::Options;
@@ -30,8 +32,8 @@ pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
 }
 
 impl JobState<'_> {
-    /// See [`crate::Job::start_with`]; `threads`: a thread will make progress whatever the application does.
-    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>, threads: bool) -> Result<Rc<Self>> {
+    /// See [`crate::Job::start_with`].
+    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>) -> Result<Rc<Self>> {
         options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
@@ -46,12 +48,14 @@ impl JobState<'_> {
         let nonce = u64::from_le_bytes(random_bytes()?);
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
+        let mut watch = WatchStart::listen(&options, &topology)?;
+        let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
         let mine = Card {
             nonce,
             secret: Secret::random()?,
             route: options.route,
-            threads,
+            watch: encode_addresses(watch_addresses),
             address,
         };
         mine.leave(&mut *bootstrap)?;
@@ -62,22 +66,28 @@ impl JobState<'_> {
             let rank = topology.rank_at(topology.node(), local);
             names.push(name(card(rank)?.nonce, rank));
         }
-        let mut lively = Vec::new();
+        if let Some(watch) = &mut watch {
+            for node in WatchStart::nodes(&topology) {
+                let rank = topology.rank_at(node, 0);
+                let addresses = decode_addresses(&card(rank)?.watch).ok_or_else(|| {
+                    Error::bad_peer(rank.0, "a card with an impossible address of its watch")
+                })?;
+                watch.neighbours.push(Neighbour { node, addresses });
+            }
+        }
         let peers = match &mut link {
-            Some(link) => route.connect(|rank| {
-                let theirs = card(rank)?;
-                if threads && theirs.threads {
-                    lively.push(rank);
-                }
-                Ok::<_, Error>(link.connect(&theirs.address)?)
-            })?,
+            Some(link) => route.connect(|rank| Ok::<_, Error>(link.connect(&card(rank)?.address)?))?,
             None => Vec::new(),
         };
 
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(handover, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
-        let bells = node.exchange_bells(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
+        let met = node.meet(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
+        let (bells, lives) = (met.bells.clone(), Lives::new(met));
+        if let Some(watch) = watch {
+            watch.start(&options, &topology, &secret, &node, &lives)?;
+        }
         // Simulated nodes share this machine's cores.
         let neighbours = if options.loopback {
             topology.size()
@@ -97,14 +107,14 @@ impl JobState<'_> {
             closing: Cell::new(false),
             fencing: Cell::new(false),
             checked_ns: Cell::new(0),
-            lively,
-            asked_ns: Cell::new(0),
-            told: Cell::new(false),
+            lives,
             rounds: Cell::new(0),
             parked: Parked::default(),
             turn: OnceCell::new(),
         });
         state.open_system_stream()?;
+        // Who dies once this start has ended is to be heard of by all.
+        state.wait(|| Ok(state.watch_is_settled().then_some(())))?;
         // The receives of the system stream are posted: only now may anybody send to anybody. Until then nobody needs
         // anybody's progress; a fence on another thread is there to notice a dead neighbour.
         let bootstrap = state.bootstrap.borrow_mut().take().expect("put there above");

@@ -87,7 +87,6 @@ impl Links {
         buffer: Buffer,
         bytes: usize,
         remotes: &mut Remotes,
-        now_ns: u64,
     ) -> Result<()> {
         let Some(fetch) = self.fetches.end(number as usize) else {
             return Err(Error::bad_peer(
@@ -104,7 +103,6 @@ impl Links {
         if !same {
             return Err(Error::bad_peer(rank, "another batch came than was announced"));
         }
-        remotes[fetch.link].alive_ns = now_ns;
         if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
             *arrival = Arrival::Here {
                 buffer,
