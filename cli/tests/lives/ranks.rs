@@ -1,13 +1,15 @@
 //! A test as a job: it starts itself again, as every rank, under `trihop run`, and follows what each rank says.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FileType, Mode};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use trihop::{Job, Message, Options, Rank, Result, Shuffle, threaded};
 
@@ -115,7 +117,17 @@ pub fn is_rank() -> bool {
 
 /// A rank says a word to the test.
 pub fn say(word: &str) {
-    println!("{MARK}{} {} {word}", number(), std::process::id());
+    let line = format!("{MARK}{} {} {word}", number(), std::process::id());
+    match std::env::var("LIVES_FIFO") {
+        // One write, so that lines of ranks stay apart.
+        Ok(path) => File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .write_all((line + "\n").as_bytes())
+            .unwrap(),
+        Err(_) => println!("{line}"),
+    }
 }
 
 /// The rank that shall die, or be slow.
@@ -152,6 +164,8 @@ pub struct Ranks {
     pub ends: BTreeMap<u32, (Instant, String)>,
     /// What each rank has said.
     pub said: BTreeMap<u32, Vec<String>>,
+    /// Where ranks say their words if their launcher may lose them: MPICH's does when a rank is killed.
+    fifo: Option<(File, tempfile::TempDir)>,
     other: Vec<String>,
     size: u32,
 }
@@ -163,8 +177,15 @@ impl Drop for Ranks {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         }
         let _ = self.child.wait();
+        if let Some((fifo, _)) = &mut self.fifo {
+            // Ends the thread that reads it.
+            let _ = fifo.write_all(END.as_bytes());
+        }
     }
 }
+
+/// The last line of a fifo.
+const END: &str = "end\n";
 
 /// What starts a job: the calling test's full name, nodes, seat, and who is to die.
 #[derive(Debug, Clone)]
@@ -217,8 +238,31 @@ impl<'a> Spec<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
+        let fifo = self.launcher.map(|_| {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("words");
+            rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+            command.env("LIVES_FIFO", &path);
+            // For writing too: then it can be opened before, and does not end between two ranks' words.
+            (
+                File::options().read(true).write(true).open(path).unwrap(),
+                directory,
+            )
+        });
         let mut child = command.spawn().expect("`trihop run` starts");
         let (tell, lines) = channel();
+        let fifo = fifo.map(|(fifo, directory)| {
+            let (tell, reader) = (tell.clone(), fifo.try_clone().unwrap());
+            thread::spawn(move || {
+                for line in BufReader::new(reader).lines().map_while(Result::ok) {
+                    if line == END.trim_end() {
+                        break;
+                    }
+                    let _ = tell.send((Instant::now(), line));
+                }
+            });
+            (fifo, directory)
+        });
         let streams: [Box<dyn std::io::Read + Send>; 2] = [
             Box::new(child.stdout.take().unwrap()),
             Box::new(child.stderr.take().unwrap()),
@@ -243,6 +287,7 @@ impl<'a> Spec<'a> {
             pids,
             ends,
             said,
+            fifo,
             other,
             size,
         }

@@ -13,7 +13,6 @@ mod world;
 use trihop_transport::fabric;
 use trihop_transport::link::Mover;
 use trihop_transport::sim::{Net, SimOptions};
-use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
@@ -21,8 +20,8 @@ use crate::engine::sink::Sink;
 use crate::simulation::Fabric;
 use crate::terminate::flush::{Flush, Queues};
 
-use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, sim_with_eager, tiny};
-use world::{World, payload};
+use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, tiny};
+use world::World;
 
 #[test]
 fn random_schedules_lose_nothing_and_keep_order() {

@@ -182,7 +182,7 @@ impl JobState<'_> {
 
     /// What this rank's calls fail with after `error` in a round of progress; all others hear of it.
     pub(super) fn explain(&self, error: Error) -> Error {
-        let own = match &error {
+        let own = match error.root() {
             // At the very end peers go when they like.
             _ if self.lives.is_over() => return error,
             Error::Transport(TransportError::PeerDead { .. } | TransportError::PeerFailed { .. }) => false,

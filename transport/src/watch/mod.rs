@@ -10,6 +10,7 @@
 mod address;
 pub mod board;
 mod graph;
+mod handle;
 mod news;
 mod spread;
 mod talk;
@@ -18,5 +19,5 @@ mod thread;
 pub use address::{decode_addresses, encode_addresses};
 pub use board::Board;
 pub use graph::{MAX_NEIGHBOURS, neighbours};
+pub use handle::{Listening, Neighbour, Setup, Watch, eventfd, wake};
 pub use news::{Cause, News};
-pub use thread::{Listening, Neighbour, Setup, Watch, eventfd, wake};

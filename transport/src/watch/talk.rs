@@ -101,6 +101,12 @@ impl Talk {
         self.peer.filter(|_| self.stage == Stage::Talks)
     }
 
+    /// Whether the other end has still to show that it is of this job. One that waits for the last word is known: it
+    /// may be stopped meanwhile.
+    pub fn is_stranger(&self) -> bool {
+        !matches!(self.stage, Stage::AwaitsReady | Stage::Talks)
+    }
+
     pub fn say_news(&mut self, news: &News) {
         let (cause, text) = news.parts();
         self.say(NEWS, &[&news.rank.0.to_le_bytes(), &[cause], text.as_bytes()]);

@@ -1,9 +1,7 @@
 //! The thread of a node's watch: it sleeps in one epoll until the kernel has something to say.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,21 +12,14 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::address::own_addresses;
-use super::board::Board;
 use super::graph::connects;
+use super::handle::{Neighbour, Order, Setup, Shared};
 use super::news::{Cause, News};
 use super::spread::{Action, Spread};
 use super::talk::{Heard, Talk};
 use crate::error::{Error, Result};
-use crate::masked;
-use crate::park::ProcessWatch;
 use crate::random::random_bytes;
-use crate::ring::Bell;
-use crate::secret::Secret;
-use crate::sync::thread::JoinHandle;
-use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::topology::{NodeId, Rank, Topology};
+use crate::topology::NodeId;
 
 /// Connections that have not shown yet that they are of this job. The oldest makes room for a new one.
 const MAX_STRANGERS: usize = 16;
@@ -42,8 +33,12 @@ const TALK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a connection that failed the next address is tried.
 const REDIAL: Duration = Duration::from_millis(20);
 
-/// Least time after which neighbours that could not be reached are given up.
+/// Least time after which neighbours that could not be reached are waited for no more.
 const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// They are still dialled then, less often, since a node may be slow to start; for so long.
+const LATE_REDIAL: Duration = Duration::from_secs(1);
+const LAST_DIAL: Duration = Duration::from_secs(120);
 
 /// Tokens of the epoll.
 const WAKE: u64 = 0;
@@ -55,200 +50,6 @@ const CONNECTIONS: u64 = 1 << 33;
 
 /// Events taken per sleep; more stay ready for the next one.
 const EVENTS: usize = 32;
-
-/// Where a node's watch will listen: others are told before it starts.
-#[derive(Debug)]
-pub struct Listening {
-    listener: TcpListener,
-    addresses: Vec<SocketAddr>,
-}
-
-impl Listening {
-    /// Listens on a free port of loopback, of the interface of this name or address, or of all that are up.
-    ///
-    /// # Errors
-    /// When there is no address, or none can be listened on.
-    pub fn open(interface: Option<&str>, loopback: bool) -> Result<Self> {
-        let own = own_addresses(interface, loopback)?;
-        let any: &[IpAddr] = match &own[..] {
-            [one] => &[*one],
-            // Both versions at once where the machine has version 6.
-            _ => &[IpAddr::from([0_u16; 8]), IpAddr::from([0_u8; 4])],
-        };
-        let places: Vec<SocketAddr> = any.iter().map(|ip| SocketAddr::new(*ip, 0)).collect();
-        let what = || format!("listening for the watches of other nodes on {places:?}");
-        let listener = TcpListener::bind(&places[..]).map_err(|e| Error::system(what(), e))?;
-        listener
-            .set_nonblocking(true)
-            .map_err(|e| Error::system(what(), e))?;
-        let port = listener
-            .local_addr()
-            .map_err(|e| Error::system(what(), e))?
-            .port();
-        let addresses = own.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        Ok(Self { listener, addresses })
-    }
-
-    /// Where it can be reached.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-}
-
-/// A neighbour of a watch: its node, and where its watch listens.
-#[derive(Debug)]
-pub struct Neighbour {
-    /// The node.
-    pub node: NodeId,
-    /// From its card.
-    pub addresses: Vec<SocketAddr>,
-}
-
-/// What a watch needs.
-pub struct Setup {
-    /// As its node's first rank sees it.
-    pub topology: Topology,
-    /// The job's.
-    pub secret: Secret,
-    /// Where it listens.
-    pub listening: Listening,
-    /// The nodes that [`super::neighbours`] names.
-    pub neighbours: Vec<Neighbour>,
-    /// Its node's board.
-    pub board: Board,
-    /// Of all ranks of the node.
-    pub bells: Vec<Arc<Bell>>,
-    /// The other processes of the node.
-    pub processes: Vec<(Rank, ProcessWatch)>,
-    /// An eventfd: whoever posts news on the board writes to it.
-    pub wake: Arc<OwnedFd>,
-    /// How long a node may be out of reach before it counts as gone.
-    pub timeout: Duration,
-}
-
-/// What the watch is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Watch,
-    /// The job has ended for all.
-    Goodbye,
-    Stop,
-}
-
-#[derive(Debug)]
-struct State {
-    order: Order,
-    /// All neighbours are connected, or given up.
-    settled: bool,
-    /// The first news have been told to all neighbours.
-    told: bool,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
-        self.changed.notify_all();
-    }
-
-    /// Waits until `until`, at most for `limit`; whether it came.
-    fn wait(&self, limit: Duration, until: impl Fn(&State) -> bool) -> bool {
-        let deadline = Instant::now() + limit;
-        let mut state = self.lock();
-        while !until(&state) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            (state, _) = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        true
-    }
-}
-
-/// A node's watch. Dropped without a goodbye, it leaves as a process that ends does.
-pub struct Watch {
-    shared: Arc<Shared>,
-    wake: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch({:?})", self.shared.lock())
-    }
-}
-
-impl Watch {
-    /// Starts the thread, which connects to its neighbours.
-    ///
-    /// # Errors
-    /// When descriptors run out, or there is no thread to be had.
-    pub fn start(setup: Setup) -> Result<Self> {
-        let (order, settled, told) = (Order::Watch, false, false);
-        let state = Mutex::new(State { order, settled, told });
-        let shared = Arc::new(Shared {
-            state,
-            changed: Condvar::new(),
-        });
-        let wake = Arc::clone(&setup.wake);
-        let mut watcher = Watcher::new(setup, Arc::clone(&shared))?;
-        let thread = Some(masked::spawn("trihop-watch", move || watcher.run())?);
-        Ok(Self { shared, wake, thread })
-    }
-
-    /// Whether all neighbours are connected or given up, which comes within ten seconds or the timeout; its ranks' bells
-    /// ring then.
-    pub fn is_settled(&self) -> bool {
-        self.shared.lock().settled
-    }
-
-    /// Waits until the board's news have gone out to all neighbours: who ends this process because of them takes the
-    /// watch along. Whether they have.
-    pub fn wait_told(&self, limit: Duration) -> bool {
-        self.shared.wait(limit, |state| state.told)
-    }
-
-    /// Says goodbye to all neighbours, and ends: all ranks have arrived at the end of the job.
-    pub fn goodbye(mut self) {
-        self.end(Order::Goodbye);
-    }
-
-    fn end(&mut self, order: Order) {
-        self.shared.change(|state| state.order = order);
-        wake(&self.wake);
-        if let Some(thread) = self.thread.take() {
-            // What it panicked with, it has said.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if self.thread.is_some() {
-            self.end(Order::Stop);
-        }
-    }
-}
-
-/// Wakes a watch, whose eventfd this is.
-pub fn wake(eventfd: &OwnedFd) {
-    // EAGAIN: the counter is full, so it is woken anyway.
-    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
-}
 
 /// A neighbour to which this watch connects.
 struct Dial {
@@ -273,19 +74,21 @@ struct Connection {
 }
 
 /// What the thread has.
-struct Watcher {
+pub(super) struct Watcher {
     setup: Setup,
     shared: Arc<Shared>,
     spread: Spread,
     epoll: OwnedFd,
     dials: Vec<Dial>,
     connections: Vec<Option<Connection>>,
-    /// When neighbours that are missing are given up; none afterwards.
+    /// When neighbours that are missing are waited for no more; none afterwards.
     give_up: Option<Instant>,
+    /// When they are dialled no more.
+    last_dial: Instant,
 }
 
 impl Watcher {
-    fn new(mut setup: Setup, shared: Arc<Shared>) -> Result<Self> {
+    pub fn new(mut setup: Setup, shared: Arc<Shared>) -> Result<Self> {
         let what = "the epoll instance of the watch (raise `ulimit -n` if it is EMFILE)";
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::system(what, e))?;
         let own = setup.topology.node();
@@ -317,6 +120,7 @@ impl Watcher {
         Ok(Self {
             spread: Spread::new(setup.topology.clone()),
             give_up: Some(now + setup.timeout.max(GIVE_UP)),
+            last_dial: now + LAST_DIAL,
             dials: ours.into_iter().map(dial).collect(),
             connections: Vec::new(),
             epoll,
@@ -325,7 +129,7 @@ impl Watcher {
         })
     }
 
-    fn run(&mut self) {
+    pub fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             let now = Instant::now();
@@ -377,7 +181,11 @@ impl Watcher {
     /// What becomes due by time alone: only until all neighbours are connected, and while strangers are here.
     fn keep_time(&mut self, now: Instant) {
         for index in 0..self.connections.len() {
-            let late = |c: &Connection| c.talk.peer().is_none() && c.deadline <= now;
+            let late = |c: &Connection| c.talk.is_stranger() && c.deadline <= now;
+            if self.connections[index].as_ref().is_some_and(late) {
+                // Its answer may be here: it is this thread that may have stood still.
+                self.serve(index);
+            }
             if self.connections[index].as_ref().is_some_and(late) {
                 self.close(index, Cause::Silent, "no answer in time");
             }
@@ -394,7 +202,6 @@ impl Watcher {
             if !missing.is_empty() {
                 self.say_missing(&missing);
             }
-            self.dials.iter_mut().for_each(|dial| dial.next = None);
             self.shared.change(|state| state.settled = true);
             self.setup.bells.iter().for_each(|bell| bell.ring());
         }
@@ -402,11 +209,7 @@ impl Watcher {
 
     fn next_time(&self) -> Option<Instant> {
         let dials = self.dials.iter().filter_map(|dial| dial.next);
-        let strangers = self
-            .connections
-            .iter()
-            .flatten()
-            .filter(|c| c.talk.peer().is_none());
+        let strangers = self.connections.iter().flatten().filter(|c| c.talk.is_stranger());
         dials
             .chain(strangers.map(|c| c.deadline))
             .chain(self.give_up)
@@ -476,7 +279,8 @@ impl Watcher {
     fn redial(&mut self, index: usize, error: String) {
         let dial = &mut self.dials[index];
         dial.last_error = Some(error);
-        dial.next = self.give_up.map(|_| Instant::now() + REDIAL);
+        let (now, pause) = (Instant::now(), self.give_up.map_or(LATE_REDIAL, |_| REDIAL));
+        dial.next = Some(now + pause).filter(|_| now < self.last_dial);
     }
 
     fn connect(&self, address: SocketAddr) -> Result<OwnedFd, Errno> {
@@ -526,7 +330,7 @@ impl Watcher {
             };
             let strangers = self.connections.iter().flatten();
             if strangers
-                .filter(|c| c.dial.is_none() && c.talk.peer().is_none())
+                .filter(|c| c.dial.is_none() && c.talk.is_stranger())
                 .count()
                 >= MAX_STRANGERS
                 && let Some(oldest) = self.oldest_stranger()
@@ -558,7 +362,7 @@ impl Watcher {
         let strangers = numbered.filter_map(|(index, connection)| {
             let stranger = connection
                 .as_ref()
-                .filter(|c| c.dial.is_none() && c.talk.peer().is_none());
+                .filter(|c| c.dial.is_none() && c.talk.is_stranger());
             stranger.map(|c| (c.deadline, index))
         });
         strangers.min().map(|(_, index)| index)
@@ -764,18 +568,4 @@ fn drain(eventfd: &OwnedFd) {
     let mut count = [0; 8];
     // EAGAIN: nobody wrote.
     let _ = rustix::io::read(eventfd, &mut count);
-}
-
-/// An eventfd that wakes a watch.
-///
-/// # Errors
-/// When descriptors run out.
-pub fn eventfd() -> Result<OwnedFd> {
-    let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-    rustix::event::eventfd(0, flags).map_err(|e| {
-        Error::system(
-            "creating the eventfd of the watch (raise `ulimit -n` if it is EMFILE)",
-            io::Error::from(e),
-        )
-    })
 }
