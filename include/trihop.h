@@ -67,6 +67,8 @@ enum trihop_status_t
   TRIHOP_ERR_PANIC = 18,
   // A failure that this interface has no number for yet; the text says what it is.
   TRIHOP_ERR_OTHER = 19,
+  // A peer lives, but its part of the job has failed; the text has its error.
+  TRIHOP_ERR_PEER_FAILED = 20,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -228,8 +230,8 @@ typedef struct trihop_options_t {
   uint64_t loopback;
   // How long start-up waits for the others, in milliseconds.
   uint64_t bootstrap_timeout_ms;
-  // How long a peer that owes an answer may be silent before it counts as dead, in milliseconds.
-  uint64_t peer_timeout_ms;
+  // How long another node may be out of reach before its ranks count as dead, in milliseconds.
+  uint64_t watch_timeout_ms;
   // How messages travel: `three-hop`, `direct`, or `fabric-only`, where ranks of a node use the fabric too.
   char route[16];
   // Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.

@@ -136,9 +136,10 @@ pub struct Options {
     pub loopback: bool,
     /// `TRIHOP_BOOTSTRAP_TIMEOUT_MS`: how long start-up waits for the others. Default 30,000.
     pub bootstrap_timeout_ms: u64,
-    /// `TRIHOP_PEER_TIMEOUT_MS`: how long a peer that owes an answer may be silent before it counts as dead.
-    /// Default 120,000. With inline progress this is also how long a rank may compute without a call.
-    pub peer_timeout_ms: u64,
+    /// `TRIHOP_WATCH_TIMEOUT_MS`: how long another node may be out of reach, its link cut or its machine down, before
+    /// its ranks count as dead. The kernels ask each other, in steps of whole seconds: how long a rank computes,
+    /// blocks or is stopped does not matter. A process that ends is known at once. Default 5,000, 100 to 86,400,000.
+    pub watch_timeout_ms: u64,
 }
 
 impl Default for Options {
@@ -153,7 +154,7 @@ impl Default for Options {
             mover: None,
             loopback: false,
             bootstrap_timeout_ms: 30_000,
-            peer_timeout_ms: 120_000,
+            watch_timeout_ms: 5_000,
         }
     }
 }
@@ -178,7 +179,12 @@ impl Options {
             1,
             86_400_000,
         )?;
-        range("peer_timeout_ms", self.peer_timeout_ms as usize, 1, usize::MAX)
+        range(
+            "watch_timeout_ms",
+            self.watch_timeout_ms as usize,
+            100,
+            86_400_000,
+        )
     }
 
     /// What these options ask of libfabric.
@@ -191,6 +197,11 @@ impl Options {
             loopback_only: self.loopback,
             ..Choice::default()
         }
+    }
+
+    /// `watch_timeout_ms` as a duration.
+    pub fn watch_timeout(&self) -> Duration {
+        Duration::from_millis(self.watch_timeout_ms)
     }
 
     /// `bootstrap_timeout_ms` as a duration.

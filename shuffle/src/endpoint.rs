@@ -4,7 +4,6 @@ mod collectives;
 mod need;
 mod shape;
 
-pub(crate) use collectives::Word;
 pub(crate) use need::Need;
 pub(crate) use shape::{Shape, check_memory};
 
@@ -415,7 +414,7 @@ impl<'h> Endpoint<'h> {
             // One that fails takes no other with it: the rest are batches that came.
             let mut outcome = Ok(());
             for completion in completions.drain(..) {
-                outcome = outcome.and(self.dispatch(completion, now_ns));
+                outcome = outcome.and(self.dispatch(completion));
             }
             let _ = COMPLETIONS.try_with(|buffer| buffer.set(completions));
             outcome?;
@@ -432,7 +431,7 @@ impl<'h> Endpoint<'h> {
         Ok(worked)
     }
 
-    fn dispatch(&self, completion: Completion, now_ns: u64) -> Result<()> {
+    fn dispatch(&self, completion: Completion) -> Result<()> {
         let token = match &completion {
             Completion::Sent { token, .. }
             | Completion::Received { token, .. }
@@ -446,14 +445,14 @@ impl<'h> Endpoint<'h> {
                 let closed = self.closed.borrow();
                 let mut all = streams.iter().chain(closed.iter());
                 match all.find(|core| core.id == stream) {
-                    Some(core) => core.complete(class, number, completion, now_ns),
+                    Some(core) => core.complete(class, number, completion),
                     None => Ok(()),
                 }
             }
             None => match (completion, streams.first()) {
                 // A failure of which the provider forgot the operation: any stream knows the peer.
                 (failed @ Completion::Failed { .. }, Some(core)) => {
-                    core.complete(tags::TagClass::Sent, 0, failed, now_ns)
+                    core.complete(tags::TagClass::Sent, 0, failed)
                 }
                 _ => Ok(()),
             },

@@ -100,6 +100,15 @@ impl Error {
         }
     }
 
+    /// Whether it says what became of a rank.
+    pub(crate) fn is_about_peer(&self) -> bool {
+        use trihop_transport::Error as Transport;
+        matches!(
+            self.root(),
+            Self::Transport(Transport::PeerDead { .. } | Transport::PeerFailed { .. })
+        )
+    }
+
     pub(crate) fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Config {
             key: key.into(),

@@ -14,7 +14,6 @@ use std::time::Instant;
 
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::park::Turn;
-use trihop_transport::topology::Rank;
 
 use crate::config::Options;
 use crate::dump;
@@ -25,6 +24,7 @@ use crate::node::NodeExchange;
 use crate::signal::DumpOnSignal;
 use crate::terminate::collective::{Operation, Reduce, Ticket};
 use budget::Budget;
+use lives::Lives;
 use parked::Parked;
 pub(crate) use start::detect;
 use wait::{PARK, Waiting};
@@ -46,11 +46,7 @@ pub(crate) struct JobState<'h> {
     /// A thread of ours waits for the launcher's fence.
     fencing: Cell<bool>,
     checked_ns: Cell<u64>,
-    /// The other ends of links that answer at any time, and may be asked whether they live: threads make progress at both.
-    lively: Vec<Rank>,
-    asked_ns: Cell<u64>,
-    /// The neighbours know which rank is gone.
-    told: Cell<bool>,
+    lives: Lives,
     /// Rounds of progress.
     rounds: Cell<u64>,
     /// Fences and barriers that gave way.
@@ -104,21 +100,23 @@ impl<'h> JobState<'h> {
 
     pub fn progress(&self) -> Result<bool> {
         self.check_failure()?;
-        self.progress_once().map_err(|error| self.keep_failure(error))
+        self.progress_once()
+            .map_err(|error| self.keep_failure(self.explain(error)))
     }
 
     fn progress_once(&self) -> Result<bool> {
+        self.check_news()?;
         let now_ns = self.now_ns();
         self.rounds.set(self.rounds.get() + 1);
-        let mut outcome = self.endpoint.progress(now_ns);
-        if outcome.is_ok() && now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
-            outcome = self.look_after_peers(now_ns).and(outcome);
+        let worked = self.endpoint.progress(now_ns)?;
+        if now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
+            self.look_after_peers(now_ns)?;
             self.dump_if_asked();
         }
         if tracing::enabled!(target: DELIVER, tracing::Level::TRACE) {
             self.tell_deliveries();
         }
-        outcome.inspect_err(|error| self.pass_on_death(error, now_ns))
+        Ok(worked)
     }
 
     /// What was delivered since the last round that said so.

@@ -1,9 +1,9 @@
 //! Inside a node: how ranks hand each other doorbells and inboxes, and watch each other's processes.
 
 use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::memory::handover::{Handover, Parcel};
@@ -11,6 +11,7 @@ use trihop_transport::memory::segment::Segment;
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::{Bell, Doorbell};
 use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::watch::{self, Board};
 
 use crate::error::{Error, Result};
 
@@ -21,6 +22,14 @@ pub(crate) struct NodeExchange {
     /// Descriptors that came, by stream and rank; for streams that this rank has not opened yet, too.
     arrived: HashMap<(u16, u32), Vec<OwnedFd>>,
     pub watches: Vec<(u32, ProcessWatch)>,
+}
+
+/// What the ranks of a node have of each other once they have met.
+pub(crate) struct Met {
+    pub bells: Vec<Arc<Bell>>,
+    pub board: Board,
+    /// Wakes the node's watch; none where there is one node.
+    pub wake: Option<Arc<OwnedFd>>,
 }
 
 /// Parcel that passes descriptors between the ranks of a node.
@@ -53,6 +62,9 @@ impl Label {
 /// Stream number under which doorbells are exchanged.
 const BELLS: u16 = u16::MAX;
 
+/// How often a rank that waits for doorbells looks whether those that owe them still run.
+const LOOK: Duration = Duration::from_millis(100);
+
 impl NodeExchange {
     /// Nothing has arrived yet; `names` are the sockets of the node's ranks, by local rank.
     pub fn new(handover: Handover, names: Vec<String>) -> Self {
@@ -72,13 +84,27 @@ impl NodeExchange {
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<()> {
+        self.give_to_all(topology, label, descriptors, deadline).map(drop)
+    }
+
+    /// As [`NodeExchange::give`], with the process of each peer.
+    fn give_to_all(
+        &self,
+        topology: &Topology,
+        label: &Label,
+        descriptors: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<Vec<(u32, u32)>> {
         let message = label.encode();
-        for (local, name) in self.names.iter().enumerate() {
-            if local as u32 != topology.local_rank() {
-                Handover::send_until(name, &message, descriptors, deadline)?;
+        let mut processes = Vec::new();
+        for (name, rank) in self.names.iter().zip(topology.ranks_of(topology.node())) {
+            if rank != topology.rank() {
+                // Each rank listens before it leaves the card that has brought us the name.
+                let process = Handover::send_to_listener(name, &message, descriptors, deadline);
+                processes.push((rank.0, process.map_err(|error| unreachable_or(rank.0, error))?));
             }
         }
-        Ok(())
+        Ok(processes)
     }
 
     /// Local peers whose descriptors for `stream` are not here.
@@ -93,25 +119,21 @@ impl NodeExchange {
     }
 
     /// Keeps a parcel of a local peer of this job; anything else is dropped.
-    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Parcel) -> Result<()> {
-        let (bytes, descriptors, pid) = parcel;
+    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Parcel) {
+        let (bytes, descriptors, _) = parcel;
         let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
-            return Ok(());
+            return;
         };
         let known = label.rank < topology.size() && topology.is_local(Rank(label.rank));
         if known && label.rank != topology.rank().0 {
-            if label.stream == BELLS {
-                self.watches.push((label.rank, ProcessWatch::open(pid)?));
-            }
             self.arrived.insert((label.stream, label.rank), descriptors);
         }
-        Ok(())
     }
 
     /// Keeps the parcels that have arrived so far; never waits.
     pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
         while let Some(parcel) = self.handover.try_accept()? {
-            self.keep(topology, cookie, parcel)?;
+            self.keep(topology, cookie, parcel);
         }
         Ok(())
     }
@@ -134,47 +156,103 @@ impl NodeExchange {
             .collect()
     }
 
-    /// Exchanges doorbells; nobody needs this rank's progress yet, so this simply waits.
-    pub fn exchange_bells(
+    /// Exchanges doorbells, and has the first rank's board; nobody needs this rank's progress yet, so this simply waits.
+    pub fn meet(
         &mut self,
         topology: &Topology,
         doorbell: &Doorbell,
         cookie: u64,
         deadline: Instant,
-    ) -> Result<Vec<Arc<Bell>>> {
+    ) -> Result<Met> {
         let label = Label {
             cookie,
             stream: BELLS,
             rank: topology.rank().0,
         };
-        let segment = doorbell.segment()?;
-        self.give(
-            topology,
-            &label,
-            &[segment.descriptor()?, doorbell.descriptor()?],
-            deadline,
-        )?;
+        let (segment, first) = (doorbell.segment()?, topology.local_rank() == 0);
+        let mut board = first.then(|| Board::create(topology)).transpose()?;
+        let mut wake = (first && topology.nodes() > 1)
+            .then(watch::eventfd)
+            .transpose()?
+            .map(Arc::new);
+        let mut descriptors = vec![segment.descriptor()?, doorbell.descriptor()?];
+        if let Some(board) = &board {
+            descriptors.push(board.descriptor()?);
+        }
+        descriptors.extend(wake.as_ref().map(AsFd::as_fd));
+        for (rank, process) in self.give_to_all(topology, &label, &descriptors, deadline)? {
+            let watch = ProcessWatch::open(process).map_err(|_| ended(rank))?;
+            self.watches.push((rank, watch));
+        }
+        self.wait_for_bells(topology, cookie, deadline)?;
+        let mut bells = Vec::new();
+        for (at, rank) in topology.ranks_of(topology.node()).enumerate() {
+            let Some(theirs) = self.arrived.remove(&(BELLS, rank.0)) else {
+                bells.push(doorbell.bell());
+                continue;
+            };
+            let (count, mut theirs) = (theirs.len(), theirs.into_iter());
+            let wrong = || Error::bad_peer(rank.0, format!("{count} descriptors that are no doorbell"));
+            let (memory, eventfd) = theirs.next().zip(theirs.next()).ok_or_else(wrong)?;
+            bells.push(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?);
+            if at == 0 {
+                let memory = theirs.next().ok_or_else(wrong)?;
+                let shared = Segment::attach(memory, Board::bytes(topology))?;
+                board = Some(Board::over(shared, topology));
+                wake = theirs.next().map(Arc::new);
+                if wake.is_some() != (topology.nodes() > 1) {
+                    return Err(wrong());
+                }
+            }
+            if theirs.next().is_some() {
+                return Err(wrong());
+            }
+        }
+        // The first rank has made one, and the others have attached it.
+        let board =
+            board.ok_or_else(|| not_arrived(&[topology.rank_at(topology.node(), 0).0], &"no board"))?;
+        Ok(Met { bells, board, wake })
+    }
+
+    fn wait_for_bells(&mut self, topology: &Topology, cookie: u64, deadline: Instant) -> Result<()> {
         loop {
             let missing = self.missing(topology, BELLS);
             if missing.is_empty() {
-                break;
+                return Ok(());
             }
-            let parcel = self
-                .handover
-                .accept(deadline)
-                .map_err(|e| not_arrived(&missing, &e))?;
-            self.keep(topology, cookie, parcel)?;
-        }
-        self.taken(topology, BELLS)?
-            .into_iter()
-            .map(|theirs| match theirs {
-                None => Ok(doorbell.bell()),
-                Some([memory, eventfd]) => {
-                    Ok(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?)
+            match self.handover.accept(deadline.min(Instant::now() + LOOK)) {
+                Ok(parcel) => self.keep(topology, cookie, parcel),
+                Err(error) => {
+                    let late = matches!(&error, TransportError::System { source, .. }
+                        if source.kind() == std::io::ErrorKind::TimedOut);
+                    if !late || Instant::now() >= deadline {
+                        return Err(not_arrived(&missing, &error));
+                    }
+                    let gone =
+                        |(rank, watch): &&(u32, ProcessWatch)| missing.contains(rank) && watch.has_ended();
+                    if let Some((rank, _)) = self.watches.iter().find(gone) {
+                        return Err(ended(*rank));
+                    }
                 }
-            })
-            .collect()
+            }
+        }
     }
+}
+
+/// Nobody listens where a rank did: it is gone.
+fn unreachable_or(rank: u32, error: TransportError) -> Error {
+    match error {
+        TransportError::System { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused => {
+            let why = "its process takes no descriptors any more: it has ended".to_owned();
+            TransportError::PeerDead { rank, why }.into()
+        }
+        error => error.into(),
+    }
+}
+
+fn ended(rank: u32) -> Error {
+    let why = "its process ended before the job had started".to_owned();
+    TransportError::PeerDead { rank, why }.into()
 }
 
 pub(crate) fn not_arrived(missing: &[u32], error: &dyn std::fmt::Display) -> Error {

@@ -75,8 +75,8 @@ pub struct trihop_options_t {
     pub loopback: u64,
     /// How long start-up waits for the others, in milliseconds.
     pub bootstrap_timeout_ms: u64,
-    /// How long a peer that owes an answer may be silent before it counts as dead, in milliseconds.
-    pub peer_timeout_ms: u64,
+    /// How long another node may be out of reach before its ranks count as dead, in milliseconds.
+    pub watch_timeout_ms: u64,
     /// How messages travel: `three-hop`, `direct`, or `fabric-only`, where ranks of a node use the fabric too.
     pub route: [c_char; 16],
     /// Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.
@@ -162,7 +162,7 @@ impl trihop_options_t {
             mover,
             loopback,
             bootstrap_timeout_ms,
-            peer_timeout_ms,
+            watch_timeout_ms,
         } = options;
         let StreamOptions {
             origin_maxrpc,
@@ -223,7 +223,7 @@ impl trihop_options_t {
             eager_bytes: eager_bytes.unwrap_or(0) as u64,
             loopback: u64::from(*loopback),
             bootstrap_timeout_ms: *bootstrap_timeout_ms,
-            peer_timeout_ms: *peer_timeout_ms,
+            watch_timeout_ms: *watch_timeout_ms,
             route: letters("route", &route.to_string())?,
             launcher: letters("launcher", launcher.map_or("", |launcher| launcher.name()))?,
             mover: letters("mover", mover)?,
@@ -265,7 +265,7 @@ impl trihop_options_t {
                 bytes => Some(narrow("eager_bytes", bytes)?),
             },
             bootstrap_timeout_ms: self.bootstrap_timeout_ms,
-            peer_timeout_ms: self.peer_timeout_ms,
+            watch_timeout_ms: self.watch_timeout_ms,
             ..Options::default()
         };
         options.set("loopback", &self.loopback.to_string())?;

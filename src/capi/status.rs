@@ -52,13 +52,15 @@ pub enum trihop_status_t {
     TRIHOP_ERR_PANIC = 18,
     /// A failure that this interface has no number for yet; the text says what it is.
     TRIHOP_ERR_OTHER = 19,
+    /// A peer lives, but its part of the job has failed; the text has its error.
+    TRIHOP_ERR_PEER_FAILED = 20,
 }
 
 use trihop_status_t::*;
 
 impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
-    const ALL: [(Self, &'static CStr); 20] = [
+    const ALL: [(Self, &'static CStr); 21] = [
         (TRIHOP_OK, c"done"),
         (TRIHOP_ERR_WOULD_BLOCK, c"no room now; try again"),
         (TRIHOP_ERR_RANK, c"there is no such rank in the job"),
@@ -82,6 +84,7 @@ impl trihop_status_t {
         (TRIHOP_ERR_NO_MEMORY, c"no memory"),
         (TRIHOP_ERR_PANIC, c"a defect inside trihop"),
         (TRIHOP_ERR_OTHER, c"trihop failed"),
+        (TRIHOP_ERR_PEER_FAILED, c"a peer has failed"),
     ];
 
     /// The status of an error of the library.
@@ -111,6 +114,8 @@ impl trihop_status_t {
             TransportError::Version { .. } => TRIHOP_ERR_WIRE_VERSION,
             TransportError::BadPeer { .. } => TRIHOP_ERR_BAD_PEER,
             TransportError::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
+            TransportError::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
+            TransportError::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
             _ => TRIHOP_ERR_OTHER,
         }
     }

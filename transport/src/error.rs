@@ -70,12 +70,28 @@ pub enum Error {
         /// Which check failed, with the values.
         why: String,
     },
-    /// A peer died or stopped answering within the deadline.
+    /// A peer died, or its node does not answer any more.
     #[error("rank {rank} is gone: {why}")]
     PeerDead {
         /// Peer.
         rank: u32,
         /// How it was noticed.
+        why: String,
+    },
+    /// A link to a peer failed, though nobody says that the peer is gone; what was under way on it is lost.
+    #[error("the link to rank {rank} failed: {why}")]
+    LinkFailed {
+        /// Peer.
+        rank: u32,
+        /// The provider's reason.
+        why: String,
+    },
+    /// A peer lives, but its part of the job has failed: the job cannot go on without it.
+    #[error("rank {rank} has failed: {why}")]
+    PeerFailed {
+        /// Peer.
+        rank: u32,
+        /// Its error.
         why: String,
     },
 }

@@ -19,6 +19,7 @@ mod seed;
 pub mod sim;
 pub mod sync;
 pub mod topology;
+pub mod watch;
 #[cfg(test)]
 mod watchdog;
 

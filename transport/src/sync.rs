@@ -154,6 +154,8 @@ pub trait Word {
     fn swap(&self, value: u64, order: Ordering) -> u64;
     /// Sets bits and returns what was there.
     fn fetch_or(&self, bits: u64, order: Ordering) -> u64;
+    /// Writes it if it is 0, and says whether it was.
+    fn set_first(&self, value: u64, order: Ordering) -> bool;
 }
 
 macro_rules! word {
@@ -174,6 +176,10 @@ macro_rules! word {
             #[inline]
             fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
                 <$atomic>::fetch_or(self, bits, order)
+            }
+            #[inline]
+            fn set_first(&self, value: u64, order: Ordering) -> bool {
+                <$atomic>::compare_exchange(self, 0, value, order, Ordering::Relaxed).is_ok()
             }
         }
     };

@@ -192,10 +192,10 @@ const JOB: &[Known] = &[
         "Longest wait for other ranks at start, in milliseconds",
     ),
     (
-        "peer_timeout_ms",
-        "peer-timeout-ms",
+        "watch_timeout_ms",
+        "watch-timeout-ms",
         None,
-        "Longest silence of a peer that owes an answer, in milliseconds",
+        "How long another node may be out of reach before its ranks count as dead, in milliseconds",
     ),
 ];
 

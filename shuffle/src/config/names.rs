@@ -59,7 +59,7 @@ impl Options {
         "mover",
         "loopback",
         "bootstrap_timeout_ms",
-        "peer_timeout_ms",
+        "watch_timeout_ms",
     ];
 
     /// Defaults, overridden by the process's environment.
@@ -203,7 +203,7 @@ impl Options {
             }
             "loopback" => self.loopback = switch(key, value)?,
             "bootstrap_timeout_ms" => self.bootstrap_timeout_ms = number(key, value)?,
-            "peer_timeout_ms" => self.peer_timeout_ms = number(key, value)?,
+            "watch_timeout_ms" => self.watch_timeout_ms = number(key, value)?,
             _ => {
                 let likeness = |name: &&str| (strsim::jaro_winkler(name, key) * 1000.0) as u32;
                 let nearest = Self::NAMES

@@ -134,7 +134,7 @@ fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
             cut: true,
             error,
         };
-        world.core(1).complete(TagClass::Small, 0, completion, 1)
+        world.core(1).complete(TagClass::Small, 0, completion)
     };
     let header = BatchHeader {
         kind: BatchKind::Eager,

@@ -13,7 +13,6 @@ mod world;
 use trihop_transport::fabric;
 use trihop_transport::link::Mover;
 use trihop_transport::sim::{Net, SimOptions};
-use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
@@ -21,8 +20,8 @@ use crate::engine::sink::Sink;
 use crate::simulation::Fabric;
 use crate::terminate::flush::{Flush, Queues};
 
-use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, sim_with_eager, tiny};
-use world::{World, payload};
+use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, tiny};
+use world::World;
 
 #[test]
 fn random_schedules_lose_nothing_and_keep_order() {
@@ -135,41 +134,4 @@ fn the_same_schedules_hold_over_libfabric() {
             run_schedules(jobs, true, 20, fabric);
         }
     }
-}
-
-#[test]
-fn a_peer_that_owes_nothing_is_not_silent() {
-    let second = 1_000_000_000;
-    let world = World::new(
-        &[1, 1],
-        &StreamOptions::default(),
-        1,
-        sim_with_eager(1, 65536),
-        false,
-        true,
-    );
-    let (core, endpoint) = (world.core(0), &world.job.members[0].endpoint);
-    for seconds in 1..=200 {
-        endpoint.progress(second * seconds).unwrap();
-    }
-    core.out
-        .borrow_mut()
-        .try_send(Rank(1), 0, &payload(0, 0, 8))
-        .unwrap();
-    core.hurry();
-    for _ in 0..5 {
-        endpoint.progress(second * 200 + 1).unwrap();
-    }
-    assert!(core.out.borrow().queues.remotes[0].owes());
-    let silent = core
-        .silent_peer(second * 200 + 2)
-        .map_or(0, |(_, silent_ns)| silent_ns);
-    assert!(
-        silent < second,
-        "silent for {silent} ns right after the first batch left"
-    );
-    let silent = core
-        .silent_peer(second * 300)
-        .map_or(0, |(_, silent_ns)| silent_ns);
-    assert!(silent > 99 * second, "a peer that owes an answer is: {silent} ns");
 }

@@ -2,11 +2,8 @@
 
 use std::rc::Rc;
 
-use trihop_transport::Error as TransportError;
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
-use zerocopy::little_endian::U32;
-use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Endpoint, SYSTEM_STREAM};
 use crate::config::StreamOptions;
@@ -15,53 +12,7 @@ use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Ticket};
 
-/// What neighbours say to each other beside collectives.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Word {
-    /// Nothing: it only has to be acknowledged.
-    Alive,
-    /// This rank is gone.
-    Gone(Rank),
-}
-
-/// Kind of [`Word::Alive`]; the kinds of collectives are smaller.
-const ALIVE: u32 = 0xff;
-/// Kind of [`Word::Gone`]: the rank that is gone, then the one that says so.
-const GONE: u32 = 0xfe;
-
 impl<'h> Endpoint<'h> {
-    /// Says a word to a rank that is one hop away; whether there was room for it.
-    pub fn say(&self, neighbour: Rank, word: Word) -> bool {
-        let streams = self.streams.borrow();
-        let out = streams
-            .first()
-            .and_then(|system| system.out.try_borrow_mut().ok());
-        let Some(mut out) = out else { return false };
-        let said = match word {
-            Word::Alive => out.try_send(neighbour, ALIVE, &[]),
-            Word::Gone(rank) => {
-                let words = [rank, self.topology.rank()].map(|rank| U32::new(rank.0));
-                out.try_send(neighbour, GONE, words.as_bytes())
-            }
-        };
-        said.is_ok()
-    }
-
-    /// Takes a message that is a word of a neighbour; whether it was one.
-    ///
-    /// # Errors
-    /// It says that a rank is gone.
-    fn hear(&self, kind: u32, bytes: &[u8]) -> Result<bool> {
-        match (kind, <[U32; 2]>::ref_from_bytes(bytes)) {
-            (ALIVE, _) => Ok(true),
-            (GONE, Ok(&[rank, teller])) if rank.get() < self.topology.size() => {
-                let (rank, why) = (rank.get(), format!("rank {teller} says so"));
-                Err(TransportError::PeerDead { rank, why }.into())
-            }
-            _ => Ok(false),
-        }
-    }
-
     /// Options of the system stream: small, and nothing waits.
     pub fn system_options() -> StreamOptions {
         StreamOptions {
@@ -108,9 +59,6 @@ impl<'h> Endpoint<'h> {
         let mut worked = false;
         while let Some((source, kind, bytes)) = self.heard.borrow_mut().pop_front() {
             worked = true;
-            if self.hear(kind, &bytes)? {
-                continue;
-            }
             if !collectives.receive(source, kind, &bytes) {
                 tracing::error!(%source, kind, "a collective message that makes no sense was dropped");
             }

@@ -152,29 +152,26 @@ impl Links {
         completion: Completion,
         queues: &mut Queues,
         stats: &mut Stats,
-        now_ns: u64,
     ) -> Result<()> {
         match completion {
             // The buffer's way home is its drop.
             Completion::Sent { .. } => Ok(()),
             Completion::Received { buffer, bytes, .. } => match class {
-                TagClass::Control => self.control(buffer, bytes, queues, stats, now_ns),
-                TagClass::Small => self.batch(Slot::Small, buffer, bytes, queues, stats, now_ns),
-                TagClass::Large => self.batch(Slot::Large, buffer, bytes, queues, stats, now_ns),
+                TagClass::Control => self.control(buffer, bytes, queues, stats),
+                TagClass::Small => self.batch(Slot::Small, buffer, bytes, queues, stats),
+                TagClass::Large => self.batch(Slot::Large, buffer, bytes, queues, stats),
                 _ => {
                     let came = Came::AsSegment { bytes };
-                    self.fetched(number, buffer, came, queues, stats, now_ns)
+                    self.fetched(number, buffer, came, queues, stats)
                 }
             },
-            Completion::Read { buffer, .. } => {
-                self.fetched(number, buffer, Came::ByRead, queues, stats, now_ns)
-            }
+            Completion::Read { buffer, .. } => self.fetched(number, buffer, Came::ByRead, queues, stats),
             Completion::Broken {
                 buffer, cut, error, ..
             } => {
                 if cut && let Some(rank) = self.sender_of(&buffer, queues) {
                     let why = format!("its connection ended in the middle of a message: {error}");
-                    return Err(trihop_transport::Error::PeerDead { rank, why }.into());
+                    return Err(trihop_transport::Error::LinkFailed { rank, why }.into());
                 }
                 self.strange(&error.to_string(), stats);
                 self.post_again(class, number, buffer);
@@ -185,7 +182,7 @@ impl Links {
                     .and_then(|p| queues.remotes.iter().find(|r| r.peer == p))
                     .map(|r| r.rank);
                 match rank {
-                    Some(rank) => Err(trihop_transport::Error::PeerDead {
+                    Some(rank) => Err(trihop_transport::Error::LinkFailed {
                         rank,
                         why: error.to_string(),
                     }
@@ -256,15 +253,8 @@ impl Links {
     }
 
     /// Applies the counters that every header carries.
-    fn counters(
-        &mut self,
-        index: usize,
-        header: &BatchHeader,
-        remote: &mut RemoteQueue,
-        now_ns: u64,
-    ) -> Result<()> {
+    fn counters(&mut self, index: usize, header: &BatchHeader, remote: &mut RemoteQueue) -> Result<()> {
         let bad = |why: String| Error::bad_peer(header.source, why);
-        remote.alive_ns = now_ns;
         remote
             .credit
             .update(&header.counters)
@@ -286,13 +276,12 @@ impl Links {
         bytes: usize,
         queues: &mut Queues,
         stats: &mut Stats,
-        now_ns: u64,
     ) -> Result<()> {
         let mut sender = None;
         if let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) {
             sender = Some(index);
             let remote = &mut queues.remotes[index];
-            self.counters(index, &header, remote, now_ns)?;
+            self.counters(index, &header, remote)?;
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
             let notices = <[ClearToSend]>::ref_from_bytes(notices)
                 .map_err(|_| Error::bad_peer(header.source, "clear-to-send notices of a wrong length"))?;
@@ -328,13 +317,12 @@ impl Links {
         bytes: usize,
         queues: &mut Queues,
         stats: &mut Stats,
-        now_ns: u64,
     ) -> Result<()> {
         let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) else {
             self.post_again(TagClass::of(slot), 0, buffer);
             return Ok(());
         };
-        self.counters(index, &header, &mut queues.remotes[index], now_ns)?;
+        self.counters(index, &header, &mut queues.remotes[index])?;
         let bad = |why: String| Error::bad_peer(header.source, why);
         self.incoming[index]
             .receiving

@@ -184,14 +184,14 @@ impl<'h> Core<'h> {
     }
 
     /// Takes a completion of this stream.
-    pub fn complete(&self, class: TagClass, number: u32, completion: Completion, now_ns: u64) -> Result<()> {
+    pub fn complete(&self, class: TagClass, number: u32, completion: Completion) -> Result<()> {
         let mut inbound = self.inbound.borrow_mut();
         let Some(links) = &mut inbound.links else {
             return Ok(());
         };
         let mut out = self.out.borrow_mut();
         let mut stats = self.stats.borrow_mut();
-        links.complete(class, number, completion, &mut out.queues, &mut stats, now_ns)
+        links.complete(class, number, completion, &mut out.queues, &mut stats)
     }
 
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.

@@ -48,20 +48,4 @@ impl Core<'_> {
             || out.queues.remotes.iter_busy().any(RemoteQueue::may_post)
             || links.is_some_and(|links| links.owes_news(&out.queues.remotes) || links.may_post())
     }
-
-    /// The peer that has owed us something for longest without a sign of life, with that time.
-    pub fn silent_peer(&self, now_ns: u64) -> Option<(u32, u64)> {
-        let out = self.out.borrow();
-        let mut worst = None;
-        for remote in out.queues.remotes.iter_busy() {
-            if !remote.owes() || remote.alive_ns == 0 {
-                continue;
-            }
-            let silent = now_ns.saturating_sub(remote.alive_ns);
-            if worst.is_none_or(|(_, most)| silent > most) {
-                worst = Some((remote.rank, silent));
-            }
-        }
-        worst
-    }
 }

@@ -52,7 +52,7 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let state = JobState::start(options, bootstrap, false)?;
+        let state = JobState::start(options, bootstrap)?;
         Ok(Self { state })
     }
 

@@ -12,14 +12,14 @@ use crate::route::RouteName;
 const KEY: &str = "trihop";
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank
-/// 0's counts), its route (which has to be everyone's), whether a thread of its own makes progress,
-/// the control group whose memory limit holds for it, its fabric address.
+/// 0's counts), its route (which has to be everyone's), the control group whose memory limit holds
+/// for it, where its node's watch listens if it has that, its fabric address.
 pub(super) struct Card {
     pub nonce: u64,
     pub secret: Secret,
     pub route: RouteName,
-    pub threads: bool,
     pub group: u64,
+    pub watch: Vec<u8>,
     pub address: Vec<u8>,
 }
 
@@ -53,8 +53,10 @@ impl Card {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.nonce.to_le_bytes().to_vec();
         bytes.extend_from_slice(self.secret.expose());
-        bytes.extend([self.route as u8, u8::from(self.threads)]);
+        // At most four addresses of 19 bytes.
+        bytes.extend([self.route as u8, self.watch.len() as u8]);
         bytes.extend_from_slice(&self.group.to_le_bytes());
+        bytes.extend_from_slice(&self.watch);
         bytes.extend_from_slice(&self.address);
         bytes
     }
@@ -62,14 +64,15 @@ impl Card {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
         let (secret, rest) = rest.split_first_chunk::<{ Secret::BYTES }>()?;
-        let (&[route, threads], rest) = rest.split_first_chunk::<2>()?;
-        let (group, address) = rest.split_first_chunk::<8>()?;
+        let (&[route, watch], rest) = rest.split_first_chunk::<2>()?;
+        let (group, rest) = rest.split_first_chunk::<8>()?;
+        let (watch, address) = rest.split_at_checked(usize::from(watch))?;
         Some(Self {
             route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
             nonce: u64::from_le_bytes(*nonce),
             secret: Secret::from_bytes(*secret),
-            threads: threads != 0,
             group: u64::from_le_bytes(*group),
+            watch: watch.to_vec(),
             address: address.to_vec(),
         })
     }

@@ -68,6 +68,8 @@ impl JobState<'_> {
             if !alone {
                 bootstrap = self.launchers_fence(bootstrap)?;
             }
+            // Whoever goes from now on does so properly, and the watch says so.
+            self.lives.end();
             if !bootstrap.is_out_of_reach() {
                 bootstrap.finalize()?;
             }
@@ -127,7 +129,7 @@ impl JobState<'_> {
         if !bootstrap.fences_on_callers_thread() {
             return self.fence_while_progressing(bootstrap);
         }
-        bootstrap.fence()?;
+        self.explained(bootstrap.fence().map_err(Error::from))?;
         Ok(bootstrap)
     }
 
@@ -146,9 +148,16 @@ impl JobState<'_> {
         });
         self.fencing.set(false);
         // An error here must come out although the launcher may wait for a dead rank for ever: the thread stays behind.
-        // Once all ranks have arrived at the end, though, the first may be gone before we hear of it: nobody needs us.
-        if !self.closing.get() {
-            waited?;
+        // Once all ranks have arrived at the end, though, the first may be gone before we hear of it: nobody needs our
+        // progress, and only a rank that died before it arrived is an error.
+        match waited {
+            Err(error) if !self.closing.get() || error.is_about_peer() => return Err(error),
+            _ => {}
+        }
+        while !thread.is_finished() {
+            self.look_after_peers(self.now_ns())
+                .map_err(|error| self.explain(error))?;
+            self.rest();
         }
         let (bootstrap, outcome) = thread.join().map_err(|_| {
             let why = "the thread that spoke with the launcher panicked".into();
@@ -157,7 +166,8 @@ impl JobState<'_> {
                 why,
             })
         })?;
-        outcome?;
+        // The launcher may be the first to notice that a rank has ended.
+        self.explained(outcome.map_err(Error::from))?;
         Ok(bootstrap)
     }
 }

@@ -1,97 +1,261 @@
-//! The lives of a job's peers: who is gone, how that is noticed, and how the others hear of it.
+//! The lives of a job's ranks: how this one hears that another is gone or has failed, and how it says so itself.
 //!
-//! Inside a node the kernel tells when a process ends. Over the fabric a peer that owes an answer may be silent for
-//! `peer_timeout_ms`. Between ranks whose threads make progress something is always owed: each asks the other ends of its
-//! links now and then, by a message of the job's own stream that only has to be acknowledged. A rank without such a thread
-//! may compute for hours, so it is not asked.
-//!
-//! Whoever finds that a rank is gone tells all that it reaches by one hop, and so does each that is told: nobody waits for
-//! the dead because it has no link to them.
+//! Silence proves nothing: a rank that computes, blocks or is stopped is slow. Inside a node the kernel tells each rank
+//! when the process of another ends. The first that finds something out posts it on the node's board, a word of shared
+//! memory that every rank looks at in each round of progress, and the node's watch tells the other nodes
+//! (`trihop_transport::watch`). What a board says first is what counts for all ranks of its node: those that end
+//! because of it are not taken for the cause.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use trihop_transport::Error as TransportError;
-use trihop_transport::topology::Rank;
+use trihop_transport::park::ProcessWatch;
+use trihop_transport::ring::Bell;
+use trihop_transport::secret::Secret;
+use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::watch::{self, Board, Cause, Listening, Neighbour, News, Setup, Watch, neighbours};
 
 use super::JobState;
-use crate::endpoint::Word;
+use crate::config::Options;
 use crate::error::{Error, Result};
-use crate::route::{LinkClass, Route};
+use crate::node::{Met, NodeExchange};
 
-/// How often a peer is asked within the time for which it may be silent.
-const QUESTIONS_PER_TIMEOUT: u64 = 4;
-/// Rounds of progress in which a rank tells others before its own call fails.
-const TELLING_ROUNDS: usize = 16;
+/// How long a link's failure waits for news that explain it: a dead rank's links fail before its watch has told.
+const EXPLANATION: Duration = Duration::from_secs(1);
+/// How often it looks for them.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long the rank that has the watch keeps its process from ending before news have gone out.
+const TELLING: Duration = Duration::from_secs(1);
 
-impl JobState<'_> {
-    /// A local peer that ended, or a remote one that owes us an answer for too long, ends the job with its rank.
-    pub(super) fn look_after_peers(&self, now_ns: u64) -> Result<()> {
-        self.checked_ns.set(now_ns);
-        self.find_dead(now_ns)
-            .inspect_err(|error| self.pass_on_death(error, now_ns))
+/// What a rank knows of the others' lives, and how it tells them of its own failure.
+pub(super) struct Lives {
+    board: Board,
+    bells: Vec<Arc<Bell>>,
+    /// Wakes the node's watch.
+    wake: Option<Arc<OwnedFd>>,
+    /// Of the node's first rank, where there are several nodes.
+    watch: RefCell<Option<Watch>>,
+    /// The news that end the job have been waited for to go out.
+    told: Cell<bool>,
+}
+
+impl Lives {
+    pub fn new(met: Met) -> Self {
+        Self {
+            board: met.board,
+            bells: met.bells,
+            wake: met.wake,
+            watch: RefCell::default(),
+            told: Cell::new(false),
+        }
     }
 
-    fn find_dead(&self, now_ns: u64) -> Result<()> {
-        if self.closing.get() {
+    /// Whether the job cannot go on: one load while all is well.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.board.has_news() && !self.board.is_over()
+    }
+
+    /// Whether all ranks have arrived at the end, so that whoever goes does so properly.
+    pub fn is_over(&self) -> bool {
+        self.board.is_over()
+    }
+
+    fn news(&self) -> Option<News> {
+        self.board.news().filter(|_| !self.board.is_over())
+    }
+
+    /// Posts news unless there are some, and wakes everybody for them.
+    fn post(&self, news: &News) {
+        if self.board.post(news) {
+            self.bells.iter().for_each(|bell| bell.ring());
+        }
+        if let Some(wake) = &self.wake {
+            watch::wake(wake);
+        }
+    }
+
+    /// All ranks have arrived at the end of the job.
+    pub fn end(&self) {
+        self.board.end();
+        if let Some(watch) = self.watch.borrow_mut().take() {
+            watch.goodbye();
+        }
+    }
+}
+
+/// Starts the watch of a node, from its first rank.
+pub(super) struct WatchStart {
+    pub listening: Listening,
+    pub neighbours: Vec<Neighbour>,
+}
+
+impl WatchStart {
+    /// Listens, so that the start-up card can say where.
+    pub fn listen(options: &Options, topology: &Topology) -> Result<Option<Self>> {
+        if topology.nodes() == 1 || topology.local_rank() != 0 {
+            return Ok(None);
+        }
+        let listening = Listening::open(options.interface.as_deref(), options.loopback)?;
+        Ok(Some(Self {
+            listening,
+            neighbours: Vec::new(),
+        }))
+    }
+
+    /// Nodes whose first ranks' cards are needed.
+    pub fn nodes(topology: &Topology) -> Vec<NodeId> {
+        neighbours(topology.node(), topology.nodes())
+    }
+
+    /// Starts the thread.
+    pub fn start(
+        self,
+        options: &Options,
+        topology: &Topology,
+        secret: &Secret,
+        node: &NodeExchange,
+        lives: &Lives,
+    ) -> Result<()> {
+        let Some(wake) = lives.wake.clone() else {
             return Ok(());
-        }
-        if let Some((rank, _)) = self
-            .node
-            .borrow()
-            .watches
-            .iter()
-            .find(|(_, watch)| watch.has_ended())
-        {
-            let why = "its process ended before the job did".to_owned();
-            return Err(TransportError::PeerDead { rank: *rank, why }.into());
-        }
-        let limit_ns = self.options.peer_timeout_ms.saturating_mul(1_000_000);
-        if now_ns.saturating_sub(self.asked_ns.get()) >= limit_ns / QUESTIONS_PER_TIMEOUT {
-            self.asked_ns.set(now_ns);
-            self.ask_for_life();
-        }
-        for core in self.endpoint.streams.borrow().iter() {
-            match core.silent_peer(now_ns) {
-                Some((rank, silent_ns)) if silent_ns >= limit_ns => {
-                    let why = format!(
-                        "it owes an answer and has been silent for {} ms (peer_timeout_ms)",
-                        silent_ns / 1_000_000
-                    );
-                    return Err(TransportError::PeerDead { rank, why }.into());
-                }
-                _ => {}
-            }
+        };
+        let open = |(rank, process): &(u32, ProcessWatch)| {
+            let watch = process.try_clone()?;
+            Ok::<_, Error>((Rank(*rank), watch))
+        };
+        let watch = Watch::start(Setup {
+            topology: topology.clone(),
+            secret: secret.clone(),
+            listening: self.listening,
+            neighbours: self.neighbours,
+            board: lives.board.of_watch(),
+            bells: lives.bells.clone(),
+            processes: node.watches.iter().map(open).collect::<Result<_>>()?,
+            wake,
+            timeout: options.watch_timeout(),
+        })?;
+        *lives.watch.borrow_mut() = Some(watch);
+        Ok(())
+    }
+}
+
+impl JobState<'_> {
+    /// The news that end the job, as an error.
+    #[inline]
+    pub(super) fn check_news(&self) -> Result<()> {
+        if self.lives.has_news() {
+            return self.hear_news();
         }
         Ok(())
     }
 
-    /// Sends each peer that answers at any time something to acknowledge. Where there is no room, something is owed already.
-    fn ask_for_life(&self) {
-        for &rank in &self.lively {
-            self.endpoint.say(rank, Word::Alive);
+    #[cold]
+    fn hear_news(&self) -> Result<()> {
+        match self.lives.news() {
+            Some(news) => Err(news.into_error(&self.endpoint.topology).into()),
+            None => Ok(()),
         }
     }
 
-    /// If a rank is gone, tells everybody whom this one reaches by one hop, as well as that is possible.
-    pub(super) fn pass_on_death(&self, error: &Error, now_ns: u64) {
-        let Error::Transport(TransportError::PeerDead { rank, .. }) = error else {
-            return;
-        };
-        if self.closing.get() || self.told.replace(true) {
-            return;
+    /// A local peer that has ended before the job did ends it with its rank.
+    pub(super) fn look_after_peers(&self, now_ns: u64) -> Result<()> {
+        self.checked_ns.set(now_ns);
+        if self.lives.is_over() {
+            return Ok(());
         }
-        let (endpoint, here) = (&self.endpoint, &self.endpoint.topology);
-        let links =
-            (0..endpoint.route.links()).filter(|&link| endpoint.route.class(link) == LinkClass::Remote);
-        let neighbours = here
-            .ranks_of(here.node())
-            .chain(links.map(|link| endpoint.route.peer(link)));
-        for neighbour in neighbours.filter(|n| n.0 != *rank && *n != here.rank()) {
-            if !endpoint.say(neighbour, Word::Gone(Rank(*rank))) {
-                tracing::debug!(neighbour = neighbour.0, gone = rank, "no room to say who is gone");
+        let node = self.node.borrow();
+        let ended = node.watches.iter().find(|(_, watch)| watch.has_ended());
+        if let Some(&(rank, _)) = ended {
+            let rank = Rank(rank);
+            // Unless the board knows what it has ended because of.
+            self.lives.post(&News {
+                rank,
+                cause: Cause::Ended,
+            });
+        }
+        self.check_news()
+    }
+
+    /// What this rank's calls fail with after `error` in a round of progress; all others hear of it.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        let own = match error.root() {
+            // At the very end peers go when they like.
+            _ if self.lives.is_over() => return error,
+            Error::Transport(TransportError::PeerDead { .. } | TransportError::PeerFailed { .. }) => false,
+            Error::Transport(
+                TransportError::LinkFailed { .. }
+                | TransportError::Fabric { .. }
+                | TransportError::System { .. },
+            ) => {
+                if self.closing.get() {
+                    return error;
+                }
+                self.wait_for_explanation();
+                true
             }
+            Error::Transport(_)
+            | Error::Handler { .. }
+            | Error::NoMemory { .. }
+            | Error::SpillFull { .. } => true,
+            _ => return error,
+        };
+        let error = match self.lives.news() {
+            Some(news) if own => {
+                tracing::debug!(%error, "explained by news of another rank");
+                news.into_error(&self.endpoint.topology).into()
+            }
+            None if own => {
+                let rank = self.endpoint.topology.rank();
+                self.lives.post(&News::failed(rank, &error.to_string()));
+                error
+            }
+            _ => error,
+        };
+        self.let_tell();
+        error
+    }
+
+    /// The outcome of a call beside progress; a failure that news explain is theirs.
+    pub(super) fn explained<T>(&self, outcome: Result<T>) -> Result<T> {
+        if outcome.is_err() {
+            self.wait_for_explanation();
+            self.check_news().map_err(|error| self.explain(error))?;
         }
-        for _ in 0..TELLING_ROUNDS {
-            // What fails now fails because of the same rank.
-            let _ = endpoint.progress(now_ns);
+        outcome
+    }
+
+    /// Waits for the news that a link's failure is due to, if there are any.
+    fn wait_for_explanation(&self) {
+        let deadline = Instant::now() + EXPLANATION;
+        while Instant::now() < deadline && !self.board_says_why() {
+            std::thread::sleep(LOOK);
         }
+    }
+
+    fn board_says_why(&self) -> bool {
+        // A peer of the node may be the cause, and nobody else may have looked yet.
+        let _ = self.look_after_peers(self.now_ns());
+        self.lives.has_news() || self.lives.is_over()
+    }
+
+    /// The process that has the watch may end as soon as its call fails: the watch tells its neighbours before.
+    fn let_tell(&self) {
+        if self.lives.told.replace(true) {
+            return;
+        }
+        if let Some(watch) = &*self.lives.watch.borrow()
+            && !watch.wait_told(TELLING)
+        {
+            tracing::warn!("the watch has not told other nodes within a second why this job ends");
+        }
+    }
+
+    /// Whether the node's watch, if it is here, is connected as well as it can be.
+    pub(super) fn watch_is_settled(&self) -> bool {
+        self.lives.watch.borrow().as_ref().is_none_or(Watch::is_settled)
     }
 }

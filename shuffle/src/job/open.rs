@@ -184,9 +184,11 @@ impl<'h> JobState<'h> {
             stream: id,
             rank: topology.rank().0,
         };
-        self.node
+        let given = self
+            .node
             .borrow()
-            .give(topology, &label, &[prepared.segment.descriptor()?], deadline)?;
+            .give(topology, &label, &[prepared.segment.descriptor()?], deadline);
+        self.explained(given)?;
         self.wait("other ranks of the node, to open a stream", || {
             let mut node = self.node.borrow_mut();
             node.keep_arrived(topology, cookie)?;

@@ -12,10 +12,12 @@ use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
+use trihop_transport::watch::{Neighbour, decode_addresses, encode_addresses};
 
 use super::JobState;
 use super::budget::{Budget, group_word};
 use super::card::Card;
+use super::lives::{Lives, WatchStart};
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
 use super::wait::Waiting;
@@ -33,8 +35,8 @@ pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
 }
 
 impl JobState<'_> {
-    /// See [`crate::Job::start_with`]; `threads`: a thread will make progress whatever the application does.
-    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>, threads: bool) -> Result<Rc<Self>> {
+    /// See [`crate::Job::start_with`].
+    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>) -> Result<Rc<Self>> {
         options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
@@ -50,13 +52,15 @@ impl JobState<'_> {
         let nonce = u64::from_le_bytes(random_bytes()?);
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
+        let mut watch = WatchStart::listen(&options, &topology)?;
+        let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
         let mine = Card {
             nonce,
             secret: Secret::random()?,
             route: options.route,
-            threads,
             group: group_word(&limits),
+            watch: encode_addresses(watch_addresses),
             address,
         };
         mine.leave(&mut *bootstrap)?;
@@ -81,15 +85,19 @@ impl JobState<'_> {
             (SYSTEM_NAME, need(&system)?),
             ("a stream", need(&options.stream)?),
         ])?;
-        let mut lively = Vec::new();
+        if let Some(watch) = &mut watch {
+            for node in WatchStart::nodes(&topology) {
+                let rank = topology.rank_at(node, 0);
+                let addresses = decode_addresses(&card(rank)?.watch).ok_or_else(|| {
+                    Error::bad_peer(rank.0, "a card with an impossible address of its watch")
+                })?;
+                watch.neighbours.push(Neighbour { node, addresses });
+            }
+        }
         let peers = match &mut link {
             Some(link) => route.connect(|rank| {
-                let theirs = card(rank)?;
                 tracing::trace!(target: "trihop_shuffle::route", to = rank.0, "link");
-                if threads && theirs.threads {
-                    lively.push(rank);
-                }
-                Ok::<_, Error>(link.connect(&theirs.address)?)
+                Ok::<_, Error>(link.connect(&card(rank)?.address)?)
             })?,
             None => Vec::new(),
         };
@@ -97,7 +105,11 @@ impl JobState<'_> {
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(handover, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
-        let bells = node.exchange_bells(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
+        let met = node.meet(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
+        let (bells, lives) = (met.bells.clone(), Lives::new(met));
+        if let Some(watch) = watch {
+            watch.start(&options, &topology, &secret, &node, &lives)?;
+        }
         // Simulated nodes share this machine's cores.
         let neighbours = if options.loopback {
             topology.size()
@@ -119,9 +131,7 @@ impl JobState<'_> {
             closing: Cell::new(false),
             fencing: Cell::new(false),
             checked_ns: Cell::new(0),
-            lively,
-            asked_ns: Cell::new(0),
-            told: Cell::new(false),
+            lives,
             rounds: Cell::new(0),
             parked: Parked::default(),
             dump_on_signal: DumpOnSignal::default(),
@@ -129,6 +139,10 @@ impl JobState<'_> {
             turn: OnceCell::new(),
         });
         state.open_system_stream()?;
+        // Who dies once this start has ended is to be heard of by all.
+        state.wait("the watches of other nodes", || {
+            Ok(state.watch_is_settled().then_some(()))
+        })?;
         // The receives of the system stream are posted: only now may anybody send to anybody. Until then nobody needs
         // anybody's progress; a fence on another thread is there to notice a dead neighbour.
         let bootstrap = state.bootstrap.borrow_mut().take().expect("put there above");

@@ -314,6 +314,29 @@ impl JobState<'_> {
         }
     }
 
+    /// Lets others have the turn, and sleeps for a moment, where no progress is to be made any more.
+    pub(super) fn rest(&self) {
+        match self.turn.get() {
+            // SAFETY: who calls has the turn, since there is one; nothing is borrowed here.
+            Some(turn) => unsafe { turn.sit_out(NAP) },
+            None => std::thread::sleep(NAP),
+        }
+    }
+
+    /// Processes that have ended properly wake nobody again.
+    fn forget_ended(&self) -> Result<()> {
+        let mut parker = self.waiting.parker.borrow_mut();
+        for (_, watch) in self
+            .node
+            .borrow_mut()
+            .watches
+            .extract_if(.., |(_, watch)| watch.has_ended())
+        {
+            parker.unwatch(watch.descriptor())?;
+        }
+        Ok(())
+    }
+
     fn park(&self, waiter: Waiter<'_>) -> Result<()> {
         let now_ns = self.now_ns();
         let timed = {
@@ -332,6 +355,7 @@ impl JobState<'_> {
             let (streams, mut link) = (self.endpoint.streams.borrow(), self.endpoint.link.borrow_mut());
             let stopping = matches!(waiter, Waiter::ProgressThread(stopping) if stopping.is_raised());
             let awake = stopping
+                || self.lives.has_news()
                 || streams.iter().any(|s| s.must_stay_awake())
                 || link.as_deref_mut().is_some_and(|l| !l.try_wait());
             drop((streams, link));
@@ -366,6 +390,7 @@ impl JobState<'_> {
         drop(woken);
         if ended {
             self.look_after_peers(now_ns)?;
+            self.forget_ended()?;
         }
         if arrived {
             self.node

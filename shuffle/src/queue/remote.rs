@@ -86,8 +86,6 @@ pub(crate) struct RemoteQueue {
     pub busy: bool,
     /// Virtual or monotonic time at which the open batch was first seen, 0 when none.
     open_since_ns: u64,
-    /// Time of the last sign of life of this peer while something was owed to us.
-    pub alive_ns: u64,
     /// Time since which nothing was sent, 0 while something is.
     idle_since_ns: u64,
     pub tally: Tally,
@@ -120,7 +118,6 @@ impl RemoteQueue {
             sizes,
             busy: false,
             open_since_ns: 0,
-            alive_ns: 0,
             idle_since_ns: 0,
             tally: Tally::default(),
             wire_bytes: 0,
@@ -201,11 +198,8 @@ impl RemoteQueue {
     }
 
     /// Seals a partial batch that has waited long enough: at once while nothing else moves and nothing is on its way, by age
-    /// while the link has nothing better to send. Keeps the times by which silence and idleness are judged.
+    /// while the link has nothing better to send. Keeps the time by which idleness is judged.
     pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64, why: Why) {
-        if self.is_idle() || self.alive_ns == 0 {
-            self.alive_ns = now_ns; // it owes us nothing: silence begins with the next batch
-        }
         if self.has_open() {
             if self.open_since_ns == 0 {
                 self.open_since_ns = now_ns.max(1);
@@ -266,11 +260,6 @@ impl RemoteQueue {
     /// Whether nothing of this queue moves, waits or is held.
     pub fn may_rest(&self) -> bool {
         self.is_idle() && !self.has_open() && !self.credit.has_large() && self.exposed.is_empty()
-    }
-
-    /// Whether anything waits for the peer or for credit.
-    pub fn owes(&self) -> bool {
-        !self.is_idle()
     }
 
     /// Number of the batch behind everything that was sealed so far.

@@ -127,7 +127,6 @@ impl Remotes {
         let queue = &mut self.queues[number];
         if !queue.busy {
             queue.busy = true;
-            queue.alive_ns = 0; // silence begins when it is next looked at
             self.busy.push(number as u32);
         }
     }

@@ -77,7 +77,7 @@ impl Job {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let state = JobState::start(options, bootstrap, true)?;
+        let state = JobState::start(options, bootstrap)?;
         let shared = Shared::start(crate::Job { state })?;
         Ok(Self { shared })
     }

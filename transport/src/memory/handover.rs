@@ -71,17 +71,42 @@ impl Handover {
     ///
     /// # Errors
     /// As [`send_until`](Self::send_until).
-    pub fn send(name: &str, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    pub fn send(name: &str, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<u32> {
         Self::send_until(name, message, fds, Instant::now() + SEND_DEADLINE)
     }
 
     /// Sends one message with descriptors to the listener of `name`, which may still have to appear.
     ///
-    /// The descriptors are the receiver's as soon as this returns; that the receiver read them is not said.
+    /// The descriptors are the receiver's as soon as this returns; that the receiver read them is not said. Returns the
+    /// process id of the listener.
     ///
     /// # Errors
     /// When message or descriptors are none or too many, nobody listens until `deadline`, or the listener is another user.
-    pub fn send_until(name: &str, message: &[u8], fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
+    pub fn send_until(name: &str, message: &[u8], fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u32> {
+        Self::hand(name, message, fds, deadline, true)
+    }
+
+    /// As [`send_until`](Self::send_until), to a listener that is known to have been there: where nobody listens, it is
+    /// gone, and that is an error at once (`ConnectionRefused`).
+    ///
+    /// # Errors
+    /// As [`send_until`](Self::send_until).
+    pub fn send_to_listener(
+        name: &str,
+        message: &[u8],
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<u32> {
+        Self::hand(name, message, fds, deadline, false)
+    }
+
+    fn hand(
+        name: &str,
+        message: &[u8],
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+        may_appear: bool,
+    ) -> Result<u32> {
         if message.is_empty() || message.len() > MAX_MESSAGE_BYTES || fds.len() > MAX_DESCRIPTORS {
             return Err(Error::config(
                 "handover",
@@ -94,7 +119,7 @@ impl Handover {
             ));
         }
         let what = || format!("handing {} descriptors to the abstract socket @{name}", fds.len());
-        let socket = connect(&address(name)?, deadline).map_err(|e| Error::system(what(), e))?;
+        let socket = connect(&address(name)?, deadline, may_appear).map_err(|e| Error::system(what(), e))?;
         let peer = credentials(socket.as_fd()).map_err(|e| Error::system(what(), e))?;
         let ours = rustix::process::geteuid().as_raw();
         if peer.uid != ours {
@@ -117,7 +142,7 @@ impl Handover {
                 &mut ancillary,
                 SendFlags::NOSIGNAL,
             ) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(peer.pid as u32),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => wait(&mut [PollFd::new(&socket, PollFlags::OUT)], deadline)
                     .map_err(|e| Error::system(what(), e))?,
@@ -244,13 +269,14 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 /// Connects as soon as somebody listens and has room.
-fn connect(address: &SocketAddrUnix, deadline: Instant) -> Result<OwnedFd, Errno> {
+fn connect(address: &SocketAddrUnix, deadline: Instant, may_appear: bool) -> Result<OwnedFd, Errno> {
     let mut pause = Duration::from_micros(50);
     loop {
         let socket = socket()?;
         match rustix::net::connect(&socket, address) {
             Ok(()) => return Ok(socket),
             Err(Errno::INTR) => {}
+            Err(e @ Errno::CONNREFUSED) if !may_appear => return Err(e),
             // Nobody listens yet, or the backlog is full: a unix socket offers nothing to wait on.
             Err(e @ (Errno::CONNREFUSED | Errno::AGAIN)) => {
                 let left = deadline.saturating_duration_since(Instant::now());

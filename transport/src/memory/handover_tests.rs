@@ -19,7 +19,7 @@ fn past() -> Instant {
 
 /// A connection that has sent nothing.
 fn connected(name: &str) -> OwnedFd {
-    connect(&address(name).unwrap(), soon()).unwrap()
+    connect(&address(name).unwrap(), soon(), true).unwrap()
 }
 
 #[test]
@@ -169,4 +169,14 @@ fn another_user_is_refused_on_both_sides() {
     assert_eq!(handover.refused(), 2);
     Handover::send(&name, b"ours", &[]).unwrap();
     assert_eq!(handover.accept(soon()).unwrap().0, b"ours");
+}
+
+#[test]
+fn a_listener_that_is_gone_is_an_error_at_once_and_not_at_the_deadline() {
+    let name = name("gone");
+    drop(Handover::listen(&name, 1).unwrap());
+    // Far enough away for the test's watchdog to be what ends a wait for it.
+    let deadline = Instant::now() + Duration::from_secs(86_400);
+    let error = Handover::send_to_listener(&name, b"x", &[], deadline).unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
 }

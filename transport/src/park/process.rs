@@ -28,6 +28,16 @@ impl ProcessWatch {
         Ok(Self { pidfd, pid })
     }
 
+    /// The same process, watched through another descriptor.
+    ///
+    /// # Errors
+    /// When descriptors run out.
+    pub fn try_clone(&self) -> Result<Self> {
+        let what = || format!("watching process {}", self.pid);
+        let pidfd = self.pidfd.try_clone().map_err(|e| Error::system(what(), e))?;
+        Ok(Self { pidfd, pid: self.pid })
+    }
+
     /// Becomes readable when the process has ended.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()

@@ -141,6 +141,10 @@ pub trait Orderings {
     const UNCLAIM: Ordering = Ordering::Release;
     /// Taking a place; the predecessor's accesses are over. Partner: [`UNCLAIM`](Self::UNCLAIM).
     const CLAIM: Ordering = Ordering::Acquire;
+    /// Posting news on a node's board, after their text. Partner: [`NEWS_LOAD`](Self::NEWS_LOAD).
+    const NEWS_STORE: Ordering = Ordering::Release;
+    /// Reading a board's news, before their text. Partner: [`NEWS_STORE`](Self::NEWS_STORE).
+    const NEWS_LOAD: Ordering = Ordering::Acquire;
 }
 
 /// The orderings that ship.

@@ -94,7 +94,6 @@ impl Links {
         came: Came,
         queues: &mut Queues,
         stats: &mut Stats,
-        now_ns: u64,
     ) -> Result<()> {
         let remotes = &mut queues.remotes;
         let Some(fetch) = self.fetches.get(number as usize) else {
@@ -125,7 +124,6 @@ impl Links {
         if !same {
             return Err(Error::bad_peer(rank, "another batch came than was announced"));
         }
-        remotes[fetch.link].alive_ns = now_ns;
         if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
             *arrival = Arrival::Here {
                 buffer,

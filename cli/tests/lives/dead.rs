@@ -1,0 +1,217 @@
+//! A dead rank is named by every survivor, whoever it was and whatever it owed.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use trihop::Result;
+
+use crate::ranks::{
+    Seat, SeatKind, Spec, WATCHDOG, is_installed, is_rank, number, rank, say, victim, wait_for_death,
+};
+
+/// Kills each rank in turn once all are ready, and prints how long it took the last survivor to say so.
+fn kill_each(test: &str, node_sizes: &str, seats: &[SeatKind], body: impl Fn(Seat) -> Result<()>) {
+    if is_rank() {
+        return rank(body);
+    }
+    let size: u32 = node_sizes.split(',').map(|n| n.parse::<u32>().unwrap()).sum();
+    for &seat in seats {
+        for victim in 0..size {
+            let spec = Spec::new(test, node_sizes, seat, victim);
+            let mut ranks = spec.start();
+            ranks.wait_for(size, "ready");
+            let killed = Instant::now();
+            ranks.signal(victim, Signal::KILL);
+            let last = ranks.assert_named(victim, killed);
+            eprintln!(
+                "{test}: {seat:?}, nodes {node_sizes}, rank {victim}: the last survivor's error after {last:?}"
+            );
+        }
+    }
+}
+
+/// The representatives are among them, and the first rank of each node, which has its watch.
+#[test]
+fn ranks_that_wait_and_are_owed_nothing_hear_of_a_death_on_any_node() {
+    let test = "dead::ranks_that_wait_and_are_owed_nothing_hear_of_a_death_on_any_node";
+    kill_each(test, "2,2", &SeatKind::ALL, |seat| {
+        seat.barrier()?;
+        say("ready");
+        if number() == victim() {
+            wait_for_death();
+        }
+        seat.barrier()
+    });
+}
+
+#[test]
+fn ranks_that_only_receive_hear_of_a_death_on_any_node() {
+    let test = "dead::ranks_that_only_receive_hear_of_a_death_on_any_node";
+    kill_each(test, "1,2", &SeatKind::ALL, |seat| {
+        let post = seat.open("in", |_| ())?;
+        seat.barrier()?;
+        say("ready");
+        if number() == victim() {
+            wait_for_death();
+        }
+        post.only_receive()
+    });
+}
+
+#[test]
+fn a_rank_that_dies_while_others_open_a_stream_is_named() {
+    let test = "dead::a_rank_that_dies_while_others_open_a_stream_is_named";
+    kill_each(test, "2,1", &SeatKind::ALL, |seat| {
+        seat.barrier()?;
+        say("ready");
+        if number() == victim() {
+            wait_for_death();
+        }
+        seat.open("late", |_| ()).map(drop)
+    });
+}
+
+/// News goes from watch to watch: most nodes have no connection to the dead one's.
+#[test]
+fn ranks_of_many_nodes_hear_of_a_death() {
+    let test = "dead::ranks_of_many_nodes_hear_of_a_death";
+    kill_each(test, "1,1,2,1,1,1,1,1,1,1,1,1", &[SeatKind::Inline], |seat| {
+        seat.barrier()?;
+        say("ready");
+        if number() == victim() {
+            wait_for_death();
+        }
+        seat.barrier()
+    });
+}
+
+#[test]
+fn ranks_behind_a_cut_link_all_err() {
+    let test = "dead::ranks_behind_a_cut_link_all_err";
+    if is_rank() {
+        return rank(|seat| {
+            seat.barrier()?;
+            say("ready");
+            seat.open("in", |_| ())?.only_receive()
+        });
+    }
+    if !rustix::process::geteuid().is_root() || !is_installed("nsenter") {
+        eprintln!("skipped: a network namespace whose link is cut needs root and `nsenter`");
+        return;
+    }
+    let variables = [("TRIHOP_WATCH_TIMEOUT_MS", "2000")];
+    for seat in SeatKind::ALL {
+        let spec = Spec {
+            launch: &["--netns"],
+            variables: &variables,
+            ..Spec::new(test, "2,1,1", seat, 2)
+        };
+        let mut ranks = spec.start();
+        ranks.wait_for(4, "ready");
+        let pid = ranks.pid(2).to_string();
+        let mut cut = std::process::Command::new("nsenter");
+        let cut = cut
+            .args(["-t", &pid, "-n", "ip", "link", "set", "trihop0", "down"])
+            .status();
+        assert!(cut.unwrap().success(), "the link can be cut");
+        let cut = Instant::now();
+        ranks.wait_for_survivors(None, Duration::from_secs(60));
+        for rank in 0..4 {
+            let Some((at, end)) = ranks.ends.get(&rank) else {
+                panic!("rank {rank} hangs: {:?}\n{}", ranks.ends, ranks.told());
+            };
+            eprintln!(
+                "{test}: {seat:?}: rank {rank} after {:?}: {end}",
+                at.saturating_duration_since(cut)
+            );
+            // Those on the near side name the node that is away; the one there, one of theirs.
+            let away = if rank == 2 { "rank " } else { "rank 2 is gone" };
+            assert!(
+                end.contains(away) && end.contains("does not answer"),
+                "rank {rank}: {end}"
+            );
+        }
+    }
+}
+
+/// The launcher is told to leave the others alone, which it ends by default.
+#[test]
+fn under_mpich_every_survivor_hears_of_a_death_too() {
+    let test = "dead::under_mpich_every_survivor_hears_of_a_death_too";
+    if is_rank() {
+        return rank(|seat| {
+            seat.barrier()?;
+            say("ready");
+            if number() == victim() {
+                wait_for_death();
+            }
+            seat.barrier()
+        });
+    }
+    let Some(hydra) = ["mpiexec.hydra", "mpiexec.mpich"]
+        .into_iter()
+        .find(|name| is_installed(name))
+    else {
+        eprintln!("skipped: MPICH's mpiexec is not installed");
+        return;
+    };
+    let launch = "-disable-auto-cleanup -launcher fork -hosts 127.0.0.1,127.0.0.2 -ppn 2 -n 4";
+    let launch: Vec<&str> = launch.split(' ').collect();
+    for victim in 0..4 {
+        let variables = [("TRIHOP_LOOPBACK", "1")];
+        let spec = Spec {
+            launch: &launch,
+            launcher: Some(hydra),
+            variables: &variables,
+            ..Spec::new(test, "2,2", SeatKind::Inline, victim)
+        };
+        let mut ranks = spec.start();
+        ranks.wait_for(4, "ready");
+        let killed = Instant::now();
+        ranks.signal(victim, Signal::KILL);
+        let last = ranks.assert_named(victim, killed);
+        eprintln!("{test}: rank {victim}: the last survivor's error after {last:?}");
+    }
+}
+
+/// It lives: its error is told as it is, and is nobody's death.
+#[test]
+fn a_rank_whose_handler_panics_is_named_with_its_error_by_all_others() {
+    let test = "dead::a_rank_whose_handler_panics_is_named_with_its_error_by_all_others";
+    if is_rank() {
+        return rank(|seat| {
+            let post = seat.open("in", |_| panic!("seven\u{7}"))?;
+            seat.barrier()?;
+            say("ready");
+            if number() != victim() {
+                return seat.barrier();
+            }
+            post.send(victim(), b"x")?;
+            // Nobody else takes part: what ends it is the handler's failure.
+            say(&format!("own {}", post.fence().unwrap_err()));
+            wait_for_death();
+        });
+    }
+    for victim in 0..4 {
+        let mut ranks = Spec::new(test, "2,1,1", SeatKind::Threaded, victim).start();
+        ranks.wait_for(4, "ready");
+        let failed = Instant::now();
+        ranks.wait_for_survivors(Some(victim), WATCHDOG);
+        let expected = format!("error rank {victim} has failed: the handler of `in` panicked: seven\\u{{7}}");
+        for rank in (0..4).filter(|rank| *rank != victim) {
+            let Some((at, end)) = ranks.ends.get(&rank) else {
+                panic!("rank {rank} hangs: {:?}\n{}", ranks.ends, ranks.told());
+            };
+            assert_eq!(end, &expected, "rank {rank}");
+            eprintln!(
+                "{test}: rank {rank}: after {:?}",
+                at.saturating_duration_since(failed)
+            );
+        }
+        assert!(
+            ranks.said[&victim]
+                .iter()
+                .any(|word| word.starts_with("own the handler of `in` panicked"))
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Kills at random moments: start-up, opening of streams, sending, long records, fences, shutdown.
+//!
+//! `TRIHOP_KILLS=N` says how many, `TRIHOP_SEED=N` which ones. A survivor names the rank that was killed. Two things
+//! else are allowed: a survivor that has not joined yet may have its error from the launcher, or name another rank that
+//! has not joined either and ended because of the first; and who has arrived at the end may find all others there.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::process::Signal;
+use trihop::Result;
+
+use crate::ranks::{Post, Ranks, Seat, SeatKind, Spec, WATCHDOG, is_rank, number, rank, say};
+
+/// Kills of a run that nobody asked for more of.
+const QUICK: u64 = 10;
+
+/// What ranks say when they come to it; a kill follows one of these after a random time.
+const PHASES: [&str; 6] = ["begins", "opens", "sends", "long", "fences", "ends"];
+
+const SHAPES: [&str; 5] = ["2,2", "1,1,1", "3,1", "1,2,2", "4"];
+
+/// Longest time from a rank's word to its death.
+const DELAY_US: u64 = 30_000;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        // The constants of Knuth's MMIX.
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// For about 40 ms, whatever the machine's speed, so that a kill falls into the phase.
+fn busily(mut step: impl FnMut(u32) -> Result<()>) -> Result<()> {
+    let until = Instant::now() + Duration::from_millis(40);
+    for turn in 0.. {
+        step(turn)?;
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn all_phases(seat: Seat) -> Result<()> {
+    say("opens");
+    let size = seat.size();
+    let open = |name: &str| seat.open(name, |_| ());
+    let posts: Vec<Post> = ["a", "b", "c"].map(open).into_iter().collect::<Result<_>>()?;
+    say("sends");
+    busily(|turn| posts[0].send((number() + turn) % size, &[1; 100]))?;
+    say("long");
+    let long = vec![2; 1 << 20];
+    busily(|turn| posts[1].send((number() + turn) % size, &long))?;
+    say("fences");
+    for post in &posts {
+        post.fence()?;
+    }
+    // As many for all: a fence is everybody's.
+    for _ in 0..20 {
+        posts[2].send((number() + 1) % size, &[3; 10])?;
+        posts[2].fence()?;
+    }
+    drop(posts);
+    say("ends");
+    seat.shutdown()
+}
+
+/// One kill; how long it took the last survivor to name the dead, unless the job was over before.
+fn kill(test: &str, random: &mut Random) -> (String, Option<Duration>) {
+    let node_sizes = SHAPES[random.below(SHAPES.len() as u64) as usize];
+    let size: u32 = node_sizes.split(',').map(|n| n.parse::<u32>().unwrap()).sum();
+    let seat = SeatKind::ALL[random.below(2) as usize];
+    let victim = random.below(u64::from(size)) as u32;
+    let phase = PHASES[random.below(PHASES.len() as u64) as usize];
+    let delay = Duration::from_micros(random.below(DELAY_US));
+    let what = format!("nodes {node_sizes}, {seat:?}, rank {victim} {delay:?} after `{phase}`");
+    let spec = Spec::new(test, node_sizes, seat, victim);
+    let mut ranks = spec.start();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Some((rank, word)) = ranks.next(deadline) {
+        if rank == victim && word == phase {
+            // The moment of death is random, and nothing waits for it.
+            std::thread::sleep(delay);
+            let killed = Instant::now();
+            let ran = ranks.try_signal(victim, Signal::KILL);
+            ranks.wait_for_survivors(Some(victim), WATCHDOG);
+            return (what.clone(), check(&ranks, &what, victim, size, killed, ran));
+        }
+    }
+    panic!(
+        "{what}: the rank never came there: {:?}\n{}",
+        ranks.ends,
+        ranks.told()
+    );
+}
+
+fn check(ranks: &Ranks, what: &str, victim: u32, size: u32, killed: Instant, ran: bool) -> Option<Duration> {
+    let told = || format!("{:?}\n{}", ranks.ends, ranks.told());
+    let mut last = None;
+    for rank in (0..size).filter(|rank| *rank != victim) {
+        let Some((at, end)) = ranks.ends.get(&rank) else {
+            panic!("{what}: rank {rank} hangs: {}", told());
+        };
+        if end == "done" {
+            let arrived = !ran || ranks.has_said(victim, "ends");
+            assert!(arrived, "{what}: rank {rank} has not noticed: {}", told());
+            continue;
+        }
+        let named = end.contains(&format!("rank {victim} is gone"));
+        let starting = ["bootstrap", "before the job had started", "takes no descriptors"];
+        let early = !ranks.has_said(rank, "opens") && starting.iter().any(|text| end.contains(text));
+        assert!(named || early, "{what}: rank {rank} says `{end}`: {}", told());
+        last = last.max(Some(at.saturating_duration_since(killed)));
+    }
+    last
+}
+
+#[test]
+fn whoever_is_killed_at_a_random_moment_is_named_by_every_survivor() {
+    let test = "kills::whoever_is_killed_at_a_random_moment_is_named_by_every_survivor";
+    if is_rank() {
+        return rank(all_phases);
+    }
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().expect(name))
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = number("TRIHOP_SEED").unwrap_or(now.as_millis() as u64);
+    let kills = number("TRIHOP_KILLS").unwrap_or(QUICK);
+    eprintln!("{kills} kills; replay with TRIHOP_KILLS={kills} TRIHOP_SEED={seed}");
+    let mut random = Random(seed);
+    let (mut histogram, mut over) = (BTreeMap::new(), 0);
+    for kill_number in 0..kills {
+        let (what, last) = kill(test, &mut random);
+        eprintln!("kill {kill_number}: {what}: {last:?}");
+        match last {
+            Some(time) => {
+                *histogram
+                    .entry((time.as_millis() as u64).next_power_of_two())
+                    .or_insert(0u64) += 1
+            }
+            None => over += 1,
+        }
+    }
+    eprintln!(
+        "time to the last survivor's error, of {} kills ({over} came after the job's end):",
+        kills - over
+    );
+    for (below_ms, count) in histogram {
+        eprintln!("  up to {below_ms:>6} ms: {count}");
+    }
+}

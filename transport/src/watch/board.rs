@@ -1,0 +1,215 @@
+//! A node's board: a few words of shared memory that say which rank's end has ended the job, and why.
+//!
+//! The first news count, for all ranks of the node alike: whoever ends because of them is not to be taken for the cause.
+//! A rank looks at one word in each round of progress.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::memory::segment::Segment;
+use crate::ring::{Orderings, Shipped};
+use crate::sync::{MappedU64, Ordering, Word};
+use crate::topology::Topology;
+use crate::watch::news::{MAX_TEXT_BYTES, News};
+
+/// The word of the first news: cause, place of its text, rank; 0 while there is none.
+const NEWS: usize = 0;
+/// 1 once all ranks of the job are known to have arrived at its end.
+const OVER: usize = 1;
+/// Where the places begin.
+const PLACES: usize = 8;
+/// Words of a place: the length of the text, then the text.
+const PLACE: usize = 1 + MAX_TEXT_BYTES / 8;
+
+/// Words of a board with so many places.
+pub const fn words(places: usize) -> usize {
+    PLACES + places * PLACE
+}
+
+/// Posts news, with their text at `place`, which nobody else writes; whether they are the first. Who was first does
+/// not post again.
+pub fn post<W: Word, O: Orderings>(words: &[W], place: usize, news: &News) -> bool {
+    let (cause, text) = news.parts();
+    let begin = PLACES + place * PLACE;
+    words[begin].store(text.len() as u64, Ordering::Relaxed);
+    for (word, bytes) in words[begin + 1..begin + PLACE]
+        .iter()
+        .zip(text.as_bytes().chunks(8))
+    {
+        let mut eight = [0; 8];
+        eight[..bytes.len()].copy_from_slice(bytes);
+        word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
+    }
+    let word = u64::from(cause) << 56 | (place as u64) << 32 | u64::from(news.rank.0);
+    words[NEWS].set_first(word, O::NEWS_STORE)
+}
+
+/// The news, if there are any; another process's words are checked.
+pub fn read<W: Word, O: Orderings>(words: &[W]) -> Option<News> {
+    let word = words[NEWS].load(O::NEWS_LOAD);
+    let (cause, place, rank) = ((word >> 56) as u8, (word >> 32) as usize & 0xff_ffff, word as u32);
+    let place = words.get(PLACES + place * PLACE..)?.get(..PLACE)?;
+    let length = (place[0].load(Ordering::Relaxed) as usize).min(MAX_TEXT_BYTES);
+    let text: Vec<u8> = place[1..]
+        .iter()
+        .take(length.div_ceil(8))
+        .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
+        .take(length)
+        .collect();
+    News::of_parts(rank, cause, &text)
+}
+
+/// The board of a node, as one of its ranks, or its watch, uses it.
+#[derive(Clone)]
+pub struct Board {
+    segment: Arc<Segment>,
+    words: usize,
+    /// Where this user's texts go.
+    place: usize,
+    topology: Topology,
+}
+
+impl fmt::Debug for Board {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Board({:?}, place {})", self.segment, self.place)
+    }
+}
+
+impl Board {
+    /// Bytes of a node's board: a place for each rank, and one for the watch.
+    pub fn bytes(topology: &Topology) -> usize {
+        words(topology.local_size() as usize + 1) * size_of::<MappedU64>()
+    }
+
+    /// The board in this segment, as the calling rank uses it.
+    pub fn over(segment: Arc<Segment>, topology: &Topology) -> Self {
+        let words = words(topology.local_size() as usize + 1);
+        assert!(
+            words * size_of::<MappedU64>() <= segment.len(),
+            "{segment:?} holds no board of {words} words"
+        );
+        Self {
+            segment,
+            words,
+            place: topology.local_rank() as usize,
+            topology: topology.clone(),
+        }
+    }
+
+    /// A new board of a node, empty.
+    ///
+    /// # Errors
+    /// When memory or descriptors run out.
+    pub fn create(topology: &Topology) -> Result<Self> {
+        Ok(Self::over(Segment::create(Self::bytes(topology))?, topology))
+    }
+
+    /// As the node's watch uses it.
+    #[must_use]
+    pub fn of_watch(&self) -> Self {
+        Self {
+            place: self.topology.local_size() as usize,
+            ..self.clone()
+        }
+    }
+
+    /// What the other ranks of the node attach.
+    ///
+    /// # Errors
+    /// When the segment is private.
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.segment.descriptor()
+    }
+
+    fn words(&self) -> &[MappedU64] {
+        // SAFETY: the mapping is page aligned, zeroed at its creation, of at least `words` words as checked when this was
+        // made, and lives as long as `self`; it is used as atomic words only, by everybody.
+        unsafe { std::slice::from_raw_parts(self.segment.as_ptr().cast::<MappedU64>(), self.words) }
+    }
+
+    /// Whether there are news: one load.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.words()[NEWS].load(Ordering::Relaxed) != 0
+    }
+
+    /// The first news, if there are any; none that a broken process has made up.
+    pub fn news(&self) -> Option<News> {
+        read::<_, Shipped>(self.words()).filter(|news| news.rank.0 < self.topology.size())
+    }
+
+    /// Posts news unless there are some; whether these are the ones that count now. The caller rings its node's bells.
+    pub fn post(&self, news: &News) -> bool {
+        !self.has_news() && post::<_, Shipped>(self.words(), self.place, news)
+    }
+
+    /// All ranks of the job have arrived at its end: who goes from now on does so properly.
+    pub fn end(&self) {
+        self.words()[OVER].store(1, Ordering::Relaxed);
+    }
+
+    /// Whether somebody knows that all have arrived. Pairs with nothing: that one's process has ended, where it matters.
+    pub fn is_over(&self) -> bool {
+        self.words()[OVER].load(Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Rank;
+    use crate::watch::Cause;
+
+    #[test]
+    fn the_first_news_count_for_all_ranks_of_the_node() {
+        let topology = Topology::from_node_sizes(&[3, 2], Rank(0)).unwrap();
+        let board = Board::create(&topology).unwrap();
+        let other = Board::over(Arc::clone(&board.segment), &topology.seen_from(Rank(2)).unwrap());
+        assert_eq!(
+            (board.news(), other.has_news(), other.is_over()),
+            (None, false, false)
+        );
+        let news = News::failed(Rank(2), "no room");
+        assert!(other.post(&news));
+        assert!(!board.post(&News {
+            rank: Rank(1),
+            cause: Cause::Ended
+        }));
+        assert!(!board.of_watch().post(&News {
+            rank: Rank(4),
+            cause: Cause::Silent
+        }));
+        assert_eq!(board.news(), Some(news));
+        board.end();
+        assert!(other.is_over());
+    }
+
+    #[test]
+    fn words_of_a_broken_process_are_no_news_and_no_panic() {
+        let topology = Topology::from_node_sizes(&[2], Rank(0)).unwrap();
+        let board = Board::create(&topology).unwrap();
+        for word in [
+            u64::MAX,
+            1,
+            5 << 56,
+            1 << 56 | 2,
+            4 << 56 | 3 << 32,
+            4 << 56 | 0xff_ffff << 32,
+        ] {
+            board.words()[NEWS].store(word, Ordering::Relaxed);
+            assert_eq!(board.news(), None, "{word:#x}");
+        }
+        board.words()[NEWS].store(4 << 56, Ordering::Relaxed);
+        board.words()[PLACES].store(u64::MAX, Ordering::Relaxed);
+        board.words()[PLACES + 1].store(u64::MAX, Ordering::Relaxed);
+        assert!(matches!(
+            board.news(),
+            Some(News {
+                cause: Cause::Failed(_),
+                ..
+            })
+        ));
+    }
+}

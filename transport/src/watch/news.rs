@@ -1,0 +1,120 @@
+//! What watches tell each other: a rank is gone, or has failed.
+
+use crate::error::Error;
+use crate::topology::{Rank, Topology};
+
+/// Longest text of a failure that is told, in bytes.
+pub const MAX_TEXT_BYTES: usize = 480;
+
+/// Why there is news of a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// Its process ended.
+    Ended,
+    /// Its process closed its watch's connection without a goodbye, as the end of a process does.
+    Closed,
+    /// Its node does not answer any more.
+    Silent,
+    /// It lives, but its part of the job has failed: its error's text.
+    Failed(String),
+}
+
+/// News of a rank: the job cannot go on with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    /// The rank that is gone, or has failed.
+    pub rank: Rank,
+    /// What became of it.
+    pub cause: Cause,
+}
+
+impl News {
+    /// The news that `rank` has failed with an error of this text.
+    pub fn failed(rank: Rank, text: &str) -> Self {
+        let cause = Cause::Failed(printable(text.as_bytes()));
+        Self { rank, cause }
+    }
+
+    /// As the error of whoever hears of it.
+    pub fn into_error(self, topology: &Topology) -> Error {
+        let rank = self.rank.0;
+        let why = match self.cause {
+            Cause::Ended => "its process ended before the job did".to_owned(),
+            Cause::Closed => {
+                "its process ended before the job did, said the connection to its node's watch".to_owned()
+            }
+            Cause::Silent => format!(
+                "its node, number {}, does not answer any more: the link is cut, or the machine is down \
+                 (`watch_timeout_ms` says for how long that is waited for)",
+                topology.node_of(self.rank)
+            ),
+            Cause::Failed(why) => return Error::PeerFailed { rank, why },
+        };
+        Error::PeerDead { rank, why }
+    }
+
+    /// The cause as a number that is never 0, and its text.
+    pub(super) fn parts(&self) -> (u8, &str) {
+        match &self.cause {
+            Cause::Ended => (1, ""),
+            Cause::Closed => (2, ""),
+            Cause::Silent => (3, ""),
+            Cause::Failed(text) => (4, text),
+        }
+    }
+
+    /// Back from [`News::parts`], which come from outside; none where they make no sense.
+    pub(super) fn of_parts(rank: u32, cause: u8, text: &[u8]) -> Option<Self> {
+        let cause = match cause {
+            1 => Cause::Ended,
+            2 => Cause::Closed,
+            3 => Cause::Silent,
+            4 => Cause::Failed(printable(text)),
+            _ => return None,
+        };
+        Some(Self {
+            rank: Rank(rank),
+            cause,
+        })
+    }
+}
+
+/// Text that may go to a terminal and fits a message: control characters are escaped, what is too long is cut.
+fn printable(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for letter in String::from_utf8_lossy(bytes).chars() {
+        let mut letters = String::new();
+        match letter.is_control() {
+            true => letters.extend(letter.escape_default()),
+            false => letters.push(letter),
+        }
+        if text.len() + letters.len() > MAX_TEXT_BYTES {
+            break;
+        }
+        text.push_str(&letters);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_failures_are_printable_and_bounded() {
+        let news = News::failed(Rank(3), "a\u{1b}[31mred\nline");
+        let Cause::Failed(text) = &news.cause else {
+            panic!("{news:?}")
+        };
+        assert_eq!(text, "a\\u{1b}[31mred\\nline");
+        let (cause, text) = news.parts();
+        assert_eq!(News::of_parts(3, cause, text.as_bytes()), Some(news.clone()));
+        let Cause::Failed(long) = News::failed(Rank(0), &"\u{e9}\n".repeat(900)).cause else {
+            panic!()
+        };
+        assert!(long.len() <= MAX_TEXT_BYTES && long.len() > MAX_TEXT_BYTES - 4);
+        for bad in [0, 5, 255] {
+            assert_eq!(News::of_parts(0, bad, b""), None);
+        }
+    }
+}
