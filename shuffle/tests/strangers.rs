@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -317,8 +317,13 @@ fn open(provider: &str) -> Result<Box<dyn Link>, trihop_transport::Error> {
     })
 }
 
+/// One attack at a time: a process that is started while another test has endpoints inherits their
+/// sockets, and its ports would no longer be those of its job alone.
+static ATTACKS: Mutex<()> = Mutex::new(());
+
 /// Runs `attack` for each provider that the machine has.
 fn for_each_provider(attack: impl Fn(&str)) {
+    let _alone = ATTACKS.lock().unwrap_or_else(PoisonError::into_inner);
     for provider in PROVIDERS {
         match open(provider) {
             Ok(link) => {
