@@ -5,6 +5,11 @@
 //! become thousands. A fence ends the round: then every label is the smallest vertex of its
 //! component.
 
+#![allow(
+    clippy::disallowed_types,
+    reason = "atomics come from `transport::sync`, as they should"
+)]
+
 mod graph;
 
 use std::rc::Rc;
