@@ -224,6 +224,10 @@ impl<'a> Spec<'a> {
             // It ends the others when a rank fails. They are to say first what they have noticed.
             command.args(["--", "sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""]);
         }
+        if self.launcher.is_some() {
+            // MPICH's ends all ranks, or itself by a fault, when one of its processes is killed: the rank's shell is not.
+            command.args(["sh", "-c", "\"$0\" \"$@\"; exit 0"]);
+        }
         command.arg(std::env::current_exe().unwrap());
         command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);
         command
