@@ -134,7 +134,7 @@ fn ranks_behind_a_cut_link_all_err() {
     }
 }
 
-/// The launcher sees no process of its own die, and is told not to end the others when one leaves early.
+/// The launcher sees no process of its own end, or it would end all others.
 #[test]
 fn under_mpich_every_survivor_hears_of_a_death_too() {
     let test = "dead::under_mpich_every_survivor_hears_of_a_death_too";
@@ -155,7 +155,7 @@ fn under_mpich_every_survivor_hears_of_a_death_too() {
         eprintln!("skipped: MPICH's mpiexec is not installed");
         return;
     };
-    let launch = "-disable-auto-cleanup -launcher fork -hosts 127.0.0.1,127.0.0.2 -ppn 2 -n 4";
+    let launch = "-launcher fork -hosts 127.0.0.1,127.0.0.2 -ppn 2 -n 4";
     let launch: Vec<&str> = launch.split(' ').collect();
     for victim in 0..4 {
         let variables = [("TRIHOP_LOOPBACK", "1")];

@@ -225,8 +225,8 @@ impl<'a> Spec<'a> {
             command.args(["--", "sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""]);
         }
         if self.launcher.is_some() {
-            // MPICH's ends all ranks, or itself by a fault, when one of its processes is killed: the rank's shell is not.
-            command.args(["sh", "-c", "\"$0\" \"$@\"; exit 0"]);
+            // MPICH's ends all ranks, or itself by a fault, when one of its processes ends: the rank's shell does not.
+            command.args(["sh", "-c", "\"$0\" \"$@\"; exec sleep 1000"]);
         }
         command.arg(std::env::current_exe().unwrap());
         command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);
