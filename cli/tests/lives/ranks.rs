@@ -117,17 +117,14 @@ pub fn is_rank() -> bool {
 
 /// A rank says a word to the test.
 pub fn say(word: &str) {
-    let line = format!("{MARK}{} {} {word}", number(), std::process::id());
-    match std::env::var("LIVES_FIFO") {
-        // One write, so that lines of ranks stay apart.
-        Ok(path) => File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .write_all((line + "\n").as_bytes())
-            .unwrap(),
-        Err(_) => println!("{line}"),
-    }
+    let line = format!("{MARK}{} {} {word}\n", number(), std::process::id());
+    let mut to: Box<dyn Write> = match std::env::var("LIVES_FIFO") {
+        Ok(path) => Box::new(File::options().write(true).open(path).unwrap()),
+        Err(_) => Box::new(std::io::stdout()),
+    };
+    // One write, so that lines of ranks stay apart.
+    to.write_all(line.as_bytes()).unwrap();
+    to.flush().unwrap();
 }
 
 /// The rank that shall die, or be slow.
