@@ -117,17 +117,14 @@ pub fn is_rank() -> bool {
 
 /// A rank says a word to the test.
 pub fn say(word: &str) {
-    let line = format!("{MARK}{} {} {word}", number(), std::process::id());
-    match std::env::var("LIVES_FIFO") {
-        // One write, so that lines of ranks stay apart.
-        Ok(path) => File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .write_all((line + "\n").as_bytes())
-            .unwrap(),
-        Err(_) => println!("{line}"),
-    }
+    let line = format!("{MARK}{} {} {word}\n", number(), std::process::id());
+    let mut to: Box<dyn Write> = match std::env::var("LIVES_FIFO") {
+        Ok(path) => Box::new(File::options().write(true).open(path).unwrap()),
+        Err(_) => Box::new(std::io::stdout()),
+    };
+    // One write, so that lines of ranks stay apart.
+    to.write_all(line.as_bytes()).unwrap();
+    to.flush().unwrap();
 }
 
 /// The rank that shall die, or be slow.
@@ -223,6 +220,10 @@ impl<'a> Spec<'a> {
         if self.launcher.is_none() {
             // It ends the others when a rank fails. They are to say first what they have noticed.
             command.args(["--", "sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""]);
+        }
+        if self.launcher.is_some() {
+            // MPICH's ends all ranks, or itself by a fault, when one of its processes ends: the rank's shell does not.
+            command.args(["sh", "-c", "\"$0\" \"$@\"; exec sleep 1000"]);
         }
         command.arg(std::env::current_exe().unwrap());
         command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);

@@ -1,7 +1,6 @@
 //! Slow is not dead: handlers that block, handlers that work long, and stopped ranks.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,9 +17,16 @@ const HASTY: [(&str, &str); 1] = [("TRIHOP_WATCH_TIMEOUT_MS", "500")];
 
 /// Sends to the slow rank, whose handler calls `pause` with the number of the message.
 fn fill_queues(seat: Seat, messages: u64, pause: fn(u64)) -> Result<()> {
-    let count = Arc::new(AtomicU64::new(0));
+    let count = Arc::new(Mutex::new(0_u64));
     let counted = Arc::clone(&count);
-    let post = seat.open("slow", move |_| pause(counted.fetch_add(1, Ordering::Relaxed)))?;
+    let post = seat.open("slow", move |_| {
+        let number = {
+            let mut count = counted.lock().unwrap();
+            *count += 1;
+            *count
+        };
+        pause(number);
+    })?;
     if number() != victim() {
         let bytes = [7; 400];
         for _ in 0..messages {
@@ -32,7 +38,7 @@ fn fill_queues(seat: Seat, messages: u64, pause: fn(u64)) -> Result<()> {
         true => messages * u64::from(seat.size() - 1),
         false => 0,
     };
-    assert_eq!(count.load(Ordering::Relaxed), expected, "messages were lost");
+    assert_eq!(*count.lock().unwrap(), expected, "messages were lost");
     drop(post);
     seat.shutdown()
 }
