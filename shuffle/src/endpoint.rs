@@ -323,7 +323,7 @@ impl<'h> Endpoint<'h> {
             copies: 0,
             now_ns: 0,
         };
-        let (rank, size) = (self.topology.rank().0, self.topology.size());
+        let rank = self.topology.rank().0;
         let gauge = match &sink {
             Sink::Thread(handover) => Arc::clone(&handover.gauge),
             _ => Arc::default(),
@@ -333,7 +333,6 @@ impl<'h> Endpoint<'h> {
             Arc::clone(&gauge),
             queues,
             rank,
-            size,
             item_bytes,
             shape.frame_bytes,
             &options,

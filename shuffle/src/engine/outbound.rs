@@ -75,11 +75,11 @@ impl Outbound {
         gauge: Arc<Gauge>,
         queues: Queues,
         rank: u32,
-        size: u32,
         item_bytes: usize,
         frame_bytes: usize,
         options: &StreamOptions,
     ) -> Self {
+        let size = queues.size;
         let run_bytes = options.run_bytes.min(frame_bytes) & !7;
         Self {
             queues,
