@@ -24,6 +24,9 @@ const NOT_OPTIONS: [&str; 10] = [
     "TEST_PROVIDERS",
 ];
 
+/// Options that have another name, or whose place another one has taken.
+const RENAMED: [(&str, &str); 1] = [("peer_timeout_ms", "watch_timeout_ms")];
+
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
     pub const NAMES: [&'static str; 33] = [
@@ -206,10 +209,13 @@ impl Options {
             "watch_timeout_ms" => self.watch_timeout_ms = number(key, value)?,
             _ => {
                 let likeness = |name: &&str| (strsim::jaro_winkler(name, key) * 1000.0) as u32;
-                let nearest = Self::NAMES
-                    .into_iter()
-                    .max_by_key(likeness)
-                    .filter(|n| likeness(n) > 800);
+                let renamed = RENAMED.iter().find(|(old, _)| *old == key).map(|(_, new)| *new);
+                let nearest = renamed.or_else(|| {
+                    Self::NAMES
+                        .into_iter()
+                        .max_by_key(likeness)
+                        .filter(|n| likeness(n) > 800)
+                });
                 let why = match nearest {
                     Some(name) => {
                         format!(
@@ -348,6 +354,8 @@ mod tests {
             text.contains("TRIHOP_REMOTE_MAXRCP") && text.contains("remote_maxrpc"),
             "{text}"
         );
+        let text = from(&[("TRIHOP_PEER_TIMEOUT_MS", "9")]).unwrap_err().to_string();
+        assert!(text.contains("the nearest is `watch_timeout_ms`"), "{text}");
         let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")]).unwrap_err().to_string();
         assert!(text.contains("remote_maxrpc") && text.contains("1024"), "{text}");
         assert!(from(&[("TRIHOP_RUN_BYTES", "many")]).is_err());
