@@ -760,9 +760,7 @@ trihop_status_t trihop_items_open(const struct trihop_job_t *job,
 // Fails on a bad rank and on a peer that is gone; inside a handler with `TRIHOP_ERR_NO_MEMORY` where
 // `spill_bytes` are used up, or memory is: then the job fails too.
 // Threads: any. There is no order between items of different threads.
-trihop_status_t trihop_items_push(const struct trihop_items_t *items,
-                                  uint32_t target,
-                                  const void *item);
+trihop_status_t trihop_items_push(const struct trihop_items_t *items, uint32_t target, const void *item);
 
 // Sends `count` items, one after the other in memory, each to the rank in its place of `targets`: cheaper than one call
 // for each. Otherwise as `trihop_items_push`; after a failure, some of them may have been sent.
