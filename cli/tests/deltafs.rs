@@ -456,7 +456,7 @@ fn a_death_after_the_last_acknowledgement_is_noticed() {
         return;
     }
     let name = "a_death_after_the_last_acknowledgement_is_noticed";
-    let patience = ("TRIHOP_PEER_TIMEOUT_MS", "1000");
+    let patience = ("TRIHOP_WATCH_TIMEOUT_MS", "1000");
     for job in [&["-n", "2", "--nodes", "2"][..], &["-n", "6", "--nodes", "3"]] {
         for environment in [&[patience][..], &[patience, ("DEFECTS_BARRIER", "1")]] {
             let ended = launch_with(job, &client("defects", Compiler::C), &[name], environment);
@@ -479,7 +479,7 @@ fn the_next_flush_tells_of_a_dead_rank() {
     for (job, dead) in [(&["-n", "3"][..], 2), (two_nodes, 3), (two_nodes, 2)] {
         let number = dead.to_string();
         let environment = [
-            ("TRIHOP_PEER_TIMEOUT_MS", "1000"),
+            ("TRIHOP_WATCH_TIMEOUT_MS", "1000"),
             ("DEFECTS_DEAD", number.as_str()),
         ];
         let ended = launch_with(job, &client("defects", Compiler::C), &[ALONE[1]], &environment);

@@ -245,6 +245,17 @@ impl Attacked {
                 ports.push(u16::from_str_radix(port, 16).expect("a port in hexadecimal"));
             }
         }
+        // The watch of a node speaks first, libfabric waits to be spoken to.
+        let silent: Vec<_> = ports
+            .into_iter()
+            .map(|port| thread::spawn(move || (port, is_silent(port))))
+            .collect();
+        let silent = silent
+            .into_iter()
+            .map(|port| port.join().expect("a look at a port"));
+        let ports: Vec<u16> = silent
+            .filter_map(|(port, is_silent)| is_silent.then_some(port))
+            .collect();
         assert_eq!(ports.len(), 2, "a port for each rank that represents its node");
         ports
     }
@@ -407,6 +418,14 @@ impl Held {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
+}
+
+/// Whether nothing comes from a port that is not spoken to, for as long as a watch may take.
+fn is_silent(port: u16) -> bool {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the job listens");
+    let limit = Some(Duration::from_secs(3));
+    stream.set_read_timeout(limit).expect("a limit");
+    !matches!(stream.read(&mut [0; 1]), Ok(1))
 }
 
 /// Opens `count` connections to each port of the job, and says half of something on each: a request

@@ -5,6 +5,7 @@
 #include "job.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 
@@ -191,6 +192,8 @@ static int real_stderr;
 
 static void catch_stderr(void) {
     CHECK((caught = tmpfile()) != NULL);
+    /* Others write while this process reads: at the end, wherever the position is. */
+    CHECK(fcntl(fileno(caught), F_SETFL, O_APPEND) == 0);
     CHECK((real_stderr = dup(2)) >= 0);
     CHECK(dup2(fileno(caught), 2) == 2);
 }

@@ -25,7 +25,10 @@ const NOT_OPTIONS: [&str; 10] = [
 ];
 
 /// Options that have another name, or whose place another one has taken.
-const RENAMED: [(&str, &str); 1] = [("peer_timeout_ms", "watch_timeout_ms")];
+const RENAMED: [(&str, &str); 2] = [
+    ("peer_timeout_ms", "watch_timeout_ms"),
+    ("handler_reserve_bytes", "spill_mark_bytes"),
+];
 
 impl Options {
     /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
@@ -320,7 +323,8 @@ mod tests {
             ("TRIHOP_REMOTE_MAXRCP", "TRIHOP_REMOTE_MAXRPC"),
             ("TRIHOP_REMOTE_BUFTARGET", "TRIHOP_REMOTE_BUFTARGET_BYTES"),
             ("TRIHOP_LINGER_MS", "TRIHOP_LINGER_US"),
-            ("TRIHOP_PEER_TIMEOUT", "TRIHOP_PEER_TIMEOUT_MS"),
+            ("TRIHOP_WATCH_TIMEOUT", "TRIHOP_WATCH_TIMEOUT_MS"),
+            ("TRIHOP_PEER_TIMEOUT", "TRIHOP_WATCH_TIMEOUT_MS"),
             ("TRIHOP_ROUTES", "TRIHOP_ROUTE"),
             ("TRIHOP_PROVIDR", "TRIHOP_PROVIDER"),
             ("TRIHOP_LANCHER", "TRIHOP_LAUNCHER"),
@@ -355,7 +359,7 @@ mod tests {
             "{text}"
         );
         let text = from(&[("TRIHOP_PEER_TIMEOUT_MS", "9")]).unwrap_err().to_string();
-        assert!(text.contains("the nearest is `watch_timeout_ms`"), "{text}");
+        assert!(text.contains("(TRIHOP_WATCH_TIMEOUT_MS)"), "{text}");
         let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")]).unwrap_err().to_string();
         assert!(text.contains("remote_maxrpc") && text.contains("1024"), "{text}");
         assert!(from(&[("TRIHOP_RUN_BYTES", "many")]).is_err());

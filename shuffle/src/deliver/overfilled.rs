@@ -6,26 +6,30 @@ use std::sync::Arc;
 use trihop_transport::park::Gauge;
 
 thread_local! {
-    /// Spill that a send of this thread found or left above its mark, since somebody last took this.
+    /// Spill that a send of this thread found or left above its mark, since somebody last took this. A thread that is
+    /// ending has none: its handlers do not wait.
     static OVERFILLED: RefCell<Option<Arc<Gauge>>> = const { RefCell::new(None) };
 }
 
 /// A handler's send found or left this spill above its mark.
 pub(crate) fn note_overfilled(gauge: &Arc<Gauge>) {
-    OVERFILLED.with_borrow_mut(|overfilled| {
-        overfilled.get_or_insert_with(|| Arc::clone(gauge));
-    });
+    let note = |overfilled: &RefCell<Option<Arc<Gauge>>>| {
+        overfilled.borrow_mut().get_or_insert_with(|| Arc::clone(gauge));
+    };
+    let _ = OVERFILLED.try_with(note);
 }
 
 /// The spill that handlers on this thread have overfilled since this was last asked: whoever calls them lets the next call
 /// wait for it.
 #[inline]
 pub(crate) fn take_overfilled() -> Option<Arc<Gauge>> {
-    OVERFILLED.take()
+    OVERFILLED.try_with(RefCell::take).ok().flatten()
 }
 
 /// As [`take_overfilled`], without taking it.
 #[inline]
 pub(crate) fn has_overfilled() -> bool {
-    OVERFILLED.with_borrow(Option::is_some)
+    OVERFILLED
+        .try_with(|overfilled| overfilled.borrow().is_some())
+        .unwrap_or(false)
 }

@@ -25,6 +25,8 @@ use crate::node::{Met, NodeExchange};
 
 /// How long a link's failure waits for news that explain it: a dead rank's links fail before its watch has told.
 const EXPLANATION: Duration = Duration::from_secs(1);
+/// How long calls go on after the first news of a process that ended.
+const GRACE_NS: u64 = 100_000_000;
 /// How often it looks for them.
 const LOOK: Duration = Duration::from_millis(1);
 /// How long the rank that has the watch keeps its process from ending before news have gone out.
@@ -38,6 +40,8 @@ pub(super) struct Lives {
     wake: Option<Arc<OwnedFd>>,
     /// Of the node's first rank, where there are several nodes.
     watch: RefCell<Option<Watch>>,
+    /// When this rank first saw news of a process that ended, 0 while it has not.
+    seen_ns: Cell<u64>,
     /// The news that end the job have been waited for to go out.
     told: Cell<bool>,
 }
@@ -49,6 +53,7 @@ impl Lives {
             bells: met.bells,
             wake: met.wake,
             watch: RefCell::default(),
+            seen_ns: Cell::new(0),
             told: Cell::new(false),
         }
     }
@@ -156,9 +161,26 @@ impl JobState<'_> {
     #[cold]
     fn hear_news(&self) -> Result<()> {
         match self.lives.news() {
+            // A program that ends its processes without ending its job may have done so after its last step: what
+            // it sent before that arrives later than the news, and completes what is waited for here.
+            Some(news) if news.cause.is_end() && self.is_within_grace() => Ok(()),
             Some(news) => Err(news.into_error(&self.endpoint.topology).into()),
             None => Ok(()),
         }
+    }
+
+    /// Whether what was sent before a process ended may still be on its way.
+    fn is_within_grace(&self) -> bool {
+        let now_ns = self.now_ns();
+        if self.lives.seen_ns.get() == 0 {
+            self.lives.seen_ns.set(now_ns);
+        }
+        now_ns.saturating_sub(self.lives.seen_ns.get()) < GRACE_NS
+    }
+
+    /// Whether news are there that no call has failed with yet: they are looked at again soon.
+    pub(super) fn has_pending_news(&self) -> bool {
+        self.lives.has_news()
     }
 
     /// A local peer that has ended before the job did ends it with its rank.
@@ -223,7 +245,9 @@ impl JobState<'_> {
     pub(super) fn explained<T>(&self, outcome: Result<T>) -> Result<T> {
         if outcome.is_err() {
             self.wait_for_explanation();
-            self.check_news().map_err(|error| self.explain(error))?;
+            if let Some(news) = self.lives.news() {
+                return Err(self.explain(news.into_error(&self.endpoint.topology).into()));
+            }
         }
         outcome
     }

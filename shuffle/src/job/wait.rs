@@ -345,7 +345,10 @@ impl JobState<'_> {
                 core.want_space(core.urgent.get() > 0);
             }
             let blind = link.as_ref().is_some_and(|l| l.wait_descriptor().is_none());
-            blind || self.fencing.get() || streams.iter().any(|s| s.waits_for_time())
+            blind
+                || self.fencing.get()
+                || self.has_pending_news()
+                || streams.iter().any(|s| s.waits_for_time())
         };
         if let Some(turn) = self.turn.get().filter(|_| self.waiting.newcomer.take()) {
             turn.tell_moved();

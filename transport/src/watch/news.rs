@@ -19,6 +19,13 @@ pub enum Cause {
     Failed(String),
 }
 
+impl Cause {
+    /// Whether a process has ended, as programs do at their end too.
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::Ended | Self::Closed)
+    }
+}
+
 /// News of a rank: the job cannot go on with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {

@@ -13,7 +13,7 @@
  *   - What was taken is delivered, or the next flush, and every one after it, says that it was not
  *     (HG_HOSTUNREACH: a rank is gone); shuffle_statedump() shows the reason. Nothing is dropped without that.
  *   - No call ends the process and no call gives up after a time of its own: a call that waits for others returns
- *     when they have moved, or with an error when one of them is gone (TRIHOP_PEER_TIMEOUT_MS).
+ *     when they have moved, or with an error when one of them is gone.
  *   - Per source, destination and shuffle, messages are delivered in the order in which they were enqueued, always.
  *   - All counters have 64 bits. Messages of a rank to itself travel in a queue too, and count as local batches.
  *   - What a call cannot return, such as why it returned NULL, is in the log, on stderr where shuffle_cfglog() was not called.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use trihop_transport::bootstrap;
 use trihop_transport::notice;
 
+use super::RENAMED;
 use crate::config::Options;
 
 /// The variables beside the options that a user sets, and may mistype.
@@ -25,10 +26,11 @@ pub(super) fn nearest(key: &str) -> Option<String> {
     let known = Options::NAMES
         .into_iter()
         .chain(others.iter().map(String::as_str));
-    let (distance, name) = known
-        .map(|name| (distance(&key, name), name))
-        .min_by_key(|(distance, _)| *distance)?;
-    (distance <= typos(name)).then(|| name.to_owned())
+    let known = known.map(|name| (name, name)).chain(RENAMED);
+    let (distance, written, meant) = known
+        .map(|(written, meant)| (distance(&key, written), written, meant))
+        .min_by_key(|(distance, ..)| *distance)?;
+    (distance <= typos(written)).then(|| meant.to_owned())
 }
 
 /// Letters that may be wrong in a name for it to count as mistyped. In a short one, most words are
