@@ -28,18 +28,18 @@ pub fn write(text: &str) -> Result<(), Unwritten> {
     }
 }
 
-/// Writes a line, as [`write`] does.
+/// Writes a line, as [`write()`] does.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn line(text: fmt::Arguments<'_>) -> Result<(), Unwritten> {
     write(&format!("{text}\n"))
 }
 
-/// Writes one JSON object on a line, as [`write`] does.
+/// Writes one JSON object on a line, as [`write()`] does.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn json(value: &impl Serialize) -> Result<(), Unwritten> {
     let text = serde_json::to_string(value).map_err(io::Error::from)?;
     write(&(json_for_terminals(&text) + "\n"))

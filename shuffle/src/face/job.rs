@@ -46,7 +46,7 @@ impl<'h> Job<'h> {
         Self::start_with(options, bootstrap)
     }
 
-    /// As [`Job::start`], with a bootstrap of the caller's: [`bootstrap::Custom`] for ranks that know each other already.
+    /// As [`Job::start`], with a bootstrap of the caller's: [`Custom`](trihop_transport::bootstrap::Custom) for ranks that know each other already.
     /// `options.launcher` then says nothing.
     ///
     /// # Errors
