@@ -422,7 +422,7 @@ fn a_handler_that_dumps_and_exits_leaves_a_dump() {
 }
 
 /// How often a process joins its job and leaves it again.
-const TIMES: &str = "200";
+const TIMES: &str = "50";
 
 #[test]
 fn a_nexus_is_made_and_ended_again_and_again() {
