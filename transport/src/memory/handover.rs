@@ -316,8 +316,30 @@ fn credentials(socket: BorrowedFd<'_>) -> std::io::Result<libc::ucred> {
     }
 }
 
+/// What one look at a connection finds.
+enum Received {
+    Whole(Message),
+    /// More than a message of ours can be.
+    Broken,
+    /// The sender has closed it.
+    End,
+}
+
 /// One message; `None` where the sender hung up or sent what is not a message of ours.
 fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
+    // The kernel looks into the queue first, and only then whether the sender has closed. A sender that sends and closes
+    // in between makes it report the end although the message is there: the second look finds that.
+    let mut received = receive_once(socket)?;
+    if matches!(received, Received::End) {
+        received = receive_once(socket)?;
+    }
+    Ok(match received {
+        Received::Whole(message) => Some(message),
+        Received::Broken | Received::End => None,
+    })
+}
+
+fn receive_once(socket: BorrowedFd<'_>) -> Result<Received, Errno> {
     let mut message = vec![0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -336,11 +358,14 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
     let truncated = received
         .flags
         .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    if received.bytes == 0 || truncated {
-        return Ok(None);
+    if received.bytes == 0 {
+        return Ok(Received::End);
+    }
+    if truncated {
+        return Ok(Received::Broken);
     }
     message.truncate(received.bytes);
-    Ok(Some((message, fds)))
+    Ok(Received::Whole((message, fds)))
 }
 
 /// Waits until something is ready; `TIMEDOUT` at the deadline.
