@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::engine::{Core, LANES_PER_RANK};
 use crate::queue::Feeder;
@@ -29,11 +30,11 @@ pub(crate) struct Bound {
 type Pool = (&'static str, usize, usize);
 
 impl Bound {
-    /// The bound of a stream; `None` while a caller up the stack uses it.
-    pub fn of(core: &Core<'_>) -> Option<Self> {
-        let (out, inbound) = (core.out.try_borrow().ok()?, core.inbound.try_borrow().ok()?);
+    /// The bound of a stream.
+    pub fn of(core: &Core, out: &Outbound) -> Self {
+        let inbound = &core.inbound;
         let layout = inbound.inbox.layout();
-        Some(Self {
+        Self {
             run_table: out.runs.bytes(),
             spill: core.options.spill_bytes,
             send_pools: out.queues.remotes.pool_bytes() + core.notices.as_ref().map_or(0, |p| p.bytes()),
@@ -41,15 +42,15 @@ impl Bound {
             lanes: layout.lanes(),
             lane_bytes: layout.lane_bytes(),
             receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
-            delivery_queue: match &*core.sink.try_borrow().ok()? {
+            delivery_queue: match &core.sink {
                 Sink::Queue(_) | Sink::Thread(_) => {
                     let longest = core.options.max_message_bytes.max(core.frame_bytes);
                     core.options.deliverq_bytes.max(longest.next_multiple_of(8))
                 }
-                Sink::Handler(_) | Sink::Closed => 0,
+                Sink::Handler | Sink::Collectives(_) | Sink::Closed => 0,
             },
             long_record: core.options.reassembly_bytes.max(core.options.max_message_bytes),
-        })
+        }
     }
 
     /// What is there from the opening on, or from the first messages.
@@ -58,16 +59,16 @@ impl Bound {
         self.run_table + self.send_pools + self.inbox + self.receive_pools
     }
 
-    /// What each pool takes of it now; `None` as for [`Bound::of`]. Buffers that wait for messages are not in use.
-    fn pools(&self, core: &Core<'_>) -> Option<[Pool; 7]> {
-        let (out, inbound) = (core.out.try_borrow().ok()?, core.inbound.try_borrow().ok()?);
+    /// What each pool takes of it now. Buffers that wait for messages are not in use.
+    fn pools(&self, core: &Core, out: &Outbound) -> [Pool; 7] {
+        let inbound = &core.inbound;
         let notices = core.notices.as_ref().map_or(0, |pool| pool.in_use_bytes());
-        let deliveries = match &*core.sink.try_borrow().ok()? {
+        let deliveries = match &core.sink {
             Sink::Queue(queue) => queue.bytes(),
             Sink::Thread(handover) => handover.waiting().1,
-            Sink::Handler(_) | Sink::Closed => 0,
+            Sink::Handler | Sink::Collectives(_) | Sink::Closed => 0,
         };
-        Some([
+        [
             ("run table", out.runs.in_use_bytes(), self.run_table),
             ("spill", out.spill.used_bytes(), self.spill),
             (
@@ -90,7 +91,7 @@ impl Bound {
                 out.large_bytes() + inbound.reassembly.reserved_bytes(),
                 2 * self.long_record,
             ),
-        ])
+        ]
     }
 
     /// All of it.
@@ -137,9 +138,9 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Writes the state of `core`. Never waits; a part that is in use by a caller up the stack is named as such.
-pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
-    let stats = core.snapshot();
+/// Writes the state of a stream. Never waits.
+pub(crate) fn write(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+    let stats = core.snapshot(out);
     let topology = &core.topology;
     writeln!(
         writer,
@@ -156,144 +157,140 @@ pub(crate) fn write(core: &Core<'_>, writer: &mut dyn Write) -> io::Result<()> {
         "  records: {} sent, {} delivered, {} discarded; {} refused for want of room, {} deliveries blocked",
         stats.sent, stats.delivered, stats.discarded, stats.would_block, stats.blocked_deliveries
     )?;
-    if let Ok(out) = core.out.try_borrow() {
-        writeln!(
-            writer,
-            "  open runs: {} in a table of {} bytes",
-            out.runs.open_runs(),
-            out.runs.bytes()
-        )?;
-        writeln!(
-            writer,
-            "  spill: {} runs and records, {} of {} bytes; long record: {} bytes left",
-            out.spill.len(),
-            out.spill.used_bytes(),
-            core.options.spill_bytes,
-            out.large_bytes()
-        )?;
-        if let Some(copied) = out.copied() {
-            writeln!(writer, "  a broadcast waits, with {copied} copies made")?;
+    write_sending(core, out, writer)?;
+    let bound = Bound::of(core, out);
+    writeln!(writer, "  memory bound: {bound}")?;
+    writeln!(
+        writer,
+        "  memory of the endpoint, once for all streams: {} bytes of contexts and slots of operations",
+        core.endpoint_bytes
+    )?;
+    for (name, used, most) in bound.pools(core, out) {
+        writeln!(writer, "  memory in use: {name} {used} of {most} bytes")?;
+        contradict(writer, used, most, name)?;
+    }
+    write_receiving(core, out, writer)?;
+    match &core.sink {
+        Sink::Handler | Sink::Collectives(_) => writeln!(writer, "  delivery: handler"),
+        Sink::Queue(queue) => write_queue(core, "queue", queue.records(), queue.bytes(), writer),
+        Sink::Thread(handover) => {
+            let (records, bytes) = handover.waiting();
+            write_queue(core, "thread's queue", records, bytes, writer)
         }
-        let queues = &out.queues;
-        let now_ns = queues.now_ns;
-        for (class, lanes) in [("origin", &queues.origin), ("relay", &queues.relay)] {
-            for lane in lanes.iter().filter(|l| l.tally.frames() > 0) {
-                let rank = topology.rank_at(topology.node(), lane.local);
-                writeln!(
-                    writer,
-                    "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits{}",
-                    lane.tally.frames(),
-                    lane.in_use_bytes(),
-                    lane.tally.waits(),
-                    Waiting(lane.tally.waiting_ns(now_ns))
-                )?;
-                contradict(writer, lane.in_use_bytes(), lanes.most_bytes(), "this lane")?;
-            }
-        }
-        for remote in queues.remotes.iter() {
-            let node = topology.node_of(Rank(remote.rank));
+        Sink::Closed => writeln!(writer, "  delivery: shut down"),
+    }
+}
+
+/// What waits to leave this rank, and where.
+fn write_sending(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+    let topology = &core.topology;
+    writeln!(
+        writer,
+        "  open runs: {} in a table of {} bytes",
+        out.runs.open_runs(),
+        out.runs.bytes()
+    )?;
+    writeln!(
+        writer,
+        "  spill: {} runs and records, {} of {} bytes; long record: {} bytes left",
+        out.spill.len(),
+        out.spill.used_bytes(),
+        core.options.spill_bytes,
+        out.large_bytes()
+    )?;
+    if let Some(copied) = out.copied() {
+        writeln!(writer, "  a broadcast waits, with {copied} copies made")?;
+    }
+    let queues = &out.queues;
+    let now_ns = queues.now_ns;
+    for (class, lanes) in [("origin", &queues.origin), ("relay", &queues.relay)] {
+        for lane in lanes.iter().filter(|l| l.tally.frames() > 0) {
+            let rank = topology.rank_at(topology.node(), lane.local);
             writeln!(
                 writer,
-                "  {} queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
+                "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits{}",
+                lane.tally.frames(),
+                lane.in_use_bytes(),
+                lane.tally.waits(),
+                Waiting(lane.tally.waiting_ns(now_ns))
+            )?;
+            contradict(writer, lane.in_use_bytes(), lanes.most_bytes(), "this lane")?;
+        }
+    }
+    for remote in queues.remotes.iter() {
+        let node = topology.node_of(Rank(remote.rank));
+        writeln!(
+            writer,
+            "  {} queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
                  {} large slots held, {} waits{}",
-                remote.class,
-                remote.rank,
-                remote.tally.sends(),
-                remote.ready_batches(),
-                remote.credit.in_flight(),
-                remote.credit.next_sequence(),
-                remote.open_bytes(),
-                remote.credit.large_held(),
-                remote.tally.waits(),
-                Waiting(remote.tally.waiting_ns(now_ns))
-            )?;
-            for (sequence, age_ns) in remote.batches_in_flight(now_ns) {
-                writeln!(writer, "    batch {sequence} is in flight for {age_ns} ns")?;
-            }
-            if let Some(why) = remote.contradiction() {
-                writeln!(writer, "    CONTRADICTION: {why}")?;
-            }
-        }
-    } else {
-        writeln!(writer, "  (the sending side is in use by an open reservation)")?;
-    }
-    if let Some(bound) = Bound::of(core) {
-        writeln!(writer, "  memory bound: {bound}")?;
-        writeln!(
-            writer,
-            "  memory of the endpoint, once for all streams: {} bytes of contexts and slots of operations",
-            core.endpoint_bytes
+            remote.class,
+            remote.rank,
+            remote.tally.sends(),
+            remote.ready_batches(),
+            remote.credit.in_flight(),
+            remote.credit.next_sequence(),
+            remote.open_bytes(),
+            remote.credit.large_held(),
+            remote.tally.waits(),
+            Waiting(remote.tally.waiting_ns(now_ns))
         )?;
-        for (name, used, most) in bound.pools(core).into_iter().flatten() {
-            writeln!(writer, "  memory in use: {name} {used} of {most} bytes")?;
-            contradict(writer, used, most, name)?;
+        for (sequence, age_ns) in remote.batches_in_flight(now_ns) {
+            writeln!(writer, "    batch {sequence} is in flight for {age_ns} ns")?;
+        }
+        if let Some(why) = remote.contradiction() {
+            writeln!(writer, "    CONTRADICTION: {why}")?;
         }
     }
-    match core.inbound.try_borrow() {
-        Ok(inbound) => {
+    Ok(())
+}
+
+/// What has come and has not moved on.
+fn write_receiving(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+    let (topology, inbound) = (&core.topology, &core.inbound);
+    writeln!(
+        writer,
+        "  in reassembly: {} bytes",
+        inbound.reassembly.reserved_bytes()
+    )?;
+    for lane in 0..inbound.inbox.layout().lanes() {
+        let bytes = inbound.reassembly.record_bytes(Feeder::lane(lane));
+        if inbound.is_listed(lane) || bytes > 0 {
+            let rank = topology.rank_at(topology.node(), lane / LANES_PER_RANK);
+            let class = if lane % LANES_PER_RANK == 0 {
+                "origin"
+            } else {
+                "relay"
+            };
             writeln!(
                 writer,
-                "  in reassembly: {} bytes",
-                inbound.reassembly.reserved_bytes()
+                "  {class} lane from rank {rank}: has frames: {}, {bytes} bytes of a record in reassembly",
+                inbound.is_listed(lane)
             )?;
-            for lane in 0..inbound.inbox.layout().lanes() {
-                let bytes = inbound.reassembly.record_bytes(Feeder::lane(lane));
-                if inbound.is_listed(lane) || bytes > 0 {
-                    let rank = topology.rank_at(topology.node(), lane / LANES_PER_RANK);
-                    let class = if lane % LANES_PER_RANK == 0 {
-                        "origin"
-                    } else {
-                        "relay"
-                    };
+        }
+    }
+    if let Some(links) = &inbound.links {
+        writeln!(
+            writer,
+            "  receive side: {} large slots free, {} bytes being fetched",
+            links.free_large(),
+            links.fetching_bytes()
+        )?;
+        {
+            for (index, (remote, incoming)) in out.queues.remotes.iter().zip(&links.incoming).enumerate() {
+                let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
+                let bytes = inbound.reassembly.record_bytes(feeder);
+                let front = incoming.front_text();
+                if front.is_some() || bytes > 0 {
                     writeln!(
                         writer,
-                        "  {class} lane from rank {rank}: has frames: {}, {bytes} bytes of a record in reassembly",
-                        inbound.is_listed(lane)
+                        "  {} link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
+                        remote.class,
+                        remote.rank,
+                        incoming.window.next(),
+                        front.as_deref().unwrap_or("awaited")
                     )?;
                 }
             }
-            if let Some(links) = &inbound.links {
-                writeln!(
-                    writer,
-                    "  receive side: {} large slots free, {} bytes being fetched",
-                    links.free_large(),
-                    links.fetching_bytes()
-                )?;
-                if let Ok(out) = core.out.try_borrow() {
-                    for (index, (remote, incoming)) in
-                        out.queues.remotes.iter().zip(&links.incoming).enumerate()
-                    {
-                        let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
-                        let bytes = inbound.reassembly.record_bytes(feeder);
-                        let front = incoming.front_text();
-                        if front.is_some() || bytes > 0 {
-                            writeln!(
-                                writer,
-                                "  {} link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
-                                remote.class,
-                                remote.rank,
-                                incoming.window.next(),
-                                front.as_deref().unwrap_or("awaited")
-                            )?;
-                        }
-                    }
-                }
-            }
-        }
-        Err(_) => writeln!(
-            writer,
-            "  (inbox and receive side are in use by a handler up the stack)"
-        )?,
-    }
-    if let Ok(sink) = core.sink.try_borrow() {
-        match &*sink {
-            Sink::Handler(_) => writeln!(writer, "  delivery: handler")?,
-            Sink::Queue(queue) => write_queue(core, "queue", queue.records(), queue.bytes(), writer)?,
-            Sink::Thread(handover) => {
-                let (records, bytes) = handover.waiting();
-                write_queue(core, "thread's queue", records, bytes, writer)?;
-            }
-            Sink::Closed => writeln!(writer, "  delivery: shut down")?,
         }
     }
     Ok(())
@@ -311,7 +308,7 @@ fn contradict(writer: &mut dyn Write, used: usize, most: usize, of: &str) -> io:
 }
 
 fn write_queue(
-    core: &Core<'_>,
+    core: &Core,
     what: &str,
     records: usize,
     bytes: usize,

@@ -7,9 +7,7 @@ mod shape;
 pub(crate) use need::Need;
 pub(crate) use shape::{Shape, check_memory};
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::rc::Rc;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use trihop_transport::link::{Access, Completion, Link, Mover, Peer};
@@ -17,24 +15,23 @@ use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
-use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::topology::Topology;
 
 use crate::config::StreamOptions;
 use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
-use crate::engine::sink::Sink;
+use crate::engine::sink::{Handlers, Sink};
 use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
+pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::Remotes;
 use crate::route::{Chosen, LinkClass, Route};
+use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
 use need::{link_plan, send_slots};
-
-/// Stream that carries the collectives.
-pub(crate) const SYSTEM_STREAM: u16 = 0;
 
 /// What the cookie in headers is derived from the job's secret by.
 pub(crate) const WIRE_LABEL: &str = "wire";
@@ -83,83 +80,146 @@ impl Prepared {
     }
 }
 
-/// Messages of collectives that have arrived: source, kind and bytes.
-type Heard = Rc<RefCell<VecDeque<(Rank, u32, Vec<u8>)>>>;
-
 thread_local! {
-    /// Completions of the round of progress under way: one buffer for all endpoints of a thread, empty between rounds.
+    /// Completions of the round of progress under way: one buffer for all engines of a thread, empty between rounds.
     static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
 }
 
-/// One rank's part of a job. One thread uses it at a time: that which made it, or whoever has the turn (`threaded`).
-pub(crate) struct Endpoint<'h> {
+/// One rank's part of a job that never waits: its link, its streams, their common progress. Whoever
+/// has it uses it: there are no locks and no cells in it.
+pub(crate) struct Engine {
     pub topology: Topology,
     /// What only the members of the job know.
     pub secret: Secret,
     /// What every header shows, so that jobs are not mixed up.
     pub cookie: u64,
-    pub link: RefCell<Option<Box<dyn Link>>>,
+    pub link: Option<Box<dyn Link>>,
     pub route: Chosen,
     /// The other ends of this rank's links, by link.
-    peers: Rc<[Peer]>,
+    peers: Arc<[Peer]>,
     bells: Arc<[Arc<Bell>]>,
-    /// The open streams in the order of priorities, which is that of progress; that of the collectives is the first.
-    pub streams: RefCell<Vec<Rc<Core<'h>>>>,
-    /// Streams that are closed on all ranks, kept for others with the same options: the provider takes no posted receive
-    /// back. Nothing of them moves but control messages that come late.
-    closed: RefCell<Vec<Rc<Core<'h>>>>,
+    /// All streams that were ever opened, but for what they send: that stands in `outs` at the same
+    /// places.
+    streams: Vec<Core>,
+    outs: Vec<Outbound>,
+    /// Places of the open streams in the order of priorities, which is that of progress; that of
+    /// the collectives is the first.
+    open: Vec<usize>,
+    /// Places of the streams that are closed on all ranks, kept for others with the same options:
+    /// the provider takes no posted receive back. Nothing of them moves but control messages that
+    /// come late.
+    closed: Vec<usize>,
+    /// Place of the stream with each number, where one was opened.
+    places: Vec<Option<usize>>,
     /// What came while a stream was opened, for the next round of progress.
-    completions: RefCell<Vec<Completion>>,
-    busy: Cell<bool>,
+    completions: Vec<Completion>,
     /// Receives that all streams have posted together.
-    posted: Cell<usize>,
-    pub collectives: RefCell<Collectives>,
-    heard: Heard,
-    next_stream: Cell<u16>,
+    posted: usize,
+    pub collectives: Collectives,
     /// Bound of a stream's spill where its options say none.
     pub spill_share_bytes: usize,
     /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live in this one.
     pub create_segment: fn(usize) -> Result<Arc<Segment>, trihop_transport::Error>,
 }
 
-impl<'h> Endpoint<'h> {
-    /// An endpoint without streams. `peers` are the other ends of the route's links, `bells` those of the node's ranks, by
+impl Engine {
+    /// An engine without streams. `peers` are the other ends of the route's links, `bells` those of the node's ranks, by
     /// local rank.
     pub fn new(
         topology: Topology,
         route: Chosen,
         secret: Secret,
         link: Option<Box<dyn Link>>,
-        peers: Rc<[Peer]>,
+        peers: Arc<[Peer]>,
         bells: Arc<[Arc<Bell>]>,
     ) -> Self {
         debug_assert_eq!(peers.len(), route.links() as usize);
-        let collectives = RefCell::new(Collectives::new(&topology));
         Self {
+            collectives: Collectives::new(&topology),
             topology,
             cookie: secret.derive(WIRE_LABEL),
             secret,
-            link: RefCell::new(link),
+            link,
             route,
             peers,
             bells,
-            streams: RefCell::default(),
-            closed: RefCell::default(),
-            completions: RefCell::default(),
-            busy: Cell::new(false),
-            posted: Cell::new(0),
-            collectives,
-            heard: Rc::default(),
-            next_stream: Cell::new(0),
+            streams: Vec::new(),
+            outs: Vec::new(),
+            open: Vec::new(),
+            closed: Vec::new(),
+            places: Vec::new(),
+            completions: Vec::new(),
+            posted: 0,
             spill_share_bytes: SPILL_SHARE_BYTES,
             create_segment: Segment::create,
+        }
+    }
+
+    /// The open streams in the order of progress: that of the collectives first.
+    pub fn open_streams(&self) -> impl Iterator<Item = (&Core, &Outbound)> {
+        self.open.iter().map(|&at| (&self.streams[at], &self.outs[at]))
+    }
+
+    /// As [`Engine::open_streams`], by their names for handles; without that of the collectives.
+    pub fn open_ids(&self) -> Vec<StreamId> {
+        self.open.iter().skip(1).map(|&at| self.id_of(at)).collect()
+    }
+
+    fn id_of(&self, stream: usize) -> StreamId {
+        StreamId {
+            job: self.cookie,
+            stream,
+            opened: self.streams[stream].opened,
+        }
+    }
+
+    /// Whether a handle of this engine's names a stream that was not closed and opened anew since.
+    #[inline]
+    fn is_current(&self, id: StreamId) -> bool {
+        self.outs
+            .get(id.stream)
+            .is_some_and(|out| out.opened == id.opened)
+    }
+
+    /// A stream of this engine's.
+    ///
+    /// # Errors
+    /// It was shut down, and another one has its place.
+    pub fn stream(&self, id: StreamId) -> Result<(&Core, &Outbound)> {
+        match self.is_current(id) {
+            true => Ok((&self.streams[id.stream], &self.outs[id.stream])),
+            false => Err(replaced()),
+        }
+    }
+
+    /// As [`Engine::stream`], to use it, with the collectives.
+    pub fn stream_mut(&mut self, id: StreamId) -> Result<(&mut Core, &mut Outbound, &mut Collectives)> {
+        match self.is_current(id) {
+            true => Ok((
+                &mut self.streams[id.stream],
+                &mut self.outs[id.stream],
+                &mut self.collectives,
+            )),
+            false => Err(replaced()),
+        }
+    }
+
+    /// What a stream of this engine's sends.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`].
+    #[inline]
+    pub fn out(&mut self, id: StreamId) -> Result<&mut Outbound> {
+        match self.outs.get_mut(id.stream) {
+            Some(out) if out.opened == id.opened => Ok(out),
+            _ => Err(replaced()),
         }
     }
 
     /// Begins to open a stream: says what it needs, and shares nothing yet.
     pub fn plan(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Plan> {
         options.check()?;
-        let is_system = self.streams.borrow().is_empty();
+        let is_system = self.streams.is_empty();
         if !is_system {
             check_memory(&self.route, options)?;
         }
@@ -177,41 +237,42 @@ impl<'h> Endpoint<'h> {
         })
     }
 
-    /// The first closed stream that this one could be opened in the place of: with the same options, and no handle left.
+    /// The first closed stream that this one could be opened in the place of: with the same options.
     pub fn reusable(&self, plan: &Plan) -> Option<u16> {
-        let closed = self.closed.borrow();
-        let fits = closed.iter().filter(|core| {
-            Rc::strong_count(core) == 1 && core.options == plan.options && core.item_bytes == plan.item_bytes
-        });
+        let closed = self.closed.iter().map(|&at| &self.streams[at]);
+        let fits = closed.filter(|core| core.options == plan.options && core.item_bytes == plan.item_bytes);
         fits.map(|core| core.id).min()
     }
 
     /// Opens a stream in the place of the closed stream `id`: its lanes, links, pools and posted receives go on, and so do
     /// their counters on both sides. Nobody sends before all ranks have come so far.
-    pub fn reopen(&self, id: u16, plan: Plan, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
-        let mut closed = self.closed.borrow_mut();
-        let at = closed.iter().position(|core| core.id == id);
-        let mut core = at.map(|at| closed.swap_remove(at)).ok_or_else(|| gone(id))?;
-        Rc::get_mut(&mut core)
-            .ok_or_else(|| gone(id))?
-            .begin_again(plan.name, sink);
-        self.insert(Rc::clone(&core));
-        Ok(core)
+    pub fn reopen(&mut self, id: u16, plan: Plan, sink: Sink) -> Result<StreamId> {
+        let at = self.closed.iter().position(|&at| self.streams[at].id == id);
+        let stream = at.map(|at| self.closed.swap_remove(at)).ok_or_else(|| gone(id))?;
+        self.streams[stream].begin_again(&mut self.outs[stream], plan.name, sink);
+        self.insert(stream);
+        Ok(self.id_of(stream))
     }
 
     /// A stream is closed on all ranks, with nothing of it under way.
-    pub fn retire(&self, core: &Rc<Core<'h>>) {
-        let mut streams = self.streams.borrow_mut();
-        if let Some(at) = streams.iter().position(|other| Rc::ptr_eq(other, core)) {
-            self.closed.borrow_mut().push(streams.remove(at));
+    pub fn retire(&mut self, id: StreamId) {
+        if let Some(at) = self.open.iter().position(|&at| at == id.stream) {
+            self.closed.push(self.open.remove(at));
+        }
+    }
+
+    /// Takes and delivers nothing more, on any stream.
+    pub fn close_streams(&mut self) {
+        for at in self.open.drain(..) {
+            self.streams[at].sink = Sink::Closed;
+            self.outs[at].closed = true;
         }
     }
 
     /// Names and options of the streams that hold memory: those that are open, and those that are kept for others.
     pub fn held(&self) -> Vec<(String, StreamOptions)> {
-        let (open, closed) = (self.streams.borrow(), self.closed.borrow());
-        let all = open.iter().chain(closed.iter());
-        all.map(|core| (core.name.clone(), core.options.clone()))
+        let all = self.open.iter().chain(&self.closed);
+        all.map(|&at| (self.streams[at].name.clone(), self.streams[at].options.clone()))
             .collect()
     }
 
@@ -230,22 +291,24 @@ impl<'h> Endpoint<'h> {
     }
 
     /// The number of a new stream. All ranks take it at the same time, whatever comes of the stream.
-    pub fn take_number(&self) -> Result<u16> {
-        let id = self.next_stream.get();
+    pub fn take_number(&mut self) -> Result<u16> {
+        let number = u16::try_from(self.places.len())
+            .ok()
+            .filter(|&number| number < u16::MAX);
         let why = "65,535 streams of different options were open; close those that are not used, and use few options";
-        let next = id.checked_add(1).ok_or_else(|| Error::config("stream", why))?;
-        self.next_stream.set(next);
-        Ok(id)
+        let number = number.ok_or_else(|| Error::config("stream", why))?;
+        self.places.push(None);
+        Ok(number)
     }
 
     /// Second half: attaches the inboxes of the node's ranks (by local rank, the own one included) and the links.
     pub fn connect(
-        &self,
+        &mut self,
         id: u16,
         prepared: Prepared,
         segments: &[Arc<Segment>],
-        sink: Sink<'h>,
-    ) -> Result<Rc<Core<'h>>> {
+        sink: Sink,
+    ) -> Result<StreamId> {
         let Prepared {
             plan,
             layout,
@@ -260,13 +323,13 @@ impl<'h> Endpoint<'h> {
         } = plan;
         let me = self.topology.local_rank();
         inbox.set_bells(Arc::clone(&self.bells), LANES_PER_RANK);
-        let neighbours = Rc::new(Neighbours {
+        let neighbours = Arc::new(Neighbours {
             segments: segments.to_vec(),
             bells: Arc::clone(&self.bells),
             layout,
         });
         let lanes =
-            |class, publish, maxrpc| Lanes::new(Rc::clone(&neighbours), lane_of(me, class), publish, maxrpc);
+            |class, publish, maxrpc| Lanes::new(Arc::clone(&neighbours), lane_of(me, class), publish, maxrpc);
         let origin = lanes(
             LaneClass::Origin,
             options.origin_buftarget_bytes,
@@ -278,8 +341,7 @@ impl<'h> Endpoint<'h> {
             options.relay_buftarget_bytes,
             options.relay_maxrpc,
         );
-        let mut link = self.link.borrow_mut();
-        let (mover, tag_bits) = link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
+        let (mover, tag_bits) = self.link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
             let limits = l.limits();
             (limits.mover, limits.tag_bits)
         });
@@ -290,10 +352,10 @@ impl<'h> Endpoint<'h> {
             tags: Tags::new(&self.secret, tag_bits),
             mover,
         };
-        let endpoint_bytes = link.as_ref().map_or(0, |l| l.operations_bytes());
+        let endpoint_bytes = self.link.as_ref().map_or(0, |l| l.operations_bytes());
         let count = self.peers.len();
         let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
-        if let Some(link) = link.as_deref_mut().filter(|_| count > 0) {
+        if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
             sizes = shape.batch_sizes(&options, link.limits());
             let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
             // Only what is announced for a read needs to be readable, and short batches are never
@@ -306,109 +368,81 @@ impl<'h> Endpoint<'h> {
             };
             batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots, access)?);
             notices = Some(link.create_pool(CONTROL_BYTES, notice_slots, Access::Departures)?);
-            let plan = link_plan(&self.route, &options, &shape, sizes, self.posted.get());
-            let opened = Links::open(link, identity, &plan, &mut self.completions.borrow_mut())?;
-            self.posted.set(self.posted.get() + opened.posted);
+            let plan = link_plan(&self.route, &options, &shape, sizes, self.posted);
+            let opened = Links::open(link, identity, &plan, &mut self.completions)?;
+            self.posted += opened.posted;
             links = Some(opened);
         }
-        drop(link);
         let queues = Queues {
             route: self.route.clone(),
             origin,
             relay,
-            remotes: Remotes::new(Rc::clone(&self.peers), sizes, batches)
+            remotes: Remotes::new(Arc::clone(&self.peers), sizes, batches)
                 .limit(LinkClass::Remote, options.remote_sender_limit)
                 .limit(LinkClass::Origin, options.origin_sender_limit),
             size: self.topology.size(),
             copies: 0,
             now_ns: 0,
         };
-        let rank = self.topology.rank().0;
-        let gauge = match &sink {
-            Sink::Thread(handover) => Arc::clone(&handover.gauge),
-            _ => Arc::default(),
-        };
         let out = Outbound::new(
             &name,
-            Arc::clone(&gauge),
+            sink.gauge(),
             queues,
-            rank,
+            &identity,
             item_bytes,
             shape.frame_bytes,
             &options,
         );
-        let inbound = Inbound::new(inbox, links, &options);
-        let handover = match &sink {
-            Sink::Thread(handover) => Some(Arc::clone(handover)),
-            _ => None,
-        };
-        let core = Rc::new(Core {
+        let core = Core {
             id,
+            opened: 0,
             name,
             topology: self.topology.clone(),
+            inbound: Inbound::new(inbox, links, &options),
             options,
             item_bytes,
             identity,
             frame_bytes: shape.frame_bytes,
-            out: RefCell::new(out),
-            inbound: RefCell::new(inbound),
-            sink: RefCell::new(sink),
-            stats: RefCell::default(),
-            waits_for: RefCell::default(),
-            gauge,
-            handover,
-            taken: Cell::new(0),
-            urgent: Cell::new(u32::from(id == SYSTEM_STREAM)),
+            handover: sink.handover(),
+            sink,
+            stats: Stats::default(),
+            waits_for: None,
+            taken: 0,
+            urgent: u32::from(id == SYSTEM_STREAM),
             notices,
             endpoint_bytes,
-        });
-        self.insert(Rc::clone(&core));
-        Ok(core)
+        };
+        let stream = self.streams.len();
+        self.streams.push(core);
+        self.outs.push(out);
+        if let Some(place) = self.places.get_mut(usize::from(id)) {
+            *place = Some(stream);
+        }
+        self.insert(stream);
+        Ok(self.id_of(stream))
     }
 
     /// Puts a stream among the open ones, behind its equals; the collectives come first.
-    fn insert(&self, core: Rc<Core<'h>>) {
-        let mut streams = self.streams.borrow_mut();
-        let later = |other: &Rc<Core<'h>>| {
-            other.id != SYSTEM_STREAM && other.options.priority < core.options.priority
+    fn insert(&mut self, stream: usize) {
+        let priority = self.streams[stream].options.priority;
+        let later = |&other: &usize| {
+            let other = &self.streams[other];
+            other.id != SYSTEM_STREAM && other.options.priority < priority
         };
-        let at = streams.iter().position(later).unwrap_or(streams.len());
-        streams.insert(at, core);
-    }
-
-    /// Marks the endpoint busy while deliveries are handed out, so that nothing polls inside.
-    pub fn enter(&self, call: &'static str) -> Result<Busy<'_>> {
-        if self.busy.replace(true) {
-            return Err(Error::Nested(call));
-        }
-        Ok(Busy(&self.busy))
-    }
-
-    /// Whether a handler is running, or anything else that must not poll.
-    pub fn is_busy(&self) -> bool {
-        self.busy.get()
+        let at = self.open.iter().position(later).unwrap_or(self.open.len());
+        self.open.insert(at, stream);
     }
 
     /// One bounded round of progress of all streams; true when anything moved.
     ///
     /// # Errors
-    /// The transport's, and [`Error::Nested`] inside a handler.
-    pub fn progress(&self, now_ns: u64) -> Result<bool> {
-        let _busy = self.enter("poll")?;
-        if self
-            .streams
-            .borrow()
-            .iter()
-            .any(|core| core.out.try_borrow_mut().is_err())
-        {
-            return Err(Error::Nested("poll with an open reservation"));
-        }
-        let mut link = self.link.borrow_mut();
+    /// The transport's, a bad peer's, and what a handler's send has failed with for want of memory.
+    pub fn round(&mut self, handlers: &mut impl Handlers, now_ns: u64) -> Result<bool> {
         let mut worked = false;
-        if let Some(link) = link.as_deref_mut() {
+        if let Some(link) = self.link.as_deref_mut() {
             // At the exit of the process the calling thread may have lost its buffer already.
             let mut completions = COMPLETIONS.try_with(Cell::take).unwrap_or_default();
-            completions.append(&mut self.completions.take());
+            completions.append(&mut self.completions);
             worked |= link.poll(&mut completions)? > 0;
             // One that fails takes no other with it: the rest are batches that came.
             let mut outcome = Ok(());
@@ -418,19 +452,19 @@ impl<'h> Endpoint<'h> {
             let _ = COMPLETIONS.try_with(|buffer| buffer.set(completions));
             outcome?;
         }
-        // Nothing opens or closes a stream meanwhile: whoever does is refused inside a handler.
-        for core in self.streams.borrow().iter() {
+        for &at in &self.open {
             // `as_deref_mut` would fix the box's lifetime to this borrow's, hence the match.
-            worked |= match &mut *link {
-                Some(link) => core.progress(Some(&mut **link), now_ns)?,
-                None => core.progress(None, now_ns)?,
+            let link = match &mut self.link {
+                Some(link) => Some(&mut **link as &mut dyn Link),
+                None => None,
             };
+            worked |= self.streams[at].progress(&mut self.outs, at, handlers, link, now_ns)?;
         }
         worked |= self.pump_collectives()?;
         Ok(worked)
     }
 
-    fn dispatch(&self, completion: Completion) -> Result<()> {
+    fn dispatch(&mut self, completion: Completion) -> Result<()> {
         let token = match &completion {
             Completion::Sent { token, .. }
             | Completion::Received { token, .. }
@@ -438,25 +472,47 @@ impl<'h> Endpoint<'h> {
             | Completion::Broken { token, .. } => Some(*token),
             Completion::Failed { token, .. } => *token,
         };
-        let streams = self.streams.borrow();
-        match token.and_then(tags::split) {
+        let (place, class, number) = match token.and_then(tags::split) {
             Some((stream, class, number)) => {
-                let closed = self.closed.borrow();
-                let mut all = streams.iter().chain(closed.iter());
-                match all.find(|core| core.id == stream) {
-                    Some(core) => core.complete(class, number, completion),
-                    None => Ok(()),
-                }
+                let place = self.places.get(usize::from(stream)).copied().flatten();
+                (place, class, number)
             }
-            None => match (completion, streams.first()) {
-                // A failure of which the provider forgot the operation: any stream knows the peer.
-                (failed @ Completion::Failed { .. }, Some(core)) => {
-                    core.complete(tags::TagClass::Sent, 0, failed)
-                }
-                _ => Ok(()),
-            },
+            // A failure of which the provider forgot the operation: any stream knows the peer.
+            None if matches!(completion, Completion::Failed { .. }) => {
+                (self.open.first().copied(), tags::TagClass::Sent, 0)
+            }
+            None => return Ok(()),
+        };
+        match place {
+            Some(at) => self.streams[at].complete(&mut self.outs[at], class, number, completion),
+            None => Ok(()),
         }
     }
+
+    /// Whether a sleeping rank has to wake up at once: a lane has news, or room came, or the link
+    /// has something.
+    pub fn must_stay_awake(&mut self) -> bool {
+        let Self {
+            open, streams, outs, ..
+        } = self;
+        open.iter().any(|&at| streams[at].must_stay_awake(&mut outs[at]))
+            || self.link.as_deref_mut().is_some_and(|link| !link.try_wait())
+    }
+
+    /// Before sleeping: asks the consumers of full lanes to ring. Whether something waits that no
+    /// ring announces, but time.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        for &at in &self.open {
+            self.streams[at].want_space(&mut self.outs[at]);
+        }
+        self.open_streams().any(|(core, out)| core.waits_for_time(out))
+    }
+}
+
+/// A handle is older than the stream in its place.
+#[cold]
+fn replaced() -> Error {
+    Error::Closed("(shut down, and its place is another's)".into())
 }
 
 /// All ranks have agreed on a closed stream that is not there.
@@ -465,14 +521,5 @@ fn gone(id: u16) -> Error {
     Error::Mismatch {
         name: format!("(number {id})"),
         why,
-    }
-}
-
-/// Ends the busy state when dropped.
-pub(crate) struct Busy<'a>(&'a Cell<bool>);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.set(false);
     }
 }

@@ -1,115 +1,93 @@
-//! The state of a rank's part of a job: who is where, progress, collectives, the lives of its peers.
+//! The state of a rank's part of a job: its engine, its launcher, its node, the lives of its peers. Nothing here waits.
 
 mod budget;
 mod card;
-mod end;
 mod lives;
 mod open;
 mod parked;
+mod patience;
 mod start;
-mod wait;
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
-use trihop_transport::park::Turn;
+use trihop_transport::ring::Bell;
 
 use crate::config::Options;
 use crate::dump;
-use crate::endpoint::Endpoint;
-use crate::engine::sink::Sink;
-use crate::error::{Error, Result};
+use crate::endpoint::Engine;
+use crate::engine::sink::Handlers;
+use crate::error::Result;
 use crate::node::NodeExchange;
 use crate::signal::DumpOnSignal;
-use crate::terminate::collective::{Operation, Reduce, Ticket};
 use budget::Budget;
 use lives::Lives;
+pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
-pub(crate) use start::detect;
-use wait::{PARK, Waiting};
+pub(crate) use patience::Patience;
+pub(crate) use start::{Started, detect};
+
+/// How often peers' lives are looked at where nothing else happens.
+pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(100);
 
 /// Target of events about deliveries, by which they have their facility.
 const DELIVER: &str = "trihop_shuffle::deliver";
 
-/// One rank's part of a job: what its handles and its threads share.
-pub(crate) struct JobState<'h> {
-    pub endpoint: Endpoint<'h>,
+/// One rank's part of a job. Its seat has it.
+pub(crate) struct JobState {
+    pub engine: Engine,
     pub options: Options,
-    bootstrap: RefCell<Option<Box<dyn Bootstrap>>>,
-    launcher: Launcher,
-    node: RefCell<NodeExchange>,
-    waiting: Waiting,
+    /// None while a call of the launcher's is under way on another thread, and at the end.
+    pub bootstrap: Option<Box<dyn Bootstrap>>,
+    pub launcher: Launcher,
+    pub node: NodeExchange,
     budget: Budget,
     epoch: Instant,
-    closing: Cell<bool>,
+    pub closing: bool,
     /// A thread of ours waits for the launcher's fence.
-    fencing: Cell<bool>,
-    checked_ns: Cell<u64>,
+    pub fencing: bool,
+    checked_ns: u64,
     lives: Lives,
-    /// Rounds of progress.
-    rounds: Cell<u64>,
+    /// Rounds of progress that were made so far, by whichever call.
+    pub rounds: u64,
     /// Fences and barriers that gave way.
     pub parked: Parked,
     pub dump_on_signal: DumpOnSignal,
     /// Records whose delivery the log has heard of.
-    told_records: Cell<u64>,
-    /// Where a progress thread parks and several threads call: what all of this is reached with.
-    pub turn: OnceCell<Turn>,
+    told_records: u64,
+    /// How long a call may wait before the log says so.
+    pub patience_ns: u64,
+    /// Wakes whoever sleeps for this rank.
+    pub bell: Arc<Bell>,
 }
 
-impl<'h> JobState<'h> {
-    /// Who started the job.
-    pub fn launcher(&self) -> Launcher {
-        self.launcher
-    }
-
+impl JobState {
     /// Provider that carries traffic between nodes, where this rank represents any.
     pub fn provider(&self) -> Option<String> {
-        self.endpoint.link.borrow().as_ref().map(|l| l.name().to_owned())
-    }
-
-    /// Rounds of progress that were made so far, by whichever call.
-    pub fn rounds(&self) -> u64 {
-        self.rounds.get()
+        self.engine.link.as_ref().map(|l| l.name().to_owned())
     }
 
     /// See [`crate::Job::abort`].
-    pub fn abort(&self, status: i32, why: &str) -> bool {
-        let Ok(mut bootstrap) = self.bootstrap.try_borrow_mut() else {
-            return false;
-        };
-        bootstrap.as_mut().map(|b| b.abort(status, why)).is_some()
-    }
-
-    /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle ends here.
-    pub fn close_streams(&self) {
-        for core in self.endpoint.streams.borrow_mut().drain(..) {
-            if let Ok(mut sink) = core.sink.try_borrow_mut() {
-                *sink = Sink::Closed;
-            }
-            if let Ok(mut out) = core.out.try_borrow_mut() {
-                out.closed = true;
-            }
-        }
+    pub fn abort(&mut self, status: i32, why: &str) -> bool {
+        self.bootstrap.as_mut().map(|b| b.abort(status, why)).is_some()
     }
 
     pub fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64 + 1
     }
 
-    pub fn progress(&self) -> Result<bool> {
-        self.check_failure()?;
-        self.progress_once()
-            .map_err(|error| self.keep_failure(self.explain(error)))
+    /// One round of progress; true when anything moved.
+    pub fn progress(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
+        self.progress_once(handlers).map_err(|error| self.explain(error))
     }
 
-    fn progress_once(&self) -> Result<bool> {
+    fn progress_once(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
         self.check_news()?;
         let now_ns = self.now_ns();
-        self.rounds.set(self.rounds.get() + 1);
-        let worked = self.endpoint.progress(now_ns)?;
-        if now_ns.saturating_sub(self.checked_ns.get()) >= PARK.as_nanos() as u64 {
+        self.rounds += 1;
+        let worked = self.engine.round(handlers, now_ns)?;
+        if now_ns.saturating_sub(self.checked_ns) >= LOOK_AROUND.as_nanos() as u64 {
             self.look_after_peers(now_ns)?;
             self.dump_if_asked();
         }
@@ -121,10 +99,10 @@ impl<'h> JobState<'h> {
 
     /// What was delivered since the last round that said so.
     #[cold]
-    fn tell_deliveries(&self) {
-        let streams = self.endpoint.streams.borrow();
-        let records = streams.iter().skip(1).map(|core| core.delivered()).sum();
-        let before = self.told_records.replace(records);
+    fn tell_deliveries(&mut self) {
+        let streams = self.engine.open_streams();
+        let records = streams.skip(1).map(|(core, _)| core.delivered()).sum();
+        let before = std::mem::replace(&mut self.told_records, records);
         if records > before {
             tracing::trace!(target: DELIVER, records = records - before, "delivered");
         }
@@ -135,7 +113,7 @@ impl<'h> JobState<'h> {
         let Some(output) = self.dump_on_signal.take_asked() else {
             return;
         };
-        let written = output.open(self.endpoint.topology.rank()).and_then(|mut writer| {
+        let written = output.open(self.engine.topology.rank()).and_then(|mut writer| {
             let mut text = Vec::new();
             self.dump(&mut text)?;
             writer.write_all(&text)?;
@@ -148,31 +126,29 @@ impl<'h> JobState<'h> {
 
     /// Writes the queues of every stream.
     pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
-        for core in self.endpoint.streams.borrow().iter() {
-            dump::write(core, writer)?;
+        self.engine
+            .open_streams()
+            .try_for_each(|(core, out)| dump::write(core, out, writer))
+    }
+
+    /// The process exits while the job goes on: the launcher is told where it would take that for a
+    /// crash.
+    pub fn exit(&mut self) {
+        if let Some(mut bootstrap) = self.bootstrap.take() {
+            bootstrap.exit();
         }
-        Ok(())
     }
 
-    /// See [`crate::Job::barrier`].
-    pub fn barrier(&self) -> Result<()> {
-        self.collective(Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
+    /// Before sleeping: asks those who can to ring. True when only a short sleep will do.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        let link = self.engine.link.as_ref();
+        let blind = link.is_some_and(|l| l.wait_descriptor().is_none());
+        let timed = self.engine.prepare_to_sleep();
+        timed || blind || self.fencing || self.has_pending_news()
     }
 
-    pub fn collective(&self, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
-        if self.endpoint.is_busy() {
-            return Err(Error::Nested("a collective"));
-        }
-        let ticket: Ticket = self.endpoint.begin_collective(operation, contribution);
-        let result = self.wait("a collective", || Ok(self.endpoint.collective_result(ticket)))?;
-        self.pass_on_results()?;
-        Ok(result)
-    }
-
-    /// Sends what a collective that is complete here still has to tell others: the caller may not come back for long.
-    pub fn pass_on_results(&self) -> Result<()> {
-        self.wait("results of a collective to leave", || {
-            Ok(self.endpoint.has_passed_on_results().then_some(()))
-        })
+    /// Once the sleep is announced: whether something came in between.
+    pub fn must_stay_awake(&mut self) -> bool {
+        self.has_pending_news() || self.engine.must_stay_awake()
     }
 }

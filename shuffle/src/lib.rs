@@ -16,6 +16,7 @@ mod job;
 mod node;
 mod queue;
 pub mod route;
+mod seat;
 mod signal;
 pub mod simulation;
 mod stats;

@@ -140,7 +140,7 @@ pub enum PostError {
 }
 
 /// One fabric endpoint: the posts never wait, `poll` makes bounded progress.
-pub trait Link {
+pub trait Link: Send {
     /// Provider and protocol, e.g. `tcp;ofi_rxm`.
     fn name(&self) -> &str;
 

@@ -36,107 +36,111 @@ pub use std::sync::{Once, OnceLock, PoisonError};
 /// A lock for statics, which outlive every model.
 pub use std::sync::Mutex as StaticMutex;
 
-/// A lock whose holder lets go and takes it again in the midst of other people's calls, hence without a guard.
+/// A lock whose holder may give way, and what is waited for while it is let go.
 #[cfg(not(any(trihop_loom, trihop_shuttle)))]
-pub struct RawLock(parking_lot::RawMutex);
-
-#[cfg(not(any(trihop_loom, trihop_shuttle)))]
-impl std::fmt::Debug for RawLock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RawLock")
-    }
-}
-
-#[cfg(not(any(trihop_loom, trihop_shuttle)))]
-mod raw_lock {
-    use parking_lot::lock_api::{RawMutex, RawMutexFair, RawMutexTimed};
-
-    use super::RawLock;
-
-    impl Default for RawLock {
-        fn default() -> Self {
-            Self(parking_lot::RawMutex::INIT)
-        }
-    }
-
-    impl RawLock {
-        /// Waits until nobody else holds it, and holds it.
-        #[inline]
-        pub fn lock(&self) {
-            self.0.lock();
-        }
-
-        /// Waits at most for `limit`; whether it is held now.
-        pub fn lock_within(&self, limit: std::time::Duration) -> bool {
-            self.0.try_lock_for(limit)
-        }
-
-        /// Lets go.
-        ///
-        /// # Safety
-        /// The caller holds it.
-        #[inline]
-        pub unsafe fn unlock(&self) {
-            // SAFETY: the caller holds it.
-            unsafe { self.0.unlock() }
-        }
-
-        /// Hands it over to somebody who sleeps on it, if anybody does, and waits to hold it again.
-        ///
-        /// # Safety
-        /// The caller holds it.
-        #[inline]
-        pub unsafe fn bump(&self) {
-            // SAFETY: the caller holds it.
-            unsafe { self.0.bump() }
-        }
-    }
-}
-
-/// A lock whose holder lets go and takes it again in the midst of other people's calls, hence without a guard.
-#[cfg(any(trihop_loom, trihop_shuttle))]
-#[derive(Debug, Default)]
-pub struct RawLock {
-    held: Mutex<bool>,
-    freed: Condvar,
-}
+pub use parking_lot::{Condvar as FairCondvar, Mutex as FairMutex, MutexGuard as FairMutexGuard};
 
 #[cfg(any(trihop_loom, trihop_shuttle))]
-impl RawLock {
-    /// Waits until nobody else holds it, and holds it.
-    pub fn lock(&self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        while *held {
-            held = self.freed.wait(held).unwrap_or_else(PoisonError::into_inner);
+pub use fair::{FairCondvar, FairMutex, FairMutexGuard};
+
+/// The calls of parking_lot that are used, over the locks of a model.
+#[cfg(any(trihop_loom, trihop_shuttle))]
+mod fair {
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    use super::{Condvar, Mutex, MutexGuard, PoisonError};
+
+    /// A lock.
+    #[derive(Debug, Default)]
+    pub struct FairMutex<T>(Mutex<T>);
+
+    impl<T> FairMutex<T> {
+        /// Nobody holds it.
+        pub fn new(value: T) -> Self {
+            Self(Mutex::new(value))
         }
-        *held = true;
+
+        fn hold(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// Waits until nobody else holds it.
+        pub fn lock(&self) -> FairMutexGuard<'_, T> {
+            FairMutexGuard {
+                lock: self,
+                held: Some(self.hold()),
+            }
+        }
+
+        /// Holds it if nobody else does.
+        pub fn try_lock_for(&self, _: Duration) -> Option<FairMutexGuard<'_, T>> {
+            let held = self.0.try_lock().ok()?;
+            Some(FairMutexGuard {
+                lock: self,
+                held: Some(held),
+            })
+        }
     }
 
-    /// Holds it if nobody else does; whether it is held now.
-    pub fn lock_within(&self, _limit: std::time::Duration) -> bool {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        !std::mem::replace(&mut *held, true)
+    /// A lock that is held.
+    #[derive(Debug)]
+    pub struct FairMutexGuard<'a, T> {
+        lock: &'a FairMutex<T>,
+        /// Always there but inside of the calls below.
+        held: Option<MutexGuard<'a, T>>,
     }
 
-    /// Lets go.
-    ///
-    /// # Safety
-    /// The caller holds it.
-    pub unsafe fn unlock(&self) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.freed.notify_one();
+    impl<T> FairMutexGuard<'_, T> {
+        /// Lets go and holds it again.
+        pub fn bump(guard: &mut Self) {
+            Self::unlocked(guard, || ());
+        }
+
+        /// Lets go while `call` runs.
+        pub fn unlocked<R>(guard: &mut Self, call: impl FnOnce() -> R) -> R {
+            guard.held = None;
+            let result = call();
+            guard.held = Some(guard.lock.hold());
+            result
+        }
     }
 
-    /// Lets go and takes it again.
-    ///
-    /// # Safety
-    /// The caller holds it.
-    pub unsafe fn bump(&self) {
-        // SAFETY: the caller holds it.
-        unsafe { self.unlock() };
-        self.lock();
+    impl<T> Deref for FairMutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.held.as_ref().expect("it is held")
+        }
+    }
+
+    impl<T> DerefMut for FairMutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.held.as_mut().expect("it is held")
+        }
+    }
+
+    /// What holders wait for.
+    #[derive(Debug, Default)]
+    pub struct FairCondvar(Condvar);
+
+    impl FairCondvar {
+        /// Lets go until somebody notifies.
+        pub fn wait_for<T>(&self, guard: &mut FairMutexGuard<'_, T>, limit: Duration) {
+            let held = guard.held.take().expect("it is held");
+            let (held, _) = self
+                .0
+                .wait_timeout(held, limit)
+                .unwrap_or_else(PoisonError::into_inner);
+            guard.held = Some(held);
+        }
+
+        /// Wakes all who wait.
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
     }
 }
+
 pub use std::thread::{available_parallelism, sleep};
 
 /// A word in mapped memory, shared with threads and processes.

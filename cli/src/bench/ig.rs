@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use trihop::{Error as EngineError, Options, Rank, Stream};
+use trihop::{Error as EngineError, ItemOutbox, Options, Rank};
 
 use super::histo::TABLE;
 use super::random::Random;
@@ -47,14 +47,14 @@ impl Gather {
 
     /// Replies to requests of (slot, entry): some entries are read, then as many replies sent, so that the reads, far apart
     /// in memory, do not wait for each other.
-    fn reply(&self, source: Rank, requests: &[[u64; 2]], table: &[u64], replies: &Stream<'_, [u64; 2]>) {
+    fn reply(&self, source: Rank, requests: &[[u64; 2]], table: &[u64], replies: &mut ItemOutbox<'_, [u64; 2]>) {
         let mut ready = [[0; 2]; 32];
         for requests in requests.chunks(ready.len()) {
             for (reply, &[slot, local]) in ready.iter_mut().zip(requests) {
                 *reply = [slot, table.get(local as usize).copied().unwrap_or(EMPTY)];
             }
             let ready = ready[..requests.len()].iter().map(|&reply| (source, reply));
-            if let Err(error) = replies.extend_or_spill(ready) {
+            if let Err(error) = replies.extend(ready) {
                 self.failure.set(Some(error));
             }
         }
@@ -103,7 +103,10 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let answers = replies.clone();
     let requests = job
         .stream::<[u64; 2]>("ig requests")
-        .handler(move |source, requests, _| gather.reply(source, requests, &table, &answers))
+        .handler(move |source, requests, outbox| match outbox.on(&answers) {
+            Ok(mut replies) => gather.reply(source, requests, &table, &mut replies),
+            Err(error) => gather.failure.set(Some(error)),
+        })
         .open()?;
     let mut random = Random(rank + 1);
     let indices: Vec<u64> = (0..count).map(|_| random.next() % (TABLE * ranks)).collect();

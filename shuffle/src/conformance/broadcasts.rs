@@ -111,7 +111,7 @@ fn a_refused_broadcast_has_taken_nothing_and_a_taken_one_goes_out_whole() {
         let taken = world
             .job
             .try_broadcast(Rank(0), number as u32, &data, BroadcastTo::Others);
-        let stats = world.core(0).snapshot();
+        let stats = world.stats(0);
         (
             taken.is_ok(),
             stats.broadcasts,
@@ -124,7 +124,7 @@ fn a_refused_broadcast_has_taken_nothing_and_a_taken_one_goes_out_whole() {
         (true, 1, 5, 1),
         "rank 1 has its copy, rank 2 has not"
     );
-    assert_eq!(world.core(0).out.borrow().copied(), Some(1));
+    assert_eq!(world.out(0).copied(), Some(1));
     assert_eq!(
         broadcast(&mut world, 2),
         (false, 1, 5, 1),
@@ -132,7 +132,7 @@ fn a_refused_broadcast_has_taken_nothing_and_a_taken_one_goes_out_whole() {
     );
     assert!(!world.send(0, 1, 2, 900), "a later send waits for the copies");
     world.fence();
-    assert_eq!(world.core(0).out.borrow().copied(), None);
+    assert_eq!(world.out(0).copied(), None);
     assert!(broadcast(&mut world, 2).0);
     world.fence();
     for (target, expected) in [
@@ -164,7 +164,7 @@ fn frame(source: u32) -> Vec<u8> {
 fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
     // Ranks 0 and 1 on node 0, 2 and 3 on node 1. Rank 1 speaks with node 1, and rank 2 hears it.
     let refusal = |source: u32, lane: Option<LaneClass>| {
-        let world = World::new(
+        let mut world = World::new(
             &[2, 2],
             &StreamOptions::default(),
             1,
@@ -173,7 +173,7 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             true,
         );
         {
-            let mut out = world.core(1).out.borrow_mut();
+            let out = world.out(1);
             let (frame, feeder) = (frame(source), Feeder::APPLICATION);
             let write = |space: &mut [u8]| space.copy_from_slice(&frame);
             let queues = &mut out.queues;
@@ -207,10 +207,9 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             if let Fabric::Simulated(net) = &world.job.fabric {
                 net.tick();
             }
-            let members = &world.job.members;
-            members[1].endpoint.progress(tick * TICK_NS).unwrap();
-            [0, 2].into_iter().find_map(|rank: usize| {
-                let refused = members[rank].endpoint.progress(tick * TICK_NS).err();
+            world.round(1, tick * TICK_NS).unwrap();
+            [0, 2].into_iter().find_map(|rank: u32| {
+                let refused = world.round(rank, tick * TICK_NS).err();
                 refused.map(|error| error.to_string())
             })
         })

@@ -93,11 +93,8 @@ fn broken_messages_with_a_jobs_own_tags_are_counted_and_harm_nobody() {
     let mut world = attacked(&net);
     let tags = Tags::new(&Secret::from_bytes(SECRET), SimOptions::default().limits.tag_bits);
     let sent = attack(&net, &mut world, tags);
-    assert!(
-        world.core(0).snapshot().announced > 0,
-        "no batch came as a segment"
-    );
-    let counted = world.core(1).snapshot().bad_headers;
+    assert!(world.stats(0).announced > 0, "no batch came as a segment");
+    let counted = world.stats(1).bad_headers;
     // Of a fetch there is not always one: then nothing waits for a segment.
     assert!(
         counted >= sent * 3 / 4 && counted <= sent,
@@ -112,15 +109,15 @@ fn messages_of_who_does_not_know_the_secret_meet_no_slot() {
     let mut world = attacked(&net);
     let tags = Tags::new(&Secret::random().unwrap(), SimOptions::default().limits.tag_bits);
     assert!(attack(&net, &mut world, tags) > 0);
-    assert_eq!(world.core(1).snapshot().bad_headers, 0);
+    assert_eq!(world.stats(1).bad_headers, 0);
 }
 
 #[test]
 fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
     let net = network();
-    let world = attacked(&net);
+    let mut world = attacked(&net);
     let pool = net.stranger().create_pool(512, 2, Access::Arrivals).unwrap();
-    let cut = |write: &dyn Fn(&mut Buffer)| {
+    let mut cut = |write: &dyn Fn(&mut Buffer)| {
         let mut buffer = pool.take().unwrap();
         write(&mut buffer);
         let error = trihop_transport::Error::Fabric {
@@ -134,7 +131,7 @@ fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
             cut: true,
             error,
         };
-        world.core(1).complete(TagClass::Small, 0, completion)
+        world.complete(1, TagClass::Small, 0, completion)
     };
     let header = BatchHeader {
         kind: BatchKind::Eager,
@@ -149,12 +146,12 @@ fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
     let error = cut(&|buffer| header.write(cookie, buffer)).unwrap_err();
     assert!(error.to_string().contains("rank 0"), "{error}");
     cut(&|buffer| header.write(!cookie, buffer)).unwrap();
-    assert_eq!(world.core(1).snapshot().bad_headers, 1);
+    assert_eq!(world.stats(1).bad_headers, 1);
 }
 
 /// What rank 1 says of a run of `bytes` with `count` records that rank 0 sends to rank 2, which rank 1 represents.
 fn refusal(bytes: usize, count: u16) -> String {
-    let world = World::new(
+    let mut world = World::new(
         &[1, 2],
         &StreamOptions::default(),
         1,
@@ -163,7 +160,7 @@ fn refusal(bytes: usize, count: u16) -> String {
         true,
     );
     {
-        let mut out = world.core(0).out.borrow_mut();
+        let out = world.out(0);
         let queues = &mut out.queues;
         let header = trihop_transport::protocol::wire::RunHeader {
             target: 2,
@@ -186,8 +183,8 @@ fn refusal(bytes: usize, count: u16) -> String {
         if let Fabric::Simulated(net) = &world.job.fabric {
             net.tick();
         }
-        world.job.members[0].endpoint.progress(tick * TICK_NS).unwrap();
-        world.job.members[1].endpoint.progress(tick * TICK_NS).err()
+        world.round(0, tick * TICK_NS).unwrap();
+        world.round(1, tick * TICK_NS).err()
     });
     refused.expect("the run is refused").to_string()
 }

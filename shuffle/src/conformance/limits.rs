@@ -25,14 +25,17 @@ fn own_sends_of_all_origin_lanes_together_meet_their_limit() {
     // Of some 900 bytes each: two fit 2,000, to whomever.
     assert!(world.send(0, 1, 0, 900) && world.send(0, 2, 0, 900));
     assert!(!world.send(0, 3, 0, 900) && !world.send(0, 1, 1, 900));
-    let stats = world.core(0).snapshot();
+    let stats = world.stats(0);
     assert_eq!((stats.limit_hits, stats.queue_waits), (1, 0), "no lane was full");
     // It is the consumer of another lane that makes room, and that has to wake whoever waits.
-    world.core(0).want_space(false);
+    world.job.members[0].engine.prepare_to_sleep();
     for tick in 1..5 {
-        world.job.members[1].endpoint.progress(tick * TICK_NS).unwrap();
+        world.round(1, tick * TICK_NS).unwrap();
     }
-    assert!(world.core(0).must_stay_awake(), "a release goes unnoticed");
+    assert!(
+        world.job.members[0].engine.must_stay_awake(),
+        "a release goes unnoticed"
+    );
     assert!(world.send(0, 3, 0, 900));
     world.fence();
     assert_eq!(world.heard(3, 0), [0]);
@@ -55,12 +58,12 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
     );
     assert!(world.send(0, 3, 0, 900) && world.send(0, 5, 0, 900));
     assert!(!world.send(0, 3, 1, 900) && !world.send(0, 5, 1, 900));
-    assert_eq!(world.core(0).snapshot().limit_hits, 1);
+    assert_eq!(world.stats(0).limit_hits, 1);
     assert!(world.send(1, 3, 0, 900) && world.send(1, 5, 0, 900));
     for rank in [1, 0] {
-        world.job.members[rank].endpoint.progress(TICK_NS).unwrap();
+        world.round(rank, TICK_NS).unwrap();
     }
-    let stats = world.core(0).snapshot();
+    let stats = world.stats(0);
     assert_eq!(
         (stats.remote_frames, stats.queue_waits),
         (4, 0),
@@ -86,7 +89,7 @@ fn what_is_discarded_is_counted_and_ends_the_fence() {
         world.fence();
         let (mut discarded, mut sum) = (0, 0);
         for rank in 0..world.size() {
-            let stats = world.core(rank).snapshot();
+            let stats = world.stats(rank);
             assert_eq!((stats.delivered, stats.blocked_deliveries), (0, 0));
             discarded += stats.discarded;
             sum += stats.sent;

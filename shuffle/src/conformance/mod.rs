@@ -41,11 +41,17 @@ fn the_four_flushes_and_three_barriers_deliver_everything() {
         let sent = world.exchange(40, mixed);
         for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
             let mut flushes: Vec<Flush> = (0..world.size())
-                .map(|r| Flush::begin(queues, world.core(r)))
+                .map(|r| {
+                    let (core, out, _) = world.job.members[r as usize].stream_mut();
+                    Flush::begin(queues, core, out)
+                })
                 .collect();
             (0..world.size()).for_each(|r| world.core(r).hurry()); // as a flush does that waits
             // Between the stages everyone waits for everyone: the barrier.
-            world.until("flush", |i, r| flushes[i as usize].poll(&r.core).unwrap());
+            world.until("flush", |i, r| {
+                let (core, out, _) = r.stream_mut();
+                flushes[i as usize].poll(core, out).unwrap()
+            });
         }
         world.check(&sent, false);
         std::mem::forget(replay);
@@ -74,7 +80,7 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         }
         world.step();
     }
-    let queued = |world: &World, rank: u32| match &*world.core(rank).sink.borrow() {
+    let queued = |world: &World, rank: u32| match &world.job.members[rank as usize].stream().0.sink {
         Sink::Queue(queue) => queue.records(),
         _ => unreachable!("made without a handler"),
     };
@@ -98,18 +104,20 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         world.job.wake(3);
         world.step();
         idle += 1;
-        if let Sink::Queue(queue) = &mut *world.core(3).sink.borrow_mut() {
-            while queue
-                .pop(4, |delivery| {
+        if let Sink::Queue(queue) = &mut world.core(3).sink {
+            let taken = queue.take_all();
+            for entry in &taken {
+                idle = 0;
+                let note = |delivery: Delivery<'_>| {
                     if let Delivery::Run(run) = delivery {
                         got.extend(run.records().map(|r| r.unwrap().0));
                     }
                     Ok(())
-                })
-                .unwrap()
-            {
-                idle = 0;
+                };
+                entry.hand_to(4, note).unwrap();
             }
+            let count = taken.len();
+            queue.put_back(taken, count);
         }
     }
     assert_eq!(got, (0..accepted).collect::<Vec<_>>());

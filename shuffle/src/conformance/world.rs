@@ -4,17 +4,22 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use trihop_transport::link::Completion;
+use trihop_transport::protocol::tags::TagClass;
 use trihop_transport::sim::SimOptions;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
-use crate::deliver::{DeliveryQueue, has_overfilled};
+use crate::deliver::{Delivery, DeliveryQueue};
 use crate::engine::Core;
+use crate::engine::outbound::Outbound;
+use crate::engine::outbox::Outbox;
 use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::face::shuffle::each_message;
 use crate::route::RouteName;
 use crate::simulation::{Fabric, Member, Schedule, Simulation, SimulationError, SimulationOptions};
+use crate::stats::Stats;
 
 /// Turns after which a job counts as stuck. Far above what any of these jobs needs.
 const TOO_LONG: u64 = 2_000_000;
@@ -92,14 +97,15 @@ impl World {
             schedule: Schedule::Random,
             ..SimulationOptions::default()
         };
-        let sink = |here: Rank| {
-            if !handler {
-                return Sink::Queue(DeliveryQueue::new(&options.stream));
-            }
+        let sink = |_| match handler {
+            true => Sink::Handler,
+            false => Sink::Queue(DeliveryQueue::new(&options.stream)),
+        };
+        let handle = {
             let seen = Rc::clone(&seen);
-            Sink::Handler(Box::new(move |delivery, done, outbox| {
+            move |here: Rank, delivery: Delivery<'_>, done: usize, outbox: &mut Outbox<'_>| {
                 each_message(delivery, done, |message, first| {
-                    if !first && has_overfilled() {
+                    if !first && outbox.has_overfilled() {
                         return false;
                     }
                     let (source, kind, bytes) = (message.source.0, message.kind, message.bytes);
@@ -115,9 +121,9 @@ impl World {
                     }
                     true
                 })
-            }))
+            }
         };
-        let job = Simulation::over(fabric, &topology, &options, sink).unwrap();
+        let job = Simulation::over(fabric, &topology, &options, sink, Box::new(handle)).unwrap();
         Self { job, seen }
     }
 
@@ -127,8 +133,35 @@ impl World {
     }
 
     /// A rank's stream.
-    pub fn core(&self, rank: u32) -> &Core<'static> {
-        &self.job.members[rank as usize].core
+    pub fn core(&mut self, rank: u32) -> &mut Core {
+        self.job.members[rank as usize].stream_mut().0
+    }
+
+    /// What a rank sends on its stream.
+    pub fn out(&mut self, rank: u32) -> &mut Outbound {
+        self.job.members[rank as usize].stream_mut().1
+    }
+
+    /// What a rank's stream has counted.
+    pub fn stats(&self, rank: u32) -> Stats {
+        self.job.stats(Rank(rank))
+    }
+
+    /// A round of progress of one rank alone, at this time.
+    pub fn round(&mut self, rank: u32, now_ns: u64) -> Result<bool, Error> {
+        self.job.round(Rank(rank), now_ns)
+    }
+
+    /// Gives a completion to a rank's stream.
+    pub fn complete(
+        &mut self,
+        rank: u32,
+        class: TagClass,
+        number: u32,
+        completion: Completion,
+    ) -> Result<(), Error> {
+        let (core, out, _) = self.job.members[rank as usize].stream_mut();
+        core.complete(out, class, number, completion)
     }
 
     /// A random number of this schedule.
@@ -152,7 +185,7 @@ impl World {
     }
 
     /// Steps until `done` says so for every rank.
-    pub fn until(&mut self, what: &'static str, done: impl FnMut(u32, &Member<'static>) -> bool) {
+    pub fn until(&mut self, what: &'static str, done: impl FnMut(u32, &mut Member) -> bool) {
         let ended = self.job.until(what, done);
         self.explain(ended);
     }
@@ -182,8 +215,8 @@ impl World {
             if !self.explain(stepped) {
                 return;
             }
-            let mut cores = self.job.members.iter().map(|s| &s.core);
-            let waits = cores.any(|core| !core.is_quiet() || core.waits_for_time());
+            let mut streams = self.job.members.iter().map(Member::stream);
+            let waits = streams.any(|(core, out)| !core.is_quiet(out) || core.waits_for_time(out));
             quiet = if waits { 0 } else { quiet + 1 };
             if quiet > enough {
                 return;

@@ -12,8 +12,8 @@ use trihop_transport::topology::Rank;
 
 pub(crate) use delivery::Delivery;
 pub(crate) use handover::{Calls, Chunk, Handover};
-pub(crate) use overfilled::{has_overfilled, note_overfilled, take_overfilled};
-pub(crate) use queue::DeliveryQueue;
+pub(crate) use overfilled::{note_overfilled, take_overfilled};
+pub(crate) use queue::{DeliveryQueue, Entry};
 pub(crate) use reassembly::{Assembled, MIN_FRAGMENT_FRAME, Reassembly, SPARE_BYTES};
 
 /// A record as its receiver sees it.

@@ -1,4 +1,4 @@
-//! The spill that a handler has overfilled: what it sends never waits, so its next call does.
+//! The spill that a handler on a delivery thread has overfilled: what it sends never waits, so its next call does.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,12 +24,4 @@ pub(crate) fn note_overfilled(gauge: &Arc<Gauge>) {
 #[inline]
 pub(crate) fn take_overfilled() -> Option<Arc<Gauge>> {
     OVERFILLED.try_with(RefCell::take).ok().flatten()
-}
-
-/// As [`take_overfilled`], without taking it.
-#[inline]
-pub(crate) fn has_overfilled() -> bool {
-    OVERFILLED
-        .try_with(|overfilled| overfilled.borrow().is_some())
-        .unwrap_or(false)
 }

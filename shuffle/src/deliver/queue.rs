@@ -20,6 +20,8 @@ pub(crate) struct DeliveryQueue {
     limit_bytes: usize,
     /// A run was turned away since something was last taken.
     refused: bool,
+    /// For the next [`take_all`](Self::take_all).
+    list: Vec<Entry>,
 }
 
 /// One delivery, copied.
@@ -34,6 +36,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Records in it.
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
     /// Gives the delivery to `take`.
     pub fn hand_to(
         &self,
@@ -60,6 +67,7 @@ impl DeliveryQueue {
             limit_records: options.deliverq_max,
             limit_bytes: options.deliverq_bytes - 2 * spare_bytes,
             refused: false,
+            list: Vec::new(),
         }
     }
 
@@ -117,20 +125,6 @@ impl DeliveryQueue {
         Ok(())
     }
 
-    /// Gives the oldest delivery to `take`; false when there is none.
-    pub fn pop(
-        &mut self,
-        job_size: u32,
-        take: impl FnOnce(Delivery<'_>) -> Result<(), BadRun>,
-    ) -> Result<bool, BadRun> {
-        let Some(entry) = self.entries.pop_front() else {
-            return Ok(false);
-        };
-        let taken = entry.hand_to(job_size, take);
-        self.release(entry);
-        taken.map(|()| true)
-    }
-
     /// Whether nothing can be taken.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -145,6 +139,24 @@ impl DeliveryQueue {
             records += entry.records;
             into.push(entry);
         }
+    }
+
+    /// Takes all deliveries out, the oldest first; they go on counting until
+    /// [`put_back`](Self::put_back).
+    pub fn take_all(&mut self) -> Vec<Entry> {
+        let mut list = std::mem::take(&mut self.list);
+        list.extend(self.entries.drain(..));
+        list
+    }
+
+    /// The first `done` of those that were taken out are done with; the rest waits again, before
+    /// all others.
+    pub fn put_back(&mut self, mut taken: Vec<Entry>, done: usize) {
+        for entry in taken.drain(done..).rev() {
+            self.entries.push_front(entry);
+        }
+        self.finish(&mut taken);
+        self.list = taken;
     }
 
     /// Deliveries that were taken are done with; returns their records.
@@ -188,12 +200,28 @@ mod tests {
             queue.is_blocked(),
             "there is room for a record, but not for the run that waits"
         );
-        assert!(queue.pop(2, |_| Ok(())).unwrap());
-        assert!(!queue.is_blocked() && !queue.pop(2, |_| Ok(())).unwrap());
+        let taken = queue.take_all();
+        assert!(
+            taken.len() == 1 && queue.is_empty() && queue.is_blocked(),
+            "in somebody's hands"
+        );
+        taken[0]
+            .hand_to(2, |delivery| {
+                assert_eq!((delivery.source(), delivery.records()), (1, 1));
+                Ok(())
+            })
+            .unwrap();
+        queue.put_back(taken, 1);
+        assert!(!queue.is_blocked() && queue.is_empty());
         for _ in 0..3 {
             assert!(queue.admit(1, 8));
             queue.push(&record).unwrap();
         }
         assert!(queue.is_blocked(), "full");
+        let taken = queue.take_all();
+        queue.push(&record).unwrap();
+        queue.put_back(taken, 1);
+        assert_eq!(queue.records(), 3, "what was not taken waits again");
+        assert_eq!(queue.take_all().len(), 3);
     }
 }

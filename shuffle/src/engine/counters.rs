@@ -1,22 +1,19 @@
 //! What a stream has counted.
 
 use super::Core;
+use super::outbound::Outbound;
 use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::route::LinkClass;
 use crate::stats::{ClassStats, DetailedStats, Stats};
 
-impl Core<'_> {
+impl Core {
     /// Counters of this moment.
-    pub fn snapshot(&self) -> Stats {
-        let mut stats = self.stats.borrow().clone();
+    pub fn snapshot(&self, out: &Outbound) -> Stats {
+        let mut stats = self.stats.clone();
         stats.delivered = self.delivered() - stats.discarded;
         stats.undelivered = self.handover.as_ref().map_or(0, |h| h.undelivered());
-        // An open reservation of another handle holds the sending side; its counters are 0 then.
-        let Ok(out) = self.out.try_borrow() else {
-            return stats;
-        };
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;
@@ -39,15 +36,12 @@ impl Core<'_> {
     }
 
     /// Counters of this moment, of the stream and of each of its queues.
-    pub fn detailed(&self) -> DetailedStats {
+    pub fn detailed(&self, out: &Outbound) -> DetailedStats {
         let mut detailed = DetailedStats {
             stream: self.name.clone(),
             rank: self.identity.rank,
-            totals: self.snapshot(),
+            totals: self.snapshot(out),
             ..DetailedStats::default()
-        };
-        let Ok(out) = self.out.try_borrow() else {
-            return detailed;
         };
         let queues = &out.queues;
         let of_class = |lanes: Option<&Lanes>, class| {

@@ -3,15 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use trihop_transport::protocol::wire::{BadRun, Run};
-use trihop_transport::topology::Rank;
+use trihop_transport::topology::{Rank, Topology};
 
-use super::Core;
 use super::broadcasts::Copying;
+use super::outbound::Outbound;
 use super::outbox::Outbox;
-use super::sink::Sink;
-use crate::deliver::{Assembled, Delivery, Reassembly, take_overfilled};
+use super::sink::{Handlers, Sink};
+use crate::deliver::{Assembled, Delivery, Reassembly};
 use crate::queue::Feeder;
 use crate::route::{Place, Route};
+use crate::stats::Stats;
 
 /// Front runs that have moved on in part.
 #[derive(Debug, Default)]
@@ -24,16 +25,38 @@ pub(crate) struct Begun {
     copying: HashMap<Feeder, Copying>,
 }
 
-impl<'h> Core<'h> {
+/// A stream while its runs move on: everything of it but where they lie.
+pub(super) struct Forwarding<'a, H> {
+    /// What all streams send, this one's being number `own`.
+    pub outs: &'a mut [Outbound],
+    pub own: usize,
+    pub handlers: &'a mut H,
+    pub reassembly: &'a mut Reassembly,
+    pub begun: &'a mut Begun,
+    pub sink: &'a mut Sink,
+    pub stats: &'a mut Stats,
+    pub taken: &'a mut u64,
+    pub waits_for: &'a mut Option<usize>,
+    pub topology: &'a Topology,
+    /// Longest frame.
+    pub frame_bytes: usize,
+    /// See [`crate::StreamOptions::deliverq_discard`].
+    pub discards: bool,
+}
+
+impl<H: Handlers> Forwarding<'_, H> {
+    /// What this stream sends.
+    #[inline]
+    pub fn out(&mut self) -> &mut Outbound {
+        &mut self.outs[self.own]
+    }
+
     /// Moves the first of `runs`, which came over a link; its length, or `None` when there is no room for it now.
-    pub(super) fn forward_arrived(
-        &self,
+    pub fn forward_arrived(
+        &mut self,
         at: Place,
         runs: &[u8],
         feeder: Feeder,
-        sink: &mut Sink<'h>,
-        reassembly: &mut Reassembly,
-        begun: &mut Begun,
     ) -> std::result::Result<Option<usize>, BadRun> {
         let (run, _) = Run::split(runs, self.topology.size())?;
         if run.frame.len() > self.frame_bytes {
@@ -42,39 +65,29 @@ impl<'h> Core<'h> {
                 present: self.frame_bytes,
             });
         }
-        let moved = self.forward(at, &run, feeder, sink, reassembly, begun)?;
+        let moved = self.forward(at, &run, feeder)?;
         Ok(moved.then_some(run.frame.len()))
     }
 
     /// Moves one run a hop further, or delivers it; false when there is no room for it now.
-    pub(super) fn forward(
-        &self,
-        at: Place,
-        run: &Run<'_>,
-        feeder: Feeder,
-        sink: &mut Sink<'h>,
-        reassembly: &mut Reassembly,
-        begun: &mut Begun,
-    ) -> std::result::Result<bool, BadRun> {
+    pub fn forward(&mut self, at: Place, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
         if run.is_broadcast() {
-            return self.spread(at, run, feeder, sink, reassembly, begun);
+            return self.spread(at, run, feeder);
         }
         let target = Rank(run.header.target);
         if target == self.topology.rank() {
-            return self.deliver(run, feeder, sink, reassembly, begun);
+            return self.deliver(run, feeder);
         }
         let pushed = self
-            .out
-            .borrow_mut()
+            .out()
             .queues
             .push(at, target, run.frame, run.header.flags, feeder);
         match pushed {
             Some(true) => {
-                let mut stats = self.stats.borrow_mut();
                 if at == Place::TargetRep {
-                    stats.runs_from_fabric += 1;
+                    self.stats.runs_from_fabric += 1;
                 } else {
-                    stats.runs_to_fabric += 1;
+                    self.stats.runs_to_fabric += 1;
                 }
                 Ok(true)
             }
@@ -86,19 +99,11 @@ impl<'h> Core<'h> {
     /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of that. What is done is
     /// not done again.
     #[cold]
-    pub(super) fn spread(
-        &self,
-        at: Place,
-        run: &Run<'_>,
-        feeder: Feeder,
-        sink: &mut Sink<'h>,
-        reassembly: &mut Reassembly,
-        begun: &mut Begun,
-    ) -> std::result::Result<bool, BadRun> {
+    fn spread(&mut self, at: Place, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
         let source = Rank(run.header.source);
-        let mut copying = begun.copying.remove(&feeder).unwrap_or_default();
-        let mut out = self.out.borrow_mut();
-        let route = &out.queues.route;
+        let mut copying = self.begun.copying.remove(&feeder).unwrap_or_default();
+        let queues = &mut self.outs[self.own].queues;
+        let route = &queues.route;
         if !route.passes(at, source) {
             return Err(BadRun::Broadcast {
                 source_rank: source.0,
@@ -112,113 +117,104 @@ impl<'h> Core<'h> {
         };
         if copying.next < copies {
             let before = copying.next;
-            copying.next = out.queues.push_copies(at, before, run.frame, feeder);
-            let mut stats = self.stats.borrow_mut();
+            copying.next = queues.push_copies(at, before, run.frame, feeder);
             let runs = if at == Place::TargetRep {
-                &mut stats.runs_from_fabric
+                &mut self.stats.runs_from_fabric
             } else {
-                &mut stats.runs_to_fabric
+                &mut self.stats.runs_to_fabric
             };
             *runs += u64::from(copying.next - before);
         }
-        drop(out);
-        copying.delivered = copying.delivered || self.deliver(run, feeder, sink, reassembly, begun)?;
+        copying.delivered = copying.delivered || self.deliver(run, feeder)?;
         let done = copying.delivered && copying.next == copies;
         if !done {
-            begun.copying.insert(feeder, copying);
+            self.begun.copying.insert(feeder, copying);
         }
         Ok(done)
     }
 
-    pub(super) fn deliver(
-        &self,
-        run: &Run<'_>,
-        feeder: Feeder,
-        sink: &mut Sink<'h>,
-        reassembly: &mut Reassembly,
-        begun: &mut Begun,
-    ) -> std::result::Result<bool, BadRun> {
+    fn deliver(&mut self, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
         let is_plain = !run.is_fragment();
-        let admitted = match sink {
-            _ if self.options.deliverq_discard => true,
-            Sink::Handler(_) => !self.waits_for_spill(),
+        let admitted = match &mut *self.sink {
+            _ if self.discards => true,
+            Sink::Handler => !waits_for_spill(self.waits_for, self.outs),
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
-                    true => reassembly.record_bytes(feeder),
+                    true => self.reassembly.record_bytes(feeder),
                     false => run.frame.len(),
                 };
                 queue.admit(records, bytes)
             }
             Sink::Thread(handover) if is_plain => {
                 let taken = handover.offer(&Delivery::Run(*run), records, run.frame.len())?;
-                self.stats.borrow_mut().runs_delivered += u64::from(taken);
-                self.note_blocked(!taken, feeder, begun);
+                self.stats.runs_delivered += u64::from(taken);
+                self.note_blocked(!taken, feeder);
                 return Ok(taken);
             }
-            Sink::Thread(handover) => handover.admit(records, reassembly.record_bytes(feeder)),
-            Sink::Closed => true,
+            Sink::Thread(handover) => handover.admit(records, self.reassembly.record_bytes(feeder)),
+            Sink::Collectives(_) | Sink::Closed => true,
         };
-        self.note_blocked(!admitted, feeder, begun);
+        self.note_blocked(!admitted, feeder);
         if !admitted {
             return Ok(false);
         }
         if is_plain {
-            let taken = &mut begun.taken;
+            let taken = &mut self.begun.taken;
             let before = if taken.is_empty() {
                 None
             } else {
                 taken.remove(&feeder)
             };
             let all = usize::from(run.header.count);
-            let done = self.hand_over(Delivery::Run(*run), before.unwrap_or(0), all, sink)?;
+            let done = self.hand_over(Delivery::Run(*run), before.unwrap_or(0), all)?;
             if done < all {
-                taken.insert(feeder, done);
+                self.begun.taken.insert(feeder, done);
                 return Ok(false);
             }
             return Ok(true);
         }
-        match reassembly.add(feeder, run)? {
+        match self.reassembly.add(feeder, run)? {
             Assembled::Growing => Ok(true),
             Assembled::Later => Ok(false),
             Assembled::Whole(record) => {
                 let (source, kind) = (record.source, record.kind);
-                self.hand_over(
-                    Delivery::Record {
-                        source,
-                        kind,
-                        bytes: &record.bytes,
-                    },
-                    0,
-                    1,
-                    sink,
-                )?;
-                reassembly.give_back(record.bytes);
+                let delivery = Delivery::Record {
+                    source,
+                    kind,
+                    bytes: &record.bytes,
+                };
+                self.hand_over(delivery, 0, 1)?;
+                self.reassembly.give_back(record.bytes);
                 Ok(true)
             }
         }
     }
 
     /// Hands records over from number `done` on; returns how many of `all` are done then.
-    pub(super) fn hand_over(
-        &self,
+    fn hand_over(
+        &mut self,
         delivery: Delivery<'_>,
         done: usize,
         all: usize,
-        sink: &mut Sink<'h>,
     ) -> std::result::Result<usize, BadRun> {
-        let now = match sink {
-            _ if self.options.deliverq_discard => {
-                self.stats.borrow_mut().discarded += (all - done) as u64;
+        let now = match &mut *self.sink {
+            _ if self.discards => {
+                self.stats.discarded += (all - done) as u64;
                 all
             }
-            Sink::Handler(handler) => {
-                take_overfilled(); // by the application, outside of handlers
-                let now = handler(delivery, done, &mut Outbox::new(&self.out))?;
-                if let Some(gauge) = take_overfilled() {
-                    *self.waits_for.borrow_mut() = Some(gauge);
+            Sink::Handler => {
+                let mut overfilled = None;
+                let mut outbox = Outbox::new(self.outs, self.own, &mut overfilled);
+                let now = self.handlers.call(self.own, delivery, done, &mut outbox)?;
+                if overfilled.is_some() {
+                    *self.waits_for = overfilled;
                 }
                 now
+            }
+            Sink::Collectives(heard) => {
+                heard.hear(&delivery)?;
+                all
             }
             Sink::Queue(queue) => {
                 queue.push(&delivery)?;
@@ -226,25 +222,37 @@ impl<'h> Core<'h> {
             }
             Sink::Thread(handover) => {
                 handover.push(&delivery)?;
-                self.stats.borrow_mut().runs_delivered += 1;
+                self.stats.runs_delivered += 1;
                 return Ok(all);
             }
             Sink::Closed => all,
         };
-        self.taken.set(self.taken.get() + (now - done) as u64);
+        *self.taken += (now - done) as u64;
         if now == all {
-            self.stats.borrow_mut().runs_delivered += 1;
+            self.stats.runs_delivered += 1;
         }
         Ok(now)
     }
 
     /// Counts deliveries that have to wait, each once however often it is tried.
     #[inline]
-    fn note_blocked(&self, blocked: bool, feeder: Feeder, begun: &mut Begun) {
+    fn note_blocked(&mut self, blocked: bool, feeder: Feeder) {
         if blocked {
-            self.stats.borrow_mut().blocked_deliveries += u64::from(begun.blocked.insert(feeder));
-        } else if !begun.blocked.is_empty() {
-            begun.blocked.remove(&feeder);
+            self.stats.blocked_deliveries += u64::from(self.begun.blocked.insert(feeder));
+        } else if !self.begun.blocked.is_empty() {
+            self.begun.blocked.remove(&feeder);
         }
     }
+}
+
+/// Whether the next delivery has to wait for a spill that the handler has overfilled.
+fn waits_for_spill(waits_for: &mut Option<usize>, outs: &[Outbound]) -> bool {
+    let Some(stream) = *waits_for else {
+        return false;
+    };
+    let waits = outs[stream].keeps_deliveries_waiting();
+    if !waits {
+        *waits_for = None;
+    }
+    waits
 }

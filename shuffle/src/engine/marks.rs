@@ -9,10 +9,10 @@ pub(crate) struct DeliveryMarks {
     arrived: Vec<u64>,
 }
 
-impl Core<'_> {
+impl Core {
     /// Times that every lane was seen empty, and positions of lanes and links, for [`crate::terminate::flush`].
-    pub(crate) fn marks(&self) -> DeliveryMarks {
-        let mut inbound = self.inbound.borrow_mut();
+    pub(crate) fn marks(&mut self) -> DeliveryMarks {
+        let inbound = &mut self.inbound;
         let lanes = inbound.listed.len() as u32;
         let in_use = inbound.inbox.layout().max_in_use_bytes() as u64;
         let drained = inbound.drained.clone();
@@ -34,8 +34,8 @@ impl Core<'_> {
     }
 
     /// Whether everything that was here at the marks has moved on.
-    pub(crate) fn passed(&self, marks: &DeliveryMarks) -> bool {
-        let mut inbound = self.inbound.borrow_mut();
+    pub(crate) fn passed(&mut self, marks: &DeliveryMarks) -> bool {
+        let inbound = &mut self.inbound;
         for lane in 0..inbound.listed.len() {
             let unseen = !inbound.listed[lane] && !inbound.inbox.any_active();
             let drained = inbound.drained[lane] > marks.drained[lane];

@@ -14,11 +14,9 @@ mod reasons;
 pub(crate) mod sink;
 mod waiting;
 
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link};
-use trihop_transport::park::Gauge;
 use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run};
@@ -33,11 +31,11 @@ use crate::queue::remote::Identity;
 use crate::queue::tally::Why;
 use crate::route::Place;
 use crate::stats::Stats;
-use forward::Begun;
+use forward::{Begun, Forwarding};
 use inbound::Links;
 use incoming::Arrival;
 use outbound::Outbound;
-use sink::Sink;
+use sink::{Handlers, Sink};
 
 /// Class of a lane; an inbox has one lane per local rank and class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +99,8 @@ impl Inbound {
         self.backlog.iter().any(|b| !b.lanes.is_empty()) || self.inbox.any_active()
     }
 
-    fn take_active(&mut self) {
+    /// Lists the lanes that have shown something.
+    fn take_active(&mut self) -> &mut Self {
         self.inbox.take_active(&mut self.active);
         for lane in self.active.drain(..) {
             if let Some(listed) = self.listed.get_mut(lane as usize)
@@ -111,12 +110,30 @@ impl Inbound {
                 self.backlog[(lane % LANES_PER_RANK) as usize].lanes.push(lane);
             }
         }
+        self
     }
 }
 
-/// One stream on one rank.
-pub(crate) struct Core<'h> {
+/// An open stream, as its handles name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamId {
+    /// Cookie of the job.
+    pub job: u64,
+    /// Its place among the engine's streams.
+    pub stream: usize,
+    /// How many others were opened there before.
+    pub opened: u32,
+}
+
+/// Stream that carries the collectives.
+pub(crate) const SYSTEM_STREAM: u16 = 0;
+
+/// One stream on one rank, but for what it sends: that is [`Outbound`], beside those of the other
+/// streams, because a handler may send on each.
+pub(crate) struct Core {
     pub id: u16,
+    /// How many streams have been opened in this place.
+    pub opened: u32,
     pub name: String,
     pub topology: Topology,
     pub options: StreamOptions,
@@ -125,96 +142,73 @@ pub(crate) struct Core<'h> {
     pub identity: Identity,
     /// Longest frame of this stream.
     pub frame_bytes: usize,
-    pub out: RefCell<Outbound>,
-    pub inbound: RefCell<Inbound>,
-    pub sink: RefCell<Sink<'h>>,
-    pub stats: RefCell<Stats>,
-    /// Spill that the stream's handler has overfilled: the next delivery waits until that is relieved.
-    pub waits_for: RefCell<Option<Arc<Gauge>>>,
-    /// Says whether the stream's spill is pressed.
-    pub gauge: Arc<Gauge>,
+    pub inbound: Inbound,
+    pub sink: Sink,
+    pub stats: Stats,
+    /// Stream whose spill the handler has overfilled: the next delivery waits until that is
+    /// relieved.
+    pub waits_for: Option<usize>,
     /// Way to the stream's delivery thread, if it has one.
     pub handover: Option<Arc<Handover>>,
     /// Records delivered here without a delivery thread (or queued for an application without a handler, or discarded).
-    pub taken: Cell<u64>,
+    pub taken: u64,
     /// Flushes and fences that want partial runs and batches out now.
-    pub urgent: Cell<u32>,
+    pub urgent: u32,
     /// Small sends for announcements, where there are links.
     pub notices: Option<trihop_transport::memory::pool::Pool>,
     /// Memory of the link's operations in flight, which all streams share.
     pub endpoint_bytes: usize,
 }
 
-impl<'h> Core<'h> {
+impl Core {
     /// The stream was closed on all ranks, and another one takes its place: what it has counted begins anew, but for what
     /// both ends of its lanes and links have counted.
-    pub fn begin_again(&mut self, name: String, sink: Sink<'h>) {
-        let handover = match &sink {
-            Sink::Thread(handover) => Some(Arc::clone(handover)),
-            _ => None,
-        };
-        self.gauge = handover
-            .as_ref()
-            .map_or_else(Arc::default, |h| Arc::clone(&h.gauge));
-        let gauge = Arc::clone(&self.gauge);
-        self.out.get_mut().begin_again(&name, gauge, &self.options);
+    pub fn begin_again(&mut self, out: &mut Outbound, name: String, sink: Sink) {
+        self.handover = sink.handover();
+        out.begin_again(&name, sink.gauge(), &self.options);
         self.name = name;
-        self.sink = RefCell::new(sink);
-        self.stats = RefCell::default();
-        self.waits_for = RefCell::default();
-        self.handover = handover;
-        self.taken = Cell::new(0);
-        self.urgent = Cell::new(0);
-    }
-
-    /// Whether the next delivery has to wait for a spill that the handler has overfilled.
-    fn waits_for_spill(&self) -> bool {
-        let mut waits_for = self.waits_for.borrow_mut();
-        match &*waits_for {
-            None => false,
-            Some(gauge) if gauge.is_pressed() => {
-                gauge.note_waiting();
-                true
-            }
-            Some(_) => {
-                *waits_for = None;
-                false
-            }
-        }
+        self.opened += 1;
+        self.sink = sink;
+        self.stats = Stats::default();
+        self.waits_for = None;
+        self.taken = 0;
+        self.urgent = 0;
     }
 
     /// Takes a completion of this stream.
-    pub fn complete(&self, class: TagClass, number: u32, completion: Completion) -> Result<()> {
-        let mut inbound = self.inbound.borrow_mut();
-        let Some(links) = &mut inbound.links else {
-            return Ok(());
-        };
-        let mut out = self.out.borrow_mut();
-        let mut stats = self.stats.borrow_mut();
-        links.complete(class, number, completion, &mut out.queues, &mut stats)
+    pub fn complete(
+        &mut self,
+        out: &mut Outbound,
+        class: TagClass,
+        number: u32,
+        completion: Completion,
+    ) -> Result<()> {
+        match &mut self.inbound.links {
+            Some(links) => links.complete(class, number, completion, &mut out.queues, &mut self.stats),
+            None => Ok(()),
+        }
     }
 
     /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
-    pub fn progress(&self, link: Option<&mut dyn Link>, now_ns: u64) -> Result<bool> {
-        let mut worked = {
-            let mut out = self.out.borrow_mut();
-            out.queues.now_ns = now_ns;
-            out.retry()
-        };
+    /// What the stream sends is number `own` of `outs`.
+    pub fn progress(
+        &mut self,
+        outs: &mut [Outbound],
+        own: usize,
+        handlers: &mut impl Handlers,
+        link: Option<&mut dyn Link>,
+        now_ns: u64,
+    ) -> Result<bool> {
+        let out = &mut outs[own];
+        out.queues.now_ns = now_ns;
+        let mut worked = out.retry();
         if let Some(handover) = &self.handover {
             worked |= handover.take_freed()?;
         }
-        let before = self.moved();
-        {
-            let mut inbound = self.inbound.borrow_mut();
-            let mut sink = self.sink.borrow_mut();
-            inbound.take_active();
-            worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Relay)?;
-            worked |= self.drain_links(&mut inbound, &mut sink)?;
-            worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Origin)?;
-        }
+        let before = self.moved(out);
+        worked |= self.drain(outs, own, handlers)?;
         // A run that could move on only in part has moved.
-        worked |= self.moved() != before;
+        worked |= self.moved(&outs[own]) != before;
         if let Some(handover) = &self.handover {
             // While rounds move something, more of them follow, here or on the progress thread: see `Handover::show_much`.
             if worked {
@@ -223,12 +217,12 @@ impl<'h> Core<'h> {
                 handover.show();
             }
         }
-        let mut out = self.out.borrow_mut();
+        let out = &mut outs[own];
         worked |= out.relieve(now_ns);
         if let Some(error) = out.failure() {
             return Err(error);
         }
-        let urgent = self.urgent.get() > 0;
+        let urgent = self.urgent > 0;
         if urgent {
             out.close_runs();
         }
@@ -243,21 +237,19 @@ impl<'h> Core<'h> {
             out.queues.remotes.seal(Why::Flush);
         }
         if let Some(link) = link {
-            worked |= self.transmit(&mut out, link, !worked, now_ns)?;
+            worked |= self.transmit(out, link, !worked, now_ns)?;
         }
         Ok(worked)
     }
 
     /// Copies of broadcasts, records and runs that have moved so far, where a run that did not move on whole counts too.
-    fn moved(&self) -> (u64, u64, u64) {
-        let copies = self.out.borrow().queues.copies;
-        (copies, self.taken.get(), self.stats.borrow().runs_delivered)
+    fn moved(&self, out: &Outbound) -> (u64, u64, u64) {
+        (out.queues.copies, self.taken, self.stats.runs_delivered)
     }
 
     /// Posts batches, fetches, grants and control messages.
-    fn transmit(&self, out: &mut Outbound, link: &mut dyn Link, idle: bool, now_ns: u64) -> Result<bool> {
-        let mut inbound = self.inbound.borrow_mut();
-        let (Some(links), Some(notices)) = (&mut inbound.links, &self.notices) else {
+    fn transmit(&mut self, out: &mut Outbound, link: &mut dyn Link, idle: bool, now_ns: u64) -> Result<bool> {
+        let (Some(links), Some(notices)) = (&mut self.inbound.links, &self.notices) else {
             return Ok(false);
         };
         let mut worked = false;
@@ -280,14 +272,88 @@ impl<'h> Core<'h> {
             }
             worked |= posted > 0;
         }
-        let mut stats = self.stats.borrow_mut();
-        worked |= links.tell(link, remotes, notices, idle, &mut stats)?;
+        worked |= links.tell(link, remotes, notices, idle, &mut self.stats)?;
         remotes.rest(|index| links.may_rest(index));
         Ok(worked)
     }
 
+    /// Moves runs out of lanes and links.
+    fn drain(&mut self, outs: &mut [Outbound], own: usize, handlers: &mut impl Handlers) -> Result<bool> {
+        let Inbound {
+            inbox,
+            backlog,
+            listed,
+            links,
+            reassembly,
+            begun,
+            drained,
+            ..
+        } = self.inbound.take_active();
+        let mut lanes = Lanes {
+            inbox,
+            backlog,
+            listed,
+            drained,
+        };
+        let mut forwarding = Forwarding {
+            outs,
+            own,
+            handlers,
+            reassembly,
+            begun,
+            sink: &mut self.sink,
+            stats: &mut self.stats,
+            taken: &mut self.taken,
+            waits_for: &mut self.waits_for,
+            topology: &self.topology,
+            frame_bytes: self.frame_bytes,
+            discards: self.options.deliverq_discard,
+        };
+        let mut worked = lanes.drain(LaneClass::Relay, &mut forwarding)?;
+        if let Some(links) = links {
+            worked |= drain_links(links, lanes.inbox.layout().lanes(), &mut forwarding)?;
+        }
+        worked |= lanes.drain(LaneClass::Origin, &mut forwarding)?;
+        Ok(worked)
+    }
+
+    /// Records that were delivered here: the handler has returned, or (without one) the application may take them.
+    pub fn delivered(&self) -> u64 {
+        self.taken + self.handover.as_ref().map_or(0, |h| h.done())
+    }
+
+    /// Somebody wants everything out at once, until as many calls of [`calm`](Self::calm).
+    pub fn hurry(&mut self) {
+        self.urgent += 1;
+    }
+
+    /// See [`hurry`](Self::hurry).
+    pub fn calm(&mut self) {
+        self.urgent -= 1;
+    }
+
+    /// Closes a stream without a handler for deliveries; returns the records that were waiting to be taken.
+    pub fn give_up_untaken(&mut self) -> Option<u64> {
+        let Sink::Queue(queue) = &self.sink else {
+            return None;
+        };
+        let waiting = queue.records() as u64;
+        self.sink = Sink::Closed;
+        Some(waiting)
+    }
+}
+
+/// The lanes into a rank, while their runs move on.
+struct Lanes<'a> {
+    inbox: &'a mut Inbox,
+    backlog: &'a mut [Backlog; 2],
+    listed: &'a mut [bool],
+    drained: &'a mut [u64],
+}
+
+impl Lanes<'_> {
     /// Moves runs out of the lanes of one class.
-    fn drain_lanes(&self, inbound: &mut Inbound, sink: &mut Sink<'h>, class: LaneClass) -> Result<bool> {
+    fn drain(&mut self, class: LaneClass, forwarding: &mut Forwarding<'_, impl Handlers>) -> Result<bool> {
         let at = if class == LaneClass::Relay {
             Place::Target
         } else {
@@ -295,13 +361,13 @@ impl<'h> Core<'h> {
         };
         let mut worked = false;
         let mut position = 0;
-        while let Some(&lane) = inbound.backlog[class as usize].lanes.get(position) {
-            let (moved, empty) = self.drain_lane(inbound, sink, lane, at)?;
+        while let Some(&lane) = self.backlog[class as usize].lanes.get(position) {
+            let (moved, empty) = self.drain_lane(lane, at, forwarding)?;
             worked |= moved;
             if empty {
-                inbound.drained[lane as usize] += 1;
-                inbound.listed[lane as usize] = false;
-                inbound.backlog[class as usize].lanes.swap_remove(position);
+                self.drained[lane as usize] += 1;
+                self.listed[lane as usize] = false;
+                self.backlog[class as usize].lanes.swap_remove(position);
             } else {
                 position += 1;
             }
@@ -311,17 +377,14 @@ impl<'h> Core<'h> {
 
     /// Moves runs out of one lane; says whether any moved, and whether the lane is empty now.
     fn drain_lane(
-        &self,
-        inbound: &mut Inbound,
-        sink: &mut Sink<'h>,
+        &mut self,
         lane: u32,
         at: Place,
+        forwarding: &mut Forwarding<'_, impl Handlers>,
     ) -> Result<(bool, bool)> {
-        let rank = self
-            .topology
-            .rank_at(self.topology.node(), lane / LANES_PER_RANK)
-            .0;
-        let mut consumer = inbound.inbox.lane(lane);
+        let topology = forwarding.topology;
+        let rank = topology.rank_at(topology.node(), lane / LANES_PER_RANK).0;
+        let mut consumer = self.inbox.lane(lane);
         let mut moved = 0;
         let empty = loop {
             if moved == FRAMES_PER_ROUND {
@@ -330,16 +393,8 @@ impl<'h> Core<'h> {
             let Some(frame) = consumer.front().map_err(|why| Error::bad_peer(rank, why))? else {
                 break true;
             };
-            let taken = Run::split(frame, self.topology.size()).and_then(|(run, _)| {
-                self.forward(
-                    at,
-                    &run,
-                    Feeder::lane(lane),
-                    sink,
-                    &mut inbound.reassembly,
-                    &mut inbound.begun,
-                )
-            });
+            let taken = Run::split(frame, topology.size())
+                .and_then(|(run, _)| forwarding.forward(at, &run, Feeder::lane(lane)));
             if !taken.map_err(|why| Error::bad_run(rank, why))? {
                 break false;
             }
@@ -348,96 +403,66 @@ impl<'h> Core<'h> {
         };
         if moved > 0 {
             consumer.release();
-            self.stats.borrow_mut().frames_received += moved as u64;
+            forwarding.stats.frames_received += moved as u64;
         }
         Ok((moved > 0, empty))
     }
+}
 
-    /// Moves runs out of the batches that have arrived.
-    fn drain_links(&self, inbound: &mut Inbound, sink: &mut Sink<'h>) -> Result<bool> {
-        let lanes = inbound.inbox.layout().lanes();
-        let Inbound {
-            links: Some(links),
-            reassembly,
-            begun,
-            ..
-        } = inbound
-        else {
-            return Ok(false);
-        };
-        let mut worked = false;
-        let mut position = 0;
-        while let Some(&index) = links.arrived.get(position) {
-            let index = index as usize;
-            let mut blocked = false;
-            while !blocked {
-                let incoming = &mut links.incoming[index];
-                let Some(Arrival::Here { buffer, bytes, .. }) = incoming.window.front() else {
-                    break;
-                };
-                let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes as usize];
-                let at = self.out.borrow().queues.remotes[index].class.arrival();
-                let before = incoming.cursor as usize;
-                let (mut cursor, mut moved) = (before, 0);
-                while cursor < runs.len() {
-                    let feeder = Feeder::link(lanes, index);
-                    match self.forward_arrived(at, &runs[cursor..], feeder, sink, reassembly, begun) {
-                        Ok(Some(length)) => {
-                            cursor += length;
-                            moved += 1;
-                        }
-                        Ok(None) => {
-                            blocked = true;
-                            break;
-                        }
-                        Err(why) => {
-                            // What has moved on shall not move on again.
-                            links.incoming[index].cursor = cursor as u32;
-                            let rank = self.out.borrow().queues.remotes[index].rank;
-                            return Err(Error::bad_run(rank, why));
-                        }
+/// Moves runs out of the batches that have arrived.
+fn drain_links(
+    links: &mut Links,
+    lanes: u32,
+    forwarding: &mut Forwarding<'_, impl Handlers>,
+) -> Result<bool> {
+    let mut worked = false;
+    let mut position = 0;
+    while let Some(&index) = links.arrived.get(position) {
+        let index = index as usize;
+        let mut blocked = false;
+        while !blocked {
+            let incoming = &mut links.incoming[index];
+            let Some(Arrival::Here { buffer, bytes, .. }) = incoming.window.front() else {
+                break;
+            };
+            let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes as usize];
+            let at = forwarding.out().queues.remotes[index].class.arrival();
+            let before = incoming.cursor as usize;
+            let (mut cursor, mut moved) = (before, 0);
+            while cursor < runs.len() {
+                let feeder = Feeder::link(lanes, index);
+                match forwarding.forward_arrived(at, &runs[cursor..], feeder) {
+                    Ok(Some(length)) => {
+                        cursor += length;
+                        moved += 1;
+                    }
+                    Ok(None) => {
+                        blocked = true;
+                        break;
+                    }
+                    Err(why) => {
+                        // What has moved on shall not move on again.
+                        links.incoming[index].cursor = cursor as u32;
+                        let rank = forwarding.out().queues.remotes[index].rank;
+                        return Err(Error::bad_run(rank, why));
                     }
                 }
-                worked |= cursor > before || !blocked;
-                if at != Place::TargetRep {
-                    self.stats.borrow_mut().frames_received += moved;
-                }
-                incoming.cursor = cursor as u32;
-                if !blocked {
-                    links.accept(index);
-                }
             }
-            if blocked {
-                position += 1;
-            } else {
-                links.incoming[index].listed = false;
-                links.arrived.swap_remove(position);
+            worked |= cursor > before || !blocked;
+            if at != Place::TargetRep {
+                forwarding.stats.frames_received += moved;
+            }
+            incoming.cursor = cursor as u32;
+            if !blocked {
+                links.accept(index);
             }
         }
-        Ok(worked)
+        if blocked {
+            position += 1;
+        } else {
+            links.incoming[index].listed = false;
+            links.arrived.swap_remove(position);
+        }
     }
-
-    /// Records that were delivered here: the handler has returned, or (without one) the application may take them.
-    pub fn delivered(&self) -> u64 {
-        self.taken.get() + self.handover.as_ref().map_or(0, |h| h.done())
-    }
-
-    /// Somebody wants everything out at once, until as many calls of [`calm`](Self::calm).
-    pub fn hurry(&self) {
-        self.urgent.set(self.urgent.get() + 1);
-    }
-
-    /// See [`hurry`](Self::hurry).
-    pub fn calm(&self) {
-        self.urgent.set(self.urgent.get() - 1);
-    }
-
-    /// Closes a stream without a handler for deliveries; returns the records that were waiting to be taken.
-    pub fn give_up_untaken(&self) -> Option<u64> {
-        let mut sink = self.sink.borrow_mut();
-        let Sink::Queue(queue) = &*sink else { return None };
-        let waiting = queue.records() as u64;
-        *sink = Sink::Closed;
-        Some(waiting)
-    }
+    Ok(worked)
 }

@@ -24,11 +24,14 @@ use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::audience::BroadcastTo;
 use crate::queue::pressure::Pressure;
-use crate::queue::remote::RemoteQueue;
+use crate::queue::remote::{Identity, RemoteQueue};
 use crate::queue::runs::{RunTable, Stop};
 use crate::queue::spill::Spill;
 use crate::queue::tally::Why;
 use crate::route::Place;
+
+/// Calls that send between two rounds of progress while nothing is refused.
+pub(crate) const CALLS_PER_ROUND: u32 = 512;
 
 /// Everything that a rank has to send on one stream.
 pub(crate) struct Outbound {
@@ -40,8 +43,14 @@ pub(crate) struct Outbound {
     pressure: Pressure,
     /// Says whether the spill is pressed, to those who hand deliveries to handlers.
     gauge: Arc<Gauge>,
+    /// Cookie of the job.
+    job: u64,
     /// Name of the stream.
     name: Arc<str>,
+    /// A send found or left the spill above its mark, since somebody last asked.
+    overfilled: bool,
+    /// How many streams have been opened in this place.
+    pub opened: u32,
     /// Bytes for which a handler's send found no room in the spill: the job ends.
     overrun: Option<usize>,
     long: LongRecords,
@@ -57,6 +66,8 @@ pub(crate) struct Outbound {
     pushed: bool,
     /// Records that the application or a handler sent.
     pub sent: u64,
+    /// Calls that sent since the last that was to make progress.
+    calls: u32,
     /// `sent` when the long record or broadcast that waits was taken.
     waits_since: u64,
     /// Payload bytes of them.
@@ -74,12 +85,12 @@ impl Outbound {
         name: &str,
         gauge: Arc<Gauge>,
         queues: Queues,
-        rank: u32,
+        identity: &Identity,
         item_bytes: usize,
         frame_bytes: usize,
         options: &StreamOptions,
     ) -> Self {
-        let size = queues.size;
+        let (size, rank) = (queues.size, identity.rank);
         let run_bytes = options.run_bytes.min(frame_bytes) & !7;
         Self {
             queues,
@@ -88,7 +99,10 @@ impl Outbound {
             spill: Spill::new(options.spill_bytes),
             pressure: Pressure::new(options.spill_mark_bytes),
             gauge,
+            job: identity.cookie,
             name: name.into(),
+            overfilled: false,
+            opened: 0,
             overrun: None,
             long: LongRecords::new(rank, frame_bytes),
             broadcasting: Broadcasts::new(Rank(rank)),
@@ -101,6 +115,7 @@ impl Outbound {
             runs_since_ns: 0,
             pushed: false,
             sent: 0,
+            calls: 0,
             waits_since: 0,
             sent_bytes: 0,
             would_block: 0,
@@ -116,6 +131,8 @@ impl Outbound {
         self.spill = Spill::new(options.spill_bytes);
         self.pressure = Pressure::new(options.spill_mark_bytes);
         self.gauge = gauge;
+        self.overfilled = false;
+        self.opened += 1;
         self.name = name.into();
         self.overrun = None;
         self.runs_since_ns = 0;
@@ -126,7 +143,25 @@ impl Outbound {
         self.closed = false;
     }
 
-    fn check(&self, target: Rank, bytes: usize) -> Result<()> {
+    /// A call of the application has sent; true every few hundred times, when progress is due: a rank
+    /// that only sends still forwards and ages.
+    #[inline]
+    pub fn count_call(&mut self) -> bool {
+        self.calls += 1;
+        let due = self.calls >= CALLS_PER_ROUND;
+        if due {
+            self.calls = 0;
+        }
+        due
+    }
+
+    /// Cookie of the job.
+    pub fn job(&self) -> u64 {
+        self.job
+    }
+
+    /// Refuses what can never be sent.
+    pub fn check(&self, target: Rank, bytes: usize) -> Result<()> {
         if target.0 >= self.size {
             return Err(Error::Rank {
                 rank: target.0,

@@ -1,12 +1,11 @@
 //! What a handler sends with.
 
-use std::cell::{RefCell, RefMut};
-
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::outbound::Outbound;
-use crate::error::{Error, Result};
+use crate::engine::StreamId;
+use crate::error::Result;
 
 /// What a handler gets to send with: its sends never wait, and take whatever rank and stream they name.
 ///
@@ -15,37 +14,78 @@ use crate::error::{Error, Result};
 /// grows, up to `spill_bytes`: beyond that a send is [`crate::Error::SpillFull`], and the job ends with that error. So a
 /// program whose handlers send (forward, answer, once or many times for each message) never stands still.
 pub struct Outbox<'a> {
-    pub(crate) outbound: &'a RefCell<Outbound>,
+    /// What all streams send, of which this is number `stream`.
+    outs: &'a mut [Outbound],
+    stream: usize,
+    /// A stream whose spill a send of the handler found or left above its mark.
+    overfilled: &'a mut Option<usize>,
 }
 
 impl<'a> Outbox<'a> {
-    pub(crate) fn new(outbound: &'a RefCell<Outbound>) -> Self {
-        Self { outbound }
+    pub(crate) fn new(outs: &'a mut [Outbound], stream: usize, overfilled: &'a mut Option<usize>) -> Self {
+        Self {
+            outs,
+            stream,
+            overfilled,
+        }
+    }
+
+    /// The same, for a value of its own.
+    pub(crate) fn again(&mut self) -> Outbox<'_> {
+        Outbox {
+            outs: self.outs,
+            stream: self.stream,
+            overfilled: self.overfilled,
+        }
+    }
+
+    /// The same, for another stream of the engine; `None` where none is open there any more.
+    pub(crate) fn for_stream(&mut self, id: StreamId) -> Option<Outbox<'_>> {
+        let StreamId { job, stream, opened } = id;
+        let is_open = |out: &Outbound| out.job() == job && out.opened == opened;
+        let is_open = self.outs.get(stream).is_some_and(is_open);
+        is_open.then_some(Outbox {
+            outs: self.outs,
+            stream,
+            overfilled: self.overfilled,
+        })
+    }
+
+    /// Whether a spill was filled above its mark: the rest of a run waits.
+    #[inline]
+    pub(crate) fn has_overfilled(&self) -> bool {
+        self.overfilled.is_some()
     }
 
     /// Sends a record, or spills it.
     ///
     /// # Errors
     /// [`crate::Error::SpillFull`] when the spill is full too, and the errors of a bad rank or length.
+    #[inline]
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        borrow(self.outbound)?.send_or_spill(target, kind, bytes)
+        self.with(|out| out.send_or_spill(target, kind, bytes))
     }
 
+    #[inline]
     pub(crate) fn push_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        borrow(self.outbound)?.push_or_spill(target, item)
+        self.with(|out| out.push_or_spill(target, item))
     }
 
     pub(crate) fn extend_items<T: IntoBytes + Immutable>(
         &mut self,
         items: &mut impl Iterator<Item = (Rank, T)>,
     ) -> Result<()> {
-        borrow(self.outbound)?.extend_or_spill(items)
+        self.with(|out| out.extend_or_spill(items))
     }
-}
 
-/// The sending side of a stream, unless a reservation holds it.
-pub(crate) fn borrow(outbound: &RefCell<Outbound>) -> Result<RefMut<'_, Outbound>> {
-    outbound
-        .try_borrow_mut()
-        .map_err(|_| Error::Nested("a call with an open reservation"))
+    /// Sends by the verbs of handlers, and notes what comes of it.
+    #[inline]
+    pub(crate) fn with<R>(&mut self, send: impl FnOnce(&mut Outbound) -> R) -> R {
+        let out = &mut self.outs[self.stream];
+        let sent = send(out);
+        if out.take_overfilled() {
+            self.overfilled.get_or_insert(self.stream);
+        }
+        sent
+    }
 }

@@ -1,24 +1,18 @@
 //! Why nothing of a stream moves on this rank, in words: for whoever waits for it.
 
 use super::Core;
+use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 
-impl Core<'_> {
+impl Core {
     /// What keeps messages of this stream from leaving this rank or from being delivered here: for whom, and at which stage.
-    /// A part that a caller up the stack uses is left out.
-    pub fn reasons(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
-        if let Ok(sink) = self.sink.try_borrow() {
-            reasons.extend(self.delivery_reason(&sink));
-        }
-        let Ok(out) = self.out.try_borrow() else {
-            return reasons;
-        };
+    pub fn reasons(&self, out: &Outbound) -> Vec<String> {
+        let mut reasons: Vec<String> = self.delivery_reason().into_iter().collect();
         if !out.spill.is_empty() {
             let (runs, bytes) = (out.spill.len(), out.spill.used_bytes());
-            let pause = if self.gauge.is_pressed() {
+            let pause = if out.gauge().is_pressed() {
                 ", and deliveries wait for that"
             } else {
                 ""
@@ -41,11 +35,11 @@ impl Core<'_> {
         reasons
     }
 
-    fn delivery_reason(&self, sink: &Sink<'_>) -> Option<String> {
-        let (records, whose) = match sink {
+    fn delivery_reason(&self) -> Option<String> {
+        let (records, whose) = match &self.sink {
             Sink::Thread(handover) => (handover.waiting().0, "the handler"),
             Sink::Queue(queue) => (queue.records(), "a call of `take`"),
-            Sink::Handler(_) | Sink::Closed => return None,
+            Sink::Handler | Sink::Collectives(_) | Sink::Closed => return None,
         };
         (records > 0).then(|| format!("delivery: {records} records wait for {whose} on this rank"))
     }

@@ -1,12 +1,13 @@
 //! What a stream waits for, and whether its rank may sleep meanwhile.
 
 use super::Core;
+use super::outbound::Outbound;
 use crate::queue::remote::RemoteQueue;
 
-impl Core<'_> {
+impl Core {
     /// Whether nothing of this stream moves or waits on this rank.
-    pub fn is_quiet(&self) -> bool {
-        let (out, inbound) = (self.out.borrow(), self.inbound.borrow());
+    pub fn is_quiet(&self, out: &Outbound) -> bool {
+        let inbound = &self.inbound;
         let links = inbound.links.as_ref();
         out.is_quiet()
             && !inbound.has_backlog()
@@ -15,21 +16,19 @@ impl Core<'_> {
     }
 
     /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a release) came.
-    pub fn must_stay_awake(&self) -> bool {
-        if self.inbound.borrow().inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
+    pub fn must_stay_awake(&self, out: &mut Outbound) -> bool {
+        if self.inbound.inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
             return true;
         }
-        let mut out = self.out.borrow_mut();
-        let releases_too = self.urgent.get() > 0 || out.queues.origin.is_limited();
+        let releases_too = self.urgent > 0 || out.queues.origin.is_limited();
         out.queues
             .lanes_mut()
             .any(|lane| lane.space_came() || (releases_too && lane.release_came()))
     }
 
     /// Before sleeping: asks the consumers of full lanes to ring.
-    pub fn want_space(&self, releases_too: bool) {
-        let mut out = self.out.borrow_mut();
-        let releases_too = releases_too || out.queues.origin.is_limited();
+    pub fn want_space(&self, out: &mut Outbound) {
+        let releases_too = self.urgent > 0 || out.queues.origin.is_limited();
         for lane in out.queues.lanes_mut() {
             if releases_too && lane.in_use_bytes() > 0 {
                 lane.want_release();
@@ -40,8 +39,8 @@ impl Core<'_> {
     }
 
     /// Whether something waits that only time moves: partial runs or batches, or news for a peer.
-    pub fn waits_for_time(&self) -> bool {
-        let (out, inbound) = (self.out.borrow(), self.inbound.borrow());
+    pub fn waits_for_time(&self, out: &Outbound) -> bool {
+        let inbound = &self.inbound;
         let links = inbound.links.as_ref();
         // A provider that refused a post says by nothing but taking it that it has room again.
         out.has_partial()

@@ -5,7 +5,7 @@
 //! frame (a quarter of a lane, or less where batches are small) goes to one rank after the other instead, as if it were sent
 //! to each: its fragments would keep queues busy that other such records wait for.
 
-use crate::engine::outbox::{Outbox, borrow};
+use crate::engine::outbox::Outbox;
 use crate::error::Result;
 use crate::face::shuffle::Shuffle;
 use crate::face::stream::{Item, ItemOutbox, Stream};
@@ -73,11 +73,11 @@ impl Outbox<'_> {
     /// # Errors
     /// As [`Outbox::send`].
     pub fn broadcast(&mut self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
-        borrow(self.outbound)?.broadcast_or_spill(to, kind, bytes)
+        self.with(|out| out.broadcast_or_spill(to, kind, bytes))
     }
 }
 
-impl<T: Item> ItemOutbox<'_, '_, T> {
+impl<T: Item> ItemOutbox<'_, T> {
     /// Sends an item to many ranks, or spills it.
     ///
     /// # Errors

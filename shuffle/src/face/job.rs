@@ -8,10 +8,11 @@ use trihop_transport::topology::{Rank, Topology};
 use super::shuffle::ShuffleBuilder;
 use super::stream::{Item, StreamBuilder};
 use crate::config::Options;
-use crate::error::{Error, Result};
-use crate::job::{JobState, detect};
+use crate::error::Result;
+use crate::job::detect;
+use crate::seat::{self, Inline, Seat};
 use crate::signal::DumpOutput;
-use crate::terminate::collective::{Operation, Reduce};
+use crate::terminate::collective::Reduce;
 
 /// One rank's part of a job. It stays on the thread that started it.
 ///
@@ -33,7 +34,10 @@ use crate::terminate::collective::{Operation, Reduce};
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```
 pub struct Job<'h> {
-    pub(crate) state: Rc<JobState<'h>>,
+    seat: Rc<Inline<'h>>,
+    topology: Topology,
+    launcher: Launcher,
+    provider: Option<String>,
 }
 
 impl<'h> Job<'h> {
@@ -52,8 +56,16 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let state = JobState::start(options, bootstrap)?;
-        Ok(Self { state })
+        let seat = seat::start(options, bootstrap)?;
+        seat.with("the start", |job| {
+            Ok((job.engine.topology.clone(), job.launcher, job.provider()))
+        })
+        .map(|(topology, launcher, provider)| Self {
+            seat: Rc::new(seat),
+            topology,
+            launcher,
+            provider,
+        })
     }
 
     /// This rank.
@@ -68,27 +80,27 @@ impl<'h> Job<'h> {
 
     /// Who is where.
     pub fn topology(&self) -> &Topology {
-        &self.state.endpoint.topology
+        &self.topology
     }
 
     /// Who started the job.
     pub fn launcher(&self) -> Launcher {
-        self.state.launcher()
+        self.launcher
     }
 
     /// Provider that carries traffic between nodes, where this rank represents any.
     pub fn provider(&self) -> Option<String> {
-        self.state.provider()
+        self.provider.clone()
     }
 
     /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
     pub fn shuffle(&self, name: &str) -> ShuffleBuilder<'h> {
-        ShuffleBuilder::new(Rc::clone(&self.state), name)
+        ShuffleBuilder::new(&self.seat, name)
     }
 
     /// A stream of items of one type. Opening is collective; the same names in the same order on every rank.
     pub fn stream<T: Item>(&self, name: &str) -> StreamBuilder<'h, T> {
-        StreamBuilder::new(Rc::clone(&self.state), name)
+        StreamBuilder::new(&self.seat, name)
     }
 
     /// Waits until every rank has called this as often as this rank.
@@ -96,7 +108,7 @@ impl<'h> Job<'h> {
     /// # Errors
     /// The transport's, and [`Error::Nested`] inside a handler.
     pub fn barrier(&self) -> Result<()> {
-        self.state.barrier()
+        seat::barrier(&self.seat)
     }
 
     /// Replaces each value by its reduction over all ranks; every rank gives as many values.
@@ -104,19 +116,7 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let result = self.state.collective(Operation::Reduce(reduce), &bytes)?;
-        if result.len() != bytes.len() {
-            let why = format!("{} values here, {} elsewhere", values.len(), result.len() / 8);
-            return Err(Error::Mismatch {
-                name: "allreduce".into(),
-                why,
-            });
-        }
-        for (value, bytes) in values.iter_mut().zip(result.chunks_exact(8)) {
-            *value = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
-        }
-        Ok(())
+        seat::allreduce(&self.seat, values, reduce)
     }
 
     /// Every rank's contribution, by rank. For small strings: the result is as large as all of them on every rank.
@@ -124,8 +124,7 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let result = self.state.collective(Operation::Gather, contribution)?;
-        Ok(self.state.endpoint.collectives.borrow().contributions(&result))
+        seat::allgather(&self.seat, contribution)
     }
 
     /// One round of progress of everything in the job; true when anything moved.
@@ -133,18 +132,20 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn progress(&self) -> Result<bool> {
-        self.state.progress()
+        self.seat.progress("poll")
     }
 
-    /// Rounds of progress that were made so far, by whichever call.
+    /// Rounds of progress that were made so far, by whichever call; 0 inside a handler.
     pub fn rounds(&self) -> u64 {
-        self.state.rounds()
+        let rounds = self.seat.with("a look at counters", |job| Ok(job.rounds));
+        rounds.unwrap_or(0)
     }
 
     /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether the launcher could be
     /// asked: not while the job is being shut down.
     pub fn abort(&self, status: i32, why: &str) -> bool {
-        self.state.abort(status, why)
+        let asked = self.seat.with("an abort", |job| Ok(job.abort(status, why)));
+        asked.unwrap_or(false)
     }
 
     /// Writes the queues of every stream with their use and their bounds.
@@ -152,7 +153,12 @@ impl<'h> Job<'h> {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
-        self.state.dump(writer)
+        let mut written = Ok(());
+        let looked = self.seat.with("a dump", |job| {
+            written = job.dump(writer);
+            Ok(())
+        });
+        looked.map_err(std::io::Error::other).and(written)
     }
 
     /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag,
@@ -162,7 +168,8 @@ impl<'h> Job<'h> {
     /// # Errors
     /// A signal that cannot be handled.
     pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
-        self.state.dump_on_signal.install(signal, output)
+        self.seat
+            .with("a dump", |job| job.dump_on_signal.install(signal, output))
     }
 
     /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
@@ -172,12 +179,12 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn shutdown(self) -> Result<()> {
-        self.state.shutdown()
+        seat::shut_down(&self.seat)
     }
 }
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        self.state.close_streams();
+        self.seat.close_streams();
     }
 }

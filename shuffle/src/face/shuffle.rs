@@ -6,13 +6,12 @@ use std::rc::Rc;
 use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Message, has_overfilled};
-use crate::dump;
+use crate::deliver::{Delivery, Message};
 use crate::engine::BadRun;
 use crate::engine::outbox::Outbox;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::face::handle::{Handle, Opening};
-use crate::job::JobState;
+use crate::seat::Inline;
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
 
@@ -22,8 +21,8 @@ pub struct ShuffleBuilder<'h> {
 }
 
 impl<'h> ShuffleBuilder<'h> {
-    pub(crate) fn new(job: Rc<JobState<'h>>, name: &str) -> Self {
-        let opening = Opening::new(job, name);
+    pub(crate) fn new(seat: &Rc<Inline<'h>>, name: &str) -> Self {
+        let opening = Opening::new(seat, name);
         Self { opening }
     }
 
@@ -36,16 +35,16 @@ impl<'h> ShuffleBuilder<'h> {
     /// Calls `handler` for every record that arrives, during any call that makes progress. Without a handler,
     /// records wait for [`Shuffle::take`].
     pub fn handler(mut self, mut handler: impl FnMut(Message<'_>, &mut Outbox<'_>) + 'h) -> Self {
-        self.opening.take_handler(move |delivery, done, outbox| {
+        self.opening.take_handler(Box::new(move |delivery, done, outbox| {
             each_message(delivery, done, |message, first| {
                 // Between the records of a run a spill may be filled: the rest of the run waits.
-                if !first && has_overfilled() {
+                if !first && outbox.has_overfilled() {
                     return false;
                 }
                 handler(message, outbox);
                 true
             })
-        });
+        }));
         self
     }
 
@@ -101,7 +100,7 @@ pub struct Shuffle<'h> {
 impl<'h> Shuffle<'h> {
     /// Name given at opening.
     pub fn name(&self) -> &str {
-        &self.handle.core.name
+        &self.handle.name
     }
 
     /// Sends a record; waits, with progress and deliveries, while its queue is full. The bytes are copied.
@@ -121,11 +120,6 @@ impl<'h> Shuffle<'h> {
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.handle.outbound()?.try_send(target, kind, bytes)
-    }
-
-    /// What sends from inside a handler of another stream: never waits, spills what finds no room.
-    pub fn outbox(&self) -> Outbox<'_> {
-        Outbox::new(&self.handle.core.out)
     }
 
     /// One round of progress; returns the records that were delivered to this shuffle.
@@ -208,14 +202,14 @@ impl<'h> Shuffle<'h> {
         self.handle.barrier()
     }
 
-    /// Counters of this rank. While a reservation of another handle is open, those of the sending side are 0.
+    /// Counters of this rank. Inside a handler, and while a reservation is open, all of them are 0.
     pub fn stats(&self) -> Stats {
-        self.handle.core.snapshot()
+        self.handle.stats_or_none()
     }
 
     /// Counters of this rank, of each of its queues too. As [`Shuffle::stats`], without a reading of the clock.
     pub fn detailed_stats(&self) -> DetailedStats {
-        self.handle.core.detailed()
+        self.handle.detailed_stats_or_none()
     }
 
     /// Writes every queue of this rank with its use and its bound, and the memory formula with its value.
@@ -223,7 +217,7 @@ impl<'h> Shuffle<'h> {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        dump::write(&self.handle.core, writer)
+        self.handle.dump(writer)
     }
 
     /// A fence, after which the shuffle takes and delivers nothing more. Collective. Its memory is kept until the job
@@ -233,6 +227,21 @@ impl<'h> Shuffle<'h> {
     /// As [`Shuffle::fence`].
     pub fn shutdown(self) -> Result<()> {
         self.handle.shut_down()
+    }
+}
+
+impl Outbox<'_> {
+    /// What sends on another stream of the same job, from inside a handler: by the same rules.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] where that stream was shut down and another has its place.
+    pub fn on(&mut self, shuffle: &Shuffle<'_>) -> Result<Outbox<'_>> {
+        self.for_handle(&shuffle.handle)
+    }
+
+    pub(crate) fn for_handle(&mut self, handle: &Handle<'_>) -> Result<Outbox<'_>> {
+        let closed = || Error::Closed((*handle.name).to_owned());
+        self.for_stream(handle.id).ok_or_else(closed)
     }
 }
 

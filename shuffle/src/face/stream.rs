@@ -10,12 +10,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
-use crate::dump;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::face::handle::{Handle, Opening};
-use crate::job::JobState;
 use crate::queue::runs::Stop;
+use crate::seat::{Inline, Seat};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
 
@@ -27,12 +26,23 @@ pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {}
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Item for T {}
 
 /// What a handler of items gets to send with: its sends never wait.
-pub struct ItemOutbox<'a, 'b, T> {
-    pub(crate) outbox: &'a mut Outbox<'b>,
+pub struct ItemOutbox<'a, T> {
+    pub(crate) outbox: Outbox<'a>,
     item: PhantomData<T>,
 }
 
-impl<T: Item> ItemOutbox<'_, '_, T> {
+impl<T: Item> ItemOutbox<'_, T> {
+    /// What sends on another stream of the same job, from inside a handler: by the same rules.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] where that stream was shut down and another has its place.
+    pub fn on<U: Item>(&mut self, stream: &Stream<'_, U>) -> Result<ItemOutbox<'_, U>> {
+        Ok(ItemOutbox {
+            outbox: self.outbox.for_handle(&stream.handle)?,
+            item: PhantomData,
+        })
+    }
+
     /// Sends an item, or spills it.
     ///
     /// # Errors
@@ -71,13 +81,13 @@ fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'a [T]), Bad
 }
 
 impl<'h, T: Item> StreamBuilder<'h, T> {
-    pub(crate) fn new(job: Rc<JobState<'h>>, name: &str) -> Self {
+    pub(crate) fn new(seat: &Rc<Inline<'h>>, name: &str) -> Self {
         const {
             assert!(size_of::<T>() > 0, "items of no bytes cannot be counted");
             assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");
         }
         Self {
-            opening: Opening::new(job, name),
+            opening: Opening::new(seat, name),
             item: PhantomData,
         }
     }
@@ -89,19 +99,19 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
     }
 
     /// Calls `handler` for every run that arrives: one source, at least one item, in place.
-    pub fn handler(mut self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, '_, T>) + 'h) -> Self {
-        self.opening.take_handler(move |delivery, _, outbox| {
+    pub fn handler(mut self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, T>) + 'h) -> Self {
+        self.opening.take_handler(Box::new(move |delivery, _, outbox| {
             let (source, items) = slice_of::<T>(&delivery)?;
             handler(
                 source,
                 items,
                 &mut ItemOutbox {
-                    outbox,
+                    outbox: outbox.again(),
                     item: PhantomData,
                 },
             );
             Ok(items.len())
-        });
+        }));
         self
     }
 
@@ -181,26 +191,10 @@ impl<T: Item> Stream<'_, T> {
             }
             if let Some((target, item)) = refused {
                 self.push(target, item)?;
-            } else if !self.handle.job.endpoint.is_busy() {
-                self.handle.job.progress()?;
+            } else {
+                self.handle.seat.progress_in_passing()?;
             }
         }
-    }
-
-    /// What sends from inside a handler of another stream: never waits, spills what finds no room.
-    ///
-    /// # Errors
-    /// As [`ItemOutbox::push`].
-    pub fn push_or_spill(&self, target: Rank, item: T) -> Result<()> {
-        self.handle.outbound()?.push_or_spill(target, item.as_bytes())
-    }
-
-    /// As [`Stream::push_or_spill`], for many items.
-    ///
-    /// # Errors
-    /// As [`ItemOutbox::extend`].
-    pub fn extend_or_spill(&self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
-        self.handle.outbound()?.extend_or_spill(&mut items.into_iter())
     }
 
     /// One round of progress; returns the items that were delivered to this stream.
@@ -249,12 +243,12 @@ impl<T: Item> Stream<'_, T> {
 
     /// Counters of this rank.
     pub fn stats(&self) -> Stats {
-        self.handle.core.snapshot()
+        self.handle.stats_or_none()
     }
 
     /// As [`crate::Shuffle::detailed_stats`].
     pub fn detailed_stats(&self) -> DetailedStats {
-        self.handle.core.detailed()
+        self.handle.detailed_stats_or_none()
     }
 
     /// As [`crate::Shuffle::dump`].
@@ -262,7 +256,7 @@ impl<T: Item> Stream<'_, T> {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        dump::write(&self.handle.core, writer)
+        self.handle.dump(writer)
     }
 
     /// As [`crate::Shuffle::shutdown`].

@@ -6,7 +6,6 @@
 //! (`trihop_transport::watch`). What a board says first is what counts for all ranks of its node: those that end
 //! because of it are not taken for the cause.
 
-use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,11 +38,11 @@ pub(super) struct Lives {
     /// Wakes the node's watch.
     wake: Option<Arc<OwnedFd>>,
     /// Of the node's first rank, where there are several nodes.
-    watch: RefCell<Option<Watch>>,
+    watch: Option<Watch>,
     /// When this rank first saw news of a process that ended, 0 while it has not.
-    seen_ns: Cell<u64>,
+    seen_ns: u64,
     /// The news that end the job have been waited for to go out.
-    told: Cell<bool>,
+    told: bool,
 }
 
 impl Lives {
@@ -52,9 +51,9 @@ impl Lives {
             board: met.board,
             bells: met.bells,
             wake: met.wake,
-            watch: RefCell::default(),
-            seen_ns: Cell::new(0),
-            told: Cell::new(false),
+            watch: None,
+            seen_ns: 0,
+            told: false,
         }
     }
 
@@ -84,9 +83,9 @@ impl Lives {
     }
 
     /// All ranks have arrived at the end of the job.
-    pub fn end(&self) {
+    pub fn end(&mut self) {
         self.board.end();
-        if let Some(watch) = self.watch.borrow_mut().take() {
+        if let Some(watch) = self.watch.take() {
             watch.goodbye();
         }
     }
@@ -123,7 +122,7 @@ impl WatchStart {
         topology: &Topology,
         secret: &Secret,
         node: &NodeExchange,
-        lives: &Lives,
+        lives: &mut Lives,
     ) -> Result<()> {
         let Some(wake) = lives.wake.clone() else {
             return Ok(());
@@ -143,15 +142,15 @@ impl WatchStart {
             wake,
             timeout: options.watch_timeout(),
         })?;
-        *lives.watch.borrow_mut() = Some(watch);
+        lives.watch = Some(watch);
         Ok(())
     }
 }
 
-impl JobState<'_> {
+impl JobState {
     /// The news that end the job, as an error.
     #[inline]
-    pub(super) fn check_news(&self) -> Result<()> {
+    pub(super) fn check_news(&mut self) -> Result<()> {
         if self.lives.has_news() {
             return self.hear_news();
         }
@@ -159,23 +158,23 @@ impl JobState<'_> {
     }
 
     #[cold]
-    fn hear_news(&self) -> Result<()> {
+    fn hear_news(&mut self) -> Result<()> {
         match self.lives.news() {
             // A program that ends its processes without ending its job may have done so after its last step: what
             // it sent before that arrives later than the news, and completes what is waited for here.
             Some(news) if news.cause.is_end() && self.is_within_grace() => Ok(()),
-            Some(news) => Err(news.into_error(&self.endpoint.topology).into()),
+            Some(news) => Err(news.into_error(&self.engine.topology).into()),
             None => Ok(()),
         }
     }
 
     /// Whether what was sent before a process ended may still be on its way.
-    fn is_within_grace(&self) -> bool {
+    fn is_within_grace(&mut self) -> bool {
         let now_ns = self.now_ns();
-        if self.lives.seen_ns.get() == 0 {
-            self.lives.seen_ns.set(now_ns);
+        if self.lives.seen_ns == 0 {
+            self.lives.seen_ns = now_ns;
         }
-        now_ns.saturating_sub(self.lives.seen_ns.get()) < GRACE_NS
+        now_ns.saturating_sub(self.lives.seen_ns) < GRACE_NS
     }
 
     /// Whether news are there that no call has failed with yet: they are looked at again soon.
@@ -184,13 +183,12 @@ impl JobState<'_> {
     }
 
     /// A local peer that has ended before the job did ends it with its rank.
-    pub(super) fn look_after_peers(&self, now_ns: u64) -> Result<()> {
-        self.checked_ns.set(now_ns);
+    pub fn look_after_peers(&mut self, now_ns: u64) -> Result<()> {
+        self.checked_ns = now_ns;
         if self.lives.is_over() {
             return Ok(());
         }
-        let node = self.node.borrow();
-        let ended = node.watches.iter().find(|(_, watch)| watch.has_ended());
+        let ended = self.node.watches.iter().find(|(_, watch)| watch.has_ended());
         if let Some(&(rank, _)) = ended {
             let rank = Rank(rank);
             // Unless the board knows what it has ended because of.
@@ -203,7 +201,7 @@ impl JobState<'_> {
     }
 
     /// What this rank's calls fail with after `error` in a round of progress; all others hear of it.
-    pub(super) fn explain(&self, error: Error) -> Error {
+    pub fn explain(&mut self, error: Error) -> Error {
         let own = match error.root() {
             // At the very end peers go when they like.
             _ if self.lives.is_over() => return error,
@@ -213,7 +211,7 @@ impl JobState<'_> {
                 | TransportError::Fabric { .. }
                 | TransportError::System { .. },
             ) => {
-                if self.closing.get() {
+                if self.closing {
                     return error;
                 }
                 self.wait_for_explanation();
@@ -228,10 +226,10 @@ impl JobState<'_> {
         let error = match self.lives.news() {
             Some(news) if own => {
                 tracing::debug!(%error, "explained by news of another rank");
-                news.into_error(&self.endpoint.topology).into()
+                news.into_error(&self.engine.topology).into()
             }
             None if own => {
-                let rank = self.endpoint.topology.rank();
+                let rank = self.engine.topology.rank();
                 self.lives.post(&News::failed(rank, &error.to_string()));
                 error
             }
@@ -242,44 +240,50 @@ impl JobState<'_> {
     }
 
     /// The outcome of a call beside progress; a failure that news explain is theirs.
-    pub(super) fn explained<T>(&self, outcome: Result<T>) -> Result<T> {
+    pub fn explained<T>(&mut self, outcome: Result<T>) -> Result<T> {
         if outcome.is_err() {
             self.wait_for_explanation();
             if let Some(news) = self.lives.news() {
-                return Err(self.explain(news.into_error(&self.endpoint.topology).into()));
+                return Err(self.explain(news.into_error(&self.engine.topology).into()));
             }
         }
         outcome
     }
 
     /// Waits for the news that a link's failure is due to, if there are any.
-    fn wait_for_explanation(&self) {
+    fn wait_for_explanation(&mut self) {
         let deadline = Instant::now() + EXPLANATION;
         while Instant::now() < deadline && !self.board_says_why() {
             std::thread::sleep(LOOK);
         }
     }
 
-    fn board_says_why(&self) -> bool {
+    fn board_says_why(&mut self) -> bool {
         // A peer of the node may be the cause, and nobody else may have looked yet.
         let _ = self.look_after_peers(self.now_ns());
         self.lives.has_news() || self.lives.is_over()
     }
 
     /// The process that has the watch may end as soon as its call fails: the watch tells its neighbours before.
-    fn let_tell(&self) {
-        if self.lives.told.replace(true) {
+    fn let_tell(&mut self) {
+        if std::mem::replace(&mut self.lives.told, true) {
             return;
         }
-        if let Some(watch) = &*self.lives.watch.borrow()
+        if let Some(watch) = &self.lives.watch
             && !watch.wait_told(TELLING)
         {
             tracing::warn!("the watch has not told other nodes within a second why this job ends");
         }
     }
 
+    /// All ranks have arrived at the end: who goes from now on does so properly, and the watch says
+    /// so.
+    pub fn end_lives(&mut self) {
+        self.lives.end();
+    }
+
     /// Whether the node's watch, if it is here, is connected as well as it can be.
-    pub(super) fn watch_is_settled(&self) -> bool {
-        self.lives.watch.borrow().as_ref().is_none_or(Watch::is_settled)
+    pub fn watch_is_settled(&self) -> bool {
+        self.lives.watch.as_ref().is_none_or(Watch::is_settled)
     }
 }

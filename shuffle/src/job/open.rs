@@ -1,6 +1,5 @@
-//! Opening a stream: all ranks agree on it, those of a node exchange their inboxes, and only then may anybody send.
+//! What a stream's opening asks of the state: whether it is possible, and what it is made of.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,96 +8,85 @@ use trihop_transport::memory::segment::Segment;
 use super::JobState;
 use crate::config::StreamOptions;
 use crate::dump;
-use crate::endpoint::{Endpoint, Need, Plan, Prepared, SYSTEM_STREAM};
-use crate::engine::Core;
+use crate::endpoint::{Need, Plan, Prepared, StreamId};
 use crate::engine::sink::Sink;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::node::{Label, not_arrived};
 use crate::route::Route;
-use crate::terminate::collective::{Operation, Reduce};
 
 /// Name of the stream of the collectives.
-pub(super) const SYSTEM_NAME: &str = "(collectives)";
+pub(crate) const SYSTEM_NAME: &str = "(collectives)";
 
 /// A stream that is about to be opened, before the other ranks know of it.
-enum Begun {
+pub(crate) enum Begun {
     /// In the place of a closed one.
     Again(u16, Plan),
     New(Prepared),
 }
 
-impl<'h> JobState<'h> {
-    /// Opens a stream on all ranks.
-    pub fn open(
+impl JobState {
+    /// Begins to open a stream, with the word that all ranks must have in common.
+    pub fn begin_opening(
         &self,
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
-        sink: Sink<'h>,
-    ) -> Result<Rc<Core<'h>>> {
-        if self.endpoint.is_busy() {
-            return Err(Error::Nested("opening a stream"));
-        }
-        let begun = self.endpoint.plan(name, options, item_bytes).and_then(|plan| {
-            let word = plan.agreement(self.options.eager_bytes.unwrap_or(0)) | 1;
-            let begun = match self.endpoint.reusable(&plan) {
-                Some(id) => Begun::Again(id, plan),
-                None => {
-                    self.admit(name, options)?;
-                    Begun::New(self.endpoint.prepare(plan)?)
-                }
-            };
-            Ok((word, begun))
-        });
-        // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
-        // a pair that agrees with nobody's, rather than leave the others waiting.
-        let pair = begun.as_ref().map_or([0, 0], |(word, _)| [*word, !word]);
-        // A closed stream whose place this one can take, if it is the same on all ranks.
-        let old = match &begun {
-            Ok((_, Begun::Again(id, _))) => u64::from(*id),
-            _ => 0,
+    ) -> Result<(u64, Begun)> {
+        let plan = self.engine.plan(name, options, item_bytes)?;
+        let word = plan.agreement(self.options.eager_bytes.unwrap_or(0)) | 1;
+        let begun = match self.engine.reusable(&plan) {
+            Some(id) => Begun::Again(id, plan),
+            None => {
+                self.admit(name, options)?;
+                Begun::New(self.engine.prepare(plan)?)
+            }
         };
-        let least = self.agree(&[pair[0], pair[1], old, !old])?;
-        let (_, begun) = begun?;
-        if least[..2] != pair {
-            let why = format!(
-                "rank {} has {options:?} with items of {item_bytes} bytes; another rank differs, or failed and says why",
-                self.endpoint.topology.rank()
-            );
-            let name = name.to_owned();
-            return Err(Error::Mismatch { name, why });
-        }
-        let core = match begun {
-            Begun::Again(id, plan) if least[2..] == [old, !old] => self.endpoint.reopen(id, plan, sink),
-            begun => self.endpoint.take_number().and_then(|id| {
-                let prepared = match begun {
-                    Begun::New(prepared) => prepared,
-                    Begun::Again(_, plan) => self.endpoint.prepare(plan)?,
-                };
-                self.connect(id, prepared, sink)
-            }),
+        Ok((word, begun))
+    }
+
+    /// Gives the node's ranks this rank's inbox of a stream.
+    pub fn give_inbox(&mut self, id: u16, prepared: &Prepared, deadline: Instant) -> Result<()> {
+        let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
+        let label = Label {
+            cookie,
+            stream: id,
+            rank: topology.rank().0,
         };
-        // Nobody sends on the stream before everybody has posted its receives.
-        let all_open = self.agree(&[u64::from(core.is_ok())])? == [1];
-        let core = core?;
-        if !all_open {
-            let why = "another rank could not open it, and says why".to_owned();
-            return Err(Error::Mismatch {
-                name: name.to_owned(),
-                why,
-            });
+        let descriptors = [prepared.segment.descriptor()?];
+        let given = self.node.give(topology, &label, &descriptors, deadline);
+        self.explained(given)
+    }
+
+    /// Whether the inboxes of all ranks of the node have arrived.
+    pub fn inboxes_have_arrived(&mut self, id: u16, deadline: Instant) -> Result<bool> {
+        let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
+        self.node.keep_arrived(topology, cookie)?;
+        let missing = self.node.missing(topology, id);
+        if !missing.is_empty() && Instant::now() >= deadline {
+            return Err(not_arrived(&missing, &"bootstrap_timeout_ms has passed"));
         }
-        self.tell_opened(&core);
-        Ok(core)
+        Ok(missing.is_empty())
+    }
+
+    /// Attaches the inboxes that have arrived.
+    pub fn attach(&mut self, id: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
+        let arrived = self.node.taken(&self.engine.topology, id)?;
+        let segments: Vec<Arc<Segment>> = arrived
+            .into_iter()
+            .map(|theirs| match theirs {
+                None => Ok(Arc::clone(&prepared.segment)),
+                Some([memory]) => Ok(Segment::attach(memory, prepared.segment_bytes())?),
+            })
+            .collect::<Result<_>>()?;
+        self.engine.connect(id, prepared, &segments, sink)
     }
 
     /// Refuses a stream that does not fit beside those that were opened before.
     fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
-        let link = self.endpoint.link.borrow();
-        let limits = link.as_ref().map(|l| l.limits());
-        let need = |options: &_| Need::of(&self.endpoint.topology, &self.endpoint.route, options, limits);
+        let limits = self.engine.link.as_ref().map(|l| l.limits());
+        let need = |options: &_| Need::of(&self.engine.topology, &self.engine.route, options, limits);
         let mut needs = Vec::new();
-        for (name, options) in self.endpoint.held() {
+        for (name, options) in self.engine.held() {
             needs.push((name, need(&options)?));
         }
         let mut needs: Vec<_> = needs.iter().map(|(name, need)| (name.as_str(), *need)).collect();
@@ -107,7 +95,10 @@ impl<'h> JobState<'h> {
     }
 
     /// What became of the options: each facility tells its part.
-    fn tell_opened(&self, core: &Core<'_>) {
+    pub fn tell_opened(&self, id: StreamId) {
+        let Ok((core, out)) = self.engine.stream(id) else {
+            return;
+        };
         let options = &core.options;
         tracing::debug!(stream = core.name, id = core.id, "stream opened");
         tracing::info!(
@@ -122,7 +113,7 @@ impl<'h> JobState<'h> {
         tracing::info!(
             target: "trihop_shuffle::engine::inbound",
             stream = core.name,
-            links = self.endpoint.route.links(),
+            links = self.engine.route.links(),
             remote_maxrpc = options.remote_maxrpc,
             small_slot_bytes = options.small_slot_bytes,
             "links to other nodes"
@@ -136,13 +127,13 @@ impl<'h> JobState<'h> {
             linger_us = options.linger_us,
             "when queues are shown"
         );
-        if let Some(bound) = dump::Bound::of(core) {
-            tracing::info!(target: "trihop_transport::memory", stream = core.name, "at most: {bound}");
-        }
-        let by = match &*core.sink.borrow() {
-            Sink::Handler(_) => "the handler",
+        let bound = dump::Bound::of(core, out);
+        tracing::info!(target: "trihop_transport::memory", stream = core.name, "at most: {bound}");
+        let by = match &core.sink {
+            Sink::Handler => "the handler",
             Sink::Queue(_) => "the application's calls",
             Sink::Thread(_) => "a delivery thread",
+            Sink::Collectives(_) => "the engine",
             Sink::Closed => "nobody",
         };
         tracing::info!(
@@ -152,62 +143,5 @@ impl<'h> JobState<'h> {
             deliverq_max = options.deliverq_max,
             "deliveries"
         );
-    }
-
-    /// Opens the stream of the collectives, over which all others are agreed on.
-    pub(super) fn open_system_stream(&self) -> Result<()> {
-        let system = Endpoint::system_options();
-        let plan = self.endpoint.plan(SYSTEM_NAME, &system, 0)?;
-        let prepared = self.endpoint.prepare(plan)?;
-        let id = self.endpoint.take_number()?;
-        debug_assert_eq!(id, SYSTEM_STREAM);
-        self.connect(id, prepared, self.endpoint.system_sink())
-            .map(|_| ())
-    }
-
-    /// Smallest of all ranks' values.
-    fn agree(&self, values: &[u64]) -> Result<Vec<u64>> {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let least = self.collective(Operation::Reduce(Reduce::Min), &bytes)?;
-        Ok(least
-            .chunks_exact(8)
-            .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")))
-            .collect())
-    }
-
-    /// Exchanges inboxes with the node's ranks, with progress since others may need it to come this far.
-    fn connect(&self, id: u16, prepared: Prepared, sink: Sink<'h>) -> Result<Rc<Core<'h>>> {
-        let (topology, cookie) = (&self.endpoint.topology, self.endpoint.cookie);
-        let deadline = Instant::now() + self.options.bootstrap_timeout();
-        let label = Label {
-            cookie,
-            stream: id,
-            rank: topology.rank().0,
-        };
-        let given = self
-            .node
-            .borrow()
-            .give(topology, &label, &[prepared.segment.descriptor()?], deadline);
-        self.explained(given)?;
-        self.wait("other ranks of the node, to open a stream", || {
-            let mut node = self.node.borrow_mut();
-            node.keep_arrived(topology, cookie)?;
-            let missing = node.missing(topology, id);
-            if !missing.is_empty() && Instant::now() >= deadline {
-                return Err(not_arrived(&missing, &"bootstrap_timeout_ms has passed"));
-            }
-            Ok(missing.is_empty().then_some(()))
-        })?;
-        let segments: Vec<Arc<Segment>> = self
-            .node
-            .borrow_mut()
-            .taken(topology, id)?
-            .into_iter()
-            .map(|theirs| match theirs {
-                None => Ok(Arc::clone(&prepared.segment)),
-                Some([memory]) => Ok(Segment::attach(memory, prepared.segment_bytes())?),
-            })
-            .collect::<Result<_>>()?;
-        self.endpoint.connect(id, prepared, &segments, sink)
     }
 }

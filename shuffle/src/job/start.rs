@@ -1,7 +1,5 @@
 //! The start of a job: from a launcher's store to endpoints that may send to each other.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::Rc;
 use std::time::Instant;
 
 use trihop_transport::bootstrap::{self, Bootstrap};
@@ -20,9 +18,9 @@ use super::card::Card;
 use super::lives::{Lives, WatchStart};
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
-use super::wait::Waiting;
+use super::patience::PATIENCE_NS;
 use crate::config::Options;
-use crate::endpoint::{Endpoint, Need, WIRE_LABEL, check_memory};
+use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{Chosen, Route};
@@ -34,9 +32,17 @@ pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
     Ok(bootstrap::start(options.launcher, options.bootstrap_timeout())?)
 }
 
-impl JobState<'_> {
-    /// See [`crate::Job::start_with`].
-    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>) -> Result<Rc<Self>> {
+/// A job that its node's ranks have met in, and what it is waited with.
+pub(crate) struct Started {
+    pub state: JobState,
+    pub doorbell: Doorbell,
+    /// Ranks that share the cores.
+    pub neighbours: u32,
+}
+
+impl JobState {
+    /// From the launcher's store to an engine without streams. See [`crate::Job::start_with`].
+    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>) -> Result<Started> {
         options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
@@ -80,7 +86,7 @@ impl JobState<'_> {
         let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
         let link_limits = link.as_ref().map(|l| l.limits());
         let need = |stream| Need::of(&topology, &route, stream, link_limits);
-        let system = Endpoint::system_options();
+        let system = Engine::system_options();
         budget.admit(&[
             (SYSTEM_NAME, need(&system)?),
             ("a stream", need(&options.stream)?),
@@ -106,9 +112,9 @@ impl JobState<'_> {
         let mut node = NodeExchange::new(handover, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
         let met = node.meet(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
-        let (bells, lives) = (met.bells.clone(), Lives::new(met));
+        let (bells, mut lives) = (met.bells.clone(), Lives::new(met));
         if let Some(watch) = watch {
-            watch.start(&options, &topology, &secret, &node, &lives)?;
+            watch.start(&options, &topology, &secret, &node, &mut lives)?;
         }
         // Simulated nodes share this machine's cores.
         let neighbours = if options.loopback {
@@ -116,44 +122,41 @@ impl JobState<'_> {
         } else {
             topology.local_size()
         };
-        let waiting = Waiting::new(doorbell, link.as_deref(), &node, neighbours)?;
-        let mut endpoint = Endpoint::new(topology, route, secret, link, peers.into(), bells.into());
-        endpoint.spill_share_bytes = spill_share_bytes(neighbours);
-        let state = Rc::new(Self {
-            endpoint,
+        let mut engine = Engine::new(topology, route, secret, link, peers.into(), bells.into());
+        engine.spill_share_bytes = spill_share_bytes(neighbours);
+        let state = Self {
+            engine,
             options,
-            bootstrap: RefCell::new(Some(bootstrap)),
+            bootstrap: Some(bootstrap),
             launcher,
-            node: RefCell::new(node),
-            waiting,
+            node,
             budget,
             epoch: Instant::now(),
-            closing: Cell::new(false),
-            fencing: Cell::new(false),
-            checked_ns: Cell::new(0),
+            closing: false,
+            fencing: false,
+            checked_ns: 0,
             lives,
-            rounds: Cell::new(0),
+            rounds: 0,
             parked: Parked::default(),
             dump_on_signal: DumpOnSignal::default(),
-            told_records: Cell::new(0),
-            turn: OnceCell::new(),
-        });
-        state.open_system_stream()?;
-        // Who dies once this start has ended is to be heard of by all.
-        state.wait("the watches of other nodes", || {
-            Ok(state.watch_is_settled().then_some(()))
-        })?;
-        // The receives of the system stream are posted: only now may anybody send to anybody. Until then nobody needs
-        // anybody's progress; a fence on another thread is there to notice a dead neighbour.
-        let bootstrap = state.bootstrap.borrow_mut().take().expect("put there above");
-        let mut bootstrap = state.launchers_fence(bootstrap)?;
-        bootstrap.forget();
-        *state.bootstrap.borrow_mut() = Some(bootstrap);
-        let topology = &state.endpoint.topology;
+            told_records: 0,
+            patience_ns: PATIENCE_NS,
+            bell: doorbell.bell(),
+        };
+        Ok(Started {
+            state,
+            doorbell,
+            neighbours,
+        })
+    }
+
+    /// Says in the log what was started.
+    pub fn tell_started(&self) {
+        let (topology, route) = (&self.engine.topology, self.options.route);
         tracing::info!(
             target: "trihop_shuffle::route",
-            route = %state.options.route,
-            links = state.endpoint.route.links(),
+            %route,
+            links = self.engine.route.links(),
             "route chosen"
         );
         tracing::debug!(
@@ -164,14 +167,13 @@ impl JobState<'_> {
             "routed by this placement"
         );
         tracing::info!(
-            size = state.endpoint.topology.size(),
-            nodes = state.endpoint.topology.nodes(),
-            %launcher,
-            route = %state.options.route,
-            provider = state.provider(),
+            size = topology.size(),
+            nodes = topology.nodes(),
+            launcher = %self.launcher,
+            %route,
+            provider = self.provider(),
             "job started"
         );
-        Ok(state)
     }
 }
 

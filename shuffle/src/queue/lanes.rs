@@ -1,6 +1,5 @@
 //! The lanes of one class from a rank to the ranks of its node, each opened when it is first used.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
@@ -20,7 +19,7 @@ pub(crate) struct Neighbours {
 /// Output lanes of one class.
 pub(crate) struct Lanes {
     queues: OnDemand<LaneQueue>,
-    neighbours: Rc<Neighbours>,
+    neighbours: Arc<Neighbours>,
     /// Our lane in every inbox.
     lane: u32,
     publish_bytes: usize,
@@ -37,7 +36,7 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// No lane open yet; each publishes every `publish_bytes` and holds at most `maxrpc` times that.
-    pub fn new(neighbours: Rc<Neighbours>, lane: u32, publish_bytes: usize, maxrpc: u32) -> Self {
+    pub fn new(neighbours: Arc<Neighbours>, lane: u32, publish_bytes: usize, maxrpc: u32) -> Self {
         Self {
             queues: OnDemand::new(neighbours.segments.len()),
             neighbours,

@@ -1,7 +1,7 @@
 //! Output over the fabric: one open batch per link, full batches waiting for credit, batches in flight.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use trihop_transport::link::{Link, Mover, Peer, PostError, Tag, Token};
 use trihop_transport::memory::pool::{Buffer, Pool};
@@ -81,7 +81,7 @@ pub(crate) struct RemoteQueue {
     ready: VecDeque<(Buffer, u32)>,
     exposed: VecDeque<Exposed>,
     turn: Turn,
-    sizes: Rc<BatchSizes>,
+    sizes: Arc<BatchSizes>,
     /// In the list of queues that have something to do.
     pub busy: bool,
     /// Virtual or monotonic time at which the open batch was first seen, 0 when none.
@@ -99,7 +99,7 @@ pub(crate) struct RemoteQueue {
 
 impl RemoteQueue {
     /// An empty queue with one small slot granted, as both ends agree at the start.
-    pub fn new(rank: u32, class: LinkClass, peer: Peer, sizes: Rc<BatchSizes>) -> Self {
+    pub fn new(rank: u32, class: LinkClass, peer: Peer, sizes: Arc<BatchSizes>) -> Self {
         let mut credit = Sending::new(sizes.maxrpc[class as usize]);
         let granted = Counters {
             small_granted: 1,

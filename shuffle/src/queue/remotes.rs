@@ -2,7 +2,7 @@
 //! it has something to do: a rank may have hundreds of links of which few are busy.
 
 use std::ops::{Index, IndexMut};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use trihop_transport::link::Peer;
 use trihop_transport::memory::pool::Pool;
@@ -19,8 +19,8 @@ pub(crate) const BUFFERS_PER_LINK: usize = 2;
 pub(crate) struct Remotes {
     queues: OnDemand<RemoteQueue>,
     busy: Vec<u32>,
-    peers: Rc<[Peer]>,
-    sizes: Rc<BatchSizes>,
+    peers: Arc<[Peer]>,
+    sizes: Arc<BatchSizes>,
     batches: Option<Pool>,
     /// By class of the links.
     limits: [SenderLimit; 3],
@@ -38,12 +38,12 @@ struct SenderLimit {
 
 impl Remotes {
     /// No queue open yet; `peers` are the other ends, by link.
-    pub fn new(peers: Rc<[Peer]>, sizes: BatchSizes, batches: Option<Pool>) -> Self {
+    pub fn new(peers: Arc<[Peer]>, sizes: BatchSizes, batches: Option<Pool>) -> Self {
         Self {
             queues: OnDemand::new(peers.len()),
             busy: Vec::new(),
             peers,
-            sizes: Rc::new(sizes),
+            sizes: Arc::new(sizes),
             batches,
             limits: Default::default(),
         }
@@ -115,7 +115,7 @@ impl Remotes {
         let make = || {
             let (rank, class, peer) = (route.peer(link).0, route.class(link), peers[link as usize]);
             tracing::debug!(target: "trihop_shuffle::engine::inbound", rank, link, "first use of a link");
-            Ok::<_, std::convert::Infallible>(RemoteQueue::new(rank, class, peer, Rc::clone(sizes)))
+            Ok::<_, std::convert::Infallible>(RemoteQueue::new(rank, class, peer, Arc::clone(sizes)))
         };
         let Ok(number) = self.queues.number(link, make);
         number

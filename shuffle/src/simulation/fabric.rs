@@ -1,7 +1,7 @@
 //! What carries a job: the fabric between its nodes, and its clock.
 
 use std::convert::Infallible;
-use std::rc::Rc;
+use std::sync::Arc;
 #[cfg(test)]
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ pub(crate) enum Fabric {
 }
 
 /// A rank's link, and the other ends of its route's links, by link.
-pub type Attached = (Box<dyn Link>, Rc<[Peer]>);
+pub type Attached = (Box<dyn Link>, Arc<[Peer]>);
 
 impl Fabric {
     /// Opens a link per rank as `choice` says.

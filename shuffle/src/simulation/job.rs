@@ -1,8 +1,5 @@
 //! The job: its ranks, what they send, and what is waited for.
 
-use std::cell::{RefCell, RefMut};
-use std::rc::Rc;
-
 use trihop_transport::sim::Net;
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
@@ -13,20 +10,44 @@ use super::member::Member;
 use super::message::{SimulationOutbox, check_item, each};
 use super::options::SimulationOptions;
 use super::turns::Turns;
-use crate::deliver::{Message, has_overfilled};
+use crate::deliver::{Delivery, Message};
 use crate::dump::Bound;
-use crate::engine::Core;
+use crate::engine::BadRun;
 use crate::engine::outbound::Outbound;
-use crate::engine::sink::Sink;
+use crate::engine::outbox::Outbox;
+use crate::engine::sink::{Handlers, Sink};
 use crate::error::Error;
 use crate::queue::audience::BroadcastTo;
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Fence;
 
+/// What all ranks hand their deliveries to: with the rank that receives, as [`Handlers::call`].
+pub(crate) type RankHandler<'h> =
+    Box<dyn FnMut(Rank, Delivery<'_>, usize, &mut Outbox<'_>) -> Result<usize, BadRun> + 'h>;
+
+/// The handler as one rank's engine knows it.
+struct HandlerOf<'a, 'h> {
+    rank: Rank,
+    handler: &'a mut RankHandler<'h>,
+}
+
+impl Handlers for HandlerOf<'_, '_> {
+    fn call(
+        &mut self,
+        _: usize,
+        delivery: Delivery<'_>,
+        done: usize,
+        outbox: &mut Outbox<'_>,
+    ) -> Result<usize, BadRun> {
+        (self.handler)(self.rank, delivery, done, outbox)
+    }
+}
+
 /// A whole job in this thread. It and its ranks are gone when it is dropped.
 pub struct Simulation<'h> {
     pub(crate) fabric: Fabric,
-    pub(crate) members: Vec<Member<'h>>,
+    pub(crate) members: Vec<Member>,
+    handler: RankHandler<'h>,
     topology: Topology,
     item_bytes: usize,
     turns: Turns,
@@ -43,24 +64,22 @@ impl<'h> Simulation<'h> {
     pub fn new(
         topology: &Topology,
         options: SimulationOptions,
-        handler: impl FnMut(Rank, Message<'_>, &mut SimulationOutbox<'_, '_>) + 'h,
+        mut handler: impl FnMut(Rank, Message<'_>, &mut SimulationOutbox<'_, '_>) + 'h,
     ) -> Result<Self, SimulationError> {
-        let handler = Rc::new(RefCell::new(handler));
         let item_bytes = options.item_bytes;
         let fabric = Fabric::Simulated(Net::new(options.network.clone()));
-        Self::over(fabric, topology, &options, |rank| {
-            let handler = Rc::clone(&handler);
-            Sink::Handler(Box::new(move |delivery, done, outbox| {
-                let mut handler = handler.borrow_mut();
+        let handler = Box::new(
+            move |rank: Rank, delivery: Delivery<'_>, done: usize, outbox: &mut Outbox<'_>| {
                 each(delivery, item_bytes, done, |message, first| {
-                    if !first && has_overfilled() {
+                    if !first && outbox.has_overfilled() {
                         return false;
                     }
                     handler(rank, message, &mut SimulationOutbox { outbox, item_bytes });
                     true
                 })
-            }))
-        })
+            },
+        );
+        Self::over(fabric, topology, &options, |_| Sink::Handler, handler)
     }
 
     /// As [`Simulation::new`], over any fabric and with a sink per rank.
@@ -68,7 +87,8 @@ impl<'h> Simulation<'h> {
         mut fabric: Fabric,
         topology: &Topology,
         options: &SimulationOptions,
-        sink: impl Fn(Rank) -> Sink<'h>,
+        sink: impl Fn(Rank) -> Sink,
+        handler: RankHandler<'h>,
     ) -> Result<Self, SimulationError> {
         let in_order = (0..topology.nodes()).flat_map(|node| topology.ranks_of(NodeId(node)));
         if in_order.zip(0..).any(|(rank, number)| rank.0 != number) {
@@ -81,6 +101,7 @@ impl<'h> Simulation<'h> {
         Ok(Self {
             fabric,
             members,
+            handler,
             topology: topology.clone(),
             item_bytes: options.item_bytes,
             turns: Turns::new(topology.size(), options.schedule, seed),
@@ -121,15 +142,15 @@ impl<'h> Simulation<'h> {
     }
 
     /// The sending side of a rank whose application does something.
-    fn applies(&mut self, rank: Rank) -> Result<RefMut<'_, Outbound>, Error> {
-        let Some(member) = self.members.get(rank.0 as usize) else {
+    fn applies(&mut self, rank: Rank) -> Result<&mut Outbound, Error> {
+        let Some(member) = self.members.get_mut(rank.0 as usize) else {
             return Err(Error::Rank {
                 rank: rank.0,
                 size: self.topology.size(),
             });
         };
         self.turns.wake(rank.0);
-        Ok(member.core.out.borrow_mut())
+        member.engine.out(member.id)
     }
 
     /// Lets one rank take a turn; false when all sleep and nothing is under way, so that nothing will ever happen unless
@@ -166,7 +187,8 @@ impl<'h> Simulation<'h> {
     pub fn fence(&mut self) -> Result<u32, SimulationError> {
         let mut fences: Vec<Fence> = self.members.iter().map(|_| Fence::default()).collect();
         self.until("fence", |rank, member| {
-            fences[rank as usize].poll(&member.core, &mut member.endpoint.collectives.borrow_mut())
+            let (core, out, collectives) = member.stream_mut();
+            fences[rank as usize].poll(core, out, collectives)
         })?;
         Ok(fences[0].rounds)
     }
@@ -175,7 +197,7 @@ impl<'h> Simulation<'h> {
     pub(crate) fn until(
         &mut self,
         what: &'static str,
-        mut done: impl FnMut(u32, &Member<'h>) -> bool,
+        mut done: impl FnMut(u32, &mut Member) -> bool,
     ) -> Result<(), SimulationError> {
         let mut left = vec![true; self.members.len()];
         let mut missing = left.len();
@@ -186,7 +208,7 @@ impl<'h> Simulation<'h> {
             };
             let index = rank as usize;
             loop {
-                if left[index] && done(rank, &self.members[index]) {
+                if left[index] && done(rank, &mut self.members[index]) {
                     left[index] = false;
                     missing -= 1;
                 }
@@ -208,13 +230,9 @@ impl<'h> Simulation<'h> {
 
     /// One of the ranks of `left`, or one whose streams wait for something: it says more about what keeps the others.
     fn one_of(&self, left: &[bool]) -> Rank {
-        let waits = |member: &Member<'_>| {
-            member
-                .endpoint
-                .streams
-                .borrow()
-                .iter()
-                .any(|core| !core.is_quiet())
+        let waits = |member: &Member| {
+            let mut streams = member.engine.open_streams();
+            streams.any(|(core, out)| !core.is_quiet(out))
         };
         let first = self.members.iter().position(waits);
         let first = first.or_else(|| left.iter().position(|&l| l));
@@ -227,8 +245,8 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn dump(&self, rank: Rank) -> String {
         let mut text = Vec::new();
-        for core in self.members[rank.0 as usize].endpoint.streams.borrow().iter() {
-            crate::dump::write(core, &mut text).expect("memory takes whatever is written");
+        for (core, out) in self.members[rank.0 as usize].engine.open_streams() {
+            crate::dump::write(core, out, &mut text).expect("memory takes whatever is written");
         }
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -238,7 +256,8 @@ impl<'h> Simulation<'h> {
     /// # Panics
     /// When the rank does not exist.
     pub fn stats(&self, rank: Rank) -> Stats {
-        self.members[rank.0 as usize].core.snapshot()
+        let (core, out) = self.members[rank.0 as usize].stream();
+        core.snapshot(out)
     }
 
     /// Counters of a rank, of each of its queues too.
@@ -246,7 +265,8 @@ impl<'h> Simulation<'h> {
     /// # Panics
     /// When the rank does not exist.
     pub fn detailed_stats(&self, rank: Rank) -> DetailedStats {
-        self.members[rank.0 as usize].core.detailed()
+        let (core, out) = self.members[rank.0 as usize].stream();
+        core.detailed(out)
     }
 
     /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the
@@ -255,9 +275,10 @@ impl<'h> Simulation<'h> {
     /// # Panics
     /// When the rank does not exist.
     pub fn bound(&self, rank: Rank) -> (usize, usize) {
-        let streams = self.members[rank.0 as usize].endpoint.streams.borrow();
-        let total = |core: &Rc<Core<'h>>| Bound::of(core).map_or(0, |bound| bound.queues());
-        (total(&streams[1]), total(&streams[0]))
+        let streams = self.members[rank.0 as usize].engine.open_streams();
+        let mut totals = streams.map(|(core, out)| Bound::of(core, out).queues());
+        let system = totals.next().unwrap_or(0);
+        (totals.next().unwrap_or(0), system)
     }
 
     /// The placement.
@@ -287,9 +308,24 @@ impl<'h> Simulation<'h> {
         self.turns.wake(rank as u32);
     }
 
+    /// A round of progress of one rank alone, at this time.
+    #[cfg(test)]
+    pub(crate) fn round(&mut self, rank: Rank, now_ns: u64) -> Result<bool, Error> {
+        let mut handlers = HandlerOf {
+            rank,
+            handler: &mut self.handler,
+        };
+        self.members[rank.0 as usize].engine.round(&mut handlers, now_ns)
+    }
+
     /// One turn of a rank; true when it did not fall asleep.
     fn turn(&mut self, rank: u32) -> Result<bool, SimulationError> {
-        self.turns.take(rank, &self.members, &self.fabric)
+        let mut handlers = HandlerOf {
+            rank: Rank(rank),
+            handler: &mut self.handler,
+        };
+        self.turns
+            .take(rank, &mut self.members, &mut handlers, &self.fabric)
     }
 }
 

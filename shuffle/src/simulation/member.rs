@@ -1,7 +1,5 @@
 //! The ranks: an engine each, and what they sleep on.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
@@ -14,45 +12,48 @@ use super::error::SimulationError;
 use super::fabric::Fabric;
 use super::options::SimulationOptions;
 use crate::config::StreamOptions;
-use crate::endpoint::{Endpoint, Prepared};
+use crate::endpoint::{Engine, Prepared, StreamId};
 use crate::engine::Core;
-use crate::engine::sink::Sink;
+use crate::engine::outbound::Outbound;
+use crate::engine::sink::{Heard, Sink};
 use crate::error::Error;
 use crate::route::Chosen;
+use crate::terminate::collective::Collectives;
 
 /// Secret of all simulated jobs.
 pub(crate) const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
 
 /// One rank of the job.
-pub(crate) struct Member<'h> {
-    pub endpoint: Endpoint<'h>,
-    pub core: Rc<Core<'h>>,
+pub(crate) struct Member {
+    pub engine: Engine,
+    /// The stream of the options.
+    pub id: StreamId,
     pub(super) doorbell: Doorbell,
     /// Nothing moved in its last round.
-    pub(super) idle: Cell<bool>,
+    pub(super) idle: bool,
 }
 
-impl<'h> Member<'h> {
+impl Member {
     /// All ranks of a job in order, node after node, with the job's own stream and the one of the options open.
     pub fn all(
         fabric: &mut Fabric,
         topology: &Topology,
         options: &SimulationOptions,
-        sink: impl Fn(Rank) -> Sink<'h>,
+        sink: impl Fn(Rank) -> Sink,
     ) -> Result<Vec<Self>, SimulationError> {
         let mut members = Vec::with_capacity(topology.size() as usize);
-        let system = Endpoint::<'h>::system_options();
+        let system = Engine::system_options();
         for node in 0..topology.nodes() {
             let node = NodeId(node);
             let doorbells: Vec<_> = topology.ranks_of(node).map(|_| Doorbell::private()).collect();
             let bells: Arc<[Arc<Bell>]> = doorbells.iter().map(Doorbell::bell).collect();
-            let mut endpoints = Vec::with_capacity(doorbells.len());
+            let mut engines = Vec::with_capacity(doorbells.len());
             for rank in topology.ranks_of(node) {
                 let topology = topology.seen_from(rank).map_err(Error::from)?;
                 let route = Chosen::new(options.route, &topology);
                 let (link, peers) = fabric.attach(&route)?;
                 let bells = Arc::clone(&bells);
-                let mut endpoint = Endpoint::new(
+                let mut engine = Engine::new(
                     topology,
                     route,
                     Secret::from_bytes(SECRET),
@@ -60,38 +61,43 @@ impl<'h> Member<'h> {
                     peers,
                     bells,
                 );
-                endpoint.create_segment = Segment::private;
-                endpoints.push(endpoint);
+                engine.create_segment = Segment::private;
+                engines.push(engine);
             }
-            open_stream(&endpoints, &system, 0, |endpoint| endpoint.system_sink())?;
-            let cores = open_stream(&endpoints, &options.stream, options.item_bytes, |endpoint| {
-                sink(endpoint.topology.rank())
+            open_stream(&mut engines, &system, 0, |_| Sink::Collectives(Heard::default()))?;
+            let ids = open_stream(&mut engines, &options.stream, options.item_bytes, |engine| {
+                sink(engine.topology.rank())
             })?;
-            let node = endpoints.into_iter().zip(cores).zip(doorbells);
-            members.extend(node.map(|((endpoint, core), doorbell)| Self {
-                endpoint,
-                core,
+            let node = engines.into_iter().zip(ids).zip(doorbells);
+            members.extend(node.map(|((engine, id), doorbell)| Self {
+                engine,
+                id,
                 doorbell,
-                idle: Cell::new(false),
+                idle: false,
             }));
         }
         Ok(members)
     }
 
+    /// The stream of the options.
+    pub fn stream(&self) -> (&Core, &Outbound) {
+        self.engine.stream(self.id).expect("it stays open")
+    }
+
+    /// As [`Member::stream`], to use it, with the rank's collectives.
+    pub fn stream_mut(&mut self) -> (&mut Core, &mut Outbound, &mut Collectives) {
+        self.engine.stream_mut(self.id).expect("it stays open")
+    }
+
     /// Goes to sleep as a job parks, unless there is something to do after all; `blind` ranks look again soon.
-    pub(super) fn sleep(&self, awake: &mut Awake, rank: u32, blind: bool) -> bool {
-        let streams = self.endpoint.streams.borrow();
-        for core in streams.iter() {
-            core.want_space(core.urgent.get() > 0);
-        }
+    pub(super) fn sleep(&mut self, awake: &mut Awake, rank: u32, blind: bool) -> bool {
+        let timed = self.engine.prepare_to_sleep();
         self.doorbell.announce_sleep();
-        let mut link = self.endpoint.link.borrow_mut();
-        let news = link.as_deref_mut().is_some_and(|l| !l.try_wait());
-        if news || streams.iter().any(|s| s.must_stay_awake()) {
+        if self.engine.must_stay_awake() {
             self.doorbell.awake();
             return false;
         }
-        if blind || streams.iter().any(|s| s.waits_for_time()) {
+        if blind || timed {
             awake.nap(rank);
         }
         true
@@ -99,23 +105,24 @@ impl<'h> Member<'h> {
 }
 
 /// Opens the next stream on all ranks of a node.
-fn open_stream<'h>(
-    endpoints: &[Endpoint<'h>],
+fn open_stream(
+    engines: &mut [Engine],
     options: &StreamOptions,
     item_bytes: usize,
-    sink: impl Fn(&Endpoint<'h>) -> Sink<'h>,
-) -> Result<Vec<Rc<Core<'h>>>, Error> {
-    let prepared = endpoints
+    sink: impl Fn(&Engine) -> Sink,
+) -> Result<Vec<StreamId>, Error> {
+    let prepared = engines
         .iter()
         .map(|e| e.prepare(e.plan("simulated", options, item_bytes)?))
         .collect::<Result<Vec<Prepared>, _>>()?;
     let segments: Vec<Arc<Segment>> = prepared.iter().map(|p| Arc::clone(&p.segment)).collect();
     prepared
         .into_iter()
-        .zip(endpoints)
-        .map(|(prepared, endpoint)| {
-            let id = endpoint.take_number()?;
-            endpoint.connect(id, prepared, &segments, sink(endpoint))
+        .zip(engines)
+        .map(|(prepared, engine)| {
+            let number = engine.take_number()?;
+            let sink = sink(engine);
+            engine.connect(number, prepared, &segments, sink)
         })
         .collect()
 }
@@ -154,10 +161,12 @@ mod tests {
                     let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
                     let mut fabric = Fabric::Simulated(Net::new(SimOptions::default()));
                     let members = Member::all(&mut fabric, &topology, &options, |_| Sink::Closed).unwrap();
-                    for Member { endpoint, core, .. } in &members {
+                    for member in &members {
                         let limits = SimOptions::default().limits;
-                        let need = Need::of(&endpoint.topology, &endpoint.route, stream, Some(&limits));
-                        let (need, bound) = (need.unwrap(), Bound::of(core).unwrap());
+                        let engine = &member.engine;
+                        let need = Need::of(&engine.topology, &engine.route, stream, Some(&limits));
+                        let (core, out) = member.stream();
+                        let (need, bound) = (need.unwrap(), Bound::of(core, out));
                         assert_eq!(
                             need.bytes(),
                             bound.fixed(),

@@ -4,6 +4,7 @@ use super::awake::{Awake, Schedule};
 use super::error::SimulationError;
 use super::fabric::Fabric;
 use super::member::Member;
+use crate::engine::sink::Handlers;
 
 /// Rounds of progress that one rank may make in a row.
 const ROUNDS_PER_TURN: usize = 64;
@@ -119,10 +120,11 @@ impl Turns {
     pub fn take(
         &mut self,
         rank: u32,
-        members: &[Member<'_>],
+        members: &mut [Member],
+        handlers: &mut impl Handlers,
         fabric: &Fabric,
     ) -> Result<bool, SimulationError> {
-        let member = &members[rank as usize];
+        let member = &mut members[rank as usize];
         member.doorbell.awake();
         let rounds = match self.schedule {
             Schedule::InTurn => ROUNDS_PER_TURN,
@@ -132,14 +134,14 @@ impl Turns {
         let mut idle = true;
         for _ in 0..rounds {
             self.rounds += 1;
-            let progress = member.endpoint.progress(now_ns);
+            let progress = member.engine.round(handlers, now_ns);
             if !progress.map_err(|why| SimulationError::Rank { rank, why })? {
                 break;
             }
             idle = false;
         }
         self.fruitless = if idle { self.fruitless + 1 } else { 0 };
-        let tired = member.idle.replace(idle) && idle;
+        let tired = std::mem::replace(&mut member.idle, idle) && idle;
         let awake = !tired || !member.sleep(&mut self.awake, rank, fabric.net().is_none());
         if awake {
             self.awake.wake(rank);
@@ -149,7 +151,7 @@ impl Turns {
         {
             return Err(SimulationError::Violation(what));
         }
-        let topology = &member.endpoint.topology;
+        let topology = &members[rank as usize].engine.topology;
         for mate in topology.ranks_of(topology.node()) {
             if !self.awake.is_awake(mate.0) && !members[mate.0 as usize].doorbell.is_asleep() {
                 self.awake.wake(mate.0);

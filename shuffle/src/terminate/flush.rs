@@ -5,7 +5,7 @@
 
 use crate::engine::Core;
 use crate::engine::marks::DeliveryMarks;
-use crate::engine::outbound::Gathered;
+use crate::engine::outbound::{Gathered, Outbound};
 use crate::engine::queues::Queues as OutputQueues;
 use crate::error::{Error, Result};
 use crate::queue::lanes::Lanes;
@@ -47,10 +47,10 @@ enum Stage {
 }
 
 impl Flush {
-    pub fn begin(queues: Queues, core: &Core<'_>) -> Self {
+    pub fn begin(queues: Queues, core: &mut Core, out: &Outbound) -> Self {
         let stage = match queues {
             Queues::Delivery => Stage::Deliveries(core.marks()),
-            Queues::Origin => Stage::Gathering(Some(core.out.borrow().gathered())),
+            Queues::Origin => Stage::Gathering(Some(out.gathered())),
             Queues::Remote | Queues::Relay => Stage::Gathering(None),
         };
         Self { queues, stage }
@@ -66,7 +66,7 @@ impl Flush {
     }
 
     /// Whether the flush is complete; to be asked after each round of progress.
-    pub fn poll(&mut self, core: &Core<'_>) -> Result<bool> {
+    pub fn poll(&mut self, core: &mut Core, out: &mut Outbound) -> Result<bool> {
         if let Stage::Deliveries(marks) = &self.stage {
             if !core.passed(marks) {
                 return Ok(false);
@@ -76,7 +76,6 @@ impl Flush {
         if let Stage::Handed(count) = self.stage {
             return Ok(core.handover.as_ref().is_none_or(|h| h.has_done(count)));
         }
-        let mut out = core.out.borrow_mut();
         if let Stage::Gathering(gathered) = &mut self.stage {
             if gathered.as_mut().is_some_and(|gathered| !out.has_left(gathered)) {
                 return Ok(false);
@@ -135,7 +134,7 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Whether the fence is complete on all ranks; to be asked after each round of progress.
-    pub fn poll(&mut self, core: &Core<'_>, collectives: &mut Collectives) -> bool {
+    pub fn poll(&mut self, core: &mut Core, out: &Outbound, collectives: &mut Collectives) -> bool {
         if !std::mem::replace(&mut self.hurries, true) {
             core.hurry();
         }
@@ -159,11 +158,11 @@ impl Fence {
                     return false;
                 }
             }
-            if !core.is_quiet() {
+            if !core.is_quiet(out) {
                 return false;
             }
             // The next round begins in the same call: nothing else might wake a rank that has heard the last one's result.
-            let mut counts = core.out.borrow().sent.to_le_bytes().to_vec();
+            let mut counts = out.sent.to_le_bytes().to_vec();
             counts.extend_from_slice(&core.delivered().to_le_bytes());
             self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));
             self.rounds += 1;

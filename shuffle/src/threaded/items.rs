@@ -8,11 +8,9 @@ use trihop_transport::topology::Rank;
 
 use super::shared::{Deliver, Opened, Shared};
 use super::shuffle::broadcast;
-use super::thread::is_in_handler;
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::error::{Error, Result};
-use crate::face::handle::SENDS_PER_ROUND;
 use crate::queue::audience::BroadcastTo;
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
@@ -114,20 +112,12 @@ impl Items {
     /// As [`Items::push`]; items before the failing one are sent.
     pub fn push_many(&self, targets: &[u32], items: &[u8]) -> Result<()> {
         self.check(targets.len(), items)?;
-        let spill = is_in_handler();
-        let pieces = targets.chunks(SENDS_PER_ROUND as usize);
-        let items = items.chunks(SENDS_PER_ROUND as usize * self.item_bytes);
-        pieces.zip(items).try_for_each(|(targets, items)| {
-            let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
-            self.opened.with(|h| {
-                pairs.try_for_each(|(&target, item)| {
-                    h.send_with(|out| match spill {
-                        true => out.push_or_spill(Rank(target), item),
-                        false => out.try_push(Rank(target), item),
-                    })
-                })
-            })
-        })
+        let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
+        self.opened.send_many(
+            &mut pairs,
+            |out, &(&target, item)| out.try_push(Rank(target), item),
+            |out, &(&target, item)| out.push_or_spill(Rank(target), item),
+        )
     }
 
     /// Sends an item to all other ranks, or to every rank, along the route's tree; waits as [`Items::push`] does.
@@ -154,7 +144,7 @@ impl Items {
     /// # Errors
     /// As [`super::Shuffle::flush`].
     pub fn flush(&self, queues: Queues) -> Result<()> {
-        self.opened.wait("a flush", |h| h.flush(queues))
+        self.opened.flush(queues)
     }
 
     /// As [`super::Shuffle::fence`].
@@ -162,7 +152,7 @@ impl Items {
     /// # Errors
     /// As [`super::Shuffle::fence`].
     pub fn fence(&self) -> Result<()> {
-        self.opened.collective("a fence", |h| h.fence())
+        self.opened.fence()
     }
 
     /// As [`super::Shuffle::barrier`].
@@ -170,17 +160,17 @@ impl Items {
     /// # Errors
     /// As [`super::Shuffle::barrier`].
     pub fn barrier(&self) -> Result<()> {
-        self.opened.collective("a barrier", |h| h.barrier())
+        self.opened.barrier()
     }
 
     /// As [`super::Shuffle::stats`].
     pub fn stats(&self) -> Option<Stats> {
-        self.opened.try_look(|h| h.core.snapshot())
+        self.opened.stats()
     }
 
     /// As [`super::Shuffle::detailed_stats`].
     pub fn detailed_stats(&self) -> Option<DetailedStats> {
-        self.opened.try_look(|h| h.core.detailed())
+        self.opened.detailed_stats()
     }
 
     /// As [`super::Shuffle::dump`].

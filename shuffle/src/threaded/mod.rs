@@ -7,6 +7,7 @@
 
 mod exit;
 mod items;
+mod seat;
 mod shared;
 mod shuffle;
 #[cfg(test)]
@@ -22,7 +23,8 @@ use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::Options;
 use crate::error::Result;
-use crate::job::{JobState, detect};
+use crate::job::detect;
+use crate::seat::{allgather, allreduce, barrier, start};
 pub use crate::signal::DumpOutput;
 use crate::terminate::collective::Reduce;
 pub use items::{Items, ItemsBuilder};
@@ -77,8 +79,7 @@ impl Job {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let state = JobState::start(options, bootstrap)?;
-        let shared = Shared::start(crate::Job { state })?;
+        let shared = Shared::start(start(options, bootstrap)?)?;
         Ok(Self { shared })
     }
 
@@ -122,7 +123,7 @@ impl Job {
     /// # Errors
     /// As [`crate::Job::barrier`].
     pub fn barrier(&self) -> Result<()> {
-        self.shared.collective("a barrier", |job| job.barrier())
+        self.shared.collective("a barrier", barrier)
     }
 
     /// As [`crate::Job::allreduce`].
@@ -131,7 +132,7 @@ impl Job {
     /// As [`crate::Job::allreduce`].
     pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
         self.shared
-            .collective("a reduction", |job| job.allreduce(values, reduce))
+            .collective("a reduction", |seat| allreduce(seat, values, reduce))
     }
 
     /// As [`crate::Job::allgather`].
@@ -140,19 +141,20 @@ impl Job {
     /// As [`crate::Job::allgather`].
     pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.shared
-            .collective("a gathering", |job| job.allgather(contribution))
+            .collective("a gathering", |seat| allgather(seat, contribution))
     }
 
     /// As [`crate::Job::abort`]; false also when the engine is in use and does not come free. The caller exits all the same.
     pub fn abort(&self, status: i32, why: &str) -> bool {
         self.shared
+            .seat
             .try_look(|job| job.abort(status, why))
             .unwrap_or(false)
     }
 
     /// As [`crate::Job::rounds`]; `None` when the engine is in use and does not come free.
     pub fn rounds(&self) -> Option<u64> {
-        self.shared.try_look(|job| job.rounds())
+        self.shared.seat.try_look(|job| job.rounds)
     }
 
     /// Writes every stream's queues with their use and their bounds. Does not wait for long: where the engine cannot be
@@ -161,8 +163,7 @@ impl Job {
     /// # Errors
     /// The writer's.
     pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        self.shared.dump(writer, crate::Job::dump)?;
-        self.shared.write_threads(writer)
+        self.shared.dump(writer)
     }
 
     /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say), within a tenth of a second, also of a job that has

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use trihop_transport::topology::Rank;
 
 use super::shared::{Deliver, Opened, Shared};
-use super::thread::is_in_handler;
 use crate::config::StreamOptions;
 use crate::deliver::Message;
 use crate::error::Result;
@@ -62,13 +61,10 @@ impl ShuffleBuilder {
 
 /// A broadcast of a record, or of an item.
 pub(super) fn broadcast(opened: &Opened, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
-    let spill = is_in_handler();
-    opened.with(|h| {
-        h.send_with(|out| match spill {
-            true => out.broadcast_or_spill(to, kind, bytes),
-            false => out.try_broadcast(to, kind, bytes),
-        })
-    })
+    opened.send(
+        |out| out.try_broadcast(to, kind, bytes),
+        |out| out.broadcast_or_spill(to, kind, bytes),
+    )
 }
 
 /// A shuffle of byte records between all ranks of a job, for all threads. Clones are handles of the same shuffle.
@@ -93,13 +89,10 @@ impl Shuffle {
     /// A bad rank or length, a dead peer; [`crate::Error::SpillFull`] where handlers send more than memory may hold.
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        if is_in_handler() {
-            return self
-                .opened
-                .with(|h| h.send_with(|out| out.send_or_spill(target, kind, bytes)));
-        }
-        self.opened
-            .with(|h| h.send_with(|out| out.try_send(target, kind, bytes)))
+        self.opened.send(
+            |out| out.try_send(target, kind, bytes),
+            |out| out.send_or_spill(target, kind, bytes),
+        )
     }
 
     /// Sends a record if there is room now; never waits for room.
@@ -108,7 +101,7 @@ impl Shuffle {
     /// [`crate::Error::WouldBlock`], with nothing taken; a bad rank or length.
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        self.opened.with(|h| h.outbound()?.try_send(target, kind, bytes))
+        self.opened.try_send(|out| out.try_send(target, kind, bytes))
     }
 
     /// Sends a record to all other ranks, or to every rank, along the route's tree; waits as [`Shuffle::send`] does.
@@ -124,7 +117,7 @@ impl Shuffle {
     /// # Errors
     /// A dead peer; [`crate::Error::Nested`] inside a handler.
     pub fn flush(&self, queues: Queues) -> Result<()> {
-        self.opened.wait("a flush", |h| h.flush(queues))
+        self.opened.flush(queues)
     }
 
     /// Collective: returns on every rank when every record that any rank sent before, and every record that handlers
@@ -133,7 +126,7 @@ impl Shuffle {
     /// # Errors
     /// As [`Shuffle::flush`].
     pub fn fence(&self) -> Result<()> {
-        self.opened.collective("a fence", |h| h.fence())
+        self.opened.fence()
     }
 
     /// Waits until every rank has called this as often as this rank.
@@ -141,17 +134,17 @@ impl Shuffle {
     /// # Errors
     /// As [`Shuffle::flush`].
     pub fn barrier(&self) -> Result<()> {
-        self.opened.collective("a barrier", |h| h.barrier())
+        self.opened.barrier()
     }
 
     /// Counters of this rank; `None` when the engine is in use and does not come free.
     pub fn stats(&self) -> Option<Stats> {
-        self.opened.try_look(|h| h.core.snapshot())
+        self.opened.stats()
     }
 
     /// As [`Shuffle::stats`], with each queue's.
     pub fn detailed_stats(&self) -> Option<DetailedStats> {
-        self.opened.try_look(|h| h.core.detailed())
+        self.opened.detailed_stats()
     }
 
     /// As [`crate::Shuffle::dump`]. Does not wait for long: where the engine cannot be had, it says so.

@@ -1,6 +1,7 @@
 //! A fabric and the domain in it: one network adapter, or one network interface.
 
 use libfabric_sys as sys;
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use super::handle::Handle;
 use super::info::Info;
@@ -15,7 +16,14 @@ pub(super) struct Domain {
     fabric: Handle<sys::fid_fabric>,
     info: Info,
     quirk: &'static Quirk,
+    /// See [`Domain::turn`].
+    turn: ReentrantMutex<()>,
 }
+
+// SAFETY: libfabric's objects belong to no thread; what is called for them is called with the turn.
+unsafe impl Send for Domain {}
+// SAFETY: as above; the description is only read once the domain is open.
+unsafe impl Sync for Domain {}
 
 impl Domain {
     pub(super) fn open(info: Info, quirk: &'static Quirk) -> Result<Self> {
@@ -37,7 +45,16 @@ impl Domain {
             fabric,
             info,
             quirk,
+            turn: ReentrantMutex::new(()),
         })
+    }
+
+    /// The right to call libfabric for objects of this domain. It is opened with FI_THREAD_DOMAIN:
+    /// calls for one domain come one at a time. An endpoint and the regions of its pools may be on
+    /// different threads; the lock is hardly ever contended.
+    #[inline]
+    pub(super) fn turn(&self) -> ReentrantMutexGuard<'_, ()> {
+        self.turn.lock()
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::fid_domain {

@@ -1,7 +1,7 @@
 //! The endpoint: a [`Link`] over one RDM endpoint, its completion queue and its address vector.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
 
 use libfabric_sys as sys;
 
@@ -18,14 +18,15 @@ use crate::error::{Error, Result};
 use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::{Buffer, Pool};
+use crate::sync::Arc;
 
 /// Polls given to a closing endpoint to hand back cancelled receives, where regions keep it open.
 const CLOSING_POLLS: usize = 10_000;
 
 /// One libfabric endpoint.
 pub(super) struct Endpoint {
-    // Declared first: closed before any buffer below goes (see `Drop` for the exception).
-    opened: Rc<Opened>,
+    /// Closed before any buffer below goes (see `Drop` for the exception).
+    opened: ManuallyDrop<Arc<Opened>>,
     operations: Operations,
     /// Sends whose bytes libfabric has copied, and which end in the next poll.
     injected: Vec<(Token, Buffer)>,
@@ -39,6 +40,10 @@ pub(super) struct Endpoint {
     receives: usize,
     pinned_bytes: usize,
 }
+
+// SAFETY: libfabric's objects belong to no thread, and all calls for them are made with the domain's
+// turn; pointers in completion entries are compared, never followed.
+unsafe impl Send for Endpoint {}
 
 impl Endpoint {
     /// Opens the endpoint and makes it ready to send and receive.
@@ -88,7 +93,7 @@ impl Endpoint {
             sends: 0,
             receives: 0,
             pinned_bytes: 0,
-            opened: Rc::new(opened),
+            opened: ManuallyDrop::new(Arc::new(opened)),
         })
     }
 
@@ -108,11 +113,12 @@ impl Endpoint {
         let Some(index) = self.operations.reserve() else {
             return Err(PostError::WouldBlock(buffer));
         };
-        match post(
-            self.opened.endpoint.as_ptr(),
-            &mut buffer,
-            self.opened.contexts.at(index),
-        ) {
+        let code = {
+            let _turn = self.opened.domain.turn();
+            let context = self.opened.contexts.at(index);
+            post(self.opened.endpoint.as_ptr(), &mut buffer, context)
+        };
+        match code {
             0 => {
                 match kind {
                     Kind::Receive => self.receives += 1,
@@ -234,9 +240,11 @@ impl Endpoint {
     /// Takes the waiting error entries; a provider may have forgotten which operation one belongs to.
     fn take_errors(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
         for _ in 0..BATCH {
-            let Some(entry) = self.opened.cq.read_error()? else {
-                break;
+            let entry = {
+                let _turn = self.opened.domain.turn();
+                self.opened.cq.read_error()?
             };
+            let Some(entry) = entry else { break };
             let operation = self.take(entry.context);
             let call = match operation.as_ref().map(|o| o.kind) {
                 Some(Kind::Send) => "fi_tsend",
@@ -312,10 +320,11 @@ impl Link for Endpoint {
     }
 
     fn connect(&mut self, address: &[u8]) -> Result<Peer> {
-        let target = self
-            .opened
-            .av
-            .insert(address::own_kind(address, &self.address, &self.name)?)?;
+        let address = address::own_kind(address, &self.address, &self.name)?;
+        let target = {
+            let _turn = self.opened.domain.turn();
+            self.opened.av.insert(address)?
+        };
         let peer = Peer(self.peers.len() as u32);
         self.peers.push(target);
         tracing::trace!(peer = peer.0, "address of a peer inserted");
@@ -358,6 +367,7 @@ impl Link for Endpoint {
             return Err(PostError::WouldBlock(buffer));
         }
         if bytes <= self.inject_bytes {
+            let turn = self.opened.domain.turn();
             // SAFETY: libfabric copies `bytes` bytes of the buffer, which has them (`admit`), before it returns.
             let code = unsafe {
                 sys::fi_tinject(
@@ -368,6 +378,7 @@ impl Link for Endpoint {
                     tag.0,
                 )
             };
+            drop(turn);
             if code != 0 {
                 return Err(self.refused("fi_tinject", code, buffer));
             }
@@ -474,7 +485,11 @@ impl Link for Endpoint {
                 .drain(..)
                 .map(|(token, buffer)| Completion::Sent { token, buffer }),
         );
-        match self.opened.cq.read(&mut self.entries)? {
+        let read = {
+            let _turn = self.opened.domain.turn();
+            self.opened.cq.read(&mut self.entries)?
+        };
+        match read {
             Read::Entries(count) => {
                 for i in 0..count {
                     let (context, bytes) = (self.entries[i].op_context, self.entries[i].len);
@@ -491,6 +506,7 @@ impl Link for Endpoint {
     }
 
     fn try_wait(&mut self) -> bool {
+        let _turn = self.opened.domain.turn();
         self.injected.is_empty() && self.opened.cq.try_wait(self.opened.domain.fabric())
     }
 }
@@ -501,10 +517,13 @@ impl Drop for Endpoint {
         if !self.opened.domain.quirk().closes {
             // What is posted stays posted, so its memory stays too.
             self.operations.leak();
-            std::mem::forget(Rc::clone(&self.opened));
             return;
         }
-        if self.opened.domain.info().mr_mode() & sys::FI_MR_ENDPOINT == 0 {
+        let domain = Arc::clone(&self.opened.domain);
+        let _turn = domain.turn();
+        if domain.info().mr_mode() & sys::FI_MR_ENDPOINT == 0 {
+            // SAFETY: it is not used again.
+            unsafe { ManuallyDrop::drop(&mut self.opened) };
             return;
         }
         for index in self.operations.in_flight() {
@@ -525,5 +544,7 @@ impl Drop for Endpoint {
                 self.name
             );
         }
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.opened) };
     }
 }

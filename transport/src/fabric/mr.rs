@@ -1,6 +1,6 @@
 //! Memory registration, by whatever rules the provider has.
 
-use std::rc::Rc;
+use std::mem::ManuallyDrop;
 
 use libfabric_sys as sys;
 use rustix::process::{Resource, getrlimit};
@@ -14,35 +14,42 @@ use crate::link::Access;
 use crate::memory::hugepage::Mapping;
 use crate::memory::pool::Registration;
 use crate::random::random_bytes;
+use crate::sync::Arc;
 
 /// Attempts at a key that no other registration of the domain has.
 const KEY_ATTEMPTS: usize = 16;
 
-/// What has to outlive a registration.
-#[derive(Debug)]
-enum Parent {
-    /// The domain, for regions that belong to it.
-    Domain(#[expect(dead_code, reason = "held, so that the domain is closed after the region")] Rc<Domain>),
-    /// The endpoint, for regions that are bound to it (FI_MR_ENDPOINT): it cannot be closed before them.
-    Endpoint(
-        #[expect(dead_code, reason = "held, so that the endpoint is closed after the region")] Rc<Opened>,
-    ),
-}
-
 /// A registered mapping.
 #[derive(Debug)]
 pub(super) struct Region {
-    // Declared first: closed before what it was registered with.
-    region: Handle<sys::fid_mr>,
+    region: ManuallyDrop<Handle<sys::fid_mr>>,
     key: u64,
     base: u64,
     link: usize,
-    _parent: Parent,
+    /// The endpoint, for regions that are bound to it (FI_MR_ENDPOINT): it cannot be closed before
+    /// them.
+    endpoint: Option<Arc<Opened>>,
+    /// Closed after the region.
+    domain: Arc<Domain>,
+}
+
+// SAFETY: the region belongs to no thread; it is closed with the domain's turn, and else only read.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _turn = self.domain.turn();
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.region) };
+        self.endpoint = None;
+    }
 }
 
 impl Region {
     /// Registers the whole mapping for what it is used for, and nothing else.
-    pub(super) fn register(opened: &Rc<Opened>, mapping: &Mapping, access: Access) -> Result<Self> {
+    pub(super) fn register(opened: &Arc<Opened>, mapping: &Mapping, access: Access) -> Result<Self> {
         let domain = &opened.domain;
         let mode = domain.info().mr_mode();
         let object = format!("{} bytes on {}", mapping.len(), domain.info().label());
@@ -52,8 +59,9 @@ impl Region {
             Access::Readable => sys::FI_SEND | sys::FI_REMOTE_READ,
             Access::All => sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ,
         };
+        let _turn = domain.turn();
         let region = reg_with_fresh_key(domain, mapping, access, &object)?;
-        let parent = if mode & sys::FI_MR_ENDPOINT != 0 {
+        let endpoint = if mode & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: region and endpoint are open objects of the same domain.
             let bound = unsafe { sys::fi_mr_bind(region.as_ptr(), opened.endpoint.fid(), 0) };
             if bound != 0 {
@@ -64,9 +72,9 @@ impl Region {
             if enabled != 0 {
                 return Err(error::failure("fi_mr_enable", enabled as isize, object));
             }
-            Parent::Endpoint(Rc::clone(opened))
+            Some(Arc::clone(opened))
         } else {
-            Parent::Domain(Rc::clone(domain))
+            None
         };
         // SAFETY: the region is open and, where needed, enabled.
         let key = unsafe { sys::fi_mr_key(region.as_ptr()) };
@@ -83,11 +91,12 @@ impl Region {
             0
         };
         Ok(Self {
-            region,
+            region: ManuallyDrop::new(region),
             key,
             base,
             link: opened.number(),
-            _parent: parent,
+            endpoint,
+            domain: Arc::clone(domain),
         })
     }
 }

@@ -1,7 +1,5 @@
 //! The objects under one endpoint: opened together, bound to each other, closed in order.
 
-use std::rc::Rc;
-
 use libfabric_sys as sys;
 
 use super::av::AddressVector;
@@ -14,6 +12,7 @@ use super::info::{Info, Offer};
 use super::operations::Contexts;
 use super::quirks::Quirk;
 use crate::error::Result;
+use crate::sync::Arc;
 
 /// The opened objects, in the order of closing.
 #[derive(Debug)]
@@ -22,15 +21,21 @@ pub(super) struct Opened {
     pub(super) cq: CompletionQueue,
     pub(super) av: AddressVector,
     pub(super) contexts: Contexts,
-    pub(super) domain: Rc<Domain>,
+    pub(super) domain: Arc<Domain>,
 }
+
+// SAFETY: libfabric's objects belong to no thread; what is called for them is called with the
+// domain's turn. Contexts are memory that only the provider touches.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
 
 impl Opened {
     /// Opens everything for one offer, with at least `depth` operations in flight each way.
     pub(super) fn open(offer: &Offer, quirk: &'static Quirk, choice: &Choice, depth: usize) -> Result<Self> {
         let mut info = Info::copy_of(offer)?;
         info.raise_depths(depth);
-        let domain = Rc::new(Domain::open(info, quirk)?);
+        let domain = Arc::new(Domain::open(info, quirk)?);
         let info = domain.info();
         let (sends, receives) = depths(info);
         let wait = domain.quirk().wait_descriptor && !choice.spin_only;
@@ -85,7 +90,7 @@ impl Opened {
     /// A number that no other endpoint has while anything of this one's domain is open: each
     /// endpoint has a domain of its own, and a region keeps it.
     pub(super) fn number(&self) -> usize {
-        Rc::as_ptr(&self.domain) as usize
+        Arc::as_ptr(&self.domain) as usize
     }
 
     /// The endpoint's address in the provider's own format.

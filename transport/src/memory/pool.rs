@@ -3,15 +3,14 @@
 //! A slot that was never taken costs nothing but its bytes in the mapping. Allocates after creation only where the list of
 //! free slots grows, at most once per slot; a buffer finds its way back when it is dropped.
 
-use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::rc::Rc;
 
 use crate::link::RemoteMemory;
 use crate::memory::hugepage::Mapping;
 use crate::memory::slots::SlotStore;
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a link knows about a registered mapping. Dropped before the mapping is unmapped.
 ///
@@ -43,7 +42,7 @@ use crate::memory::slots::SlotStore;
 /// let mapping = Mapping::allocate(4096).unwrap();
 /// let pool = Pool::new(mapping, 4096, 1, Some(Box::new(Wild)));
 /// ```
-pub unsafe trait Registration {
+pub unsafe trait Registration: Send + Sync {
     /// Number of the link that registered the mapping, the only one that may be given its buffers.
     fn link(&self) -> usize;
     /// Local descriptor for the provider's calls; null where it wants none.
@@ -61,14 +60,10 @@ enum Backing {
         // Declared first: the registration ends before the memory goes.
         registration: Option<Box<dyn Registration>>,
         mapping: Mapping,
-        /// Slots from this one on were never taken.
-        virgin: Cell<u32>,
-        /// Slots that were taken and came back.
-        free: RefCell<Vec<u32>>,
     },
     /// In a store that has memory for it only while it is held.
     OnDemand {
-        store: Rc<SlotStore>,
+        store: Arc<SlotStore>,
         owner: u32,
         key: u64,
     },
@@ -78,16 +73,37 @@ struct Inner {
     backing: Backing,
     slot_bytes: usize,
     slots: u32,
+    state: Mutex<Slots>,
+}
+
+/// Which slots of a pool are free. A buffer may come back from another thread than took it.
+#[derive(Default)]
+struct Slots {
     /// Slots that buffers hold.
-    taken: Cell<u32>,
+    taken: u32,
     /// Slots that are promised and have no memory yet.
-    reserved: Cell<u32>,
+    reserved: u32,
+    /// Slots of a mapping from this one on were never taken.
+    virgin: u32,
+    /// Slots of a mapping that were taken and came back.
+    free: Vec<u32>,
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, Slots> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free_slots(&self, state: &Slots) -> u32 {
+        // A slot on its way from a buffer to a promise counts twice.
+        self.slots.saturating_sub(state.taken + state.reserved)
+    }
 }
 
 /// A fixed number of equal buffers in registered memory.
 #[derive(Clone)]
 pub struct Pool {
-    inner: Rc<Inner>,
+    inner: Arc<Inner>,
 }
 
 impl fmt::Debug for Pool {
@@ -122,14 +138,12 @@ impl Pool {
         let backing = Backing::Mapped {
             registration,
             mapping,
-            virgin: Cell::new(0),
-            free: RefCell::default(),
         };
         Self::over(backing, slot_bytes, slots)
     }
 
     /// `slots` slots with memory of `store` while they are held; `owner` and `key` are what peers name them by.
-    pub(crate) fn on_demand(store: Rc<SlotStore>, slots: usize, owner: u32, key: u64) -> Self {
+    pub(crate) fn on_demand(store: Arc<SlotStore>, slots: usize, owner: u32, key: u64) -> Self {
         let slot_bytes = store.slot_bytes();
         Self::over(Backing::OnDemand { store, owner, key }, slot_bytes, slots)
     }
@@ -141,27 +155,27 @@ impl Pool {
         );
         let slots = u32::try_from(slots).expect("a pool has less than 2^32 slots");
         Self {
-            inner: Rc::new(Inner {
+            inner: Arc::new(Inner {
                 backing,
                 slot_bytes,
                 slots,
-                taken: Cell::new(0),
-                reserved: Cell::new(0),
+                state: Mutex::default(),
             }),
         }
     }
 
     /// Takes a free buffer, if there is one. Its contents are whatever its last user left.
     pub fn take(&self) -> Option<Buffer> {
-        if self.free_slots() == 0 {
+        let mut state = self.inner.state();
+        if self.inner.free_slots(&state) == 0 {
             return None;
         }
-        self.materialise()
+        self.materialise(&mut state)
     }
 
     /// Buffers that nobody holds.
     pub fn free_slots(&self) -> usize {
-        (self.inner.slots - self.inner.taken.get() - self.inner.reserved.get()) as usize
+        self.inner.free_slots(&self.inner.state()) as usize
     }
 
     /// All buffers.
@@ -189,42 +203,33 @@ impl Pool {
 
     /// Promises up to `count` free slots to somebody who will claim them later; returns how many.
     pub(crate) fn reserve(&self, count: usize) -> usize {
-        let count = count.min(self.free_slots());
-        self.inner.reserved.set(self.inner.reserved.get() + count as u32);
+        let mut state = self.inner.state();
+        let count = count.min(self.inner.free_slots(&state) as usize);
+        state.reserved += count as u32;
         count
-    }
-
-    /// Ends the promise of one slot.
-    pub(crate) fn release(&self) {
-        self.inner.reserved.set(self.inner.reserved.get() - 1);
     }
 
     /// A promised slot as a buffer; `None` where memory has run out, and then the promise stays.
     pub(crate) fn claim(&self) -> Option<Buffer> {
-        debug_assert!(self.inner.reserved.get() > 0, "no slot of {self:?} is promised");
-        let buffer = self.materialise()?;
-        self.release();
+        let mut state = self.inner.state();
+        debug_assert!(state.reserved > 0, "no slot is promised");
+        let buffer = self.materialise(&mut state)?;
+        state.reserved -= 1;
         Some(buffer)
     }
 
     /// Whether both are handles of the same pool.
     pub(crate) fn is(&self, other: &Pool) -> bool {
-        Rc::ptr_eq(&self.inner, &other.inner)
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    fn materialise(&self) -> Option<Buffer> {
+    fn materialise(&self, state: &mut Slots) -> Option<Buffer> {
         let inner = &self.inner;
         let (slot, start) = match &inner.backing {
-            Backing::Mapped {
-                mapping,
-                virgin,
-                free,
-                ..
-            } => {
-                let slot = free.borrow_mut().pop().unwrap_or_else(|| {
-                    let slot = virgin.get();
-                    virgin.set(slot + 1);
-                    slot
+            Backing::Mapped { mapping, .. } => {
+                let slot = state.free.pop().unwrap_or_else(|| {
+                    state.virgin += 1;
+                    state.virgin - 1
                 });
                 assert!(slot < inner.slots, "slot {slot} of {}", inner.slots);
                 // SAFETY: `Pool::new` checked that all slots lie inside the mapping.
@@ -239,9 +244,9 @@ impl Pool {
                 }
             },
         };
-        inner.taken.set(inner.taken.get() + 1);
+        state.taken += 1;
         Some(Buffer {
-            inner: Rc::clone(inner),
+            inner: Arc::clone(inner),
             start,
             slot,
         })
@@ -250,10 +255,14 @@ impl Pool {
 
 /// One buffer of a [`Pool`], exclusively ours until it is posted or dropped.
 pub struct Buffer {
-    inner: Rc<Inner>,
+    inner: Arc<Inner>,
     start: NonNull<u8>,
     slot: u32,
 }
+
+// SAFETY: `start` is the first byte of a slot that this value alone holds, in memory that `inner`
+// keeps and that belongs to no thread.
+unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// First byte, for a provider's calls.
@@ -303,9 +312,10 @@ impl Buffer {
 
     /// Gives the memory back and keeps the slot promised: the opposite of [`Pool::claim`]. The contents are gone.
     pub(crate) fn into_promise(self) -> Pool {
-        let inner = Rc::clone(&self.inner);
+        let inner = Arc::clone(&self.inner);
+        // Promised before it is given back, so that nobody takes it in between.
+        inner.state().reserved += 1;
         drop(self);
-        inner.reserved.set(inner.reserved.get() + 1);
         Pool { inner }
     }
 }
@@ -334,9 +344,10 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.inner.taken.set(self.inner.taken.get() - 1);
+        let mut state = self.inner.state();
+        state.taken -= 1;
         match &self.inner.backing {
-            Backing::Mapped { free, .. } => free.borrow_mut().push(self.slot),
+            Backing::Mapped { .. } => state.free.push(self.slot),
             Backing::OnDemand { store, .. } => store.give(self.slot),
         }
     }
@@ -350,7 +361,7 @@ mod tests {
         let mapping = Mapping::allocate(64 * slots).unwrap();
         [
             Pool::new(mapping, 64, slots, None),
-            Pool::on_demand(Rc::new(SlotStore::new(64)), slots, 3, 1),
+            Pool::on_demand(Arc::new(SlotStore::new(64)), slots, 3, 1),
         ]
     }
 
@@ -397,7 +408,7 @@ mod tests {
             drop(one);
             assert!(two.into_promise().take().is_some());
             assert_eq!(pool.reserve(9), 1, "two promised, one free");
-            pool.release();
+            drop(pool.claim());
             assert_eq!(pool.free_slots(), 1);
         }
     }

@@ -3,11 +3,11 @@
 //! The simulated network backs all its pools from such stores, so that hundreds of thousands of endpoints in one process
 //! cost what they hold, not what they may hold. What was given back last is handed out first: few pages are ever touched.
 
-use std::cell::RefCell;
 use std::ptr::NonNull;
 
 use crate::error::Result;
 use crate::memory::hugepage::Mapping;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of one mapping: below what the ladder would put on hugepages, of which a slot that is hardly used would take a
 /// whole one.
@@ -21,7 +21,7 @@ pub(crate) struct SlotStore {
     slot_bytes: usize,
     /// Slots of one chunk.
     chunk_slots: usize,
-    state: RefCell<State>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
@@ -42,8 +42,12 @@ impl SlotStore {
         Self {
             slot_bytes,
             chunk_slots: (CHUNK_BYTES / slot_bytes).max(1),
-            state: RefCell::default(),
+            state: Mutex::default(),
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Size of a slot in bytes.
@@ -56,7 +60,7 @@ impl SlotStore {
     /// # Errors
     /// When memory runs out.
     pub fn take(&self, owner: u32) -> Result<(u32, NonNull<u8>)> {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let slot = match state.free.pop() {
             Some(slot) => slot,
             None => {
@@ -75,7 +79,7 @@ impl SlotStore {
 
     /// The slot is free again.
     pub fn give(&self, slot: u32) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         state.owners[slot as usize] = NOBODY;
         state.free.push(slot);
     }
@@ -90,7 +94,7 @@ impl SlotStore {
     ///
     /// Real adapters read memory that its owner may be writing; here all ranks share one thread, so nobody is.
     pub fn peek(&self, owner: u32, offset: u64, bytes: usize) -> Option<Box<[u8]>> {
-        let state = self.state.borrow();
+        let state = self.state();
         let slot = u32::try_from(offset / self.slot_bytes as u64).ok()?;
         let within = (offset % self.slot_bytes as u64) as usize;
         let held = state.owners.get(slot as usize) == Some(&owner) && owner != NOBODY;

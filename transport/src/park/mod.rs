@@ -13,4 +13,4 @@ pub use gauge::Gauge;
 pub use mailbox::{Content, Mail, Mailbox};
 pub use parker::Parker;
 pub use process::ProcessWatch;
-pub use turn::Turn;
+pub use turn::{Taken, Turn};

@@ -1,10 +1,10 @@
 //! Sleeping on the doorbell and on other descriptors at once.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -20,7 +20,6 @@ const EVENTS: usize = 16;
 /// An epoll instance over a doorbell and whatever else is watched.
 pub struct Parker {
     epoll: OwnedFd,
-    events: Vec<epoll::Event>,
 }
 
 impl fmt::Debug for Parker {
@@ -41,10 +40,7 @@ impl Parker {
                 e,
             )
         })?;
-        let parker = Self {
-            epoll,
-            events: Vec::with_capacity(EVENTS),
-        };
+        let parker = Self { epoll };
         parker.add(doorbell.descriptor()?, DOORBELL, epoll::EventFlags::IN)?;
         Ok(parker)
     }
@@ -107,14 +103,15 @@ impl Parker {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        self.events.clear();
-        let waited = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout));
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS];
+        let waited = epoll::wait(&self.epoll, &mut events[..], Some(&timeout));
         doorbell.awake();
-        match waited {
-            Ok(_) | Err(Errno::INTR) => {}
+        let came = match waited {
+            Ok((came, _)) => came,
+            Err(Errno::INTR) => &mut [],
             Err(e) => return Err(Error::system("sleeping on the doorbell", e)),
-        }
-        for event in &self.events {
+        };
+        for event in came {
             match event.data.u64() {
                 DOORBELL => doorbell.drain(),
                 mark => woken.push(mark),

@@ -1,96 +1,94 @@
 //! Taking turns: several threads use what only one may use at a time, and wait for what another one moves.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, RawLock};
+use crate::sync::{FairCondvar, FairMutex, FairMutexGuard};
 
-/// Whose turn it is. Who has it may wait for others to move something, and lets them have the turn meanwhile.
-///
-/// Whatever is guarded is reached with the turn only; it is no guard's to hand out, because a call that waits gives the
-/// turn away in its midst.
+/// How long [`Turn::try_take`] waits.
+const SOON: Duration = Duration::from_millis(100);
+
+/// What is used by turns. Who has the turn may wait for others to move something, and lets them have
+/// the turn meanwhile.
 #[derive(Debug, Default)]
-pub struct Turn {
-    lock: RawLock,
-    bench: Mutex<Bench>,
-    news: Condvar,
+pub struct Turn<T> {
+    lock: FairMutex<T>,
+    moved: FairCondvar,
 }
 
-/// Who sits out.
-#[derive(Debug, Default)]
-struct Bench {
-    sitting: u32,
-    /// How often something was moved while somebody sat out. Changed by those who have the turn.
-    moved: u64,
+/// The turn, until it is dropped.
+#[derive(Debug)]
+pub struct Taken<'a, T> {
+    guard: FairMutexGuard<'a, T>,
+    moved: &'a FairCondvar,
 }
 
-impl Turn {
+impl<T> Turn<T> {
+    /// Nobody has the turn.
+    pub fn new(value: T) -> Self {
+        Self {
+            lock: FairMutex::new(value),
+            moved: FairCondvar::default(),
+        }
+    }
+
     /// Waits for the turn.
     #[inline]
-    pub fn take(&self) {
-        self.lock.lock();
+    pub fn take(&self) -> Taken<'_, T> {
+        Taken {
+            guard: self.lock.lock(),
+            moved: &self.moved,
+        }
     }
 
-    /// Takes the turn if it comes within a tenth of a second: for looking at what is stuck. Whether it was taken.
-    pub fn try_take(&self) -> bool {
-        self.lock.lock_within(Duration::from_millis(100))
+    /// Takes the turn if it comes within a tenth of a second: for looking at what is stuck.
+    pub fn try_take(&self) -> Option<Taken<'_, T>> {
+        let guard = self.lock.try_lock_for(SOON)?;
+        Some(Taken {
+            guard,
+            moved: &self.moved,
+        })
     }
+}
 
-    /// Ends the turn.
-    ///
-    /// # Safety
-    /// The caller has the turn, and keeps no borrow of what it guards.
-    #[inline]
-    pub unsafe fn leave(&self) {
-        // SAFETY: the caller has the turn, which is the lock.
-        unsafe { self.lock.unlock() }
-    }
-
+impl<T> Taken<'_, T> {
     /// Lets somebody else have the turn who has gone to sleep for it, and takes it again. Cheap while nobody has.
-    ///
-    /// # Safety
-    /// As [`leave`](Self::leave).
     #[inline]
-    pub unsafe fn give_way(&self) {
-        // SAFETY: the caller has the turn, which is the lock.
-        unsafe { self.lock.bump() }
+    pub fn give_way(&mut self) {
+        FairMutexGuard::bump(&mut self.guard);
     }
 
-    /// Sleeps until [`tell_moved`](Self::tell_moved), or for `limit`, and lets others have the turn meanwhile.
-    ///
-    /// # Safety
-    /// As [`leave`](Self::leave).
-    pub unsafe fn sit_out(&self, limit: Duration) {
-        let mut bench = self.bench();
-        bench.sitting += 1;
-        let seen = bench.moved;
-        // SAFETY: the caller has the turn. Whoever takes it now finds us on the bench.
-        unsafe { self.leave() };
-        while bench.moved == seen {
-            let (again, slept) = self
-                .news
-                .wait_timeout(bench, limit)
-                .unwrap_or_else(PoisonError::into_inner);
-            bench = again;
-            if slept.timed_out() {
-                break;
-            }
-        }
-        bench.sitting -= 1;
-        drop(bench);
-        self.take();
+    /// Lets others have the turn while `call` runs.
+    pub fn unlocked<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        FairMutexGuard::unlocked(&mut self.guard, call)
     }
 
-    /// Wakes all who sit out, because something that they may wait for has changed. The caller has the turn: else the
-    /// change could fall between a look and a sleep.
+    /// Sleeps until [`tell_moved`](Self::tell_moved), or for `limit`, and lets others have the turn
+    /// meanwhile. It may end without a reason.
+    pub fn sit_out(&mut self, limit: Duration) {
+        self.moved.wait_for(&mut self.guard, limit);
+    }
+
+    /// Wakes all who sit out, because something that they may wait for has changed. By who has the
+    /// turn: else the change could fall between a look and a sleep.
+    #[inline]
     pub fn tell_moved(&self) {
-        let mut bench = self.bench();
-        if bench.sitting > 0 {
-            bench.moved += 1;
-            self.news.notify_all();
-        }
+        self.moved.notify_all();
     }
+}
 
-    fn bench(&self) -> MutexGuard<'_, Bench> {
-        self.bench.lock().unwrap_or_else(PoisonError::into_inner)
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Taken<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
     }
 }

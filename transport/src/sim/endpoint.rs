@@ -1,13 +1,13 @@
 //! An endpoint of the simulated network.
 
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
 
 use super::net::Net;
 use super::parcels::Parcel;
 use crate::error::{Error, Result};
 use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::pool::{Buffer, Pool};
+use crate::sync::Arc;
 
 /// Completions per poll.
 const PER_POLL: usize = 64;
@@ -15,7 +15,7 @@ const PER_POLL: usize = 64;
 /// An endpoint of a simulated network. Its peers are the network's endpoints by their numbers.
 pub struct SimLink {
     net: Net,
-    limits: Rc<Limits>,
+    limits: Arc<Limits>,
     address: [u8; 8],
     id: u32,
     /// A post was refused since the last poll: it may be taken now, and nothing else will say so.
@@ -23,7 +23,7 @@ pub struct SimLink {
 }
 
 impl SimLink {
-    pub(super) fn new(net: Net, id: u32, limits: Rc<Limits>) -> Self {
+    pub(super) fn new(net: Net, id: u32, limits: Arc<Limits>) -> Self {
         Self {
             net,
             limits,
@@ -54,7 +54,7 @@ impl Link for SimLink {
 
     fn connect(&mut self, address: &[u8]) -> Result<Peer> {
         let id = address.try_into().map(u64::from_le_bytes).ok();
-        match id.filter(|&id| self.net.state.borrow().has_host(id)) {
+        match id.filter(|&id| self.net.lock().has_host(id)) {
             Some(id) => Ok(Self::peer(id as u32)),
             None => Err(Error::Fabric {
                 call: "sim connect",
@@ -65,11 +65,7 @@ impl Link for SimLink {
     }
 
     fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
-        Ok(self
-            .net
-            .state
-            .borrow_mut()
-            .pool(self.id, slot_bytes, slots, access))
+        Ok(self.net.lock().pool(self.id, slot_bytes, slots, access))
     }
 
     fn post_send(
@@ -80,7 +76,7 @@ impl Link for SimLink {
         bytes: usize,
         token: Token,
     ) -> Result<(), PostError> {
-        let mut state = self.net.state.borrow_mut();
+        let mut state = self.net.lock();
         if state.refuses() {
             self.refused = true;
             return Err(PostError::WouldBlock(buffer));
@@ -99,7 +95,7 @@ impl Link for SimLink {
     }
 
     fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> Result<(), PostError> {
-        let mut state = self.net.state.borrow_mut();
+        let mut state = self.net.lock();
         if state.refuses() {
             return Err(PostError::WouldBlock(buffer));
         }
@@ -110,7 +106,7 @@ impl Link for SimLink {
     fn post_receives(&mut self, tag: Tag, pool: &Pool, count: usize, token: Token) -> Result<usize> {
         let count = pool.reserve(count);
         if count > 0 {
-            let mut state = self.net.state.borrow_mut();
+            let mut state = self.net.lock();
             state.post(self.id, tag, pool.clone(), count as u32, token);
         }
         Ok(count)
@@ -124,7 +120,7 @@ impl Link for SimLink {
         bytes: usize,
         token: Token,
     ) -> Result<(), PostError> {
-        let mut state = self.net.state.borrow_mut();
+        let mut state = self.net.lock();
         if state.refuses() {
             self.refused = true;
             return Err(PostError::WouldBlock(buffer));
@@ -147,7 +143,7 @@ impl Link for SimLink {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<usize> {
-        let mut state = self.net.state.borrow_mut();
+        let mut state = self.net.lock();
         state.advance();
         self.refused = false;
         for count in 0..PER_POLL {
@@ -207,7 +203,7 @@ impl Link for SimLink {
     }
 
     fn try_wait(&mut self) -> bool {
-        !self.refused && !self.net.state.borrow().has_news(self.id)
+        !self.refused && !self.net.lock().has_news(self.id)
     }
 }
 

@@ -1,14 +1,13 @@
 //! The simulated network: virtual time, what is under way, who waits for what.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use super::endpoint::SimLink;
 use super::parcels::{List, Parcel, Parcels};
 use crate::link::{Access, Limits, Mover, Tag, Token};
 use crate::memory::pool::Pool;
 use crate::memory::slots::SlotStore;
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the simulated network does to messages.
 #[derive(Debug, Clone)]
@@ -67,7 +66,7 @@ const VIOLATIONS_KEPT: usize = 100;
 
 pub(super) struct State {
     options: SimOptions,
-    limits: Rc<Limits>,
+    limits: Arc<Limits>,
     random: u64,
     now: u64,
     hosts: Vec<Host>,
@@ -76,7 +75,7 @@ pub(super) struct State {
     wheel: VecDeque<List>,
     /// Endpoints that got news since somebody asked.
     woken: Vec<u32>,
-    stores: Vec<Rc<SlotStore>>,
+    stores: Vec<Arc<SlotStore>>,
     violations: Vec<String>,
     /// There are strangers: a receive that somebody counts on may be used up.
     strangers: bool,
@@ -245,7 +244,7 @@ impl State {
     pub fn pool(&mut self, id: u32, slot_bytes: usize, slots: usize, access: Access) -> Pool {
         let known = self.stores.iter().position(|s| s.slot_bytes() == slot_bytes);
         let index = known.unwrap_or_else(|| {
-            self.stores.push(Rc::new(SlotStore::new(slot_bytes)));
+            self.stores.push(Arc::new(SlotStore::new(slot_bytes)));
             self.stores.len() - 1
         });
         // No store has the key under which nobody finds anything.
@@ -254,7 +253,7 @@ impl State {
         } else {
             u64::MAX
         };
-        Pool::on_demand(Rc::clone(&self.stores[index]), slots, id, key)
+        Pool::on_demand(Arc::clone(&self.stores[index]), slots, id, key)
     }
 
     /// Bytes of an endpoint's memory, as a peer's adapter reads them.
@@ -267,16 +266,20 @@ impl State {
 /// The simulated network. Cheap to clone; all clones are the same network.
 #[derive(Clone)]
 pub struct Net {
-    pub(super) state: Rc<RefCell<State>>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Net {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An empty network at time 0.
     pub fn new(options: SimOptions) -> Self {
         let random = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let ticks = usize::try_from(options.max_delay).expect("a delay that fits memory") + 1;
         let state = State {
-            limits: Rc::new(options.limits.clone()),
+            limits: Arc::new(options.limits.clone()),
             options,
             random,
             now: 0,
@@ -289,23 +292,23 @@ impl Net {
             strangers: false,
         };
         Self {
-            state: Rc::new(RefCell::new(state)),
+            state: Arc::new(Mutex::new(state)),
         }
     }
 
     /// A new endpoint; they are numbered from 0.
     pub fn link(&self) -> SimLink {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         let id = u32::try_from(state.hosts.len()).expect("less than 2^32 endpoints");
         state.hosts.push(Host::default());
-        SimLink::new(self.clone(), id, Rc::clone(&state.limits))
+        SimLink::new(self.clone(), id, Arc::clone(&state.limits))
     }
 
     /// A new endpoint of somebody who is in no job: what breaks the rules is no violation, and
     /// reaches its target as a provider would let it.
     pub fn stranger(&self) -> SimLink {
         let link = self.link();
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         state.strangers = true;
         if let Some(host) = state.hosts.last_mut() {
             host.stranger = true;
@@ -316,12 +319,12 @@ impl Net {
 
     /// Virtual time.
     pub fn now(&self) -> u64 {
-        self.state.borrow().now
+        self.lock().now
     }
 
     /// Moves virtual time on, and what is due to where it goes.
     pub fn tick(&self) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         state.advance();
         state.wheel.rotate_left(1);
         state.now += 1;
@@ -331,7 +334,7 @@ impl Net {
     /// Appends the endpoints that got something to poll since this was last called, each once, and delivers what is due
     /// now.
     pub fn take_woken(&self, woken: &mut Vec<u32>) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         state.advance();
         let first = woken.len();
         woken.append(&mut state.woken);
@@ -342,22 +345,22 @@ impl Net {
 
     /// Whether nothing is under way.
     pub fn is_empty(&self) -> bool {
-        self.state.borrow().wheel.iter().all(List::is_empty)
+        self.lock().wheel.iter().all(List::is_empty)
     }
 
     /// A random number from the network's seed, for schedules that replay with it.
     pub fn random(&self) -> u64 {
-        self.state.borrow_mut().random()
+        self.lock().random()
     }
 
     /// The first breach of the rules that a real provider punishes, see [`Net::violations`].
     pub fn violation(&self) -> Option<String> {
-        self.state.borrow().violations.first().cloned()
+        self.lock().violations.first().cloned()
     }
 
     /// Breaches of the rules that a real provider punishes: messages without a posted receive, or too long for it. The
     /// first hundred.
     pub fn violations(&self) -> Vec<String> {
-        self.state.borrow().violations.clone()
+        self.lock().violations.clone()
     }
 }

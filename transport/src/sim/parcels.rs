@@ -139,7 +139,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn numbered(number: u64) -> Parcel {
-        let store = std::rc::Rc::new(crate::memory::slots::SlotStore::new(64));
+        let store = std::sync::Arc::new(crate::memory::slots::SlotStore::new(64));
         let pool = Pool::on_demand(store, 1, 0, 0);
         Parcel::Sent {
             token: Token(number),

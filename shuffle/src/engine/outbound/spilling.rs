@@ -1,9 +1,11 @@
 //! What handlers sent and no queue had room for: into the spill, out of it, and how full it may get.
 
+use std::sync::Arc;
+
+use trihop_transport::park::Gauge;
 use trihop_transport::topology::Rank;
 
 use super::Outbound;
-use crate::deliver::note_overfilled;
 use crate::engine::long::Targets;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
@@ -69,9 +71,29 @@ impl Outbound {
         if self.pressure.added(self.level(), self.queues.now_ns) {
             self.gauge.press();
         }
-        if self.pressure.is_pressed() {
-            note_overfilled(&self.gauge);
+        self.overfilled |= self.pressure.is_pressed();
+    }
+
+    /// Whether a send has found or left the spill above its mark since this was last asked: the
+    /// next call of the handler that sent waits.
+    #[inline]
+    pub fn take_overfilled(&mut self) -> bool {
+        std::mem::take(&mut self.overfilled)
+    }
+
+    /// What those wait for who have overfilled the spill.
+    pub fn gauge(&self) -> &Arc<Gauge> {
+        &self.gauge
+    }
+
+    /// Whether deliveries of a handler that has overfilled the spill have to wait; the spill knows
+    /// then that one does.
+    pub fn keeps_deliveries_waiting(&self) -> bool {
+        let waits = self.gauge.is_pressed();
+        if waits {
+            self.gauge.note_waiting();
         }
+        waits
     }
 
     /// Neither a queue nor the spill has room: memory is bounded, so the send fails, and the job with it.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::Receiver;
 
 use super::*;
+use crate::seat::Seat;
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 const RECORDS: u64 = 1000;
@@ -138,17 +139,17 @@ fn what_one_threads_progress_fails_with_all_hear_of() {
     });
     let kept = job
         .shared
-        .with(|job| {
-            for core in job.state.endpoint.streams.borrow().iter() {
+        .seat
+        .with("a test", |job| {
+            for (core, _) in job.engine.open_streams() {
                 if let Some(handover) = &core.handover {
                     handover.fail(Error::bad_peer(7, "on purpose"));
                 }
             }
-            // With the turn: the progress thread has not met it.
-            assert!(job.state.progress().is_err());
-            Ok(job.state.check_failure())
+            Ok(())
         })
-        .unwrap();
+        .and_then(|()| job.shared.seat.progress("a test"))
+        .and_then(|_| job.shared.seat.with("a test", |_| Ok(())));
     assert!(matches!(kept, Err(Error::Stopped(_))), "{kept:?}");
     let told = fencing.join().unwrap().unwrap_err();
     assert!(told.root().to_string().contains("on purpose"), "{told}");
@@ -259,7 +260,7 @@ fn the_engine_is_free_while_a_dump_is_written() {
 fn an_abort_that_could_not_ask_the_launcher_says_so() {
     let job = job();
     let other = job.clone();
-    let asked = job.shared.with(|_| {
+    let asked = job.shared.seat.with("a test", |_| {
         let aborting = thread::spawn(move || other.abort(1, "not asked"));
         Ok(aborting.join().unwrap())
     });

@@ -8,6 +8,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
+use crate::seat::Seat;
 
 /// Keeps the warnings of one thread.
 #[derive(Clone, Default)]
@@ -46,8 +47,9 @@ impl Subscriber for Warnings {
 fn a_flush_that_waits_for_a_handler_says_so() {
     let job = job();
     job.shared
-        .with(|job| {
-            job.state.lose_patience_after(Duration::from_millis(20));
+        .seat
+        .with("a test", |job| {
+            job.patience_ns = 20_000_000;
             Ok(())
         })
         .unwrap();

@@ -1,0 +1,294 @@
+//! The calls of a stream's handles, the same on every seat: sends that wait, flushes, fences, barriers.
+
+use super::Seat;
+use super::collective::pass_on_results;
+use crate::deliver::{Delivery, Entry};
+use crate::endpoint::StreamId;
+use crate::engine::BadRun;
+use crate::engine::Core;
+use crate::engine::outbound::Outbound;
+use crate::engine::sink::Sink;
+use crate::error::{Error, Result};
+use crate::stats::{DetailedStats, Stats};
+use crate::terminate::collective::{Operation, Reduce};
+use crate::terminate::flush::{Flush, Queues};
+
+/// An open stream of a seat.
+#[derive(Clone)]
+pub(crate) struct Handle<S> {
+    pub seat: S,
+    pub id: StreamId,
+}
+
+impl<S: Seat> Handle<S> {
+    /// Uses what the stream sends.
+    #[inline]
+    pub fn with_out<R>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&mut Outbound) -> Result<R>,
+    ) -> Result<R> {
+        self.seat.with(what, |job| call(job.engine.out(self.id)?))
+    }
+
+    /// Tries `send` until it is taken, with progress in between.
+    #[inline]
+    pub fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+        let sent = self.with_out("a send", |out| {
+            send(out)?;
+            Ok(out.count_call())
+        });
+        match sent {
+            Ok(false) => Ok(()),
+            Ok(true) => self.seat.progress_in_passing(),
+            Err(Error::WouldBlock) => self.send_waiting(&mut send),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Handle::send_with`], for one after the other, with the state looked up once per few
+    /// hundred of them. Those before the failing one are sent.
+    pub fn send_many<T>(
+        &self,
+        items: &mut impl Iterator<Item = T>,
+        mut send: impl FnMut(&mut Outbound, &T) -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            let mut refused = None;
+            let due = self.with_out("a send", |out| {
+                for item in items.by_ref() {
+                    match send(out, &item) {
+                        Ok(()) if out.count_call() => return Ok(true),
+                        Ok(()) => {}
+                        Err(Error::WouldBlock) => {
+                            refused = Some(item);
+                            return Ok(false);
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(false)
+            })?;
+            if let Some(item) = refused {
+                self.send_waiting(&mut |out| send(out, &item))?;
+            } else if due {
+                self.seat.progress_in_passing()?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until `send` is taken.
+    #[cold]
+    pub fn send_waiting(&self, send: &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+        self.seat.may_wait("a send that waits")?;
+        self.seat
+            .wait("room to send", |job| match send(job.engine.out(self.id)?) {
+                Ok(()) => Ok(Some(())),
+                Err(Error::WouldBlock) => {
+                    let (core, _) = job.engine.stream(self.id)?;
+                    check_undelivered(core)?;
+                    Ok(None)
+                }
+                Err(error) => Err(error),
+            })
+    }
+
+    /// One round of progress; the records that it delivered to this stream.
+    pub fn poll(&self) -> Result<u64> {
+        let delivered = || {
+            self.seat
+                .with("poll", |job| Ok(job.engine.stream(self.id)?.0.delivered()))
+        };
+        let before = delivered()?;
+        self.seat.progress("poll")?;
+        Ok(delivered()? - before)
+    }
+
+    /// Waits until the queues of one class have passed on what was in them.
+    pub fn flush(&self, queues: Queues) -> Result<()> {
+        let what = "a flush";
+        self.seat.may_wait(what)?;
+        let mut flush = self.seat.with(what, |job| {
+            let (core, out, _) = job.engine.stream_mut(self.id)?;
+            check_open(core, out)?;
+            tracing::trace!(stream = core.name, ?queues, "flush");
+            core.hurry();
+            Ok(Flush::begin(queues, core, out))
+        })?;
+        let outcome = self.seat.wait(what, |job| {
+            let (core, out, _) = job.engine.stream_mut(self.id)?;
+            if flush.poll(core, out)? {
+                return Ok(Some(()));
+            }
+            check_undelivered(core)?;
+            Ok(None)
+        });
+        // Where the job has failed, nobody hurries any more.
+        let _ = self.seat.with(what, |job| {
+            job.engine.stream_mut(self.id)?.0.calm();
+            Ok(())
+        });
+        outcome
+    }
+
+    /// A fence that gives way with [`Error::WouldBlock`] stays under way: the others count on its open round.
+    pub fn fence(&self) -> Result<()> {
+        let what = "a fence";
+        self.seat.may_wait(what)?;
+        let mut fence = self.seat.with(what, |job| {
+            let (core, out) = job.engine.stream(self.id)?;
+            check_open(core, out)?;
+            tracing::trace!(stream = core.name, "fence");
+            Ok(job.parked.fence(self.id.stream))
+        })?;
+        let outcome = self.seat.wait(what, |job| {
+            let (core, out, collectives) = job.engine.stream_mut(self.id)?;
+            if fence.poll(core, out, collectives) {
+                return Ok(Some(()));
+            }
+            check_undelivered(core)?;
+            Ok(None)
+        });
+        if outcome.is_err() {
+            let _ = self.seat.with(what, |job| {
+                job.parked.park_fence(self.id.stream, fence);
+                Ok(())
+            });
+            return outcome;
+        }
+        pass_on_results(&self.seat)
+    }
+
+    /// A barrier that gives way as a fence does.
+    pub fn barrier(&self) -> Result<()> {
+        let what = "a barrier";
+        self.seat.may_wait(what)?;
+        let ticket = self.seat.with(what, |job| {
+            if let Some(ticket) = job.parked.barrier(self.id.stream) {
+                return Ok(ticket);
+            }
+            let (core, out, collectives) = job.engine.stream_mut(self.id)?;
+            check_open(core, out)?;
+            Ok(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &[]))
+        })?;
+        let outcome = self.seat.wait(what, |job| {
+            let (core, _, collectives) = job.engine.stream_mut(self.id)?;
+            if collectives.result(ticket).is_some() {
+                return Ok(Some(()));
+            }
+            check_undelivered(core)?;
+            Ok(None)
+        });
+        if outcome.is_err() {
+            let _ = self.seat.with(what, |job| {
+                job.parked.park_barrier(self.id.stream, ticket);
+                Ok(())
+            });
+            return outcome;
+        }
+        pass_on_results(&self.seat)
+    }
+
+    /// A fence, after which the stream takes and delivers nothing more.
+    pub fn shut_down(&self) -> Result<()> {
+        self.fence()?;
+        self.seat.with("shutting down", |job| {
+            let (core, out, _) = job.engine.stream_mut(self.id)?;
+            out.closed = true;
+            core.sink = Sink::Closed;
+            job.engine.retire(self.id);
+            Ok(())
+        })?;
+        self.seat.forget_handler(self.id.stream);
+        Ok(())
+    }
+
+    /// Counters of this rank.
+    pub fn stats(&self) -> Result<Stats> {
+        self.seat.with("a look at counters", |job| {
+            let (core, out) = job.engine.stream(self.id)?;
+            Ok(core.snapshot(out))
+        })
+    }
+
+    /// Counters of this rank, of each of its queues too.
+    pub fn detailed_stats(&self) -> Result<DetailedStats> {
+        self.seat.with("a look at counters", |job| {
+            let (core, out) = job.engine.stream(self.id)?;
+            Ok(core.detailed(out))
+        })
+    }
+
+    /// One round of progress, then everything that waits is handed to `take`, with nothing in use: it
+    /// may send. Returns how many records.
+    pub fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>) -> Result<u64> {
+        self.seat.progress("take")?;
+        self.seat.begin_taking()?;
+        let mut taken = Taken {
+            handle: self,
+            entries: Vec::new(),
+            done: 0,
+        };
+        let (size, rank) = self.seat.with("take", |job| {
+            let (core, _, _) = job.engine.stream_mut(self.id)?;
+            let Sink::Queue(queue) = &mut core.sink else {
+                return Err(Error::config(
+                    "handler",
+                    "this stream has a handler; `take` is for streams without one",
+                ));
+            };
+            taken.entries = queue.take_all();
+            Ok((core.topology.size(), core.identity.rank))
+        })?;
+        let mut records = 0;
+        while let Some(entry) = taken.entries.get(taken.done) {
+            records += entry.records() as u64;
+            // One that makes no sense is not handed out again.
+            taken.done += 1;
+            entry
+                .hand_to(size, &mut take)
+                .map_err(|why| Error::bad_peer(rank, why))?;
+        }
+        Ok(records)
+    }
+}
+
+/// Deliveries out of a stream's queue, which go back when it is dropped unless they were handed out.
+struct Taken<'a, S: Seat> {
+    handle: &'a Handle<S>,
+    entries: Vec<Entry>,
+    done: usize,
+}
+
+impl<S: Seat> Drop for Taken<'_, S> {
+    fn drop(&mut self) {
+        let entries = std::mem::take(&mut self.entries);
+        // A job that has failed takes nothing more, and counts nothing.
+        let _ = self.handle.seat.with("take", |job| {
+            let (core, _, _) = job.engine.stream_mut(self.handle.id)?;
+            if let Sink::Queue(queue) = &mut core.sink {
+                queue.put_back(entries, self.done);
+            }
+            Ok(())
+        });
+        self.handle.seat.end_taking();
+    }
+}
+
+/// Without a handler nobody but the application can make room in the delivery queue: waiting would be for ever.
+fn check_undelivered(core: &Core) -> Result<()> {
+    match &core.sink {
+        Sink::Queue(queue) if queue.is_blocked() => Err(Error::WouldBlock),
+        _ => Ok(()),
+    }
+}
+
+/// An error once nobody would make this stream complete any more.
+fn check_open(core: &Core, out: &Outbound) -> Result<()> {
+    match out.closed {
+        true => Err(Error::Closed(core.name.clone())),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,60 @@
+//! Calls in which all ranks take part.
+
+use super::Seat;
+use crate::error::{Error, Result};
+use crate::terminate::collective::{Operation, Reduce};
+
+/// A collective on the job's own channel.
+pub(crate) fn collective(seat: &impl Seat, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
+    let what = "a collective";
+    seat.may_wait(what)?;
+    let ticket = seat.with(what, |job| {
+        Ok(job.engine.begin_collective(operation, contribution))
+    })?;
+    let result = seat.wait(what, |job| Ok(job.engine.collectives.result(ticket)))?;
+    pass_on_results(seat)?;
+    Ok(result)
+}
+
+/// Sends what a collective that is complete here still has to tell others: the caller may not come back for long.
+pub(super) fn pass_on_results(seat: &impl Seat) -> Result<()> {
+    seat.wait("results of a collective to leave", |job| {
+        Ok(job.engine.has_passed_on_results().then_some(()))
+    })
+}
+
+/// See [`crate::Job::barrier`].
+pub(crate) fn barrier(seat: &impl Seat) -> Result<()> {
+    collective(seat, Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
+}
+
+/// See [`crate::Job::allreduce`].
+pub(crate) fn allreduce(seat: &impl Seat, values: &mut [u64], reduce: Reduce) -> Result<()> {
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let result = collective(seat, Operation::Reduce(reduce), &bytes)?;
+    if result.len() != bytes.len() {
+        let why = format!("{} values here, {} elsewhere", values.len(), result.len() / 8);
+        return Err(Error::Mismatch {
+            name: "allreduce".into(),
+            why,
+        });
+    }
+    for (value, bytes) in values.iter_mut().zip(result.chunks_exact(8)) {
+        *value = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+    }
+    Ok(())
+}
+
+/// See [`crate::Job::allgather`].
+pub(crate) fn allgather(seat: &impl Seat, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let result = collective(seat, Operation::Gather, contribution)?;
+    seat.with("a gathering", |job| {
+        Ok(job.engine.collectives.contributions(&result))
+    })
+}
+
+/// Smallest of all ranks' values.
+pub(super) fn agree<const N: usize>(seat: &impl Seat, mut values: [u64; N]) -> Result<[u64; N]> {
+    allreduce(seat, &mut values, Reduce::Min)?;
+    Ok(values)
+}

@@ -1,0 +1,212 @@
+//! The end of a job: streams are fenced, everyone is waited for, and the launcher is told. Its fence ends the start too.
+
+use std::time::Instant;
+
+use trihop_transport::Error as TransportError;
+use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::masked;
+
+use super::Seat;
+use super::collective::{barrier, collective};
+use super::park::NAP;
+use crate::endpoint::StreamId;
+use crate::error::{Error, Result};
+use crate::job::JobState;
+use crate::terminate::collective::{Operation, Reduce};
+
+/// See [`crate::Job::shutdown`].
+pub(crate) fn shut_down(seat: &impl Seat) -> Result<()> {
+    let what = "shutting down";
+    seat.may_wait(what)?;
+    for id in seat.with(what, |job| Ok(job.engine.open_ids()))? {
+        end_stream(seat, id)?;
+    }
+    let alone = any_is_out_of_reach(seat)?;
+    let bootstrap = seat.with(what, |job| Ok(job.bootstrap.take()))?;
+    let Some(mut bootstrap) = bootstrap else {
+        return Ok(());
+    };
+    if alone {
+        end_alone(seat)?;
+    } else if bootstrap.fences_on_callers_thread() {
+        // Every record of every stream has been delivered, and a barrier's last messages go to ranks one hop away that
+        // still wait for them: once they have left, nobody needs this rank's progress. The first barrier has used
+        // each of these links both ways, so that none of the second one's waits for a connection.
+        barrier(seat)?;
+        seat.wait("the end of the job", |job| {
+            Ok(job.engine.has_left_results().then_some(()))
+        })?;
+    }
+    set_closing(seat)?;
+    // Nobody's memory and addresses go before the launcher says that all have arrived here.
+    if !alone {
+        bootstrap = launchers_fence(seat, bootstrap)?;
+    }
+    // Whoever goes from now on does so properly, and the watch says so.
+    seat.with(what, |job| {
+        job.end_lives();
+        Ok(())
+    })?;
+    if !bootstrap.is_out_of_reach() {
+        bootstrap.finalize()?;
+    }
+    Ok(())
+}
+
+fn set_closing(seat: &impl Seat) -> Result<()> {
+    seat.with("shutting down", |job| {
+        job.closing = true;
+        Ok(())
+    })
+}
+
+/// The last fence of a stream that its handles have not shut down.
+fn end_stream(seat: &impl Seat, id: StreamId) -> Result<()> {
+    let what = "the last fence of a stream";
+    let begun = seat.with(what, |job| {
+        let (core, out, _) = job.engine.stream_mut(id)?;
+        if out.closed {
+            return Ok(None);
+        }
+        let (before, untaken) = (core.delivered(), core.give_up_untaken());
+        Ok(Some((before, untaken, job.parked.fence(id.stream))))
+    })?;
+    let Some((before, untaken, mut fence)) = begun else {
+        return Ok(());
+    };
+    seat.wait(what, |job| {
+        let (core, out, collectives) = job.engine.stream_mut(id)?;
+        Ok(fence.poll(core, out, collectives).then_some(()))
+    })?;
+    seat.with(what, |job| {
+        let (core, out, _) = job.engine.stream_mut(id)?;
+        if let Some(untaken) = untaken {
+            let lost = untaken + core.delivered() - before;
+            if lost > 0 {
+                tracing::warn!(
+                    stream = core.name,
+                    lost,
+                    "records were not taken before the job ended"
+                );
+            }
+        }
+        out.closed = true;
+        tracing::debug!(
+            target: "trihop_shuffle::deliver",
+            stream = core.name,
+            delivered = core.delivered(),
+            "last delivery of a stream"
+        );
+        Ok(())
+    })
+}
+
+/// The end of a job whose launcher cannot be asked. Everything has been delivered and all ranks
+/// have arrived; a last barrier, whose messages are one hop long, keeps each here until the
+/// results of the first are through. From now on ranks may be gone at any time, which is no
+/// failure of the job any more; what they left behind is still read.
+fn end_alone(seat: &impl Seat) -> Result<()> {
+    let what = "the last barrier";
+    set_closing(seat)?;
+    let (deadline, ticket) = seat.with(what, |job| {
+        let deadline = Instant::now() + job.options.bootstrap_timeout();
+        let sum = Operation::Reduce(Reduce::Sum);
+        Ok((deadline, job.engine.begin_collective(sum, &[])))
+    })?;
+    let waited = seat.wait(what, |job| {
+        let through = job.engine.collectives.result(ticket).is_some();
+        Ok((through || Instant::now() >= deadline).then_some(()))
+    });
+    let waited = waited.and_then(|()| {
+        seat.wait("the end of the job", |job| {
+            let left = job.engine.has_left_results();
+            Ok((left || Instant::now() >= deadline).then_some(()))
+        })
+    });
+    if let Err(error) = waited {
+        tracing::debug!(%error, "somebody was gone before the last barrier was through");
+    }
+    Ok(())
+}
+
+/// A barrier, which tells whether any rank's launcher is out of reach: then all end without it.
+fn any_is_out_of_reach(seat: &impl Seat) -> Result<bool> {
+    let here = seat.with("shutting down", |job| {
+        let bootstrap = job.bootstrap.as_ref();
+        Ok(bootstrap.is_some_and(|launcher| launcher.is_out_of_reach()))
+    })?;
+    let here = u64::from(here).to_le_bytes();
+    let sum = collective(seat, Operation::Reduce(Reduce::Sum), &here)?;
+    Ok(sum.iter().any(|&byte| byte != 0))
+}
+
+/// The launcher's fence: with progress where the launcher allows it, else on this thread, where it must not be needed.
+pub(super) fn launchers_fence(
+    seat: &impl Seat,
+    mut bootstrap: Box<dyn Bootstrap>,
+) -> Result<Box<dyn Bootstrap>> {
+    if !bootstrap.fences_on_callers_thread() {
+        return fence_while_progressing(seat, bootstrap);
+    }
+    let fenced = bootstrap.fence().map_err(Error::from);
+    explained(seat, fenced)?;
+    Ok(bootstrap)
+}
+
+/// See [`JobState::explained`].
+fn explained<T>(seat: &impl Seat, outcome: Result<T>) -> Result<T> {
+    match outcome {
+        Ok(value) => Ok(value),
+        failed => seat.with("asking the launcher", |job| job.explained(failed)),
+    }
+}
+
+/// Runs a launcher's call, which waits, on a thread of its own while this one keeps forwarding.
+fn fence_while_progressing(
+    seat: &impl Seat,
+    mut bootstrap: Box<dyn Bootstrap>,
+) -> Result<Box<dyn Bootstrap>> {
+    let what = "all ranks, at the launcher";
+    let bell = seat.with(what, |job| {
+        // The thread rings before it has quite ended, hence naps.
+        job.fencing = true;
+        Ok(job.bell.clone())
+    })?;
+    let thread = masked::spawn("trihop-fence", move || {
+        let outcome = bootstrap.fence();
+        bell.ring();
+        (bootstrap, outcome)
+    })?;
+    let waited = seat.wait(what, |_| Ok(thread.is_finished().then_some(())));
+    let closing = seat.with(what, |job| {
+        job.fencing = false;
+        Ok(job.closing)
+    });
+    // An error here must come out although the launcher may wait for a dead rank for ever: the thread stays behind.
+    // Once all ranks have arrived at the end, though, the first may be gone before we hear of it: nobody needs our
+    // progress, and only a rank that died before it arrived is an error.
+    match waited {
+        Err(error) if !closing.unwrap_or(false) || error.is_about_peer() => return Err(error),
+        _ => {}
+    }
+    while !thread.is_finished() {
+        seat.with(what, look_after_peers)?;
+        std::thread::sleep(NAP);
+    }
+    let launcher = seat.with(what, |job| Ok(job.launcher))?;
+    let (bootstrap, outcome) = thread.join().map_err(|_| {
+        let why = "the thread that spoke with the launcher panicked".into();
+        Error::from(TransportError::Bootstrap {
+            launcher: launcher.name(),
+            why,
+        })
+    })?;
+    // The launcher may be the first to notice that a rank has ended.
+    explained(seat, outcome.map_err(Error::from))?;
+    Ok(bootstrap)
+}
+
+fn look_after_peers(job: &mut JobState) -> Result<()> {
+    let now_ns = job.now_ns();
+    job.look_after_peers(now_ns).map_err(|error| job.explain(error))
+}

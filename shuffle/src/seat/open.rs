@@ -1,0 +1,102 @@
+//! Opening a stream: all ranks agree on it, those of a node exchange their inboxes, and only then may anybody send.
+
+use std::time::Instant;
+
+use super::Seat;
+use super::collective::agree;
+use crate::config::StreamOptions;
+use crate::endpoint::{Engine, Prepared, SYSTEM_STREAM, StreamId};
+use crate::engine::sink::{Heard, Sink};
+use crate::error::{Error, Result};
+use crate::job::{Begun, SYSTEM_NAME};
+
+/// Opens a stream on all ranks. `install` is told its place before anything can be delivered.
+pub(crate) fn open(
+    seat: &impl Seat,
+    name: &str,
+    options: &StreamOptions,
+    item_bytes: usize,
+    sink: Sink,
+    install: impl FnOnce(usize),
+) -> Result<StreamId> {
+    let what = "opening a stream";
+    seat.may_wait(what)?;
+    let begun = seat.with(what, |job| job.begin_opening(name, options, item_bytes));
+    // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
+    // a pair that agrees with nobody's, rather than leave the others waiting.
+    let pair = begun.as_ref().map_or([0, 0], |(word, _)| [*word, !word]);
+    // A closed stream whose place this one can take, if it is the same on all ranks.
+    let old = match &begun {
+        Ok((_, Begun::Again(id, _))) => u64::from(*id),
+        _ => 0,
+    };
+    let least = agree(seat, [pair[0], pair[1], old, !old])?;
+    let (_, begun) = begun?;
+    if least[..2] != pair {
+        let rank = seat.with(what, |job| Ok(job.engine.topology.rank()))?;
+        let why = format!(
+            "rank {rank} has {options:?} with items of {item_bytes} bytes; another rank differs, or failed and says why"
+        );
+        let name = name.to_owned();
+        return Err(Error::Mismatch { name, why });
+    }
+    let opened = match begun {
+        Begun::Again(id, plan) if least[2..] == [old, !old] => {
+            seat.with(what, |job| job.engine.reopen(id, plan, sink))
+        }
+        begun => connect_new(seat, begun, sink),
+    };
+    if let Ok(id) = &opened {
+        install(id.stream);
+    }
+    // Nobody sends on the stream before everybody has posted its receives.
+    let all_open = agree(seat, [u64::from(opened.is_ok())])? == [1];
+    let id = opened?;
+    if !all_open {
+        let why = "another rank could not open it, and says why".to_owned();
+        return Err(Error::Mismatch {
+            name: name.to_owned(),
+            why,
+        });
+    }
+    seat.with(what, |job| {
+        job.tell_opened(id);
+        Ok(id)
+    })
+}
+
+fn connect_new(seat: &impl Seat, begun: Begun, sink: Sink) -> Result<StreamId> {
+    let (number, prepared) = seat.with("opening a stream", |job| {
+        let number = job.engine.take_number()?;
+        match begun {
+            Begun::New(prepared) => Ok((number, prepared)),
+            Begun::Again(_, plan) => Ok((number, job.engine.prepare(plan)?)),
+        }
+    })?;
+    connect(seat, number, prepared, sink)
+}
+
+/// Opens the stream of the collectives, over which all others are agreed on.
+pub(super) fn open_system_stream(seat: &impl Seat) -> Result<()> {
+    let (number, prepared) = seat.with("opening the job's own stream", |job| {
+        let plan = job.engine.plan(SYSTEM_NAME, &Engine::system_options(), 0)?;
+        let prepared = job.engine.prepare(plan)?;
+        Ok((job.engine.take_number()?, prepared))
+    })?;
+    debug_assert_eq!(number, SYSTEM_STREAM);
+    connect(seat, number, prepared, Sink::Collectives(Heard::default())).map(drop)
+}
+
+/// Exchanges inboxes with the node's ranks, with progress since others may need it to come this far.
+fn connect(seat: &impl Seat, number: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
+    let what = "other ranks of the node, to open a stream";
+    let deadline = seat.with(what, |job| {
+        let deadline = Instant::now() + job.options.bootstrap_timeout();
+        job.give_inbox(number, &prepared, deadline)?;
+        Ok(deadline)
+    })?;
+    seat.wait(what, |job| {
+        Ok(job.inboxes_have_arrived(number, deadline)?.then_some(()))
+    })?;
+    seat.with(what, |job| job.attach(number, prepared, sink))
+}

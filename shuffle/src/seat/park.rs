@@ -1,0 +1,76 @@
+//! How a thread sleeps for a rank: on the doorbell, the fabric's news and the lives of the node's ranks at once.
+
+use std::time::Duration;
+
+use trihop_transport::park::{Backoff, Parker, spin_budget};
+use trihop_transport::ring::Doorbell;
+
+use crate::error::Result;
+use crate::job::{JobState, LOOK_AROUND};
+
+/// Longest sleep while something waits that no descriptor announces.
+pub(super) const NAP: Duration = Duration::from_millis(1);
+/// Mark of the link's descriptor in the parker; local peers have their rank.
+const LINK_MARK: u64 = 1 << 32;
+/// Mark of the socket over which the node's ranks hand descriptors to each other.
+const HANDOVER_MARK: u64 = LINK_MARK + 1;
+
+/// What one thread sleeps with, where nobody rings.
+pub(crate) struct Park {
+    parker: Parker,
+    woken: Vec<u64>,
+}
+
+/// How a wait begins, among `neighbours` ranks that share the cores.
+pub(crate) fn backoff(neighbours: u32) -> Backoff {
+    Backoff::new(spin_budget(neighbours as usize))
+}
+
+impl Park {
+    /// Sleeps on the doorbell, the link's news, the node's parcels and the lives of its ranks.
+    pub fn new(doorbell: &Doorbell, job: &JobState) -> Result<Self> {
+        let mut parker = Parker::new(doorbell)?;
+        let link = job.engine.link.as_ref();
+        if let Some(descriptor) = link.and_then(|l| l.wait_descriptor()) {
+            parker.watch_news(descriptor, LINK_MARK)?;
+        }
+        parker.watch(job.node.handover.descriptor(), HANDOVER_MARK)?;
+        for (rank, watch) in &job.node.watches {
+            parker.watch(watch.descriptor(), u64::from(*rank))?;
+        }
+        Ok(Self {
+            parker,
+            woken: Vec::new(),
+        })
+    }
+
+    /// Sleeps, unless `stay_awake`, asked once the sleep is announced, finds that something came in
+    /// between; not for long where it is `timed`.
+    pub fn sleep(
+        &mut self,
+        doorbell: &Doorbell,
+        timed: bool,
+        stay_awake: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        self.woken.clear();
+        let timeout = if timed { NAP } else { LOOK_AROUND };
+        Ok(self.parker.park(doorbell, timeout, stay_awake, &mut self.woken)?)
+    }
+
+    /// Looks after what has ended the sleep, but for the doorbell and the link.
+    pub fn look_around(&mut self, job: &mut JobState) -> Result<()> {
+        let arrived = self.woken.contains(&HANDOVER_MARK);
+        if self.woken.iter().any(|&mark| mark < LINK_MARK) {
+            let now_ns = job.now_ns();
+            job.look_after_peers(now_ns)?;
+            // Processes that have ended properly wake nobody again.
+            for (_, watch) in job.node.watches.extract_if(.., |(_, watch)| watch.has_ended()) {
+                self.parker.unwatch(watch.descriptor())?;
+            }
+        }
+        if arrived {
+            job.node.keep_arrived(&job.engine.topology, job.engine.cookie)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! The start of a job: from a launcher's store to ranks that may send to each other.
+
+use trihop_transport::bootstrap::Bootstrap;
+
+use super::end::launchers_fence;
+use super::open::open_system_stream;
+use super::{Inline, Seat};
+use crate::config::Options;
+use crate::error::Result;
+use crate::job::JobState;
+
+/// Starts a job on this thread; it may move to another seat afterwards.
+pub(crate) fn start<'h>(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Inline<'h>> {
+    let seat = Inline::new(JobState::start(options, bootstrap)?)?;
+    open_system_stream(&seat)?;
+    // Who dies once this start has ended is to be heard of by all.
+    seat.wait("the watches of other nodes", |job| {
+        Ok(job.watch_is_settled().then_some(()))
+    })?;
+    // The receives of the system stream are posted: only now may anybody send to anybody. Until then nobody needs
+    // anybody's progress; a fence on another thread is there to notice a dead neighbour.
+    let bootstrap = seat.with("the start", |job| {
+        Ok(job.bootstrap.take().expect("put there by `JobState::start`"))
+    })?;
+    let mut bootstrap = launchers_fence(&seat, bootstrap)?;
+    bootstrap.forget();
+    seat.with("the start", |job| {
+        job.bootstrap = Some(bootstrap);
+        job.tell_started();
+        Ok(())
+    })?;
+    Ok(seat)
+}
