@@ -47,7 +47,13 @@ impl Gather {
 
     /// Replies to requests of (slot, entry): some entries are read, then as many replies sent, so that the reads, far apart
     /// in memory, do not wait for each other.
-    fn reply(&self, source: Rank, requests: &[[u64; 2]], table: &[u64], replies: &mut ItemOutbox<'_, [u64; 2]>) {
+    fn reply(
+        &self,
+        source: Rank,
+        requests: &[[u64; 2]],
+        table: &[u64],
+        replies: &mut ItemOutbox<'_, [u64; 2]>,
+    ) {
         let mut ready = [[0; 2]; 32];
         for requests in requests.chunks(ready.len()) {
             for (reply, &[slot, local]) in ready.iter_mut().zip(requests) {
