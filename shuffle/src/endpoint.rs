@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trihop_transport::link::{Access, Completion, Link, Mover, Peer};
+use trihop_transport::link::{Access, Completion, Link, Mover};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
@@ -24,12 +24,13 @@ use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
 use crate::engine::sink::Sink;
-use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
+use crate::engine::{Core, Inbound};
 use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
+use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
-use crate::queue::remotes::Remotes;
-use crate::route::{Chosen, LinkClass, Route};
+use crate::queue::remotes::{Peers, Remotes};
+use crate::route::Chosen;
 use crate::terminate::collective::Collectives;
 use need::{link_plan, send_slots};
 
@@ -48,6 +49,7 @@ pub(crate) struct Plan {
     options: StreamOptions,
     item_bytes: usize,
     shape: Shape,
+    route: Chosen,
 }
 
 impl Plan {
@@ -100,8 +102,9 @@ pub(crate) struct Endpoint<'h> {
     pub cookie: u64,
     pub link: RefCell<Option<Box<dyn Link>>>,
     pub route: Chosen,
-    /// The other ends of this rank's links, by link.
-    peers: Rc<[Peer]>,
+    /// Way of the collectives, whatever the route of the other streams is.
+    tree: Chosen,
+    peers: Peers,
     bells: Arc<[Arc<Bell>]>,
     /// The open streams in the order of priorities, which is that of progress; that of the collectives is the first.
     pub streams: RefCell<Vec<Rc<Core<'h>>>>,
@@ -123,23 +126,23 @@ pub(crate) struct Endpoint<'h> {
 }
 
 impl<'h> Endpoint<'h> {
-    /// An endpoint without streams. `peers` are the other ends of the route's links, `bells` those of the node's ranks, by
-    /// local rank.
+    /// An endpoint without streams. `peers` are the other ends of the links of route and tree, `bells` those of the node's
+    /// ranks, by local rank.
     pub fn new(
         topology: Topology,
         route: Chosen,
         secret: Secret,
         link: Option<Box<dyn Link>>,
-        peers: Rc<[Peer]>,
+        peers: Peers,
         bells: Arc<[Arc<Bell>]>,
     ) -> Self {
-        debug_assert_eq!(peers.len(), route.links() as usize);
         let collectives = RefCell::new(Collectives::new(&topology));
         Self {
-            topology,
             cookie: secret.derive(WIRE_LABEL),
             secret,
             link: RefCell::new(link),
+            tree: Chosen::tree(&topology),
+            topology,
             route,
             peers,
             bells,
@@ -159,12 +162,14 @@ impl<'h> Endpoint<'h> {
     /// Begins to open a stream: says what it needs, and shares nothing yet.
     pub fn plan(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Plan> {
         options.check()?;
+        // That of the collectives is the first.
         let is_system = self.streams.borrow().is_empty();
+        let route = if is_system { &self.tree } else { &self.route };
         if !is_system {
-            check_memory(&self.route, options)?;
+            check_memory(route, options)?;
         }
-        let shape = Shape::new(&self.topology, &self.route, options);
-        shape.check_item(item_bytes, &self.topology, &self.route, options)?;
+        let shape = Shape::new(&self.topology, route, options);
+        shape.check_item(item_bytes, &self.topology, route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self.spill_share_bytes.max(options.spill_mark_bytes);
@@ -174,6 +179,7 @@ impl<'h> Endpoint<'h> {
             options,
             item_bytes,
             shape,
+            route: route.clone(),
         })
     }
 
@@ -207,18 +213,23 @@ impl<'h> Endpoint<'h> {
         }
     }
 
-    /// Names and options of the streams that hold memory: those that are open, and those that are kept for others.
-    pub fn held(&self) -> Vec<(String, StreamOptions)> {
+    /// Names, routes and options of the streams that hold memory: those that are open, and those that are kept for others.
+    pub fn held(&self) -> Vec<(String, &Chosen, StreamOptions)> {
         let (open, closed) = (self.streams.borrow(), self.closed.borrow());
         let all = open.iter().chain(closed.iter());
-        all.map(|core| (core.name.clone(), core.options.clone()))
+        let route = |core: &Core<'_>| match core.id {
+            SYSTEM_STREAM => &self.tree,
+            _ => &self.route,
+        };
+        all.map(|core| (core.name.clone(), route(core), core.options.clone()))
             .collect()
     }
 
     /// First half of opening a new stream: makes this rank's inbox.
     pub fn prepare(&self, plan: Plan) -> Result<Prepared> {
         let lane_bytes = plan.shape.lane_bytes;
-        let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), lane_bytes)?;
+        let lanes = plan.route.lanes_per_rank() * self.topology.local_size();
+        let layout = InboxLayout::new(lanes, lane_bytes)?;
         let segment = (self.create_segment)(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         Ok(Prepared {
@@ -257,27 +268,15 @@ impl<'h> Endpoint<'h> {
             options,
             item_bytes,
             shape,
+            route,
         } = plan;
-        let me = self.topology.local_rank();
-        inbox.set_bells(Arc::clone(&self.bells), LANES_PER_RANK);
-        let neighbours = Rc::new(Neighbours {
+        inbox.set_bells(Arc::clone(&self.bells), route.lanes_per_rank());
+        let neighbours = Neighbours {
             segments: segments.to_vec(),
             bells: Arc::clone(&self.bells),
             layout,
-        });
-        let lanes =
-            |class, publish, maxrpc| Lanes::new(Rc::clone(&neighbours), lane_of(me, class), publish, maxrpc);
-        let origin = lanes(
-            LaneClass::Origin,
-            options.origin_buftarget_bytes,
-            options.origin_maxrpc,
-        )
-        .limit(options.origin_sender_limit);
-        let relay = lanes(
-            LaneClass::Relay,
-            options.relay_buftarget_bytes,
-            options.relay_maxrpc,
-        );
+        };
+        let stages = StageOptions::of_all(&route, &options);
         let mut link = self.link.borrow_mut();
         let (mover, tag_bits) = link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
             let limits = l.limits();
@@ -291,7 +290,7 @@ impl<'h> Endpoint<'h> {
             mover,
         };
         let endpoint_bytes = link.as_ref().map_or(0, |l| l.operations_bytes());
-        let count = self.peers.len();
+        let count = route.links() as usize;
         let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
         if let Some(link) = link.as_deref_mut().filter(|_| count > 0) {
             sizes = shape.batch_sizes(&options, link.limits());
@@ -306,23 +305,17 @@ impl<'h> Endpoint<'h> {
             };
             batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots, access)?);
             notices = Some(link.create_pool(CONTROL_BYTES, notice_slots, Access::Departures)?);
-            let plan = link_plan(&self.route, &options, &shape, sizes, self.posted.get());
+            let plan = link_plan(&route, &options, &shape, sizes, self.posted.get());
             let opened = Links::open(link, identity, &plan, &mut self.completions.borrow_mut())?;
             self.posted.set(self.posted.get() + opened.posted);
             links = Some(opened);
         }
         drop(link);
-        let queues = Queues {
-            route: self.route.clone(),
-            origin,
-            relay,
-            remotes: Remotes::new(Rc::clone(&self.peers), sizes, batches)
-                .limit(LinkClass::Remote, options.remote_sender_limit)
-                .limit(LinkClass::Origin, options.origin_sender_limit),
-            size: self.topology.size(),
-            copies: 0,
-            now_ns: 0,
-        };
+        let lanes = Lanes::new(neighbours, &stages);
+        let peers = Arc::clone(&self.peers);
+        let remotes = Remotes::new(peers, count, sizes, &shape.links, &stages, batches);
+        let inbound = Inbound::new(inbox, links, &route, &options);
+        let queues = Queues::new(route, self.topology.clone(), lanes, remotes);
         let rank = self.topology.rank().0;
         let gauge = match &sink {
             Sink::Thread(handover) => Arc::clone(&handover.gauge),
@@ -337,7 +330,6 @@ impl<'h> Endpoint<'h> {
             shape.frame_bytes,
             &options,
         );
-        let inbound = Inbound::new(inbox, links, &options);
         let handover = match &sink {
             Sink::Thread(handover) => Some(Arc::clone(handover)),
             _ => None,
@@ -448,8 +440,8 @@ impl<'h> Endpoint<'h> {
                     None => Ok(()),
                 }
             }
-            None => match (completion, streams.first()) {
-                // A failure of which the provider forgot the operation: any stream knows the peer.
+            None => match (completion, streams.iter().find(|core| core.has_links())) {
+                // A failure of which the provider forgot the operation: any stream with links knows the peer.
                 (failed @ Completion::Failed { .. }, Some(core)) => {
                     core.complete(tags::TagClass::Sent, 0, failed)
                 }

@@ -11,7 +11,7 @@ use super::outbox::Outbox;
 use super::sink::Sink;
 use crate::deliver::{Assembled, Delivery, Reassembly, take_overfilled};
 use crate::queue::Feeder;
-use crate::route::{Place, Route};
+use crate::route::Stage;
 
 /// Front runs that have moved on in part.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl<'h> Core<'h> {
     /// Moves the first of `runs`, which came over a link; its length, or `None` when there is no room for it now.
     pub(super) fn forward_arrived(
         &self,
-        at: Place,
+        at: Stage,
         runs: &[u8],
         feeder: Feeder,
         sink: &mut Sink<'h>,
@@ -49,7 +49,7 @@ impl<'h> Core<'h> {
     /// Moves one run a hop further, or delivers it; false when there is no room for it now.
     pub(super) fn forward(
         &self,
-        at: Place,
+        at: Stage,
         run: &Run<'_>,
         feeder: Feeder,
         sink: &mut Sink<'h>,
@@ -68,19 +68,7 @@ impl<'h> Core<'h> {
             .borrow_mut()
             .queues
             .push(at, target, run.frame, run.header.flags, feeder);
-        match pushed {
-            Some(true) => {
-                let mut stats = self.stats.borrow_mut();
-                if at == Place::TargetRep {
-                    stats.runs_from_fabric += 1;
-                } else {
-                    stats.runs_to_fabric += 1;
-                }
-                Ok(true)
-            }
-            Some(false) => Ok(false),
-            None => Err(BadRun::Route(target.0)),
-        }
+        pushed.ok_or(BadRun::Route(target.0))
     }
 
     /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of that. What is done is
@@ -88,7 +76,7 @@ impl<'h> Core<'h> {
     #[cold]
     pub(super) fn spread(
         &self,
-        at: Place,
+        at: Stage,
         run: &Run<'_>,
         feeder: Feeder,
         sink: &mut Sink<'h>,
@@ -111,15 +99,7 @@ impl<'h> Core<'h> {
             false => route.copies(at),
         };
         if copying.next < copies {
-            let before = copying.next;
-            copying.next = out.queues.push_copies(at, before, run.frame, feeder);
-            let mut stats = self.stats.borrow_mut();
-            let runs = if at == Place::TargetRep {
-                &mut stats.runs_from_fabric
-            } else {
-                &mut stats.runs_to_fabric
-            };
-            *runs += u64::from(copying.next - before);
+            copying.next = out.queues.push_copies(at, copying.next, run.frame, feeder);
         }
         drop(out);
         copying.delivered = copying.delivered || self.deliver(run, feeder, sink, reassembly, begun)?;

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::remote::Identity;
 use crate::queue::tally::Why;
-use crate::route::Place;
+use crate::route::{Chosen, Stage, StageSpec};
 use crate::stats::Stats;
 use forward::Begun;
 use inbound::Links;
@@ -39,36 +39,24 @@ use incoming::Arrival;
 use outbound::Outbound;
 use sink::Sink;
 
-/// Class of a lane; an inbox has one lane per local rank and class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LaneClass {
-    Origin = 0,
-    Relay = 1,
-}
-
-/// Lanes that each local rank writes in an inbox: one per class.
-pub(crate) const LANES_PER_RANK: u32 = 2;
-
-/// Lane of an inbox that the local rank `producer` writes in this class.
-pub(crate) fn lane_of(producer: u32, class: LaneClass) -> u32 {
-    LANES_PER_RANK * producer + class as u32
-}
-
 /// Frames that one lane may move per round, so that no lane starves the others.
 const FRAMES_PER_ROUND: usize = 4096;
 
-/// Lanes that are known to hold frames.
-#[derive(Debug, Default)]
+/// Lanes of a stage that are known to hold frames.
+#[derive(Debug)]
 struct Backlog {
+    stage: Stage,
     lanes: Vec<u32>,
 }
 
 /// What a rank receives on one stream.
 pub(crate) struct Inbound {
     pub inbox: Inbox,
-    backlog: [Backlog; 2],
+    /// One for each stage that has lanes: that of a lane is its number modulo theirs.
+    backlog: Vec<Backlog>,
     listed: Vec<bool>,
     active: Vec<u32>,
+    stages: &'static [StageSpec],
     pub links: Option<Links>,
     pub reassembly: Reassembly,
     begun: Begun,
@@ -77,18 +65,34 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    pub fn new(inbox: Inbox, links: Option<Links>, options: &StreamOptions) -> Self {
+    pub fn new(inbox: Inbox, links: Option<Links>, route: &Chosen, options: &StreamOptions) -> Self {
         let lanes = inbox.layout().lanes() as usize;
+        let backlog = |stage| Backlog {
+            stage,
+            lanes: Vec::new(),
+        };
         Self {
             inbox,
-            backlog: Default::default(),
+            backlog: route.lane_stages().map(backlog).collect(),
             listed: vec![false; lanes],
             active: Vec::with_capacity(lanes),
+            stages: route.stages(),
             links,
             reassembly: Reassembly::new(options.reassembly_bytes, options.max_message_bytes),
             begun: Begun::default(),
             drained: vec![0; lanes],
         }
+    }
+
+    /// Local rank that writes a lane, and the lane's stage.
+    pub fn writer_of(&self, lane: u32) -> (u32, Stage) {
+        let stages = self.backlog.len() as u32;
+        (lane / stages, self.backlog[(lane % stages) as usize].stage)
+    }
+
+    /// Name of the stage of an edge.
+    pub fn stage_name(&self, stage: Stage) -> &'static str {
+        self.stages[stage.index()].name
     }
 
     /// Whether a lane is known to hold runs that have not moved on.
@@ -103,12 +107,13 @@ impl Inbound {
 
     fn take_active(&mut self) {
         self.inbox.take_active(&mut self.active);
+        let stages = self.backlog.len();
         for lane in self.active.drain(..) {
             if let Some(listed) = self.listed.get_mut(lane as usize)
                 && !*listed
             {
                 *listed = true;
-                self.backlog[(lane % LANES_PER_RANK) as usize].lanes.push(lane);
+                self.backlog[lane as usize % stages].lanes.push(lane);
             }
         }
     }
@@ -183,6 +188,11 @@ impl<'h> Core<'h> {
         }
     }
 
+    /// Whether anything of this stream goes over links.
+    pub fn has_links(&self) -> bool {
+        self.inbound.borrow().links.is_some()
+    }
+
     /// Takes a completion of this stream.
     pub fn complete(&self, class: TagClass, number: u32, completion: Completion) -> Result<()> {
         let mut inbound = self.inbound.borrow_mut();
@@ -209,9 +219,11 @@ impl<'h> Core<'h> {
             let mut inbound = self.inbound.borrow_mut();
             let mut sink = self.sink.borrow_mut();
             inbound.take_active();
-            worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Relay)?;
-            worked |= self.drain_links(&mut inbound, &mut sink)?;
-            worked |= self.drain_lanes(&mut inbound, &mut sink, LaneClass::Origin)?;
+            let stages = self.out.borrow().queues.route.numbers();
+            for stage in stages.rev() {
+                worked |= self.drain_links(&mut inbound, &mut sink, stage)?;
+                worked |= self.drain_lanes(&mut inbound, &mut sink, stage)?;
+            }
         }
         // A run that could move on only in part has moved.
         worked |= self.moved() != before;
@@ -233,11 +245,8 @@ impl<'h> Core<'h> {
             out.close_runs();
         }
         out.age(now_ns, !worked, if urgent { Why::Flush } else { Why::Age });
-        if let Some((local, why)) = out.queues.failure() {
-            return Err(Error::bad_peer(
-                self.topology.rank_at(self.topology.node(), local).0,
-                why,
-            ));
+        if let Some((rank, why)) = out.queues.failure() {
+            return Err(Error::bad_peer(rank.0, why));
         }
         if urgent && !worked {
             out.queues.remotes.seal(Why::Flush);
@@ -286,22 +295,20 @@ impl<'h> Core<'h> {
         Ok(worked)
     }
 
-    /// Moves runs out of the lanes of one class.
-    fn drain_lanes(&self, inbound: &mut Inbound, sink: &mut Sink<'h>, class: LaneClass) -> Result<bool> {
-        let at = if class == LaneClass::Relay {
-            Place::Target
-        } else {
-            Place::SourceRep
+    /// Moves runs out of the lanes of one stage.
+    fn drain_lanes(&self, inbound: &mut Inbound, sink: &mut Sink<'h>, stage: Stage) -> Result<bool> {
+        let Some(own) = inbound.backlog.iter().position(|b| b.stage == stage) else {
+            return Ok(false);
         };
         let mut worked = false;
         let mut position = 0;
-        while let Some(&lane) = inbound.backlog[class as usize].lanes.get(position) {
-            let (moved, empty) = self.drain_lane(inbound, sink, lane, at)?;
+        while let Some(&lane) = inbound.backlog[own].lanes.get(position) {
+            let (moved, empty) = self.drain_lane(inbound, sink, lane)?;
             worked |= moved;
             if empty {
                 inbound.drained[lane as usize] += 1;
                 inbound.listed[lane as usize] = false;
-                inbound.backlog[class as usize].lanes.swap_remove(position);
+                inbound.backlog[own].lanes.swap_remove(position);
             } else {
                 position += 1;
             }
@@ -310,17 +317,9 @@ impl<'h> Core<'h> {
     }
 
     /// Moves runs out of one lane; says whether any moved, and whether the lane is empty now.
-    fn drain_lane(
-        &self,
-        inbound: &mut Inbound,
-        sink: &mut Sink<'h>,
-        lane: u32,
-        at: Place,
-    ) -> Result<(bool, bool)> {
-        let rank = self
-            .topology
-            .rank_at(self.topology.node(), lane / LANES_PER_RANK)
-            .0;
+    fn drain_lane(&self, inbound: &mut Inbound, sink: &mut Sink<'h>, lane: u32) -> Result<(bool, bool)> {
+        let (local, at) = inbound.writer_of(lane);
+        let rank = self.topology.rank_at(self.topology.node(), local).0;
         let mut consumer = inbound.inbox.lane(lane);
         let mut moved = 0;
         let empty = loop {
@@ -353,8 +352,8 @@ impl<'h> Core<'h> {
         Ok((moved > 0, empty))
     }
 
-    /// Moves runs out of the batches that have arrived.
-    fn drain_links(&self, inbound: &mut Inbound, sink: &mut Sink<'h>) -> Result<bool> {
+    /// Moves runs out of the batches that have arrived over links of one stage.
+    fn drain_links(&self, inbound: &mut Inbound, sink: &mut Sink<'h>, at: Stage) -> Result<bool> {
         let lanes = inbound.inbox.layout().lanes();
         let Inbound {
             links: Some(links),
@@ -369,6 +368,14 @@ impl<'h> Core<'h> {
         let mut position = 0;
         while let Some(&index) = links.arrived.get(position) {
             let index = index as usize;
+            let (stage, is_beyond) = {
+                let remote = &self.out.borrow().queues.remotes[index];
+                (remote.stage, remote.is_beyond)
+            };
+            if stage != at {
+                position += 1;
+                continue;
+            }
             let mut blocked = false;
             while !blocked {
                 let incoming = &mut links.incoming[index];
@@ -376,7 +383,6 @@ impl<'h> Core<'h> {
                     break;
                 };
                 let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes as usize];
-                let at = self.out.borrow().queues.remotes[index].class.arrival();
                 let before = incoming.cursor as usize;
                 let (mut cursor, mut moved) = (before, 0);
                 while cursor < runs.len() {
@@ -399,7 +405,7 @@ impl<'h> Core<'h> {
                     }
                 }
                 worked |= cursor > before || !blocked;
-                if at != Place::TargetRep {
+                if !is_beyond {
                     self.stats.borrow_mut().frames_received += moved;
                 }
                 incoming.cursor = cursor as u32;

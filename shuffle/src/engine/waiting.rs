@@ -20,7 +20,7 @@ impl Core<'_> {
             return true;
         }
         let mut out = self.out.borrow_mut();
-        let releases_too = self.urgent.get() > 0 || out.queues.origin.is_limited();
+        let releases_too = self.urgent.get() > 0 || out.queues.lanes.is_limited();
         out.queues
             .lanes_mut()
             .any(|lane| lane.space_came() || (releases_too && lane.release_came()))
@@ -29,7 +29,7 @@ impl Core<'_> {
     /// Before sleeping: asks the consumers of full lanes to ring.
     pub fn want_space(&self, releases_too: bool) {
         let mut out = self.out.borrow_mut();
-        let releases_too = releases_too || out.queues.origin.is_limited();
+        let releases_too = releases_too || out.queues.lanes.is_limited();
         for lane in out.queues.lanes_mut() {
             if releases_too && lane.in_use_bytes() > 0 {
                 lane.want_release();

@@ -14,7 +14,6 @@ use crate::engine::Core;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
-use crate::route::Route;
 use crate::terminate::collective::{Operation, Reduce};
 
 /// Name of the stream of the collectives.
@@ -96,13 +95,13 @@ impl<'h> JobState<'h> {
     fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
         let link = self.endpoint.link.borrow();
         let limits = link.as_ref().map(|l| l.limits());
-        let need = |options: &_| Need::of(&self.endpoint.topology, &self.endpoint.route, options, limits);
+        let need = |route, options: &_| Need::of(&self.endpoint.topology, route, options, limits);
         let mut needs = Vec::new();
-        for (name, options) in self.endpoint.held() {
-            needs.push((name, need(&options)?));
+        for (name, route, options) in self.endpoint.held() {
+            needs.push((name, need(route, &options)?));
         }
         let mut needs: Vec<_> = needs.iter().map(|(name, need)| (name.as_str(), *need)).collect();
-        needs.push((name, need(options)?));
+        needs.push((name, need(&self.endpoint.route, options)?));
         self.budget.admit(&needs)
     }
 

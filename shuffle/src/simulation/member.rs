@@ -18,7 +18,7 @@ use crate::endpoint::{Endpoint, Prepared};
 use crate::engine::Core;
 use crate::engine::sink::Sink;
 use crate::error::Error;
-use crate::route::Chosen;
+use crate::route::{Chosen, ends_of};
 
 /// Secret of all simulated jobs.
 pub(crate) const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
@@ -50,7 +50,8 @@ impl<'h> Member<'h> {
             for rank in topology.ranks_of(node) {
                 let topology = topology.seen_from(rank).map_err(Error::from)?;
                 let route = Chosen::new(options.route, &topology);
-                let (link, peers) = fabric.attach(&route)?;
+                let ends = ends_of(&[&route, &Chosen::tree(&topology)]);
+                let (link, peers) = fabric.attach(&ends)?;
                 let bells = Arc::clone(&bells);
                 let mut endpoint = Endpoint::new(
                     topology,
