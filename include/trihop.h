@@ -274,9 +274,9 @@ typedef struct trihop_stats_t {
   uint64_t delivered;
   // Runs delivered here.
   uint64_t runs_delivered;
-  // Runs forwarded as source representative.
+  // Runs of others that this rank forwarded to other nodes, as a source representative does.
   uint64_t runs_to_fabric;
-  // Runs forwarded as target representative.
+  // Runs of others that this rank forwarded to ranks of its node, as a target representative does.
   uint64_t runs_from_fabric;
   // Frames put into origin queues by this rank.
   uint64_t origin_frames;
@@ -302,7 +302,7 @@ typedef struct trihop_stats_t {
   uint64_t blocked_deliveries;
   // Messages dropped because they were broken, or none of this job's.
   uint64_t bad_headers;
-  // Frames taken from lanes, and from the links that `fabric-only` has in their place.
+  // Frames that came from ranks of this node: taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;
   // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
   uint64_t broadcasts;
@@ -862,7 +862,7 @@ trihop_status_t trihop_details_queue(const struct trihop_details_t *details,
                                      size_t size);
 
 // Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`, `rank`, `totals`, and for
-// `origin`, `remote` and `relay` an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
+// each stage of the route (`origin`, `remote` and `relay` with three hops) an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
 // fields. Where `capacity` is too small (`text` may be null where it is 0), the call fails with
 // `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
 //

@@ -10,9 +10,9 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    BroadcastTo, ClassStats, DetailedStats, DumpOutput, Error, Item, ItemOutbox, Job, Message, NodeId,
-    Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle, ShuffleBuilder, Stats,
-    Stream, StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
+    BroadcastTo, DetailedStats, DumpOutput, Error, Item, ItemOutbox, Job, Message, NodeId, Options, Outbox,
+    QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle, ShuffleBuilder, StageFrames, StageStats,
+    Stats, Stream, StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
 };
 
 #[cfg(feature = "log")]

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use trihop::threaded::{DumpOutput, Items, Job, Shuffle, ThreadUse};
 use trihop::transport::bootstrap::{Bootstrap, Custom, Launcher};
 use trihop::transport::link::Mover;
-use trihop::{ClassStats, DetailedStats, Error, Options, QueueStats, Queues, Rank, Stats, Topology};
+use trihop::{DetailedStats, Error, Options, QueueStats, Queues, Rank, StageStats, Stats, Topology};
 
 /// A job, what it was started with, and what it did.
 struct Kept {
@@ -58,9 +58,9 @@ impl Kept {
     }
 }
 
-fn only(class: &ClassStats) -> &QueueStats {
-    assert_eq!(class.queues.len(), 1, "{class}");
-    &class.queues[0]
+fn only(stage: &StageStats) -> &QueueStats {
+    assert_eq!(stage.queues.len(), 1, "{stage}");
+    &stage.queues[0]
 }
 
 #[test]
@@ -70,13 +70,13 @@ fn what_a_job_gives_can_be_kept_in_a_struct() {
     assert!(kept.mover.is_none() && matches!(kept.output, DumpOutput::Stderr));
     kept.shuffle.send(Rank(0), 9, b"").unwrap();
     kept.items.push(Rank(0), &[0; 4]).unwrap();
-    kept.shuffle.flush(Queues::Origin).unwrap();
+    kept.shuffle.flush(Queues::ORIGIN).unwrap();
     kept.shuffle.fence().unwrap();
     kept.items.fence().unwrap();
     assert_eq!(kept.heard.try_recv(), Ok(9));
     assert_eq!(kept.totals().unwrap().delivered, 1);
     let details = kept.details().unwrap();
-    assert_eq!(only(&details.origin).own_runs, 1, "{details}");
+    assert_eq!(only(details.stage("origin").unwrap()).own_runs, 1, "{details}");
     assert_eq!(kept.threads().len(), 3);
     kept.job.shutdown().unwrap();
 }

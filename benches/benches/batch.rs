@@ -38,7 +38,7 @@ fn fill(batch: &mut [u8], items: &[u8]) -> usize {
         stream: 1,
         source: 3,
         bytes: (length - BATCH_HEADER_BYTES) as u32,
-        link: 0,
+        stage: 0,
         sequence: 9,
         counters: Counters::default(),
     };

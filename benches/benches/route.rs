@@ -1,9 +1,9 @@
-//! Routes: the next hop of a run, for random targets, at each place that a run can be.
+//! Routes: the next hop of a run, for random targets, at its source.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use trihop::route::{Chosen, Place, Route, RouteName};
+use trihop::route::{Chosen, RouteName, Stage};
 use trihop::{Rank, Topology};
 
 /// Look-ups of one round.
@@ -40,7 +40,7 @@ fn next_hop(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::from_parameter(route), |bencher| {
                 bencher.iter(|| {
                     for &target in black_box(&targets) {
-                        black_box(chosen.next_hop(Place::Source, target));
+                        black_box(chosen.next(Stage::SOURCE, target));
                     }
                 });
             });

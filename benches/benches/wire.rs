@@ -17,7 +17,7 @@ fn header() -> BatchHeader {
         stream: 3,
         source: 17,
         bytes: (BATCH_BYTES - BATCH_HEADER_BYTES) as u32,
-        link: 0,
+        stage: 0,
         sequence: 123_456_789,
         counters: Counters {
             accepted: 123_456_700,

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use crate::engine::Core;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
-use crate::engine::{Core, LANES_PER_RANK};
 use crate::queue::Feeder;
 use trihop_transport::topology::Rank;
 
@@ -203,19 +203,24 @@ fn write_sending(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Res
     }
     let queues = &out.queues;
     let now_ns = queues.now_ns;
-    for (class, lanes) in [("origin", &queues.origin), ("relay", &queues.relay)] {
-        for lane in lanes.iter().filter(|l| l.tally.frames() > 0) {
-            let rank = topology.rank_at(topology.node(), lane.local);
-            writeln!(
-                writer,
-                "  {class} queue to rank {rank}: {} frames, {} bytes in use, {} waits{}",
-                lane.tally.frames(),
-                lane.in_use_bytes(),
-                lane.tally.waits(),
-                Waiting(lane.tally.waiting_ns(now_ns))
-            )?;
-            contradict(writer, lane.in_use_bytes(), lanes.most_bytes(), "this lane")?;
-        }
+    let name = |stage| queues.route.stage_name(stage);
+    for lane in queues.lanes.iter().filter(|l| l.tally.frames() > 0) {
+        writeln!(
+            writer,
+            "  {} queue to rank {}: {} frames, {} bytes in use, {} waits{}",
+            name(lane.stage),
+            lane.peer,
+            lane.tally.frames(),
+            lane.in_use_bytes(),
+            lane.tally.waits(),
+            Waiting(lane.tally.waiting_ns(now_ns))
+        )?;
+        contradict(
+            writer,
+            lane.in_use_bytes(),
+            queues.lanes.most_bytes(),
+            "this lane",
+        )?;
     }
     for remote in queues.remotes.iter() {
         let node = topology.node_of(Rank(remote.rank));
@@ -223,7 +228,7 @@ fn write_sending(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Res
             writer,
             "  {} queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
                  {} large slots held, {} waits{}",
-            remote.class,
+            name(remote.stage),
             remote.rank,
             remote.tally.sends(),
             remote.ready_batches(),
@@ -255,15 +260,12 @@ fn write_receiving(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::R
     for lane in 0..inbound.inbox.layout().lanes() {
         let bytes = inbound.reassembly.record_bytes(Feeder::lane(lane));
         if inbound.is_listed(lane) || bytes > 0 {
-            let rank = topology.rank_at(topology.node(), lane / LANES_PER_RANK);
-            let class = if lane % LANES_PER_RANK == 0 {
-                "origin"
-            } else {
-                "relay"
-            };
+            let (local, stage) = inbound.writer_of(lane);
+            let rank = topology.rank_at(topology.node(), local);
             writeln!(
                 writer,
-                "  {class} lane from rank {rank}: has frames: {}, {bytes} bytes of a record in reassembly",
+                "  {} lane from rank {rank}: has frames: {}, {bytes} bytes of a record in reassembly",
+                inbound.stage_name(stage),
                 inbound.is_listed(lane)
             )?;
         }
@@ -275,21 +277,19 @@ fn write_receiving(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::R
             links.free_large(),
             links.fetching_bytes()
         )?;
-        {
-            for (index, (remote, incoming)) in out.queues.remotes.iter().zip(&links.incoming).enumerate() {
-                let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
-                let bytes = inbound.reassembly.record_bytes(feeder);
-                let front = incoming.front_text();
-                if front.is_some() || bytes > 0 {
-                    writeln!(
-                        writer,
-                        "  {} link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
-                        remote.class,
-                        remote.rank,
-                        incoming.window.next(),
-                        front.as_deref().unwrap_or("awaited")
-                    )?;
-                }
+        for (index, (remote, incoming)) in out.queues.remotes.iter().zip(&links.incoming).enumerate() {
+            let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
+            let bytes = inbound.reassembly.record_bytes(feeder);
+            let front = incoming.front_text();
+            if front.is_some() || bytes > 0 {
+                writeln!(
+                    writer,
+                    "  {} link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
+                    inbound.stage_name(remote.stage),
+                    remote.rank,
+                    incoming.window.next(),
+                    front.as_deref().unwrap_or("awaited")
+                )?;
             }
         }
     }

@@ -10,7 +10,7 @@ pub(crate) use shape::{Shape, check_memory};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use trihop_transport::link::{Access, Completion, Link, Mover, Peer};
+use trihop_transport::link::{Access, Completion, Link, Mover};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
@@ -22,13 +22,14 @@ use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
 use crate::engine::sink::{Handlers, Sink};
-use crate::engine::{Core, Inbound, LANES_PER_RANK, LaneClass, lane_of};
+use crate::engine::{Core, Inbound};
 pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
 use crate::queue::lanes::{Lanes, Neighbours};
+use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
-use crate::queue::remotes::Remotes;
-use crate::route::{Chosen, LinkClass, Route};
+use crate::queue::remotes::{Peers, Remotes};
+use crate::route::Chosen;
 use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
 use need::{link_plan, send_slots};
@@ -45,6 +46,7 @@ pub(crate) struct Plan {
     options: StreamOptions,
     item_bytes: usize,
     shape: Shape,
+    route: Chosen,
 }
 
 impl Plan {
@@ -95,8 +97,9 @@ pub(crate) struct Engine {
     pub cookie: u64,
     pub link: Option<Box<dyn Link>>,
     pub route: Chosen,
-    /// The other ends of this rank's links, by link.
-    peers: Arc<[Peer]>,
+    /// Way of the collectives, whatever the route of the other streams is.
+    tree: Chosen,
+    peers: Peers,
     bells: Arc<[Arc<Bell>]>,
     /// All streams that were ever opened, but for what they send: that stands in `outs` at the same
     /// places.
@@ -123,19 +126,19 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine without streams. `peers` are the other ends of the route's links, `bells` those of the node's ranks, by
-    /// local rank.
+    /// An engine without streams. `peers` are the other ends of the links of route and tree, `bells` those of the node's
+    /// ranks, by local rank.
     pub fn new(
         topology: Topology,
         route: Chosen,
         secret: Secret,
         link: Option<Box<dyn Link>>,
-        peers: Arc<[Peer]>,
+        peers: Peers,
         bells: Arc<[Arc<Bell>]>,
     ) -> Self {
-        debug_assert_eq!(peers.len(), route.links() as usize);
         Self {
             collectives: Collectives::new(&topology),
+            tree: Chosen::tree(&topology),
             topology,
             cookie: secret.derive(WIRE_LABEL),
             secret,
@@ -219,12 +222,14 @@ impl Engine {
     /// Begins to open a stream: says what it needs, and shares nothing yet.
     pub fn plan(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Plan> {
         options.check()?;
+        // That of the collectives is the first.
         let is_system = self.streams.is_empty();
+        let route = if is_system { &self.tree } else { &self.route };
         if !is_system {
-            check_memory(&self.route, options)?;
+            check_memory(route, options)?;
         }
-        let shape = Shape::new(&self.topology, &self.route, options);
-        shape.check_item(item_bytes, &self.topology, &self.route, options)?;
+        let shape = Shape::new(&self.topology, route, options);
+        shape.check_item(item_bytes, &self.topology, route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self.spill_share_bytes.max(options.spill_mark_bytes);
@@ -234,6 +239,7 @@ impl Engine {
             options,
             item_bytes,
             shape,
+            route: route.clone(),
         })
     }
 
@@ -269,17 +275,19 @@ impl Engine {
         }
     }
 
-    /// Names and options of the streams that hold memory: those that are open, and those that are kept for others.
-    pub fn held(&self) -> Vec<(String, StreamOptions)> {
-        let all = self.open.iter().chain(&self.closed);
-        all.map(|&at| (self.streams[at].name.clone(), self.streams[at].options.clone()))
-            .collect()
+    /// Names, routes and options of the streams that hold memory: those that are open, and those that are kept for others.
+    pub fn held(&self) -> impl Iterator<Item = (&str, &Chosen, &StreamOptions)> {
+        self.open.iter().chain(&self.closed).map(|&at| {
+            let (core, out) = (&self.streams[at], &self.outs[at]);
+            (&*core.name, &out.queues.route, &core.options)
+        })
     }
 
     /// First half of opening a new stream: makes this rank's inbox.
     pub fn prepare(&self, plan: Plan) -> Result<Prepared> {
         let lane_bytes = plan.shape.lane_bytes;
-        let layout = InboxLayout::new(LANES_PER_RANK * self.topology.local_size(), lane_bytes)?;
+        let lanes = plan.route.lanes_per_rank() * self.topology.local_size();
+        let layout = InboxLayout::new(lanes, lane_bytes)?;
         let segment = (self.create_segment)(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         Ok(Prepared {
@@ -320,27 +328,15 @@ impl Engine {
             options,
             item_bytes,
             shape,
+            route,
         } = plan;
-        let me = self.topology.local_rank();
-        inbox.set_bells(Arc::clone(&self.bells), LANES_PER_RANK);
-        let neighbours = Arc::new(Neighbours {
+        inbox.set_bells(Arc::clone(&self.bells), route.lanes_per_rank());
+        let neighbours = Neighbours {
             segments: segments.to_vec(),
             bells: Arc::clone(&self.bells),
             layout,
-        });
-        let lanes =
-            |class, publish, maxrpc| Lanes::new(Arc::clone(&neighbours), lane_of(me, class), publish, maxrpc);
-        let origin = lanes(
-            LaneClass::Origin,
-            options.origin_buftarget_bytes,
-            options.origin_maxrpc,
-        )
-        .limit(options.origin_sender_limit);
-        let relay = lanes(
-            LaneClass::Relay,
-            options.relay_buftarget_bytes,
-            options.relay_maxrpc,
-        );
+        };
+        let stages = StageOptions::of_all(&route, &options);
         let (mover, tag_bits) = self.link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
             let limits = l.limits();
             (limits.mover, limits.tag_bits)
@@ -353,7 +349,7 @@ impl Engine {
             mover,
         };
         let endpoint_bytes = self.link.as_ref().map_or(0, |l| l.operations_bytes());
-        let count = self.peers.len();
+        let count = route.links() as usize;
         let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
         if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
             sizes = shape.batch_sizes(&options, link.limits());
@@ -368,22 +364,16 @@ impl Engine {
             };
             batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots, access)?);
             notices = Some(link.create_pool(CONTROL_BYTES, notice_slots, Access::Departures)?);
-            let plan = link_plan(&self.route, &options, &shape, sizes, self.posted);
+            let plan = link_plan(&route, &options, &shape, sizes, self.posted);
             let opened = Links::open(link, identity, &plan, &mut self.completions)?;
             self.posted += opened.posted;
             links = Some(opened);
         }
-        let queues = Queues {
-            route: self.route.clone(),
-            origin,
-            relay,
-            remotes: Remotes::new(Arc::clone(&self.peers), sizes, batches)
-                .limit(LinkClass::Remote, options.remote_sender_limit)
-                .limit(LinkClass::Origin, options.origin_sender_limit),
-            size: self.topology.size(),
-            copies: 0,
-            now_ns: 0,
-        };
+        let lanes = Lanes::new(neighbours, &stages);
+        let peers = Arc::clone(&self.peers);
+        let remotes = Remotes::new(peers, count, sizes, &shape.links, &stages, batches);
+        let inbound = Inbound::new(inbox, links, &route, &options);
+        let queues = Queues::new(route, self.topology.clone(), lanes, remotes);
         let out = Outbound::new(
             &name,
             sink.gauge(),
@@ -398,7 +388,7 @@ impl Engine {
             opened: 0,
             name,
             topology: self.topology.clone(),
-            inbound: Inbound::new(inbox, links, &options),
+            inbound,
             options,
             item_bytes,
             identity,
@@ -477,9 +467,10 @@ impl Engine {
                 let place = self.places.get(usize::from(stream)).copied().flatten();
                 (place, class, number)
             }
-            // A failure of which the provider forgot the operation: any stream knows the peer.
+            // A failure of which the provider forgot the operation: any stream with links knows the peer.
             None if matches!(completion, Completion::Failed { .. }) => {
-                (self.open.first().copied(), tags::TagClass::Sent, 0)
+                let with_links = self.open.iter().find(|&&at| self.streams[at].has_links());
+                (with_links.copied(), tags::TagClass::Sent, 0)
             }
             None => return Ok(()),
         };

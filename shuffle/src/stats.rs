@@ -22,17 +22,14 @@ pub struct Stats {
     pub undelivered: u64,
     /// Runs delivered here.
     pub runs_delivered: u64,
-    /// Runs forwarded as source representative.
+    /// Runs of others that this rank forwarded to other nodes, as a source representative does.
     pub runs_to_fabric: u64,
-    /// Runs forwarded as target representative.
+    /// Runs of others that this rank forwarded to ranks of its node, as a target representative does.
     pub runs_from_fabric: u64,
-    /// Frames put into origin queues by this rank.
-    pub origin_frames: u64,
-    /// Frames put into relay queues by this rank.
-    pub relay_frames: u64,
-    /// Frames put into remote queues by this rank.
-    pub remote_frames: u64,
-    /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
+    /// Frames put into queues by this rank, by stage of their edges.
+    #[serde(flatten)]
+    pub frames: StageFrames,
+    /// Frames that came from ranks of this node: taken from lanes, and from the links that `fabric-only` has in their place.
     pub frames_received: u64,
     /// Batches sealed for other nodes.
     pub batches_sent: u64,
@@ -54,6 +51,47 @@ pub struct Stats {
     pub blocked_deliveries: u64,
     /// Messages dropped because they were broken, or none of this job's.
     pub bad_headers: u64,
+}
+
+/// Frames put into queues, by stage. As JSON `origin_frames`, `remote_frames`, and so on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StageFrames(Vec<(&'static str, u64)>);
+
+impl StageFrames {
+    /// Those of the stage with this name, 0 where the route has none.
+    pub fn of(&self, stage: &str) -> u64 {
+        let stages = self.0.iter().filter(|(name, _)| *name == stage);
+        stages.map(|(_, frames)| frames).sum()
+    }
+
+    /// Name and frames of each stage, in the order of a run's way.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// More frames of a stage.
+    pub fn add(&mut self, stage: &'static str, frames: u64) {
+        match self.0.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, sum)) => *sum += frames,
+            None => self.0.push((stage, frames)),
+        }
+    }
+}
+
+impl serde::Serialize for StageFrames {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(
+            self.iter()
+                .map(|(name, frames)| (format!("{name}_frames"), frames)),
+        )
+    }
+}
+
+impl fmt::Display for StageFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter()
+            .try_for_each(|(name, frames)| write!(f, "{frames} {name}, "))
+    }
 }
 
 /// What one output queue has done.
@@ -79,19 +117,22 @@ pub struct QueueStats {
     pub waiting_ns: u64,
 }
 
-/// What the queues of one class have done.
+/// What the queues of one stage have done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ClassStats {
+pub struct StageStats {
+    /// Name of the stage: `origin`, `remote` and `relay` on the route of three hops.
+    #[serde(skip)]
+    pub name: &'static str,
     /// Sums over the queues (the longest wait is the longest of any); `peer` means nothing.
     pub all: QueueStats,
-    /// Times that own sends met the class's limit (`origin_sender_limit`, `remote_sender_limit`).
+    /// Times that own sends met the stage's limit (`origin_sender_limit`, `remote_sender_limit`).
     pub limit_hits: u64,
     /// Each queue that was ever used.
     pub queues: Vec<QueueStats>,
 }
 
-impl ClassStats {
-    pub(crate) fn of(queues: impl Iterator<Item = QueueStats>, limit_hits: u64) -> Self {
+impl StageStats {
+    pub(crate) fn of(name: &'static str, queues: impl Iterator<Item = QueueStats>, limit_hits: u64) -> Self {
         let queues: Vec<_> = queues
             .filter(|q| q.own_runs + q.forwarded_runs + q.waits > 0)
             .collect();
@@ -107,6 +148,7 @@ impl ClassStats {
             all.waiting_ns = all.waiting_ns.max(queue.waiting_ns);
         }
         Self {
+            name,
             all,
             limit_hits,
             queues,
@@ -123,12 +165,23 @@ pub struct DetailedStats {
     pub rank: u32,
     /// The stream's counters.
     pub totals: Stats,
-    /// Lanes to representatives and to ranks of this node. Nothing is forwarded into them.
-    pub origin: ClassStats,
-    /// Queues to other nodes' representatives.
-    pub remote: ClassStats,
-    /// Lanes to ranks of this node for what came from other nodes. Nothing in them is this rank's own.
-    pub relay: ClassStats,
+    /// The queues of each stage of the route, in the order of a run's way; in JSON, each under its name. With three hops:
+    /// `origin`, queues to representatives and to ranks of this node, into which nothing is forwarded; `remote`, queues to
+    /// other nodes' representatives; `relay`, queues to ranks of this node for what came from other nodes, in which nothing
+    /// is this rank's own.
+    #[serde(flatten, serialize_with = "under_their_names")]
+    pub stages: Vec<StageStats>,
+}
+
+impl DetailedStats {
+    /// The queues of the stage with this name, if the route has one.
+    pub fn stage(&self, name: &str) -> Option<&StageStats> {
+        self.stages.iter().find(|stage| stage.name == name)
+    }
+}
+
+fn under_their_names<S: serde::Serializer>(stages: &[StageStats], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(stages.iter().map(|stage| (stage.name, stage)))
 }
 
 impl fmt::Display for QueueStats {
@@ -164,9 +217,7 @@ impl fmt::Display for Stats {
             runs_delivered,
             runs_to_fabric,
             runs_from_fabric,
-            origin_frames,
-            relay_frames,
-            remote_frames,
+            frames,
             frames_received,
             batches_sent,
             batches_received,
@@ -184,7 +235,7 @@ impl fmt::Display for Stats {
             "{sent} records sent ({sent_bytes} bytes), {delivered} delivered ({runs_delivered} runs), {discarded} discarded, {undelivered} undelivered; \
              {broadcasts} broadcasts, {broadcast_copies} copies; \
              {runs_to_fabric} runs forwarded to other nodes, {runs_from_fabric} from them; \
-             frames: {origin_frames} origin, {remote_frames} remote, {relay_frames} relay, {frames_received} received; \
+             frames: {frames}{frames_received} received; \
              {batches_sent} batches sent, {batches_received} received, {announced} by rendezvous; \
              {controls_sent} control messages; {wire_bytes} bytes on the wire; \
              {would_block} sends refused for want of room, {queue_waits} waits, {limit_hits} limit hits, \
@@ -193,7 +244,7 @@ impl fmt::Display for Stats {
     }
 }
 
-impl fmt::Display for ClassStats {
+impl fmt::Display for StageStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {} limit hits", self.all, self.limit_hits)
     }
@@ -203,13 +254,9 @@ impl fmt::Display for DetailedStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "stream `{}` on rank {}", self.stream, self.rank)?;
         writeln!(f, "  {}", self.totals)?;
-        for (name, class) in [
-            ("origin", &self.origin),
-            ("remote", &self.remote),
-            ("relay", &self.relay),
-        ] {
-            writeln!(f, "  {name} queues: {class}")?;
-            for queue in &class.queues {
+        for stage in &self.stages {
+            writeln!(f, "  {} queues: {stage}", stage.name)?;
+            for queue in &stage.queues {
                 writeln!(f, "    to rank {}: {queue}", queue.peer)?;
             }
         }

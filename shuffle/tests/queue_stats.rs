@@ -1,9 +1,13 @@
 //! Counters per queue and the dump say what the queues of simulated jobs did.
 
 use trihop_shuffle::simulation::{Simulation, SimulationOptions};
-use trihop_shuffle::{ClassStats, Error, Rank, StreamOptions, Topology};
+use trihop_shuffle::{DetailedStats, Error, Rank, StageStats, StreamOptions, Topology};
 
-fn runs(class: &ClassStats) -> (u64, u64) {
+fn of<'s>(stats: &'s DetailedStats, stage: &str) -> &'s StageStats {
+    stats.stage(stage).expect("three hops have this stage")
+}
+
+fn runs(class: &StageStats) -> (u64, u64) {
     let sum = |of: fn(&trihop_shuffle::QueueStats) -> u64| class.queues.iter().map(of).sum::<u64>();
     assert_eq!(class.all.own_runs, sum(|q| q.own_runs));
     assert_eq!(class.all.sends, sum(|q| q.sends));
@@ -37,15 +41,40 @@ fn each_hop_counts_what_is_its_own_and_what_it_forwards() {
     let at = |rank: u32| job.detailed_stats(Rank(rank));
     let (first, second, third) = (at(1), at(0), at(3));
     assert_eq!(
-        (runs(&first.origin), runs(&first.remote), runs(&first.relay)),
+        (
+            runs(of(&first, "origin")),
+            runs(of(&first, "remote")),
+            runs(of(&first, "relay"))
+        ),
         ((5, 0), (0, 0), (0, 0))
     );
-    assert_eq!((first.origin.queues.len(), first.origin.queues[0].peer), (1, 0));
-    assert_eq!(first.origin.all.sends, 5);
-    assert_eq!((runs(&second.origin), runs(&second.remote)), ((0, 0), (0, 5)));
-    assert_eq!((second.remote.queues[0].peer, second.remote.all.sends), (3, 5));
-    assert_eq!((runs(&third.remote), runs(&third.relay)), ((0, 0), (0, 5)));
-    assert_eq!((third.relay.queues[0].peer, at(4).totals.delivered), (4, 5));
+    assert_eq!(
+        (
+            of(&first, "origin").queues.len(),
+            of(&first, "origin").queues[0].peer
+        ),
+        (1, 0)
+    );
+    assert_eq!(of(&first, "origin").all.sends, 5);
+    assert_eq!(
+        (runs(of(&second, "origin")), runs(of(&second, "remote"))),
+        ((0, 0), (0, 5))
+    );
+    assert_eq!(
+        (
+            of(&second, "remote").queues[0].peer,
+            of(&second, "remote").all.sends
+        ),
+        (3, 5)
+    );
+    assert_eq!(
+        (runs(of(&third, "remote")), runs(of(&third, "relay"))),
+        ((0, 0), (0, 5))
+    );
+    assert_eq!(
+        (of(&third, "relay").queues[0].peer, at(4).totals.delivered),
+        (4, 5)
+    );
     assert_eq!((first.rank, first.stream.as_str()), (1, "simulated"));
     let text = second.to_string();
     assert!(
@@ -77,7 +106,8 @@ fn waits_flushes_and_batches_in_flight_show_while_they_last_and_after() {
             Err(error) => panic!("{error}"),
         }
     }
-    let full = job.detailed_stats(Rank(0)).remote;
+    let full = job.detailed_stats(Rank(0));
+    let full = of(&full, "remote");
     assert_eq!((full.limit_hits, full.all.own_runs), (1, u64::from(sent)));
     // One turn posts the first batch; it is in flight until the other rank has had its turns.
     job.step().unwrap();
@@ -86,7 +116,7 @@ fn waits_flushes_and_batches_in_flight_show_while_they_last_and_after() {
     assert!(!dump.contains("CONTRADICTION"), "{dump}");
     job.try_send(Rank(0), Rank(1), sent, &[1; 100]).unwrap();
     job.fence().unwrap();
-    let done = job.detailed_stats(Rank(0)).remote.all;
+    let done = of(&job.detailed_stats(Rank(0)), "remote").all;
     assert!(done.flush_sends > 0, "the fence sent the last batch: {done}");
     assert_eq!(done.waiting_ns, 0);
     // The collectives' own stream, which the dump shows first, may still have some.
@@ -113,15 +143,15 @@ fn a_full_lane_is_waited_for_once_until_it_takes_something() {
         assert!(matches!(refused, Err(Error::WouldBlock)));
     }
     let full = job.detailed_stats(Rank(0));
-    assert_eq!(full.origin.all.waits, 1);
+    assert_eq!(of(&full, "origin").all.waits, 1);
     assert!(
-        full.origin.all.waiting_ns > 0 && full.to_string().contains("by now"),
+        of(&full, "origin").all.waiting_ns > 0 && full.to_string().contains("by now"),
         "{full}"
     );
     assert!(job.dump(Rank(0)).contains("by now"));
     job.settle().unwrap();
     job.try_send(Rank(0), Rank(1), 1, &[1; 900]).unwrap();
-    let done = job.detailed_stats(Rank(0)).origin.all;
+    let done = of(&job.detailed_stats(Rank(0)), "origin").all;
     assert_eq!((done.waits, done.waiting_ns), (1, 0));
     assert!(done.longest_wait_ns > 0);
     assert_eq!((done.own_runs, done.sends), (2, 2));

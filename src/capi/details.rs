@@ -1,5 +1,6 @@
 //! Counters of each queue of a stream for C: as they were at one moment, in structs that may grow, JSON and text.
 
+use std::borrow::Cow;
 use std::ffi::c_char;
 
 use super::argument;
@@ -7,7 +8,7 @@ use super::shuffle::trihop_queues_t;
 use super::sized::{check_size, store_sized};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::{ClassStats, DetailedStats, QueueStats, Queues};
+use crate::{DetailedStats, QueueStats, Queues, StageStats};
 
 /// What a stream and each of its queues had done on this rank at one moment: of `trihop_shuffle_details` or
 /// `trihop_items_details`. It does not change, and outlives its stream.
@@ -104,9 +105,10 @@ impl trihop_queue_stats_t {
 }
 
 impl trihop_class_stats_t {
-    fn from_rust(class: &ClassStats, size: usize) -> Self {
+    fn from_rust(class: &StageStats, size: usize) -> Self {
         // Both lists are complete.
-        let ClassStats {
+        let StageStats {
+            name: _,
             all,
             limit_hits,
             queues,
@@ -167,12 +169,10 @@ unsafe fn with(
     guard(|| call(&unsafe { argument::reference(details, "details")? }.details))
 }
 
-/// The class with this number.
-fn class_of(details: &DetailedStats, class: i32) -> Result<&ClassStats, Failure> {
+/// The class with this number, with nothing in it where the route has no such stage.
+fn class_of(details: &DetailedStats, class: i32) -> Result<Cow<'_, StageStats>, Failure> {
     match trihop_queues_t::parse(class)? {
-        Queues::Origin => Ok(&details.origin),
-        Queues::Remote => Ok(&details.remote),
-        Queues::Relay => Ok(&details.relay),
+        Queues::Stage(name) => Ok(details.stage(name).map_or_else(Cow::default, Cow::Borrowed)),
         Queues::Delivery => Err(Failure::argument(
             "the delivery queue has no counters of its own: `delivered` and `blocked_deliveries` of the totals are its",
         )),
@@ -208,7 +208,8 @@ pub unsafe extern "C" fn trihop_details_class(
 ) -> trihop_status_t {
     let give = |details: &DetailedStats| {
         check_size(size)?;
-        let filled = trihop_class_stats_t::from_rust(class_of(details, queues)?, size);
+        let class = class_of(details, queues)?;
+        let filled = trihop_class_stats_t::from_rust(&class, size);
         // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes, so that there
         // is no padding.
         unsafe { store_sized(&filled, counters, size, "counters") }
@@ -231,7 +232,8 @@ pub unsafe extern "C" fn trihop_details_queue(
 ) -> trihop_status_t {
     let give = |details: &DetailedStats| {
         check_size(size)?;
-        let all = &class_of(details, queues)?.queues;
+        let class = class_of(details, queues)?;
+        let all = &class.queues;
         let queue = usize::try_from(index).ok().and_then(|index| all.get(index));
         let queue = queue.ok_or_else(|| {
             let count = all.len();
@@ -247,7 +249,7 @@ pub unsafe extern "C" fn trihop_details_queue(
 }
 
 /// Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`, `rank`, `totals`, and for
-/// `origin`, `remote` and `relay` an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
+/// each stage of the route (`origin`, `remote` and `relay` with three hops) an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
 /// fields. Where `capacity` is too small (`text` may be null where it is 0), the call fails with
 /// `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
 ///

@@ -48,9 +48,9 @@ pub enum trihop_queues_t {
 impl trihop_queues_t {
     pub(crate) fn parse(number: i32) -> Result<Queues, Failure> {
         [
-            (Self::TRIHOP_ORIGIN_QUEUES, Queues::Origin),
-            (Self::TRIHOP_REMOTE_QUEUES, Queues::Remote),
-            (Self::TRIHOP_RELAY_QUEUES, Queues::Relay),
+            (Self::TRIHOP_ORIGIN_QUEUES, Queues::ORIGIN),
+            (Self::TRIHOP_REMOTE_QUEUES, Queues::REMOTE),
+            (Self::TRIHOP_RELAY_QUEUES, Queues::RELAY),
             (Self::TRIHOP_DELIVERY_QUEUE, Queues::Delivery),
         ]
         .into_iter()

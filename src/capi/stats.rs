@@ -6,6 +6,7 @@ use super::argument;
 use super::sized::{check_size, store_sized};
 use super::status::{Failure, trihop_status_t};
 use crate::Stats;
+use crate::route::stage;
 
 /// What a stream has done on this rank since it was opened. Later versions add fields at the end.
 #[repr(C)]
@@ -21,9 +22,9 @@ pub struct trihop_stats_t {
     pub delivered: u64,
     /// Runs delivered here.
     pub runs_delivered: u64,
-    /// Runs forwarded as source representative.
+    /// Runs of others that this rank forwarded to other nodes, as a source representative does.
     pub runs_to_fabric: u64,
-    /// Runs forwarded as target representative.
+    /// Runs of others that this rank forwarded to ranks of its node, as a target representative does.
     pub runs_from_fabric: u64,
     /// Frames put into origin queues by this rank.
     pub origin_frames: u64,
@@ -49,7 +50,7 @@ pub struct trihop_stats_t {
     pub blocked_deliveries: u64,
     /// Messages dropped because they were broken, or none of this job's.
     pub bad_headers: u64,
-    /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
+    /// Frames that came from ranks of this node: taken from lanes, and from the links that `fabric-only` has in their place.
     pub frames_received: u64,
     /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
     pub broadcasts: u64,
@@ -73,9 +74,7 @@ impl trihop_stats_t {
             runs_delivered,
             runs_to_fabric,
             runs_from_fabric,
-            origin_frames,
-            relay_frames,
-            remote_frames,
+            ref frames,
             batches_sent,
             batches_received,
             announced,
@@ -100,9 +99,9 @@ impl trihop_stats_t {
             runs_delivered,
             runs_to_fabric,
             runs_from_fabric,
-            origin_frames,
-            relay_frames,
-            remote_frames,
+            origin_frames: frames.of(stage::ORIGIN),
+            relay_frames: frames.of(stage::RELAY),
+            remote_frames: frames.of(stage::REMOTE),
             batches_sent,
             batches_received,
             announced,

@@ -27,9 +27,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Launcher};
-use trihop::{DumpOutput, Job, NodeId, Options, Topology};
+use trihop::{DumpOutput, Job, Options, Topology};
 
 use crate::run::{self, LaunchSpec, OutputMode};
+use crate::topo::load::Load;
 
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -217,17 +218,10 @@ impl BenchArgs {
     }
 }
 
-/// Most hops of a message. Between nodes that is one over the fabric, and one on either side where a rank has others beside
-/// it: one of them is not the representative.
+/// Most hops of a message.
 fn hops(route: RouteName, topology: &Topology) -> u32 {
-    match (route, topology.nodes(), topology.size()) {
-        (_, _, 1) => 0,
-        (_, 1, _) | (RouteName::Direct, _, _) => 1,
-        (RouteName::ThreeHop | RouteName::FabricOnly, nodes, _) => {
-            let shared = (0..nodes).filter(|&node| topology.local_size_of(NodeId(node)) > 1);
-            1 + shared.take(2).count() as u32
-        }
-    }
+    let load = Load::new(topology, route);
+    load.map_or(route.stages().len(), |load| load.most_hops()) as u32
 }
 
 /// Why a benchmark gave no figures.
@@ -389,28 +383,21 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
 #[cfg(test)]
 mod tests {
     use trihop::Rank;
-    use trihop::route::{Chosen, Hop, Place, Route};
+    use trihop::route::{Chosen, Next, Stage};
 
     use super::*;
 
     /// Hops of a message, as the engines of the ranks on its way would send it on.
     fn walked(route: RouteName, topology: &Topology, source: Rank, target: Rank) -> u32 {
-        let (mut here, mut place, mut hops) = (source, Place::Source, 0);
+        let (mut here, mut stage, mut hops) = (source, Stage::SOURCE, 0);
         loop {
             let seen = topology.seen_from(here).unwrap();
             let chosen = Chosen::new(route, &seen);
-            let next = match chosen.next_hop(place, target).expect("a route leads on") {
-                Hop::Deliver => return hops,
-                Hop::Local(local) => seen.rank_at(seen.node(), local),
-                Hop::Fabric(link) => chosen.peer(link),
-            };
-            place = match place {
-                _ if !seen.is_local(next) => Place::TargetRep,
-                Place::Source => Place::SourceRep,
-                _ => Place::Target,
+            let Next::To(next, over) = chosen.next(stage, target).expect("a route leads on") else {
+                return hops;
             };
             hops += u32::from(next != here);
-            here = next;
+            (here, stage) = (next, over);
         }
     }
 

@@ -212,7 +212,7 @@ impl ThisRank<'_> {
     fn flush(&self, mailbox: &Mailbox<'_>) -> Result<()> {
         match self.args.flush {
             Ending::Fence => mailbox.fence()?,
-            Ending::Four => mailbox.flush_all()?,
+            Ending::Four => mailbox.flush_all(self.route)?,
         }
         Ok(())
     }

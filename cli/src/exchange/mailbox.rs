@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use trihop::route::RouteName;
 use trihop::{BroadcastTo, Message, Queues, Rank, Result};
 
 use super::ledger::{Ledger, TALLY};
@@ -128,12 +129,13 @@ impl<'a> Mailbox<'a> {
         self.take()
     }
 
-    /// The four flushes, with barriers in between; afterwards everything that any rank had sent is checked in.
+    /// A flush of each stage of the route and of the deliveries, with barriers in between; afterwards everything that any rank had sent is checked in.
     ///
     /// # Errors
     /// The engine's.
-    pub fn flush_all(&self) -> Result<()> {
-        for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
+    pub fn flush_all(&self, route: RouteName) -> Result<()> {
+        let stages = route.stages().iter().map(|stage| Queues::Stage(stage.name));
+        for queues in stages.chain([Queues::Delivery]) {
             self.finish(|shuffle| shuffle.flush(queues))?;
             self.finish(Post::barrier)?;
         }

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use trihop::route::{Chosen, LinkClass, Route, RouteName};
+use trihop::route::{Chosen, Reach, RouteName};
 use trihop::{NodeId, Rank, Topology};
 
 use super::TopoError;
@@ -23,7 +23,7 @@ pub struct Maps {
     local_size: u32,
     /// Ranks of the node, by local rank.
     local_map: Vec<u32>,
-    /// Links, in their order.
+    /// Edges to other nodes, in their order.
     remote_map: Vec<Remote>,
     #[serde(skip)]
     topology: Topology,
@@ -39,14 +39,16 @@ struct Remote {
 impl Maps {
     /// The maps of the rank that looks at `topology`.
     pub fn new(topology: &Topology, route: RouteName) -> Self {
-        let links = Chosen::new(route, topology);
-        let remote = |link| {
-            let peer = links.peer(link);
-            Remote {
-                node: topology.node_of(peer).0,
-                rank: peer.0,
-            }
+        let route = Chosen::new(route, topology);
+        let remote = |peer: Rank| Remote {
+            node: topology.node_of(peer).0,
+            rank: peer.0,
         };
+        let edges = route.numbers().flat_map(|stage| {
+            let edges = 0..route.edges(stage, Reach::Beyond);
+            edges.map(move |number| (stage, number))
+        });
+        let ends = edges.map(|(stage, number)| route.edge(stage, Reach::Beyond, number));
         Self {
             rank: topology.rank().0,
             size: topology.size(),
@@ -55,10 +57,7 @@ impl Maps {
             local_rank: topology.local_rank(),
             local_size: topology.local_size(),
             local_map: topology.ranks_of(topology.node()).map(|rank| rank.0).collect(),
-            remote_map: (0..links.links())
-                .filter(|&link| links.class(link) == LinkClass::Remote)
-                .map(remote)
-                .collect(),
+            remote_map: ends.map(remote).collect(),
             topology: topology.clone(),
         }
     }

@@ -4,7 +4,7 @@
 //! a job is started (`shape` says which job is meant, or the launcher does). `maps` is what `nexus_dump` of DeltaFS
 //! writes of a rank, `load` counts links, hops and relayed pairs of all ranks, `report` prints both.
 
-mod load;
+pub mod load;
 mod maps;
 mod report;
 mod shape;
@@ -20,7 +20,7 @@ use trihop::{Options, Rank, Topology, transport};
 
 pub use self::maps::Maps;
 
-use self::load::Load;
+use self::load::{Load, WALKED_MAX};
 use self::shape::{Ranks, Shape, check_picks, picked};
 
 /// Key under which each rank leaves the placement that its launcher told it.
@@ -181,7 +181,12 @@ fn show_own(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<()
 }
 
 fn print(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), TopoError> {
-    let load = Load::new(topology, route);
+    let load = Load::new(topology, route).ok_or_else(|| {
+        TopoError::Usage(format!(
+            "`{route}` is counted pair by pair: at most {WALKED_MAX} ranks, not {}",
+            topology.size()
+        ))
+    })?;
     let shown = match args.output {
         Some(_) => &[][..],
         None => &args.rank[..],

@@ -50,7 +50,9 @@ impl<I: Iterator<Item = Maps>> Serialize for OneByOne<I> {
 
 impl<M: Serialize> Report<M> {
     fn new(topology: &Topology, route: RouteName, load: &Load, maps: M) -> Self {
-        let hops = (0..).zip(load.hops).map(|(hops, pairs)| Hops { hops, pairs });
+        let hops = (0..)
+            .zip(load.hops.iter().copied())
+            .map(|(hops, pairs)| Hops { hops, pairs });
         Self {
             report: "topo",
             ranks: topology.size(),

@@ -10,11 +10,11 @@ use super::schedule::sim_with_eager;
 use super::world::{World, payload};
 use crate::Job;
 use crate::config::{Options, StreamOptions};
-use crate::engine::LaneClass;
 use crate::error::Error;
 use crate::queue::Feeder;
 use crate::queue::audience::BroadcastTo;
 use crate::queue::tally::Why;
+use crate::route::stage;
 use crate::simulation::{Fabric, TICK_NS};
 
 fn alone() -> Options {
@@ -163,7 +163,7 @@ fn frame(source: u32) -> Vec<u8> {
 #[test]
 fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
     // Ranks 0 and 1 on node 0, 2 and 3 on node 1. Rank 1 speaks with node 1, and rank 2 hears it.
-    let refusal = |source: u32, lane: Option<LaneClass>| {
+    let refusal = |source: u32, over: &str| {
         let mut world = World::new(
             &[2, 2],
             &StreamOptions::default(),
@@ -175,33 +175,12 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
         {
             let out = world.out(1);
             let (frame, feeder) = (frame(source), Feeder::APPLICATION);
-            let write = |space: &mut [u8]| space.copy_from_slice(&frame);
             let queues = &mut out.queues;
-            match lane {
-                Some(class) => {
-                    let lanes = match class {
-                        LaneClass::Origin => &mut queues.origin,
-                        LaneClass::Relay => &mut queues.relay,
-                    };
-                    let lane = lanes.to(0).unwrap();
-                    assert!(lane.push_with(frame.len(), run_flags::BROADCAST, feeder, write));
-                    lane.publish(Why::Full);
-                }
-                None => {
-                    let index = queues.open_to(2, 0).unwrap();
-                    queues.remotes.wake(index);
-                    let pool = queues.remotes.pool_for(index).cloned();
-                    let remote = &mut queues.remotes[index];
-                    assert!(remote.push_with(
-                        frame.len(),
-                        run_flags::BROADCAST,
-                        feeder,
-                        pool.as_ref(),
-                        write
-                    ));
-                    remote.seal(Why::Full);
-                }
-            }
+            let stage = queues.route.stage_named(over).unwrap();
+            let end = if over == stage::REMOTE { Rank(2) } else { Rank(0) };
+            let write = |space: &mut [u8]| space.copy_from_slice(&frame);
+            assert!(queues.push_to(end, stage, frame.len(), run_flags::BROADCAST, feeder, write));
+            queues.mark(stage, Why::Full);
         }
         (1..2000).find_map(|tick| {
             if let Fabric::Simulated(net) = &world.job.fabric {
@@ -214,20 +193,16 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             })
         })
     };
-    let (origin, relay) = (Some(LaneClass::Origin), Some(LaneClass::Relay));
     // From another node over an origin lane, from this node over a relay lane, from the receiver's own over a link.
-    for (source, lane) in [(2, origin), (1, relay), (2, None), (3, None)] {
-        let text = refusal(source, lane).unwrap_or_else(|| panic!("{source} over {lane:?} is taken"));
+    let (origin, remote, relay) = (stage::ORIGIN, stage::REMOTE, stage::RELAY);
+    for (source, over) in [(2, origin), (1, relay), (2, remote), (3, remote)] {
+        let text = refusal(source, over).unwrap_or_else(|| panic!("{source} over {over} is taken"));
         assert!(
             text.contains("rank 1") && text.contains(&format!("broadcast of rank {source}")),
             "{text}"
         );
     }
-    for (source, lane) in [(1, origin), (2, relay), (0, None), (1, None)] {
-        assert_eq!(
-            refusal(source, lane),
-            None,
-            "{source} over {lane:?} belongs there"
-        );
+    for (source, over) in [(1, origin), (2, relay), (0, remote), (1, remote)] {
+        assert_eq!(refusal(source, over), None, "{source} over {over} belongs there");
     }
 }

@@ -138,7 +138,7 @@ fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
         stream: 1,
         source: 0,
         bytes: 100,
-        link: 0,
+        stage: 2,
         sequence: 0,
         counters: Counters::default(),
     };
@@ -168,7 +168,7 @@ fn refusal(bytes: usize, count: u16) -> String {
             count,
             flags: 0,
         };
-        let index = queues.open_to(1, 0).unwrap();
+        let index = queues.open_to(1, 2).unwrap();
         queues.remotes.wake(index);
         let pool = queues.remotes.pool_for(index).cloned();
         let remote = &mut queues.remotes[index];

@@ -65,7 +65,7 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
     }
     let stats = world.stats(0);
     assert_eq!(
-        (stats.remote_frames, stats.queue_waits),
+        (stats.frames.of("remote"), stats.queue_waits),
         (4, 0),
         "two of them relayed"
     );

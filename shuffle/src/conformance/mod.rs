@@ -39,7 +39,7 @@ fn the_four_flushes_and_three_barriers_deliver_everything() {
         let replay = Replay(seed);
         let mut world = World::new(&shape(seed), &tiny(seed), seed, sim(seed), false, true);
         let sent = world.exchange(40, mixed);
-        for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
+        for queues in [Queues::ORIGIN, Queues::REMOTE, Queues::RELAY, Queues::Delivery] {
             let mut flushes: Vec<Flush> = (0..world.size())
                 .map(|r| {
                     let (core, out, _) = world.job.members[r as usize].stream_mut();

@@ -8,13 +8,12 @@ use trihop_transport::topology::Topology;
 
 use super::Shape;
 use crate::config::StreamOptions;
-use crate::engine::LANES_PER_RANK;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan};
 use crate::error::Result;
-use crate::queue::remote::BatchSizes;
+use crate::queue::remote::{BatchSizes, LinkLimits};
 use crate::queue::remotes::BUFFERS_PER_LINK;
 use crate::queue::runs::RunTable;
-use crate::route::{Chosen, Route};
+use crate::route::Chosen;
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control
 /// messages.
@@ -23,7 +22,7 @@ const NOTICES_PER_LINK: usize = 8;
 /// Slots of the pools for batches and for notices of a stream with so many links.
 pub(super) fn send_slots(options: &StreamOptions, sizes: &BatchSizes, links: usize) -> [usize; 2] {
     let least = BUFFERS_PER_LINK * links;
-    let most = (links * (sizes.most_in_flight() as usize + 1)).max(least);
+    let most = (links * (sizes.most_in_flight as usize + 1)).max(least);
     let batches = (options.send_pool_bytes / sizes.buffer_bytes).clamp(least, most);
     [batches, NOTICES_PER_LINK * links.min(32)]
 }
@@ -36,11 +35,11 @@ pub(super) fn link_plan(
     sizes: BatchSizes,
     posted: usize,
 ) -> LinkPlan {
-    let most = |link| shape.maxrpc[route.class(link) as usize] as usize;
+    let most = |(stage, limits): (_, &LinkLimits)| route.links_of(stage) as usize * limits.maxrpc as usize;
     LinkPlan {
         links: route.links() as usize,
         sizes,
-        in_flight: (0..route.links()).map(most).sum(),
+        in_flight: route.numbers().zip(&shape.links).map(most).sum(),
         receive_pool_bytes: options.receive_pool_bytes,
         posted,
     }
@@ -66,7 +65,7 @@ impl Need {
         limits: Option<&Limits>,
     ) -> Result<Self> {
         let shape = Shape::new(topology, route, options);
-        let layout = InboxLayout::new(LANES_PER_RANK * topology.local_size(), shape.lane_bytes)?;
+        let layout = InboxLayout::new(route.lanes_per_rank() * topology.local_size(), shape.lane_bytes)?;
         let table = RunTable::new(topology.size(), options.run_bytes, options.run_table_bytes);
         let mut need = Self {
             run_table: table.bytes(),

@@ -8,52 +8,47 @@ use crate::config::StreamOptions;
 use crate::deliver::MIN_FRAGMENT_FRAME;
 use crate::engine::outbound::batch_buffer_bytes;
 use crate::error::{Error, Result};
-use crate::queue::remote::BatchSizes;
+use crate::queue::limits::StageOptions;
+use crate::queue::remote::{BatchSizes, LinkLimits};
 use crate::queue::remotes::BUFFERS_PER_LINK;
-use crate::route::{Chosen, Route, RouteName};
+use crate::route::Chosen;
 
 /// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub lane_bytes: u32,
     pub frame_bytes: usize,
-    /// A batch is sealed when it holds this much, by class of its link.
-    pub target_bytes: [usize; 3],
     pub batch_bytes: usize,
-    /// Batches that may be in flight on a link, by its class.
-    pub maxrpc: [u32; 3],
+    /// What links may have on their way, by stage; nothing where a stage has none.
+    pub links: Vec<LinkLimits>,
 }
 
 impl Shape {
     /// Lanes share `lane_budget_bytes` on the fullest node, batches `send_pool_bytes` where links are most; a frame is at
     /// most a quarter of a lane, and fits a batch.
     pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
-        let affordable = options.lane_budget_bytes / (2 * topology.most_local() as usize);
+        let affordable = options.lane_budget_bytes / most_lanes(topology, route);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
         let links = route.most_links().max(1) as usize;
         let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
             .max(options.small_slot_bytes);
-        let (remote, maxrpc) = (options.remote_buftarget_bytes, options.remote_maxrpc);
-        let (targets, maxrpc) = match route.name() {
-            RouteName::ThreeHop | RouteName::Direct => ([remote; 3], [maxrpc; 3]),
-            RouteName::FabricOnly => (
-                [
-                    remote,
-                    options.origin_buftarget_bytes,
-                    options.relay_buftarget_bytes,
-                ],
-                [maxrpc, options.origin_maxrpc, options.relay_maxrpc],
-            ),
+        let limits = |(stage, options): (_, StageOptions)| match route.most_links_of(stage) {
+            0 => LinkLimits::default(),
+            _ => LinkLimits {
+                target_bytes: options.buftarget_bytes.clamp(BATCH_HEADER_BYTES + 1, affordable),
+                maxrpc: options.maxrpc.min(LINK_MAXRPC),
+            },
         };
-        let target_bytes = targets.map(|bytes| bytes.clamp(BATCH_HEADER_BYTES + 1, affordable));
+        let stages = route.numbers().zip(StageOptions::of_all(route, options));
+        let links: Vec<_> = stages.map(limits).collect();
         let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
         debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
+        let target_bytes = links.iter().map(|limits| limits.target_bytes).max();
         Self {
             lane_bytes,
             frame_bytes,
-            target_bytes,
-            batch_bytes: batch_buffer_bytes(target_bytes.into_iter().fold(0, usize::max), frame_bytes),
-            maxrpc: maxrpc.map(|batches| batches.min(LINK_MAXRPC)),
+            batch_bytes: batch_buffer_bytes(target_bytes.unwrap_or(0), frame_bytes),
+            links,
         }
     }
 }
@@ -63,8 +58,7 @@ impl Shape {
     pub fn batch_sizes(&self, options: &StreamOptions, limits: &Limits) -> BatchSizes {
         let eager = limits.eager_bytes.max(options.small_slot_bytes);
         BatchSizes {
-            target_bytes: self.target_bytes,
-            maxrpc: self.maxrpc,
+            most_in_flight: self.links.iter().map(|limits| limits.maxrpc).max().unwrap_or(0),
             buffer_bytes: self.batch_bytes,
             small_bytes: options.small_slot_bytes.next_multiple_of(64),
             large_bytes: self.batch_bytes.min(eager).next_multiple_of(64),
@@ -103,8 +97,8 @@ impl Shape {
         }
         let frame = item_bytes.next_multiple_of(8) + ITEM_FRAME_BYTES;
         if self.lane_bytes as usize / 4 < frame {
-            let (ranks, budget) = (topology.most_local() as usize, options.lane_budget_bytes);
-            let least = (4 * frame).next_power_of_two() * 2 * ranks;
+            let (ranks, budget) = (topology.most_local(), options.lane_budget_bytes);
+            let least = (4 * frame).next_power_of_two() * most_lanes(topology, route);
             let remedy =
                 format!("lane_budget_bytes is {budget} for {ranks} ranks of a node: make it {least}");
             return refuse("lane_budget_bytes", remedy);
@@ -114,6 +108,11 @@ impl Shape {
         let remedy = format!("send_pool_bytes is {pool} for {links} links: make it {least}");
         refuse("send_pool_bytes", remedy)
     }
+}
+
+/// The most lanes into a rank of the job.
+fn most_lanes(topology: &Topology, route: &Chosen) -> usize {
+    route.lanes_per_rank() as usize * topology.most_local() as usize
 }
 
 /// What a frame holds beside an item, headers and rounding included.
@@ -130,7 +129,7 @@ const LINK_MAXRPC: u32 = 1024;
 pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
     let links = route.most_links() as usize;
     let needed = BUFFERS_PER_LINK * links * options.small_slot_bytes;
-    if route.name() == RouteName::ThreeHop || needed <= options.send_pool_bytes {
+    if links <= route.least_links() as usize || needed <= options.send_pool_bytes {
         return Ok(());
     }
     let why = format!(
@@ -151,6 +150,7 @@ mod tests {
     use trihop_transport::topology::Rank;
 
     use super::*;
+    use crate::route::RouteName;
 
     /// The error for such items, and the options with what it advises.
     fn refused(sizes: &[u32], options: &StreamOptions, item_bytes: usize) -> Option<(String, StreamOptions)> {

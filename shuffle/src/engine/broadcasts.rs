@@ -1,18 +1,17 @@
 //! Broadcasts of this rank: one frame that the source copies to the first hops of a tree, from where others copy it on.
 //!
-//! The source puts one copy into the lane of each other local rank and one into each of its own remote queues. A rank that
-//! gets it over an origin lane delivers it and copies it into its own remote queues; a target's representative delivers it
-//! and copies it into the relay lanes of its node; over a relay lane it is only delivered. On a route without
-//! representatives the source makes all copies. Which hops these are, the route says ([`crate::route::Route::copies`]).
+//! Which hops these are, the route says ([`crate::route::Route::copies`]). On that of three hops the source puts one copy
+//! into the queue of each other local rank and one into each of its own remote queues. A rank that gets it over an origin
+//! edge delivers it and copies it into its own remote queues; a target's representative delivers it and copies it into the
+//! relay queues of its node; over a relay edge it is only delivered. Without representatives the source makes all copies.
 //!
 //! **Nothing is copied twice, nothing is lost.** Hops have numbers. A frame that finds no room at one of them stays where it
 //! is, with the number of that hop beside it: here at the source, or per feeder at a relay. It keeps what comes behind it
 //! waiting, which is what keeps the order.
 //!
-//! **No deadlock.** A broadcast waits as a message for one rank does, only for more of them: at the source for origin lanes
-//! and remote queues, in an origin lane for remote queues and delivery, in a batch for relay lanes and delivery, in a relay
-//! lane for delivery. All of that is of a later class than the place where it waits, and a copy that has left is a frame like
-//! any other: it holds no queue for those that have not. So there is no circle, as there is none without broadcasts.
+//! **No deadlock.** A broadcast waits as a message for one rank does, only for more of them: in an edge of one stage for
+//! queues of later stages, and for delivery, which is later than any. A copy that has left is a frame like any other: it
+//! holds no queue for those that have not. So there is no circle, as there is none without broadcasts.
 //!
 //! That is also why a record that is longer than a frame is not copied along the tree. Its fragments would occupy queues
 //! until the last has come: two sources of a node that represent nodes for each other could each hold a remote queue
@@ -23,7 +22,7 @@ use trihop_transport::topology::Rank;
 
 use super::queues::Queues;
 use crate::queue::Feeder;
-use crate::route::{Place, Route};
+use crate::route::Stage;
 
 /// Where a feeder's front run, a broadcast, stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,7 +94,7 @@ impl Broadcasts {
     }
 
     fn is_done(&self, queues: &Queues, copying: Copying) -> bool {
-        copying.delivered && copying.next == queues.route.copies(Place::Source)
+        copying.delivered && copying.next == queues.route.copies(Stage::SOURCE)
     }
 
     /// Copies the frame as far as there is room, the own copy first.
@@ -103,13 +102,13 @@ impl Broadcasts {
         let (frame, feeder) = (&self.frame[..], Feeder::APPLICATION);
         let flags = run_flags::BROADCAST;
         if !from.delivered {
-            if queues.push(Place::Source, self.source, frame, flags, feeder) != Some(true) {
+            if queues.push(Stage::SOURCE, self.source, frame, flags, feeder) != Some(true) {
                 return from;
             }
             queues.copies += 1;
         }
         Copying {
-            next: queues.push_copies(Place::Source, from.next, frame, feeder),
+            next: queues.push_copies(Stage::SOURCE, from.next, frame, feeder),
             delivered: true,
         }
     }

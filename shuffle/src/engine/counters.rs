@@ -2,11 +2,7 @@
 
 use super::Core;
 use super::outbound::Outbound;
-use crate::queue::lane::LaneQueue;
-use crate::queue::lanes::Lanes;
-use crate::queue::remote::RemoteQueue;
-use crate::route::LinkClass;
-use crate::stats::{ClassStats, DetailedStats, Stats};
+use crate::stats::{DetailedStats, StageStats, Stats};
 
 impl Core {
     /// Counters of this moment.
@@ -17,21 +13,26 @@ impl Core {
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;
-        let remotes = &out.queues.remotes;
-        let limit_hits = LinkClass::ALL.map(|class| remotes.limit_hits(class));
-        stats.limit_hits = out.queues.origin.limit_hits + limit_hits.iter().sum::<u64>();
         stats.broadcasts = out.broadcasts;
-        stats.broadcast_copies = out.queues.copies;
-        let over = |class| remotes.of_class(class).map(|r| r.tally.frames()).sum::<u64>();
-        let on = |lanes: &Lanes| lanes.iter().map(|l| l.tally.frames()).sum::<u64>();
-        stats.origin_frames = on(&out.queues.origin) + over(LinkClass::Origin);
-        stats.relay_frames = on(&out.queues.relay) + over(LinkClass::Relay);
-        stats.remote_frames = over(LinkClass::Remote);
-        stats.batches_sent = remotes.of_class(LinkClass::Remote).map(|r| r.tally.sends()).sum();
-        stats.wire_bytes = remotes.iter().map(|r| r.wire_bytes).sum();
-        let lanes = out.queues.origin.iter().chain(out.queues.relay.iter());
-        let lanes: u64 = lanes.map(|l| l.tally.waits()).sum();
-        stats.queue_waits = lanes + remotes.iter().map(|r| r.tally.waits()).sum::<u64>();
+        let queues = &out.queues;
+        stats.broadcast_copies = queues.copies;
+        for stage in queues.route.numbers() {
+            stats.limit_hits += queues.limit_hits(stage);
+            let frames = queues.of_stage(stage).map(|queue| queue.tally().frames());
+            stats.frames.add(queues.route.stage_name(stage), frames.sum());
+        }
+        let lanes = queues.lanes.iter().map(|lane| (&lane.tally, false));
+        let links = queues.remotes.iter().map(|link| (&link.tally, link.is_beyond));
+        for (tally, is_beyond) in lanes.chain(links) {
+            stats.queue_waits += tally.waits();
+            if is_beyond {
+                stats.runs_to_fabric += tally.forwarded();
+                stats.batches_sent += tally.sends();
+            } else {
+                stats.runs_from_fabric += tally.forwarded();
+            }
+        }
+        stats.wire_bytes = queues.remotes.iter().map(|r| r.wire_bytes).sum();
         stats
     }
 
@@ -44,20 +45,12 @@ impl Core {
             ..DetailedStats::default()
         };
         let queues = &out.queues;
-        let of_class = |lanes: Option<&Lanes>, class| {
-            let peer = |lane: &LaneQueue| self.topology.rank_at(self.topology.node(), lane.local).0;
-            let on = |lane: &LaneQueue| lane.tally.stats(peer(lane), queues.now_ns);
-            let over = |remote: &RemoteQueue| remote.tally.stats(remote.rank, queues.now_ns);
-            let lane_hits = lanes.map_or(0, |lanes| lanes.limit_hits);
-            let stats = lanes.into_iter().flat_map(Lanes::iter).map(on);
-            ClassStats::of(
-                stats.chain(queues.remotes.of_class(class).map(over)),
-                lane_hits + queues.remotes.limit_hits(class),
-            )
+        let stage_stats = |stage| {
+            let edges = queues.of_stage(stage);
+            let stats = edges.map(|queue| queue.tally().stats(queue.peer().0, queues.now_ns));
+            StageStats::of(queues.route.stage_name(stage), stats, queues.limit_hits(stage))
         };
-        detailed.origin = of_class(Some(&queues.origin), LinkClass::Origin);
-        detailed.relay = of_class(Some(&queues.relay), LinkClass::Relay);
-        detailed.remote = of_class(None, LinkClass::Remote);
+        detailed.stages = queues.route.numbers().map(stage_stats).collect();
         detailed
     }
 }

@@ -11,7 +11,7 @@ use super::outbox::Outbox;
 use super::sink::{Handlers, Sink};
 use crate::deliver::{Assembled, Delivery, Reassembly};
 use crate::queue::Feeder;
-use crate::route::{Place, Route};
+use crate::route::Stage;
 use crate::stats::Stats;
 
 /// Front runs that have moved on in part.
@@ -54,7 +54,7 @@ impl<H: Handlers> Forwarding<'_, H> {
     /// Moves the first of `runs`, which came over a link; its length, or `None` when there is no room for it now.
     pub fn forward_arrived(
         &mut self,
-        at: Place,
+        at: Stage,
         runs: &[u8],
         feeder: Feeder,
     ) -> std::result::Result<Option<usize>, BadRun> {
@@ -70,7 +70,7 @@ impl<H: Handlers> Forwarding<'_, H> {
     }
 
     /// Moves one run a hop further, or delivers it; false when there is no room for it now.
-    pub fn forward(&mut self, at: Place, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
+    pub fn forward(&mut self, at: Stage, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
         if run.is_broadcast() {
             return self.spread(at, run, feeder);
         }
@@ -82,24 +82,13 @@ impl<H: Handlers> Forwarding<'_, H> {
             .out()
             .queues
             .push(at, target, run.frame, run.header.flags, feeder);
-        match pushed {
-            Some(true) => {
-                if at == Place::TargetRep {
-                    self.stats.runs_from_fabric += 1;
-                } else {
-                    self.stats.runs_to_fabric += 1;
-                }
-                Ok(true)
-            }
-            Some(false) => Ok(false),
-            None => Err(BadRun::Route(target.0)),
-        }
+        pushed.ok_or(BadRun::Route(target.0))
     }
 
     /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of that. What is done is
     /// not done again.
     #[cold]
-    fn spread(&mut self, at: Place, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
+    fn spread(&mut self, at: Stage, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
         let source = Rank(run.header.source);
         let mut copying = self.begun.copying.remove(&feeder).unwrap_or_default();
         let queues = &mut self.outs[self.own].queues;
@@ -116,14 +105,7 @@ impl<H: Handlers> Forwarding<'_, H> {
             false => route.copies(at),
         };
         if copying.next < copies {
-            let before = copying.next;
-            copying.next = queues.push_copies(at, before, run.frame, feeder);
-            let runs = if at == Place::TargetRep {
-                &mut self.stats.runs_from_fabric
-            } else {
-                &mut self.stats.runs_to_fabric
-            };
-            *runs += u64::from(copying.next - before);
+            copying.next = queues.push_copies(at, copying.next, run.frame, feeder);
         }
         copying.delivered = copying.delivered || self.deliver(run, feeder)?;
         let done = copying.delivered && copying.next == copies;

@@ -22,7 +22,6 @@ use super::queues::Queues;
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
 use crate::queue::remotes::Remotes;
-use crate::route::LinkClass;
 use crate::stats::Stats;
 
 /// Size of a control message's receive slot: a header and up to four clear-to-send notices.
@@ -178,12 +177,10 @@ impl Links {
                 Ok(())
             }
             Completion::Failed { peer, error, .. } => {
-                let rank = peer
-                    .and_then(|p| queues.remotes.iter().find(|r| r.peer == p))
-                    .map(|r| r.rank);
+                let rank = peer.and_then(|p| queues.remotes.end_of(p));
                 match rank {
                     Some(rank) => Err(trihop_transport::Error::LinkFailed {
-                        rank,
+                        rank: rank.0,
                         why: error.to_string(),
                     }
                     .into()),
@@ -202,14 +199,14 @@ impl Links {
     ) -> Option<(usize, BatchHeader)> {
         let why = match BatchHeader::parse(message, self.identity.cookie) {
             Ok((header, _)) if header.stream == self.identity.stream => {
-                if let Some(index) = queues.open_to(header.source, header.link) {
+                if let Some(index) = queues.open_to(header.source, header.stage) {
                     self.follow(&queues.remotes);
                     queues.remotes.wake(index);
                     return Some((index, header));
                 }
                 format!(
-                    "rank {} has no link of class {} to here",
-                    header.source, header.link
+                    "rank {} has no link of stage {} to here",
+                    header.source, header.stage
                 )
             }
             Ok((header, _)) => format!("rank {} names stream {}", header.source, header.stream),
@@ -335,7 +332,7 @@ impl Links {
             kind = ?header.kind,
             "batch"
         );
-        stats.batches_received += u64::from(queues.remotes[index].class == LinkClass::Remote);
+        stats.batches_received += u64::from(queues.remotes[index].is_beyond);
         let arrival = match header.kind {
             BatchKind::Eager => Arrival::Here {
                 buffer,

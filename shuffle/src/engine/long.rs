@@ -11,7 +11,7 @@ use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::spare::Spare;
-use crate::route::Place;
+use crate::route::Stage;
 
 /// A record that has not left completely.
 struct Large {
@@ -237,7 +237,7 @@ impl LongRecords {
                 space[at + piece..].fill(0);
             };
             let pushed = queues.push_with(
-                Place::Source,
+                Stage::SOURCE,
                 target,
                 frame_bytes,
                 flags,

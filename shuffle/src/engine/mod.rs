@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::remote::Identity;
 use crate::queue::tally::Why;
-use crate::route::Place;
+use crate::route::{Chosen, Stage, StageSpec};
 use crate::stats::Stats;
 use forward::{Begun, Forwarding};
 use inbound::Links;
@@ -37,36 +37,24 @@ use incoming::Arrival;
 use outbound::Outbound;
 use sink::{Handlers, Sink};
 
-/// Class of a lane; an inbox has one lane per local rank and class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LaneClass {
-    Origin = 0,
-    Relay = 1,
-}
-
-/// Lanes that each local rank writes in an inbox: one per class.
-pub(crate) const LANES_PER_RANK: u32 = 2;
-
-/// Lane of an inbox that the local rank `producer` writes in this class.
-pub(crate) fn lane_of(producer: u32, class: LaneClass) -> u32 {
-    LANES_PER_RANK * producer + class as u32
-}
-
 /// Frames that one lane may move per round, so that no lane starves the others.
 const FRAMES_PER_ROUND: usize = 4096;
 
-/// Lanes that are known to hold frames.
-#[derive(Debug, Default)]
+/// Lanes of a stage that are known to hold frames.
+#[derive(Debug)]
 struct Backlog {
+    stage: Stage,
     lanes: Vec<u32>,
 }
 
 /// What a rank receives on one stream.
 pub(crate) struct Inbound {
     pub inbox: Inbox,
-    backlog: [Backlog; 2],
+    /// One for each stage that has lanes: that of a lane is its number modulo theirs.
+    backlog: Vec<Backlog>,
     listed: Vec<bool>,
     active: Vec<u32>,
+    stages: &'static [StageSpec],
     pub links: Option<Links>,
     pub reassembly: Reassembly,
     begun: Begun,
@@ -75,18 +63,33 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    pub fn new(inbox: Inbox, links: Option<Links>, options: &StreamOptions) -> Self {
+    pub fn new(inbox: Inbox, links: Option<Links>, route: &Chosen, options: &StreamOptions) -> Self {
         let lanes = inbox.layout().lanes() as usize;
+        let backlog = |stage| Backlog {
+            stage,
+            lanes: Vec::new(),
+        };
         Self {
             inbox,
-            backlog: Default::default(),
+            backlog: route.lane_stages().map(backlog).collect(),
             listed: vec![false; lanes],
             active: Vec::with_capacity(lanes),
+            stages: route.stages(),
             links,
             reassembly: Reassembly::new(options.reassembly_bytes, options.max_message_bytes),
             begun: Begun::default(),
             drained: vec![0; lanes],
         }
+    }
+
+    /// Local rank that writes a lane, and the lane's stage.
+    pub fn writer_of(&self, lane: u32) -> (u32, Stage) {
+        writer_of(&self.backlog, lane)
+    }
+
+    /// Name of the stage of an edge.
+    pub fn stage_name(&self, stage: Stage) -> &'static str {
+        self.stages[stage.index()].name
     }
 
     /// Whether a lane is known to hold runs that have not moved on.
@@ -102,12 +105,13 @@ impl Inbound {
     /// Lists the lanes that have shown something.
     fn take_active(&mut self) -> &mut Self {
         self.inbox.take_active(&mut self.active);
+        let stages = self.backlog.len();
         for lane in self.active.drain(..) {
             if let Some(listed) = self.listed.get_mut(lane as usize)
                 && !*listed
             {
                 *listed = true;
-                self.backlog[(lane % LANES_PER_RANK) as usize].lanes.push(lane);
+                self.backlog[lane as usize % stages].lanes.push(lane);
             }
         }
         self
@@ -175,6 +179,11 @@ impl Core {
         self.urgent = 0;
     }
 
+    /// Whether anything of this stream goes over links.
+    pub fn has_links(&self) -> bool {
+        self.inbound.links.is_some()
+    }
+
     /// Takes a completion of this stream.
     pub fn complete(
         &mut self,
@@ -227,11 +236,8 @@ impl Core {
             out.close_runs();
         }
         out.age(now_ns, !worked, if urgent { Why::Flush } else { Why::Age });
-        if let Some((local, why)) = out.queues.failure() {
-            return Err(Error::bad_peer(
-                self.topology.rank_at(self.topology.node(), local).0,
-                why,
-            ));
+        if let Some((rank, why)) = out.queues.failure() {
+            return Err(Error::bad_peer(rank.0, why));
         }
         if urgent && !worked {
             out.queues.remotes.seal(Why::Flush);
@@ -309,11 +315,14 @@ impl Core {
             frame_bytes: self.frame_bytes,
             discards: self.options.deliverq_discard,
         };
-        let mut worked = lanes.drain(LaneClass::Relay, &mut forwarding)?;
-        if let Some(links) = links {
-            worked |= drain_links(links, lanes.inbox.layout().lanes(), &mut forwarding)?;
+        let mut worked = false;
+        let stages = forwarding.out().queues.route.numbers();
+        for stage in stages.rev() {
+            if let Some(links) = &mut *links {
+                worked |= drain_links(links, lanes.inbox.layout().lanes(), stage, &mut forwarding)?;
+            }
+            worked |= lanes.drain(stage, &mut forwarding)?;
         }
-        worked |= lanes.drain(LaneClass::Origin, &mut forwarding)?;
         Ok(worked)
     }
 
@@ -346,28 +355,26 @@ impl Core {
 /// The lanes into a rank, while their runs move on.
 struct Lanes<'a> {
     inbox: &'a mut Inbox,
-    backlog: &'a mut [Backlog; 2],
+    backlog: &'a mut [Backlog],
     listed: &'a mut [bool],
     drained: &'a mut [u64],
 }
 
 impl Lanes<'_> {
-    /// Moves runs out of the lanes of one class.
-    fn drain(&mut self, class: LaneClass, forwarding: &mut Forwarding<'_, impl Handlers>) -> Result<bool> {
-        let at = if class == LaneClass::Relay {
-            Place::Target
-        } else {
-            Place::SourceRep
+    /// Moves runs out of the lanes of one stage.
+    fn drain(&mut self, stage: Stage, forwarding: &mut Forwarding<'_, impl Handlers>) -> Result<bool> {
+        let Some(own) = self.backlog.iter().position(|b| b.stage == stage) else {
+            return Ok(false);
         };
         let mut worked = false;
         let mut position = 0;
-        while let Some(&lane) = self.backlog[class as usize].lanes.get(position) {
-            let (moved, empty) = self.drain_lane(lane, at, forwarding)?;
+        while let Some(&lane) = self.backlog[own].lanes.get(position) {
+            let (moved, empty) = self.drain_lane(lane, forwarding)?;
             worked |= moved;
             if empty {
                 self.drained[lane as usize] += 1;
                 self.listed[lane as usize] = false;
-                self.backlog[class as usize].lanes.swap_remove(position);
+                self.backlog[own].lanes.swap_remove(position);
             } else {
                 position += 1;
             }
@@ -379,11 +386,11 @@ impl Lanes<'_> {
     fn drain_lane(
         &mut self,
         lane: u32,
-        at: Place,
         forwarding: &mut Forwarding<'_, impl Handlers>,
     ) -> Result<(bool, bool)> {
         let topology = forwarding.topology;
-        let rank = topology.rank_at(topology.node(), lane / LANES_PER_RANK).0;
+        let (local, at) = writer_of(self.backlog, lane);
+        let rank = topology.rank_at(topology.node(), local).0;
         let mut consumer = self.inbox.lane(lane);
         let mut moved = 0;
         let empty = loop {
@@ -409,16 +416,29 @@ impl Lanes<'_> {
     }
 }
 
-/// Moves runs out of the batches that have arrived.
+/// Local rank that writes a lane, and the lane's stage.
+fn writer_of(backlog: &[Backlog], lane: u32) -> (u32, Stage) {
+    let stages = backlog.len() as u32;
+    (lane / stages, backlog[(lane % stages) as usize].stage)
+}
+
+/// Moves runs out of the batches that have arrived over links of one stage.
 fn drain_links(
     links: &mut Links,
     lanes: u32,
+    at: Stage,
     forwarding: &mut Forwarding<'_, impl Handlers>,
 ) -> Result<bool> {
     let mut worked = false;
     let mut position = 0;
     while let Some(&index) = links.arrived.get(position) {
         let index = index as usize;
+        let remote = &forwarding.out().queues.remotes[index];
+        let (stage, is_beyond) = (remote.stage, remote.is_beyond);
+        if stage != at {
+            position += 1;
+            continue;
+        }
         let mut blocked = false;
         while !blocked {
             let incoming = &mut links.incoming[index];
@@ -426,7 +446,6 @@ fn drain_links(
                 break;
             };
             let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes as usize];
-            let at = forwarding.out().queues.remotes[index].class.arrival();
             let before = incoming.cursor as usize;
             let (mut cursor, mut moved) = (before, 0);
             while cursor < runs.len() {
@@ -449,7 +468,7 @@ fn drain_links(
                 }
             }
             worked |= cursor > before || !blocked;
-            if at != Place::TargetRep {
+            if !is_beyond {
                 forwarding.stats.frames_received += moved;
             }
             incoming.cursor = cursor as u32;

@@ -28,7 +28,7 @@ use crate::queue::remote::{Identity, RemoteQueue};
 use crate::queue::runs::{RunTable, Stop};
 use crate::queue::spill::Spill;
 use crate::queue::tally::Why;
-use crate::route::Place;
+use crate::route::Stage;
 
 /// Calls that send between two rounds of progress while nothing is refused.
 pub(crate) const CALLS_PER_ROUND: u32 = 512;
@@ -429,7 +429,7 @@ impl Outbound {
         let feeder = Feeder::APPLICATION;
         match self
             .queues
-            .push_with(Place::Source, target, frame_bytes, 0, feeder, write)
+            .push_with(Stage::SOURCE, target, frame_bytes, 0, feeder, write)
         {
             Some(true) => Ok(()),
             _ => self.refused(),
@@ -444,7 +444,7 @@ impl Outbound {
         let (target, frame) = self.runs.frame(slot, self.rank);
         let pushed = self
             .queues
-            .push(Place::Source, Rank(target), frame, 0, Feeder::APPLICATION);
+            .push(Stage::SOURCE, Rank(target), frame, 0, Feeder::APPLICATION);
         if pushed == Some(true) {
             self.runs.close(slot);
             true

@@ -1,20 +1,26 @@
-//! The output queues of all three classes, and which of them a run goes into.
+//! The output queues of all edges, and which of them a run goes into.
 
 use trihop_transport::protocol::wire::run_flags;
-use trihop_transport::topology::Rank;
+use trihop_transport::topology::{Rank, Topology};
 
+use crate::error::{Error, Result};
 use crate::queue::Feeder;
+use crate::queue::edge::{Edge, EdgeNumber, EdgeTable};
 use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
+use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
-use crate::route::{Chosen, Hop, LinkClass, Place, Route};
+use crate::queue::tally::Why;
+use crate::route::{Chosen, Endpoint, Next, Stage};
 
-/// The queues of all three classes.
+/// The queues of all edges.
 pub(crate) struct Queues {
     pub route: Chosen,
-    /// Origin lanes; the own one carries messages to oneself.
-    pub origin: Lanes,
-    pub relay: Lanes,
+    topology: Topology,
+    /// Which edge has which queue.
+    numbers: EdgeTable,
+    /// Queues of edges to this node's ranks over shared memory; the own one carries messages to oneself.
+    pub lanes: Lanes,
     /// Queues of this rank's links.
     pub remotes: Remotes,
     /// Ranks of the job.
@@ -25,19 +31,38 @@ pub(crate) struct Queues {
     pub now_ns: u64,
 }
 
+/// Where the queue of an edge stood at a moment.
+pub(crate) struct Mark {
+    edge: EdgeNumber,
+    position: u64,
+}
+
 impl Queues {
+    /// The queues of a route's edges, none of them open.
+    pub fn new(route: Chosen, topology: Topology, lanes: Lanes, remotes: Remotes) -> Self {
+        Self {
+            route,
+            numbers: EdgeTable::new(),
+            lanes,
+            remotes,
+            size: topology.size(),
+            topology,
+            copies: 0,
+            now_ns: 0,
+        }
+    }
+
     /// What users see of it counts from now on.
     pub fn begin_again(&mut self) {
         self.copies = 0;
-        self.origin.begin_again();
-        self.relay.begin_again();
+        self.lanes.begin_again();
         self.remotes.begin_again();
     }
 
-    /// Adds a frame to the queue of its next hop. `None` when no route leads there from this place.
+    /// Adds a frame to the queue of its next hop. `None` when no route leads there from this stage.
     pub fn push(
         &mut self,
-        at: Place,
+        at: Stage,
         target: Rank,
         frame: &[u8],
         flags: u16,
@@ -51,24 +76,26 @@ impl Queues {
     /// Adds a frame that `write` fills in place.
     pub fn push_with(
         &mut self,
-        at: Place,
+        at: Stage,
         target: Rank,
         bytes: usize,
         flags: u16,
         feeder: Feeder,
         write: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
-        let hop = self.route.next_hop(at, target)?;
-        self.push_over(hop, at, bytes, flags, feeder, write)
+        match self.route.next(at, target)? {
+            Next::Deliver => None,
+            Next::To(end, stage) => Some(self.push_to(end, stage, bytes, flags, feeder, write)),
+        }
     }
 
     /// Adds copies of a broadcast's frame to its next hops from number `next` on; returns the number of the first that has no
     /// room. A copy that has left is complete: nothing is held for the others.
-    pub fn push_copies(&mut self, at: Place, mut next: u32, frame: &[u8], feeder: Feeder) -> u32 {
+    pub fn push_copies(&mut self, at: Stage, mut next: u32, frame: &[u8], feeder: Feeder) -> u32 {
         while next < self.route.copies(at) {
-            let hop = self.route.copy(at, next);
+            let (end, stage) = self.route.copy(at, next);
             let write = |space: &mut [u8]| space.copy_from_slice(frame);
-            if self.push_over(hop, at, frame.len(), run_flags::BROADCAST, feeder, write) != Some(true) {
+            if !self.push_to(end, stage, frame.len(), run_flags::BROADCAST, feeder, write) {
                 break;
             }
             self.copies += 1;
@@ -77,82 +104,145 @@ impl Queues {
         next
     }
 
-    /// Adds a frame to the queue of this hop.
+    /// Adds a frame to the queue of the edge of this stage to `end`.
     #[inline]
-    fn push_over(
+    pub fn push_to(
         &mut self,
-        hop: Hop,
-        at: Place,
+        end: Endpoint,
+        stage: Stage,
         bytes: usize,
         flags: u16,
         feeder: Feeder,
         write: impl FnOnce(&mut [u8]),
-    ) -> Option<bool> {
+    ) -> bool {
         let own = feeder == Feeder::APPLICATION;
-        match hop {
-            Hop::Deliver => None,
-            Hop::Local(local) => {
-                let lanes = if at == Place::TargetRep {
-                    &mut self.relay
-                } else {
-                    if !self.origin.admits(bytes) {
-                        return Some(false);
-                    }
-                    &mut self.origin
-                };
-                // A damaged inbox takes nothing; `failure` says so.
-                let Some(lane) = lanes.to(local) else {
-                    return Some(false);
-                };
-                let added = lane.push_with(bytes, flags, feeder, write);
-                match added {
-                    true => lane.tally.added(own, self.now_ns),
-                    false => lane.tally.refused(self.now_ns),
+        // A damaged inbox takes nothing; `failure` says so.
+        let Some(edge) = self.numbers.get(end, stage).or_else(|| self.open(end, stage)) else {
+            return false;
+        };
+        let (added, tally) = match edge {
+            Edge::Lane(number) => {
+                let number = number as usize;
+                if own && !self.lanes.admits(number, bytes) {
+                    return false;
                 }
-                Some(added)
+                let lane = &mut self.lanes[number];
+                (lane.push_with(bytes, flags, feeder, write), &mut lane.tally)
             }
-            Hop::Fabric(link) => {
-                let index = self.remotes.open(link, &self.route);
-                self.remotes.wake(index);
-                if own && !self.remotes.admits(index, bytes) {
-                    return Some(false);
+            Edge::Link(number) => {
+                let number = number as usize;
+                self.remotes.wake(number);
+                if own && !self.remotes.admits(number, bytes) {
+                    return false;
                 }
-                let needs = self.remotes[index].needs_buffer(bytes);
+                let needs = self.remotes[number].needs_buffer(bytes);
                 let pool = if needs {
-                    self.remotes.pool_for(index).cloned()
+                    self.remotes.pool_for(number).cloned()
                 } else {
                     None
                 };
-                let remote = &mut self.remotes[index];
-                let added = remote.push_with(bytes, flags, feeder, pool.as_ref(), write);
-                match added {
-                    true => remote.tally.added(own, self.now_ns),
-                    false => remote.tally.refused(self.now_ns),
-                }
+                let added = self.remotes[number].push_with(bytes, flags, feeder, pool.as_ref(), write);
                 if own && added {
-                    self.remotes.added_own(index);
+                    self.remotes.added_own(number);
                 }
-                Some(added)
+                (added, &mut self.remotes[number].tally)
+            }
+        };
+        match added {
+            true => tally.added(own, self.now_ns),
+            false => tally.refused(self.now_ns),
+        }
+        added
+    }
+
+    /// Opens the queue of an edge that has none; `None` where the inbox at its other end is damaged.
+    #[cold]
+    fn open(&mut self, end: Endpoint, stage: Stage) -> Option<EdgeNumber> {
+        let here = &self.topology;
+        let edge = if self.route.is_lane(end, stage) {
+            let slot = self.route.lane_slot(here.local_rank(), stage);
+            let opened = self.lanes.open(end, here.local_rank_of(end), stage, slot)?;
+            Edge::Lane(opened as u32)
+        } else {
+            let opened = self.remotes.open(end, stage, !here.is_local(end));
+            Edge::Link(opened as u32)
+        };
+        self.numbers.add(end, stage, edge);
+        Some(edge)
+    }
+
+    /// Number of the queue of the link of this stage to `rank`, opened if need be; `None` where there is no such link.
+    pub fn open_to(&mut self, rank: u32, stage: u16) -> Option<usize> {
+        let end = Rank(rank);
+        let stage = self.route.link_with(end, stage)?;
+        match self.numbers.get(end, stage).or_else(|| self.open(end, stage))? {
+            Edge::Link(number) => Some(number as usize),
+            Edge::Lane(_) => None,
+        }
+    }
+
+    /// The queues of a stage that are open.
+    pub fn of_stage(&self, stage: Stage) -> impl Iterator<Item = Edge<&LaneQueue, &RemoteQueue>> {
+        let lanes = self.lanes.iter().filter(move |lane| lane.stage == stage);
+        let links = self.remotes.iter().filter(move |link| link.stage == stage);
+        lanes.map(Edge::Lane).chain(links.map(Edge::Link))
+    }
+
+    /// The queue with this number, to change it.
+    fn queue_mut(&mut self, edge: EdgeNumber) -> Edge<&mut LaneQueue, &mut RemoteQueue> {
+        match edge {
+            Edge::Lane(number) => Edge::Lane(&mut self.lanes[number as usize]),
+            Edge::Link(number) => Edge::Link(&mut self.remotes[number as usize]),
+        }
+    }
+
+    /// Shows or seals what is in the queues of a stage, and says where they stand then. What is opened later has nothing that
+    /// was added before.
+    pub fn mark(&mut self, stage: Stage, why: Why) -> Vec<Mark> {
+        let lanes = self.lanes.iter().enumerate();
+        let lanes = lanes.filter(|(_, lane)| lane.stage == stage);
+        let lanes = lanes.map(|(number, _)| Edge::Lane(number as u32));
+        let links = self.remotes.iter().enumerate();
+        let links = links.filter(|(_, link)| link.stage == stage);
+        let links = links.map(|(number, _)| Edge::Link(number as u32));
+        let edges: Vec<EdgeNumber> = lanes.chain(links).collect();
+        let mark = |edge| {
+            let mut queue = self.queue_mut(edge);
+            queue.seal(why);
+            let position = queue.position();
+            Mark { edge, position }
+        };
+        edges.into_iter().map(mark).collect()
+    }
+
+    /// Whether the other ends have taken what was there at the marks.
+    ///
+    /// # Errors
+    /// A position in shared memory that cannot be true.
+    pub fn has_passed(&mut self, marks: &[Mark]) -> Result<bool> {
+        for mark in marks {
+            let mut queue = self.queue_mut(mark.edge);
+            let taken = queue.taken();
+            let taken = taken.map_err(|why| Error::bad_peer(queue.peer().0, why))?;
+            if taken < mark.position {
+                return Ok(false);
             }
         }
+        Ok(true)
     }
 
-    /// Number of the remote queue of the link of this class to `rank`, opened if need be; `None` where there is no such link.
-    pub fn open_to(&mut self, rank: u32, class: u16) -> Option<usize> {
-        if rank >= self.size {
-            return None;
-        }
-        let link = self.route.link_to(Rank(rank), LinkClass::from_number(class)?)?;
-        Some(self.remotes.open(link, &self.route))
+    /// Times that own sends met the limits of a stage.
+    pub fn limit_hits(&self, stage: Stage) -> u64 {
+        self.lanes.limit_hits(stage) + self.remotes.limit_hits(stage)
     }
 
-    /// Local rank whose inbox is damaged, and how.
-    pub fn failure(&self) -> Option<(u32, String)> {
-        self.origin.failure().or_else(|| self.relay.failure())
+    /// Rank whose inbox is damaged, and how.
+    pub fn failure(&self) -> Option<(Rank, String)> {
+        self.lanes.failure()
     }
 
     /// All lanes that are open.
     pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
-        self.origin.iter_mut().chain(self.relay.iter_mut())
+        self.lanes.iter_mut()
     }
 }

@@ -3,6 +3,7 @@
 use super::Core;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
+use crate::queue::edge::Edge;
 use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 
@@ -21,13 +22,14 @@ impl Core {
                 "spill: {runs} runs and records of handlers ({bytes} bytes) find no room in a queue{pause}"
             ));
         }
-        let lanes = [("origin", &out.queues.origin), ("relay", &out.queues.relay)];
-        for (class, lanes) in lanes {
-            let stuck = lanes.iter().filter(|lane| lane.in_use_bytes() > 0);
-            reasons.extend(stuck.map(|lane| self.lane_reason(class, lane)));
+        let (route, queues) = (&out.queues.route, &out.queues);
+        for stage in route.numbers() {
+            let stuck = queues.of_stage(stage).filter_map(|queue| match queue {
+                Edge::Lane(lane) => self.lane_reason(lane),
+                Edge::Link(link) => link_reason(link),
+            });
+            reasons.extend(stuck.map(|reason| format!("{} {reason}", route.stage_name(stage))));
         }
-        let queues = &out.queues.remotes;
-        reasons.extend(queues.iter_busy().filter_map(remote_reason));
         if out.large_bytes() > 0 {
             let bytes = out.large_bytes();
             reasons.push(format!("{bytes} bytes of a long record find no room in a queue"));
@@ -44,29 +46,29 @@ impl Core {
         (records > 0).then(|| format!("delivery: {records} records wait for {whose} on this rank"))
     }
 
-    fn lane_reason(&self, class: &str, lane: &LaneQueue) -> String {
-        let rank = self.topology.rank_at(self.topology.node(), lane.local);
-        let bytes = lane.in_use_bytes();
-        if rank == self.topology.rank() {
-            return format!("{class} lane: {bytes} bytes for this rank itself are not delivered");
+    fn lane_reason(&self, lane: &LaneQueue) -> Option<String> {
+        let (rank, bytes) = (lane.peer, lane.in_use_bytes());
+        match bytes {
+            0 => None,
+            _ if rank == self.topology.rank() => Some(format!(
+                "lane: {bytes} bytes for this rank itself are not delivered"
+            )),
+            _ => Some(format!("lane: rank {rank} has not taken {bytes} bytes")),
         }
-        format!("{class} lane: rank {rank} has not taken {bytes} bytes")
     }
 }
 
-fn remote_reason(remote: &RemoteQueue) -> Option<String> {
-    let (rank, class) = (remote.rank, remote.class);
+fn link_reason(remote: &RemoteQueue) -> Option<String> {
+    let rank = remote.rank;
     let (ready, in_flight) = (remote.ready_batches(), remote.credit.in_flight());
     match (ready, in_flight) {
         (0, 0) => None,
         (0, _) => Some(format!(
-            "{class} link: rank {rank} has not acknowledged {in_flight} batches"
+            "link: rank {rank} has not acknowledged {in_flight} batches"
         )),
-        (_, 0) => Some(format!(
-            "{class} link: {ready} batches wait for credit of rank {rank}"
-        )),
+        (_, 0) => Some(format!("link: {ready} batches wait for credit of rank {rank}")),
         _ => Some(format!(
-            "{class} link: rank {rank} has not acknowledged {in_flight} batches, and {ready} wait for its credit"
+            "link: rank {rank} has not acknowledged {in_flight} batches, and {ready} wait for its credit"
         )),
     }
 }

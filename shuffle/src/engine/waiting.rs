@@ -20,7 +20,7 @@ impl Core {
         if self.inbound.inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
             return true;
         }
-        let releases_too = self.urgent > 0 || out.queues.origin.is_limited();
+        let releases_too = self.urgent > 0 || out.queues.lanes.is_limited();
         out.queues
             .lanes_mut()
             .any(|lane| lane.space_came() || (releases_too && lane.release_came()))
@@ -28,7 +28,7 @@ impl Core {
 
     /// Before sleeping: asks the consumers of full lanes to ring.
     pub fn want_space(&self, out: &mut Outbound) {
-        let releases_too = self.urgent > 0 || out.queues.origin.is_limited();
+        let releases_too = self.urgent > 0 || out.queues.lanes.is_limited();
         for lane in out.queues.lanes_mut() {
             if releases_too && lane.in_use_bytes() > 0 {
                 lane.want_release();

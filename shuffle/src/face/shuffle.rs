@@ -157,7 +157,7 @@ impl<'h> Shuffle<'h> {
     /// # Errors
     /// As [`Shuffle::flush`].
     pub fn flush_origin(&self) -> Result<()> {
-        self.flush(Queues::Origin)
+        self.flush(Queues::ORIGIN)
     }
 
     /// [`Shuffle::flush`] of the remote queues.
@@ -165,7 +165,7 @@ impl<'h> Shuffle<'h> {
     /// # Errors
     /// As [`Shuffle::flush`].
     pub fn flush_remote(&self) -> Result<()> {
-        self.flush(Queues::Remote)
+        self.flush(Queues::REMOTE)
     }
 
     /// [`Shuffle::flush`] of the relay queues.
@@ -173,7 +173,7 @@ impl<'h> Shuffle<'h> {
     /// # Errors
     /// As [`Shuffle::flush`].
     pub fn flush_relay(&self) -> Result<()> {
-        self.flush(Queues::Relay)
+        self.flush(Queues::RELAY)
     }
 
     /// [`Shuffle::flush`] of what has arrived and waits to be handled.

@@ -12,7 +12,6 @@ use crate::endpoint::{Need, Plan, Prepared, StreamId};
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::node::{Label, not_arrived};
-use crate::route::Route;
 
 /// Name of the stream of the collectives.
 pub(crate) const SYSTEM_NAME: &str = "(collectives)";
@@ -84,13 +83,12 @@ impl JobState {
     /// Refuses a stream that does not fit beside those that were opened before.
     fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
         let limits = self.engine.link.as_ref().map(|l| l.limits());
-        let need = |options: &_| Need::of(&self.engine.topology, &self.engine.route, options, limits);
+        let need = |route, options: &_| Need::of(&self.engine.topology, route, options, limits);
         let mut needs = Vec::new();
-        for (name, options) in self.engine.held() {
-            needs.push((name, need(&options)?));
+        for (name, route, options) in self.engine.held() {
+            needs.push((name, need(route, options)?));
         }
-        let mut needs: Vec<_> = needs.iter().map(|(name, need)| (name.as_str(), *need)).collect();
-        needs.push((name, need(options)?));
+        needs.push((name, need(&self.engine.route, options)?));
         self.budget.admit(&needs)
     }
 

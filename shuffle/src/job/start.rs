@@ -23,7 +23,7 @@ use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
-use crate::route::{Chosen, Route};
+use crate::route::{Chosen, ends_of};
 use crate::signal::DumpOnSignal;
 
 /// The launcher's bootstrap.
@@ -48,10 +48,12 @@ impl JobState {
         let launcher = bootstrap.launcher();
         let route = Chosen::new(options.route, &topology);
         check_memory(&route, &options.stream)?;
-        let mut link = if route.links() == 0 {
+        let tree = Chosen::tree(&topology);
+        let ends = ends_of(&[&route, &tree]);
+        let mut link = if ends.is_empty() {
             None
         } else {
-            Some(fabric::open(&choice(&options, &route))?)
+            Some(fabric::open(&choice(&options, ends.len()))?)
         };
 
         let limits = limit::limits();
@@ -85,11 +87,11 @@ impl JobState {
         let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
         let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
         let link_limits = link.as_ref().map(|l| l.limits());
-        let need = |stream| Need::of(&topology, &route, stream, link_limits);
+        let need = |route, stream| Need::of(&topology, route, stream, link_limits);
         let system = Engine::system_options();
         budget.admit(&[
-            (SYSTEM_NAME, need(&system)?),
-            ("a stream", need(&options.stream)?),
+            (SYSTEM_NAME, need(&tree, &system)?),
+            ("a stream", need(&route, &options.stream)?),
         ])?;
         if let Some(watch) = &mut watch {
             for node in WatchStart::nodes(&topology) {
@@ -100,13 +102,13 @@ impl JobState {
                 watch.neighbours.push(Neighbour { node, addresses });
             }
         }
-        let peers = match &mut link {
-            Some(link) => route.connect(|rank| {
-                tracing::trace!(target: "trihop_shuffle::route", to = rank.0, "link");
-                Ok::<_, Error>(link.connect(&card(rank)?.address)?)
-            })?,
-            None => Vec::new(),
-        };
+        let mut peers = Vec::with_capacity(ends.len());
+        if let Some(link) = &mut link {
+            for end in ends {
+                tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
+                peers.push((end, link.connect(&card(end)?.address)?));
+            }
+        }
 
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(handover, names);
@@ -193,12 +195,12 @@ fn spill_share_bytes(sharers: u32) -> usize {
 /// Peers that the universe given to libfabric has room for at least: a job of two nodes costs little.
 const LEAST_UNIVERSE: usize = 16;
 
-/// What is asked of libfabric for the links of this route. Providers size their queues by the peers
+/// What is asked of libfabric for links with so many peers. Providers size their queues by the peers
 /// of one endpoint (rxm its completion queue, by so many times the depth of a connection), and those
-/// are this rank's links, however many nodes the job has.
-fn choice(options: &Options, route: &Chosen) -> fabric::Choice {
+/// are the other ends of this rank's links, however many nodes the job has.
+fn choice(options: &Options, peers: usize) -> fabric::Choice {
     fabric::Choice {
-        universe: Some((route.links() as usize).max(LEAST_UNIVERSE)),
+        universe: Some(peers.max(LEAST_UNIVERSE)),
         ..options.choice()
     }
 }
@@ -211,10 +213,12 @@ mod tests {
     use crate::route::RouteName;
 
     #[test]
-    fn the_universe_given_to_libfabric_is_the_links_of_this_rank_not_the_nodes() {
+    fn the_universe_given_to_libfabric_is_the_peers_of_this_rank_not_the_nodes() {
         let universe = |route, sizes: &[u32], rank| {
             let topology = Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
-            choice(&Options::default(), &Chosen::new(route, &topology)).universe
+            let routes = [Chosen::new(route, &topology), Chosen::tree(&topology)];
+            let ends = ends_of(&[&routes[0], &routes[1]]);
+            choice(&Options::default(), ends.len()).universe
         };
         // Ranks of 200 nodes with 4 ranks each have 50 links at most, alone on their nodes 199.
         assert_eq!(universe(RouteName::ThreeHop, &[4; 200], 6), Some(50));

@@ -1,9 +1,11 @@
-//! Output over a lane: a rank's local queues of the origin and the relay class.
+//! Output over a lane.
 
 use trihop_transport::ring::{Corrupt, Producer};
+use trihop_transport::topology::Rank;
 
 use super::tally::{Tally, Why};
 use super::{Feeder, Turn};
+use crate::route::Stage;
 
 /// One lane as an output queue: bounded by `maxrpc x buftarget`, published once per `buftarget`.
 pub(crate) struct LaneQueue {
@@ -13,18 +15,26 @@ pub(crate) struct LaneQueue {
     publish_bytes: usize,
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
-    /// Local rank at the other end.
-    pub local: u32,
+    /// Rank at the other end.
+    pub peer: Rank,
+    pub stage: Stage,
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Box<Corrupt>>,
     pub tally: Tally,
 }
 
 impl LaneQueue {
-    /// A queue to the local rank `local` over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
-    pub fn new(local: u32, producer: Producer, publish_bytes: usize, limit_bytes: usize) -> Self {
+    /// A queue to a rank of the node over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
+    pub fn new(
+        peer: Rank,
+        stage: Stage,
+        producer: Producer,
+        publish_bytes: usize,
+        limit_bytes: usize,
+    ) -> Self {
         Self {
-            local,
+            peer,
+            stage,
             producer,
             turn: Turn::default(),
             limit_bytes,
@@ -169,7 +179,7 @@ mod tests {
         let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
         let doorbell = Doorbell::create().unwrap();
         let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
-        let mut lane = LaneQueue::new(0, producer, 64, usize::MAX);
+        let mut lane = LaneQueue::new(Rank(0), Stage::FIRST, producer, 64, usize::MAX);
         assert!(fill(&mut lane, 1000) > 0);
         assert_eq!(lane.wanted_bytes, 1000);
         let push = |lane: &mut LaneQueue| {

@@ -1,13 +1,17 @@
-//! The lanes of one class from a rank to the ranks of its node, each opened when it is first used.
+//! The lanes from a rank to those of its node, of all stages that have lanes, each opened when it is first used.
 
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::ring::{Bell, InboxLayout, Producer};
+use trihop_transport::topology::Rank;
 
+use super::edge::push_sparingly;
 use super::lane::LaneQueue;
-use super::on_demand::OnDemand;
+use super::limits::StageOptions;
 use super::tally::{Tally, Why};
+use crate::route::Stage;
 
 /// Where the inboxes of a node's ranks are, by local rank.
 pub(crate) struct Neighbours {
@@ -16,12 +20,19 @@ pub(crate) struct Neighbours {
     pub layout: InboxLayout,
 }
 
-/// Output lanes of one class.
+/// Output lanes, numbered in the order in which they were opened.
 pub(crate) struct Lanes {
-    queues: OnDemand<LaneQueue>,
-    neighbours: Arc<Neighbours>,
-    /// Our lane in every inbox.
-    lane: u32,
+    queues: Vec<LaneQueue>,
+    neighbours: Neighbours,
+    /// By stage.
+    stages: Vec<StageLanes>,
+    /// Rank whose inbox could not be written to, and why.
+    failed: Option<(Rank, String)>,
+}
+
+/// What all lanes of a stage have in common.
+#[derive(Debug)]
+struct StageLanes {
     publish_bytes: usize,
     limit_bytes: usize,
     /// Bytes that may be unconsumed in all of them together.
@@ -29,96 +40,107 @@ pub(crate) struct Lanes {
     /// Bytes of the frame that was refused for that, until one as long has been taken.
     limited_bytes: usize,
     /// Times that this happened.
-    pub limit_hits: u64,
-    /// Local rank whose inbox could not be written to, and why.
-    failed: Option<(u32, String)>,
+    limit_hits: u64,
+}
+
+impl StageLanes {
+    fn new(options: &StageOptions) -> Self {
+        let times = |count: u32| options.buftarget_bytes.saturating_mul(count as usize);
+        Self {
+            publish_bytes: options.buftarget_bytes,
+            limit_bytes: times(options.maxrpc),
+            sender_limit_bytes: match options.sender_limit {
+                0 => usize::MAX,
+                limit => times(limit),
+            },
+            limited_bytes: 0,
+            limit_hits: 0,
+        }
+    }
 }
 
 impl Lanes {
-    /// No lane open yet; each publishes every `publish_bytes` and holds at most `maxrpc` times that.
-    pub fn new(neighbours: Arc<Neighbours>, lane: u32, publish_bytes: usize, maxrpc: u32) -> Self {
+    /// No lane open yet; `options` are those of the route's stages.
+    pub fn new(neighbours: Neighbours, options: &[StageOptions]) -> Self {
         Self {
-            queues: OnDemand::new(neighbours.segments.len()),
+            queues: Vec::new(),
             neighbours,
-            lane,
-            publish_bytes,
-            limit_bytes: publish_bytes.saturating_mul(maxrpc as usize),
-            sender_limit_bytes: usize::MAX,
-            limited_bytes: 0,
-            limit_hits: 0,
+            stages: options.iter().map(StageLanes::new).collect(),
             failed: None,
         }
     }
 
-    /// At most `batches` times the bytes of a publish may be unconsumed in all lanes together; 0 for no such limit.
-    pub fn limit(mut self, batches: u32) -> Self {
-        if batches > 0 {
-            self.sender_limit_bytes = self.publish_bytes.saturating_mul(batches as usize);
-        }
-        self
-    }
-
-    /// Whether the limit of all lanes together admits a frame; one frame always may.
+    /// Whether the limit of all lanes of its stage together admits a frame of this rank's own to lane `number`; one frame
+    /// always may.
     #[inline]
-    pub fn admits(&mut self, bytes: usize) -> bool {
-        self.sender_limit_bytes == usize::MAX || self.fits_limit(bytes)
+    pub fn admits(&mut self, number: usize, bytes: usize) -> bool {
+        let stage = self.queues[number].stage;
+        self.stages[stage.index()].sender_limit_bytes == usize::MAX || self.fits_limit(stage, bytes)
     }
 
     #[cold]
-    fn fits_limit(&mut self, bytes: usize) -> bool {
-        let limit = self.sender_limit_bytes;
+    fn fits_limit(&mut self, stage: Stage, bytes: usize) -> bool {
+        let limit = self.stages[stage.index()].sender_limit_bytes;
         let fits = |used: usize| used == 0 || used + bytes <= limit;
-        let mut admitted = fits(self.iter().map(LaneQueue::in_use_bytes).sum());
+        let mut admitted = fits(self.in_use_bytes(stage));
         if !admitted {
             // Shown to their consumers, so that these can make room. A position that cannot be true stays as it was, and
             // the lane's next push reports it.
-            for lane in self.queues.iter_mut() {
+            for lane in self.queues.iter_mut().filter(|lane| lane.stage == stage) {
                 lane.publish(Why::Full);
                 let _ = lane.consumed();
             }
-            admitted = fits(self.iter().map(LaneQueue::in_use_bytes).sum());
+            admitted = fits(self.in_use_bytes(stage));
         }
+        let lanes = &mut self.stages[stage.index()];
         if !admitted {
-            self.limit_hits += u64::from(self.limited_bytes == 0);
-            self.limited_bytes = bytes;
-        } else if bytes >= self.limited_bytes {
-            self.limited_bytes = 0; // a shorter frame passes one that waits still
+            lanes.limit_hits += u64::from(lanes.limited_bytes == 0);
+            lanes.limited_bytes = bytes;
+        } else if bytes >= lanes.limited_bytes {
+            lanes.limited_bytes = 0; // a shorter frame passes one that waits still
         }
         admitted
     }
 
+    /// Bytes that are unconsumed in all lanes of a stage.
+    fn in_use_bytes(&self, stage: Stage) -> usize {
+        let lanes = self.queues.iter().filter(|lane| lane.stage == stage);
+        lanes.map(LaneQueue::in_use_bytes).sum()
+    }
+
+    /// Times that an own send met the limit of a stage.
+    pub fn limit_hits(&self, stage: Stage) -> u64 {
+        self.stages[stage.index()].limit_hits
+    }
+
     /// What users see of it counts from now on.
     pub fn begin_again(&mut self) {
-        self.limit_hits = 0;
+        self.stages.iter_mut().for_each(|lanes| lanes.limit_hits = 0);
         self.queues
             .iter_mut()
             .for_each(|lane| lane.tally = Tally::default());
     }
 
-    /// Whether a frame waits for the limit: any release may be what it waits for.
+    /// Whether a frame waits for a limit: any release may be what it waits for.
     pub fn is_limited(&self) -> bool {
-        self.limited_bytes > 0
+        self.stages.iter().any(|lanes| lanes.limited_bytes > 0)
     }
 
-    /// The queue to a local rank, opened if need be; `None` for no such rank, or where its inbox is damaged.
-    #[inline]
-    pub fn to(&mut self, local: u32) -> Option<&mut LaneQueue> {
-        if local as usize >= self.queues.keys() {
-            return None;
-        }
-        let (neighbours, lane) = (&self.neighbours, self.lane);
-        let (publish, limit) = (self.publish_bytes, self.limit_bytes);
-        let opened = self.queues.number(local, || {
-            let segment = Arc::clone(&neighbours.segments[local as usize]);
-            let bell = Arc::clone(&neighbours.bells[local as usize]);
-            tracing::trace!(to = local, lane, "first use of a lane to a local rank");
-            let producer = Producer::new(segment, neighbours.layout, lane, bell)?;
-            Ok::<_, trihop_transport::Error>(LaneQueue::new(local, producer, publish, limit))
-        });
-        match opened {
-            Ok(number) => Some(&mut self.queues[number]),
+    /// Opens a lane of a stage to `peer`, whose local rank is `local`, as lane `slot` of its inbox; `None` where that is
+    /// damaged.
+    pub fn open(&mut self, peer: Rank, local: u32, stage: Stage, slot: u32) -> Option<usize> {
+        let segment = Arc::clone(&self.neighbours.segments[local as usize]);
+        let bell = Arc::clone(&self.neighbours.bells[local as usize]);
+        tracing::trace!(to = local, lane = slot, "first use of a lane to a local rank");
+        let lanes = &self.stages[stage.index()];
+        match Producer::new(segment, self.neighbours.layout, slot, bell) {
+            Ok(producer) => {
+                let lane = LaneQueue::new(peer, stage, producer, lanes.publish_bytes, lanes.limit_bytes);
+                push_sparingly(&mut self.queues, lane);
+                Some(self.queues.len() - 1)
+            }
             Err(error) => {
-                self.failed = Some((local, error.to_string()));
+                self.failed = Some((peer, error.to_string()));
                 None
             }
         }
@@ -129,17 +151,17 @@ impl Lanes {
         self.neighbours.layout.max_in_use_bytes()
     }
 
-    /// Local rank whose inbox is damaged, and how.
-    pub fn failure(&self) -> Option<(u32, String)> {
+    /// Rank whose inbox is damaged, and how.
+    pub fn failure(&self) -> Option<(Rank, String)> {
         let corrupt = || {
             self.queues
                 .iter()
-                .find_map(|lane| Some((lane.local, lane.corrupt.as_ref()?.to_string())))
+                .find_map(|lane| Some((lane.peer, lane.corrupt.as_ref()?.to_string())))
         };
         self.failed.clone().or_else(corrupt)
     }
 
-    /// The lanes that are open.
+    /// The lanes that are open, in order of opening.
     pub fn iter(&self) -> impl Iterator<Item = &LaneQueue> {
         self.queues.iter()
     }
@@ -147,5 +169,20 @@ impl Lanes {
     /// As [`Lanes::iter`], to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
         self.queues.iter_mut()
+    }
+}
+
+impl Index<usize> for Lanes {
+    type Output = LaneQueue;
+    #[inline]
+    fn index(&self, number: usize) -> &LaneQueue {
+        &self.queues[number]
+    }
+}
+
+impl IndexMut<usize> for Lanes {
+    #[inline]
+    fn index_mut(&mut self, number: usize) -> &mut LaneQueue {
+        &mut self.queues[number]
     }
 }

@@ -1,9 +1,10 @@
-//! Output queues of the three classes, and what gathers records before them.
+//! Output queues, one for each edge, and what gathers records before them.
 
 pub(crate) mod audience;
+pub(crate) mod edge;
 pub(crate) mod lane;
 pub(crate) mod lanes;
-pub(crate) mod on_demand;
+pub(crate) mod limits;
 pub(crate) mod pressure;
 pub(crate) mod remote;
 pub(crate) mod remotes;

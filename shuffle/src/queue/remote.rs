@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 use super::tally::{Tally, Why};
 use super::{Feeder, Turn};
 use crate::error::{Error, Result};
-use crate::route::LinkClass;
+use crate::route::Stage;
 
 /// A batch whose runs wait in our memory until the receiver has fetched them.
 struct Exposed {
@@ -33,10 +33,8 @@ const IDLE_NS: u64 = 20_000_000;
 /// Sizes that all links of a stream share.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BatchSizes {
-    /// A batch is sealed when it holds this much (`buftarget`), by class of its link.
-    pub target_bytes: [usize; 3],
-    /// Batches that may be in flight on a link (`maxrpc`), by its class.
-    pub maxrpc: [u32; 3],
+    /// Batches that may be in flight on any one link.
+    pub most_in_flight: u32,
     /// Size of a batch buffer.
     pub buffer_bytes: usize,
     /// Size of a small receive slot.
@@ -45,11 +43,13 @@ pub(crate) struct BatchSizes {
     pub large_bytes: usize,
 }
 
-impl BatchSizes {
-    /// Batches that may be in flight on any one link.
-    pub fn most_in_flight(&self) -> u32 {
-        self.maxrpc.into_iter().max().unwrap_or(0)
-    }
+/// What the links of one stage may have on their way, the same at both ends of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LinkLimits {
+    /// A batch is sealed when it holds this much (`buftarget`).
+    pub target_bytes: usize,
+    /// Batches that may be in flight on a link (`maxrpc`).
+    pub maxrpc: u32,
 }
 
 /// What identifies our side in every header of a stream.
@@ -69,18 +69,20 @@ impl Identity {
     }
 }
 
-/// The remote queue of one link: everything that goes on behind it.
+/// The queue of one link: everything that goes on behind it.
 pub(crate) struct RemoteQueue {
     /// Rank at the other end.
     pub rank: u32,
-    /// What the link carries.
-    pub class: LinkClass,
+    pub stage: Stage,
+    /// It leads to another node.
+    pub is_beyond: bool,
     pub peer: Peer,
     pub credit: Sending,
     open: Option<(Buffer, u32)>,
     ready: VecDeque<(Buffer, u32)>,
     exposed: VecDeque<Exposed>,
     turn: Turn,
+    target_bytes: usize,
     sizes: Arc<BatchSizes>,
     /// In the list of queues that have something to do.
     pub busy: bool,
@@ -99,8 +101,15 @@ pub(crate) struct RemoteQueue {
 
 impl RemoteQueue {
     /// An empty queue with one small slot granted, as both ends agree at the start.
-    pub fn new(rank: u32, class: LinkClass, peer: Peer, sizes: Arc<BatchSizes>) -> Self {
-        let mut credit = Sending::new(sizes.maxrpc[class as usize]);
+    pub fn new(
+        rank: u32,
+        stage: Stage,
+        is_beyond: bool,
+        peer: Peer,
+        limits: LinkLimits,
+        sizes: Arc<BatchSizes>,
+    ) -> Self {
+        let mut credit = Sending::new(limits.maxrpc);
         let granted = Counters {
             small_granted: 1,
             ..Counters::default()
@@ -108,13 +117,15 @@ impl RemoteQueue {
         credit.update(&granted).expect("nothing accepted yet");
         Self {
             rank,
-            class,
+            stage,
+            is_beyond,
             peer,
             credit,
             open: None,
             ready: VecDeque::new(),
             exposed: VecDeque::new(),
             turn: Turn::default(),
+            target_bytes: limits.target_bytes,
             sizes,
             busy: false,
             open_since_ns: 0,
@@ -172,7 +183,7 @@ impl RemoteQueue {
         write(space);
         space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
         *used += bytes as u32;
-        let full = *used as usize >= self.sizes.target_bytes[self.class as usize];
+        let full = *used as usize >= self.target_bytes;
         self.turn.added(feeder, flags);
         if full || flags & run_flags::LAST != 0 && self.credit.in_flight() == 0 {
             self.seal(Why::Full);
@@ -367,7 +378,7 @@ impl RemoteQueue {
                 stream: identity.stream,
                 source: identity.rank,
                 bytes: (bytes - BATCH_HEADER_BYTES) as u32,
-                link: self.class as u16,
+                stage: self.stage.number().into(),
                 sequence,
                 counters: counters(self.wanted().saturating_add(1)),
             };

@@ -1,4 +1,4 @@
-//! The remote queues of all links of a stream. A queue is made when its link is first used, and looked at only while
+//! The queues of all links of a stream. A queue is made when its link is first used, and looked at only while
 //! it has something to do: a rank may have hundreds of links of which few are busy.
 
 use std::ops::{Index, IndexMut};
@@ -7,26 +7,39 @@ use std::sync::Arc;
 use trihop_transport::link::Peer;
 use trihop_transport::memory::pool::Pool;
 
-use super::on_demand::OnDemand;
-use super::remote::{BatchSizes, RemoteQueue};
+use super::edge::push_sparingly;
+use super::limits::StageOptions;
+use super::remote::{BatchSizes, LinkLimits, RemoteQueue};
 use super::tally::{Tally, Why};
-use crate::route::{Chosen, LinkClass, Route};
+use crate::route::{Endpoint, Stage};
 
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
 
-/// Remote queues, numbered in the order in which they were opened.
+/// What the provider calls the endpoints at the other ends of this one's links, ascending by endpoint.
+pub(crate) type Peers = Arc<[(Endpoint, Peer)]>;
+
+/// Queues of links, numbered in the order in which they were opened.
 pub(crate) struct Remotes {
-    queues: OnDemand<RemoteQueue>,
+    queues: Vec<RemoteQueue>,
     busy: Vec<u32>,
-    peers: Arc<[Peer]>,
+    peers: Peers,
+    /// Links of the route, open or not.
+    links: usize,
     sizes: Arc<BatchSizes>,
     batches: Option<Pool>,
-    /// By class of the links.
-    limits: [SenderLimit; 3],
+    /// By stage.
+    stages: Vec<StageLinks>,
 }
 
-/// How many batches with own sends may be outstanding in all queues of a class together.
+/// What all links of a stage have in common.
+#[derive(Debug, Clone, Copy)]
+struct StageLinks {
+    limits: LinkLimits,
+    sender_limit: SenderLimit,
+}
+
+/// How many batches with own sends may be outstanding in all queues of a stage together.
 #[derive(Debug, Clone, Copy, Default)]
 struct SenderLimit {
     /// 0 for no limit.
@@ -37,43 +50,62 @@ struct SenderLimit {
 }
 
 impl Remotes {
-    /// No queue open yet; `peers` are the other ends, by link.
-    pub fn new(peers: Arc<[Peer]>, sizes: BatchSizes, batches: Option<Pool>) -> Self {
+    /// No queue open yet, of `links`; limits and options are those of the route's stages.
+    pub fn new(
+        peers: Peers,
+        links: usize,
+        sizes: BatchSizes,
+        limits: &[LinkLimits],
+        options: &[StageOptions],
+        batches: Option<Pool>,
+    ) -> Self {
+        let stage = |(&limits, options): (_, &StageOptions)| StageLinks {
+            limits,
+            sender_limit: SenderLimit {
+                batches: options.sender_limit as usize,
+                ..SenderLimit::default()
+            },
+        };
         Self {
-            queues: OnDemand::new(peers.len()),
+            queues: Vec::new(),
             busy: Vec::new(),
             peers,
+            links,
             sizes: Arc::new(sizes),
             batches,
-            limits: Default::default(),
+            stages: limits.iter().zip(options).map(stage).collect(),
         }
     }
 
-    /// At most `batches` batches with own sends may be outstanding in all queues of a class together; 0 for no such limit.
-    pub fn limit(mut self, class: LinkClass, batches: u32) -> Self {
-        self.limits[class as usize].batches = batches as usize;
-        self
+    /// The endpoint that the provider calls by this name.
+    pub fn end_of(&self, peer: Peer) -> Option<Endpoint> {
+        let known = self.peers.iter().find(|(_, known)| *known == peer);
+        known.map(|&(end, _)| end)
     }
 
-    /// Times that an own send met the limit of its class.
-    pub fn limit_hits(&self, class: LinkClass) -> u64 {
-        self.limits[class as usize].hits
+    /// Times that an own send met the limit of a stage.
+    pub fn limit_hits(&self, stage: Stage) -> u64 {
+        self.stages[stage.index()].sender_limit.hits
     }
 
-    /// Whether the limit of its class admits a frame of this rank's own to queue `number`.
+    fn sender_limit(&self, number: usize) -> &SenderLimit {
+        &self.stages[self.queues[number].stage.index()].sender_limit
+    }
+
+    /// Whether the limit of its stage admits a frame of this rank's own to queue `number`.
     #[inline]
     pub fn admits(&mut self, number: usize, bytes: usize) -> bool {
-        self.limits[self.queues[number].class as usize].batches == 0 || self.fits_limit(number, bytes)
+        self.sender_limit(number).batches == 0 || self.fits_limit(number, bytes)
     }
 
     #[cold]
     fn fits_limit(&mut self, number: usize, bytes: usize) -> bool {
-        let class = self.queues[number].class;
+        let stage = self.queues[number].stage;
         // A queue that rests has none outstanding.
-        let of_class = self.iter_busy().filter(|queue| queue.class == class);
-        let outstanding: usize = of_class.map(RemoteQueue::own_batches).sum();
+        let of_stage = self.iter_busy().filter(|queue| queue.stage == stage);
+        let outstanding: usize = of_stage.map(RemoteQueue::own_batches).sum();
         let admitted = self.queues[number].has_own_open(bytes);
-        let limit = &mut self.limits[class as usize];
+        let limit = &mut self.stages[stage.index()].sender_limit;
         let admitted = admitted || outstanding < limit.batches;
         limit.hits += u64::from(!admitted && !limit.met);
         limit.met = !admitted;
@@ -83,15 +115,16 @@ impl Remotes {
     /// A frame of this rank's own was added to queue `number`.
     #[inline]
     pub fn added_own(&mut self, number: usize) {
-        let queue = &mut self.queues[number];
-        if self.limits[queue.class as usize].batches > 0 {
-            queue.note_own();
+        if self.sender_limit(number).batches > 0 {
+            self.queues[number].note_own();
         }
     }
 
     /// What users see of it counts from now on.
     pub fn begin_again(&mut self) {
-        self.limits.iter_mut().for_each(|limit| limit.hits = 0);
+        self.stages
+            .iter_mut()
+            .for_each(|links| links.sender_limit.hits = 0);
         for queue in self.queues.iter_mut() {
             queue.tally = Tally::default();
             queue.wire_bytes = 0;
@@ -100,7 +133,7 @@ impl Remotes {
 
     /// Links of the stream, open or not.
     pub fn links(&self) -> usize {
-        self.queues.keys()
+        self.links
     }
 
     /// Queues that are open.
@@ -108,17 +141,19 @@ impl Remotes {
         self.queues.len()
     }
 
-    /// The queue of a link of `route`, opened if need be.
-    #[inline]
-    pub fn open(&mut self, link: u32, route: &Chosen) -> usize {
-        let (peers, sizes) = (&self.peers, &self.sizes);
-        let make = || {
-            let (rank, class, peer) = (route.peer(link).0, route.class(link), peers[link as usize]);
-            tracing::debug!(target: "trihop_shuffle::engine::inbound", rank, link, "first use of a link");
-            Ok::<_, std::convert::Infallible>(RemoteQueue::new(rank, class, peer, Arc::clone(sizes)))
-        };
-        let Ok(number) = self.queues.number(link, make);
-        number
+    /// Opens the queue of a link of a stage to `end`, which is on this node or beyond it.
+    ///
+    /// # Panics
+    /// When the provider knows no such endpoint: the route has no link to it.
+    pub fn open(&mut self, end: Endpoint, stage: Stage, is_beyond: bool) -> usize {
+        let at = self.peers.binary_search_by_key(&end, |&(end, _)| end);
+        let at = at.unwrap_or_else(|_| panic!("no link leads to rank {end}"));
+        tracing::debug!(target: "trihop_shuffle::engine::inbound", rank = end.0, %stage, "first use of a link");
+        let limits = self.stages[stage.index()].limits;
+        let sizes = Arc::clone(&self.sizes);
+        let queue = RemoteQueue::new(end.0, stage, is_beyond, self.peers[at].1, limits, sizes);
+        push_sparingly(&mut self.queues, queue);
+        self.queues.len() - 1
     }
 
     /// From now on the queue is looked at, until [`Remotes::rest`].
@@ -147,11 +182,6 @@ impl Remotes {
         self.busy.iter().map(|&number| &self.queues[number as usize])
     }
 
-    /// The open queues of a class.
-    pub fn of_class(&self, class: LinkClass) -> impl Iterator<Item = &RemoteQueue> {
-        self.iter().filter(move |queue| queue.class == class)
-    }
-
     /// All open queues, in order of opening.
     pub fn iter(&self) -> impl Iterator<Item = &RemoteQueue> {
         self.queues.iter()
@@ -169,18 +199,8 @@ impl Remotes {
 
     /// Seals every open batch.
     pub fn seal(&mut self, why: Why) {
-        for class in LinkClass::ALL {
-            self.seal_class(class, why);
-        }
-    }
-
-    /// Seals every open batch of this class.
-    pub fn seal_class(&mut self, class: LinkClass, why: Why) {
         for &number in &self.busy {
-            let queue = &mut self.queues[number as usize];
-            if queue.class == class {
-                queue.seal(why);
-            }
+            self.queues[number as usize].seal(why);
         }
     }
 

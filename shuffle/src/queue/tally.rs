@@ -63,6 +63,11 @@ impl Tally {
         self.flushed += u64::from(why == Why::Flush);
     }
 
+    /// Frames added that came over a lane or a link.
+    pub fn forwarded(&self) -> u64 {
+        self.forwarded
+    }
+
     /// Frames added.
     pub fn frames(&self) -> u64 {
         self.own + self.forwarded

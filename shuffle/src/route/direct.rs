@@ -1,90 +1,109 @@
-//! One hop: a lane to every rank of the node, a link to every other rank.
+//! One hop: an edge to every rank of the node, one to every other rank.
 
-use super::{Hop, LinkClass, Place, Route, other_local};
+use super::{Endpoint, Next, Reach, Route, Stage, StageSpec, other_local, stage};
 use trihop_transport::topology::{Rank, Topology};
+
+/// To a rank of the node.
+pub(super) const ORIGIN: Stage = Stage(1);
+/// To any other rank.
+pub(super) const REMOTE: Stage = Stage(2);
+
+/// The stages of one hop: which of them a run goes over follows from where its target is.
+pub(super) const STAGES: [StageSpec; 2] =
+    [StageSpec::shared(stage::ORIGIN), StageSpec::fabric(stage::REMOTE)];
 
 /// The route without representatives. What a hop costs is measured against it; its memory grows with the job.
 #[derive(Debug, Clone)]
 pub struct Direct {
     topology: Topology,
-    /// Ranks of this node, ascending: links are numbered by rank, these left out.
-    local: Vec<u32>,
+    /// For each rank of this node, ascending, how many of the ranks before it live elsewhere: edges beyond the node are
+    /// numbered by rank, its own ranks left out.
+    elsewhere: Vec<u32>,
 }
 
 impl Direct {
     /// The route as seen from this rank of `topology`.
     pub fn new(topology: Topology) -> Self {
-        let local = topology.ranks_of(topology.node()).map(|rank| rank.0).collect();
-        Self { topology, local }
+        let local = (0..).zip(topology.ranks_of(topology.node()));
+        let elsewhere = local.map(|(before, rank)| rank.0 - before).collect();
+        Self { topology, elsewhere }
     }
 
-    /// The link to a rank of another node.
-    fn link_over(&self, rank: Rank) -> Option<u32> {
-        let before = self.local.partition_point(|&local| local < rank.0);
-        let is_local = self.local.get(before) == Some(&rank.0);
-        (!is_local).then(|| rank.0 - before as u32)
+    /// Ranks of other nodes.
+    fn beyond(&self) -> u32 {
+        self.topology.size() - self.topology.local_size()
+    }
+
+    fn remote(&self, number: u32) -> Endpoint {
+        let before = self.elsewhere.partition_point(|&elsewhere| elsewhere <= number);
+        Rank(number + before as u32)
     }
 }
 
 impl Route for Direct {
-    fn next_hop(&self, at: Place, target: Rank) -> Option<Hop> {
-        let here = &self.topology;
-        if target == here.rank() {
-            return Some(match at {
-                Place::Source => Hop::Local(here.local_rank()),
-                _ => Hop::Deliver,
-            });
-        }
-        match (at, self.link_over(target)) {
-            (Place::Source, Some(link)) => Some(Hop::Fabric(link)),
-            (Place::Source, None) => Some(Hop::Local(here.local_rank_of(target))),
-            _ => None,
-        }
-    }
-
-    fn links(&self) -> u32 {
-        self.topology.size() - self.topology.local_size()
-    }
-
-    fn peer(&self, link: u32) -> Rank {
-        assert!(link < self.links(), "link {link} of {}", self.links());
-        let rank = self
-            .local
-            .iter()
-            .fold(link, |rank, &local| rank + u32::from(local <= rank));
-        Rank(rank)
-    }
-
-    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32> {
-        match class {
-            LinkClass::Remote => self.link_over(rank),
-            LinkClass::Origin | LinkClass::Relay => None,
-        }
-    }
-
-    fn copies(&self, at: Place) -> u32 {
+    #[inline]
+    fn next(&self, at: Stage, target: Rank) -> Option<Next> {
         match at {
-            Place::Source => self.topology.size() - 1,
+            Stage::SOURCE if self.topology.is_local(target) => Some(Next::To(target, ORIGIN)),
+            Stage::SOURCE => Some(Next::To(target, REMOTE)),
+            _ => (target == self.topology.rank()).then_some(Next::Deliver),
+        }
+    }
+
+    fn edges(&self, stage: Stage, reach: Reach) -> u32 {
+        match (stage, reach) {
+            (ORIGIN, Reach::Node) => self.topology.local_size() - 1,
+            (REMOTE, Reach::Beyond) => self.beyond(),
             _ => 0,
         }
     }
 
-    fn copy(&self, _: Place, number: u32) -> Hop {
-        match number.checked_sub(self.links()) {
-            None => Hop::Fabric(number),
-            Some(number) => other_local(&self.topology, number),
+    fn edge(&self, _: Stage, reach: Reach, number: u32) -> Endpoint {
+        match reach {
+            Reach::Node => other_local(&self.topology, number),
+            Reach::Beyond => self.remote(number),
         }
     }
 
-    fn passes(&self, at: Place, source: Rank) -> bool {
+    fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool {
+        match stage {
+            ORIGIN => self.topology.is_local(peer) && peer != self.topology.rank(),
+            REMOTE => !self.topology.is_local(peer),
+            _ => false,
+        }
+    }
+
+    fn most_edges(&self, stage: Stage, reach: Reach) -> u32 {
+        match (stage, reach) {
+            (ORIGIN, Reach::Node) => self.topology.most_local() - 1,
+            (REMOTE, Reach::Beyond) => self.topology.size() - self.topology.fewest_local(),
+            _ => 0,
+        }
+    }
+
+    fn copies(&self, at: Stage) -> u32 {
         match at {
-            Place::SourceRep => self.link_over(source).is_none(),
-            Place::TargetRep => self.link_over(source).is_some(),
-            Place::Source | Place::Target => false,
+            Stage::SOURCE => self.topology.size() - 1,
+            _ => 0,
         }
     }
 
-    fn most_links(&self) -> u32 {
-        self.topology.size() - self.topology.fewest_local()
+    fn copy(&self, _: Stage, number: u32) -> (Endpoint, Stage) {
+        match number.checked_sub(self.beyond()) {
+            None => (self.remote(number), REMOTE),
+            Some(number) => (other_local(&self.topology, number), ORIGIN),
+        }
+    }
+
+    fn passes(&self, at: Stage, source: Rank) -> bool {
+        match at {
+            ORIGIN => self.topology.is_local(source),
+            REMOTE => !self.topology.is_local(source),
+            _ => false,
+        }
+    }
+
+    fn ranks_behind(&self, _: Endpoint) -> Option<u64> {
+        Some(1)
     }
 }

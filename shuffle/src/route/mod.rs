@@ -1,148 +1,248 @@
-//! Routes: which endpoint takes a run next, and which endpoints a rank is linked with.
+//! Routes: which endpoint takes a run next, over an edge of which stage, and which endpoints a rank shares edges with.
+//!
+//! A route is a pure function of placement. It names endpoints and stages, never what lies between two endpoints: whether
+//! an edge is a lane or a link follows from where its ends live and from the medium of its stage, which
+//! [`Chosen::is_lane`] decides, for all routes.
+//!
+//! A new route is a file with an implementation of [`Route`], and a row of the table in this one.
 
 mod direct;
-mod fabric_only;
 mod three_hop;
+mod tree;
 
+pub use chosen::Chosen;
 pub use direct::Direct;
-pub use fabric_only::FabricOnly;
 pub use three_hop::ThreeHop;
+pub use tree::Tree;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::str::FromStr;
 
 use trihop_transport::topology::{Rank, Topology};
 
-/// How a run reached the endpoint that asks. Places are ordered: a run only ever moves to a later one, which is what
-/// keeps queues of different hops from waiting for each other in a circle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    /// From its own application.
-    Source,
-    /// Over an origin lane of its node.
-    SourceRep,
-    /// Over the fabric.
-    TargetRep,
-    /// Over a relay lane of its node.
-    Target,
-}
+/// Whoever has an inbox. Each rank is one.
+pub type Endpoint = Rank;
 
-/// What a link carries. Classes never share a link, as they never share a lane: what waits in one keeps no other waiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u16)]
-pub enum LinkClass {
-    /// Runs between nodes.
-    Remote = 0,
-    /// Runs of a rank's own to a rank of its node, which gets them or represents their node.
-    Origin = 1,
-    /// Runs from other nodes to a rank of the representative's node.
-    Relay = 2,
-}
+/// How far a run has come: a number that only grows on its way. What waits at a stage only ever waits for later ones, which
+/// is what keeps queues from waiting for each other in a circle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stage(u8);
 
-impl LinkClass {
-    /// All classes, by number.
-    pub const ALL: [Self; 3] = [Self::Remote, Self::Origin, Self::Relay];
+impl Stage {
+    /// With its source's application.
+    pub const SOURCE: Self = Self(0);
 
-    /// The class of a number that came over the wire.
-    pub fn from_number(number: u16) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+    /// Come over the first edge of its way. A rank's messages to itself take one of this stage, its own lane.
+    pub const FIRST: Self = Self(1);
+
+    /// As it is on the wire: 0 for the source, and the edges from 1 on.
+    pub fn number(self) -> u8 {
+        self.0
     }
 
-    /// Place of a run that came over such a link.
+    /// Place of an edge's stage in [`Chosen::stages`].
+    ///
+    /// # Panics
+    /// For [`Stage::SOURCE`], to which no edge leads.
     #[inline]
-    pub fn arrival(self) -> Place {
-        match self {
-            Self::Remote => Place::TargetRep,
-            Self::Origin => Place::SourceRep,
-            Self::Relay => Place::Target,
-        }
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+            .checked_sub(1)
+            .expect("no edge leads to a source")
     }
 }
 
-impl fmt::Display for LinkClass {
+impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Remote => "remote",
-            Self::Origin => "origin",
-            Self::Relay => "relay",
-        })
+        self.0.fmt(f)
     }
+}
+
+/// Names of stages that options, flushes and the C interface know.
+pub mod stage {
+    /// The first one of every route.
+    pub const ORIGIN: &str = "origin";
+    /// To another node.
+    pub const REMOTE: &str = "remote";
+    /// To a rank of the node that a run has come to.
+    pub const RELAY: &str = "relay";
+}
+
+/// What the edges of a stage go over inside a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// Shared memory.
+    Shared,
+    /// The fabric.
+    Fabric,
+}
+
+/// What is known of the edges of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StageSpec {
+    /// Name in options, statistics and dumps.
+    pub name: &'static str,
+    /// What they go over inside a node. Between nodes there is only the fabric.
+    pub medium: Medium,
+}
+
+impl StageSpec {
+    /// A stage whose edges inside a node are lanes.
+    pub const fn shared(name: &'static str) -> Self {
+        let medium = Medium::Shared;
+        Self { name, medium }
+    }
+
+    /// A stage whose edges are links wherever they lead.
+    pub const fn fabric(name: &'static str) -> Self {
+        let medium = Medium::Fabric;
+        Self { name, medium }
+    }
+}
+
+/// The same stages, with links in the place of lanes.
+const fn over_fabric<const N: usize>(mut stages: [StageSpec; N]) -> [StageSpec; N] {
+    let mut at = 0;
+    while at < N {
+        stages[at] = StageSpec::fabric(stages[at].name);
+        at += 1;
+    }
+    stages
+}
+
+/// Where the other end of an edge lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// On the same node.
+    Node,
+    /// On another one.
+    Beyond,
+}
+
+impl Reach {
+    /// Both of them.
+    pub const BOTH: [Self; 2] = [Self::Node, Self::Beyond];
 }
 
 /// Where a run goes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hop {
+pub enum Next {
     /// It is here.
     Deliver,
-    /// Over a lane, to this local rank of the node.
-    Local(u32),
-    /// Over the fabric, by this link.
-    Fabric(u32),
+    /// To this endpoint, over an edge of this stage.
+    To(Endpoint, Stage),
 }
 
-/// A routing rule. The same on every rank of a job.
+/// A routing rule, as one rank sees it; the same for every rank of a job.
 pub trait Route {
-    /// Next hop of a run for `target` that is at this endpoint, or `None` when no route leads it through here.
-    fn next_hop(&self, at: Place, target: Rank) -> Option<Hop>;
+    /// Where a run for `target` goes that has come this far, or `None` when no way leads it through here. To oneself it goes
+    /// over an edge of [`Stage::FIRST`]; every other step leads to a later stage and another endpoint.
+    fn next(&self, at: Stage, target: Rank) -> Option<Next>;
 
-    /// Links of this endpoint, numbered from 0.
-    fn links(&self) -> u32;
+    /// How many other endpoints share an edge of this stage with this one, of those that live here or there.
+    fn edges(&self, stage: Stage, reach: Reach) -> u32;
 
-    /// The rank at the other end of a link.
-    ///
-    /// # Panics
-    /// When there is no such link.
-    fn peer(&self, link: u32) -> Rank;
+    /// The other end of such an edge, by a number below [`Route::edges`].
+    fn edge(&self, stage: Stage, reach: Reach, number: u32) -> Endpoint;
 
-    /// What a link carries, the same at both ends.
-    fn class(&self, _link: u32) -> LinkClass {
-        LinkClass::Remote
+    /// Whether `peer`, another endpoint of the job, shares an edge of this stage with this one.
+    fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool;
+
+    /// The most edges of a stage that any endpoint of the job has: sizes that both ends of a link share follow from it.
+    fn most_edges(&self, stage: Stage, reach: Reach) -> u32;
+
+    /// How many copies a broadcast that has come this far goes on as. They make a tree: together with those of the other
+    /// endpoints each rank but the source gets one, and each copy goes over an edge of a later stage.
+    fn copies(&self, at: Stage) -> u32;
+
+    /// Where the copy `number` goes, which is below [`Route::copies`].
+    fn copy(&self, at: Stage, number: u32) -> (Endpoint, Stage);
+
+    /// Whether the tree of a broadcast of `source` passes this endpoint at this stage.
+    fn passes(&self, at: Stage, source: Rank) -> bool;
+
+    /// How many ranks an endpoint speaks for: those whose messages its edges to other nodes carry, itself included. Only of
+    /// routes on which the ranks of a node reach each other in one hop, and those of two nodes over one edge between them.
+    /// Then loads follow from it; `None` where they can only be counted by following each pair.
+    fn ranks_behind(&self, _end: Endpoint) -> Option<u64> {
+        None
     }
-
-    /// The link of this class whose other end is `rank`, if there is one.
-    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32>;
-
-    /// How many copies a broadcast that is at this endpoint goes on as. They make a tree: together with those of the other
-    /// endpoints each rank but the source gets one, and each hop leads to a later place.
-    fn copies(&self, at: Place) -> u32;
-
-    /// Next hop of the copy `number`, which is below [`Route::copies`].
-    fn copy(&self, at: Place, number: u32) -> Hop;
-
-    /// Whether the tree of a broadcast of `source` passes this endpoint at this place.
-    fn passes(&self, at: Place, source: Rank) -> bool;
-
-    /// Most links that an endpoint of this job has: sizes that both ends of a link share follow from it.
-    fn most_links(&self) -> u32;
 }
 
-/// Name of a route, as options and reports give it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RouteName {
+/// Makes of the table of routes the enum of their names and that of their rules. `$d` is a dollar sign, for the macro that
+/// this one makes.
+macro_rules! routes {
+    ($d:tt $($(#[$about:meta])* $variant:ident = $name:literal, $rule:ident, $stages:expr;)+) => {
+        /// Name of a route, as options and reports give it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub enum RouteName {
+            $($(#[$about])* $variant,)+
+        }
+
+        impl RouteName {
+            /// All names.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name as text.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// The stages of its edges, in order.
+            pub fn stages(self) -> &'static [StageSpec] {
+                match self {
+                    $(Self::$variant => const { &$stages },)+
+                }
+            }
+        }
+
+        /// The rule of a route, or of the collectives' tree.
+        #[derive(Debug, Clone)]
+        enum Rule {
+            $($variant($rule),)+
+            Tree(Tree),
+        }
+
+        impl Rule {
+            fn new(name: RouteName, topology: Topology) -> Self {
+                match name {
+                    $(RouteName::$variant => Self::$variant($rule::new(topology)),)+
+                }
+            }
+        }
+
+        /// Calls a method of whichever rule it is.
+        macro_rules! rule {
+            ($d route:ident.$d method:ident($d($d argument:expr),+)) => {
+                match &$d route.rule {
+                    $(Rule::$variant(rule) => rule.$d method($d($d argument),+),)+
+                    Rule::Tree(rule) => rule.$d method($d($d argument),+),
+                }
+            };
+        }
+    };
+}
+
+// The table: what a route is, its name, its rule, and the stages of its edges.
+routes! { $
     /// `three-hop`: over the representatives of both nodes.
     #[default]
-    ThreeHop,
+    ThreeHop = "three-hop", ThreeHop, three_hop::STAGES;
+
     /// `direct`: a link per rank of other nodes.
-    Direct,
-    /// `fabric-only`: as `three-hop`, but ranks of a node reach each other over the fabric too.
-    FabricOnly,
+    Direct = "direct", Direct, direct::STAGES;
+
+    /// `fabric-only`: as `three-hop`, but ranks of a node reach each other over the fabric too, for nodes on which the
+    /// provider is faster than shared memory, or where both shall be compared.
+    FabricOnly = "fabric-only", ThreeHop, over_fabric(three_hop::STAGES);
 }
 
-impl RouteName {
-    /// All names.
-    pub const ALL: [Self; 3] = [Self::ThreeHop, Self::Direct, Self::FabricOnly];
-
-    /// The name as text.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ThreeHop => "three-hop",
-            Self::Direct => "direct",
-            Self::FabricOnly => "fabric-only",
-        }
-    }
-}
+// Behind the table, which makes the macro that they use.
+mod chosen;
+#[cfg(test)]
+mod tests;
 
 impl fmt::Display for RouteName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -166,253 +266,17 @@ impl FromStr for RouteName {
     }
 }
 
-/// The route of a job.
-#[derive(Debug, Clone)]
-pub enum Chosen {
-    /// See [`ThreeHop`].
-    ThreeHop(ThreeHop),
-    /// See [`Direct`].
-    Direct(Direct),
-    /// See [`FabricOnly`].
-    FabricOnly(FabricOnly),
+/// The ranks at the other ends of all links of these routes, ascending, each once.
+pub(crate) fn ends_of(routes: &[&Chosen]) -> Vec<Rank> {
+    let links = routes.iter().flat_map(|route| route.each_link());
+    let mut ends: Vec<Rank> = links.map(|(end, _)| end).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
 }
 
-impl Chosen {
-    /// The route `name` as seen from this rank of `topology`.
-    pub fn new(name: RouteName, topology: &Topology) -> Self {
-        match name {
-            RouteName::ThreeHop => Self::ThreeHop(ThreeHop::new(topology.clone())),
-            RouteName::Direct => Self::Direct(Direct::new(topology.clone())),
-            RouteName::FabricOnly => Self::FabricOnly(FabricOnly::new(topology.clone())),
-        }
-    }
-
-    /// Which one it is.
-    pub fn name(&self) -> RouteName {
-        match self {
-            Self::ThreeHop(_) => RouteName::ThreeHop,
-            Self::Direct(_) => RouteName::Direct,
-            Self::FabricOnly(_) => RouteName::FabricOnly,
-        }
-    }
-}
-
-/// Calls the method of whichever route was chosen.
-macro_rules! chosen {
-    ($self:ident.$method:ident($($argument:expr),*)) => {
-        match $self {
-            Chosen::ThreeHop(route) => route.$method($($argument),*),
-            Chosen::Direct(route) => route.$method($($argument),*),
-            Chosen::FabricOnly(route) => route.$method($($argument),*),
-        }
-    };
-}
-
-impl Route for Chosen {
-    #[inline]
-    fn next_hop(&self, at: Place, target: Rank) -> Option<Hop> {
-        chosen!(self.next_hop(at, target))
-    }
-
-    fn links(&self) -> u32 {
-        chosen!(self.links())
-    }
-
-    fn peer(&self, link: u32) -> Rank {
-        chosen!(self.peer(link))
-    }
-
-    #[inline]
-    fn class(&self, link: u32) -> LinkClass {
-        chosen!(self.class(link))
-    }
-
-    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32> {
-        chosen!(self.link_to(rank, class))
-    }
-
-    fn copies(&self, at: Place) -> u32 {
-        chosen!(self.copies(at))
-    }
-
-    fn copy(&self, at: Place, number: u32) -> Hop {
-        chosen!(self.copy(at, number))
-    }
-
-    fn passes(&self, at: Place, source: Rank) -> bool {
-        chosen!(self.passes(at, source))
-    }
-
-    fn most_links(&self) -> u32 {
-        chosen!(self.most_links())
-    }
-}
-
-impl Chosen {
-    /// The other ends of all links, by link; `connect` is asked once for each rank there.
-    pub(crate) fn connect<P: Copy, E>(
-        &self,
-        mut connect: impl FnMut(Rank) -> Result<P, E>,
-    ) -> Result<Vec<P>, E> {
-        let mut connected = HashMap::new();
-        let ends = (0..self.links()).map(|link| self.peer(link));
-        ends.map(|rank| match connected.entry(rank) {
-            Entry::Occupied(peer) => Ok(*peer.get()),
-            Entry::Vacant(place) => Ok(*place.insert(connect(rank)?)),
-        })
-        .collect()
-    }
-}
-
-/// The `number`-th of the node's other local ranks, as a hop.
-fn other_local(topology: &Topology, number: u32) -> Hop {
-    Hop::Local(number + u32::from(number >= topology.local_rank()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Follows all copies of a broadcast; returns how often each rank got it, and how many copies crossed links.
-    fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32) {
-        let at_rank = |rank| Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
-        let mut got = vec![0; sizes.iter().sum::<u32>() as usize];
-        let mut crossed = 0;
-        let mut under_way = vec![(source, Place::Source)];
-        while let Some((here, place)) = under_way.pop() {
-            let topology = at_rank(here);
-            let route = Chosen::new(name, &topology);
-            if place != Place::Source {
-                got[here as usize] += 1;
-                assert!(route.passes(place, Rank(source)), "{here} at {place:?}");
-            }
-            for number in 0..route.copies(place) {
-                let next = match route.copy(place, number) {
-                    Hop::Deliver => panic!("a copy that goes nowhere"),
-                    Hop::Local(local) => {
-                        let next = topology.rank_at(topology.node(), local).0;
-                        let relayed = place == Place::TargetRep;
-                        (next, if relayed { Place::Target } else { Place::SourceRep })
-                    }
-                    Hop::Fabric(link) => {
-                        crossed += 1;
-                        (route.peer(link).0, route.class(link).arrival())
-                    }
-                };
-                assert!(next.1 > place && next.0 != here);
-                under_way.push(next);
-            }
-        }
-        (got, crossed)
-    }
-
-    /// Follows a message from `source` to `target`; returns the ranks that it passed on its way.
-    fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
-        let at_rank = |rank| Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
-        let (mut here, mut place) = (source, Place::Source);
-        let mut passed = vec![source];
-        loop {
-            let topology = at_rank(here);
-            let route = Chosen::new(name, &topology);
-            let (next, next_place) = match route.next_hop(place, Rank(target)).expect("a route") {
-                Hop::Deliver => break,
-                Hop::Local(local) => (
-                    topology.rank_at(topology.node(), local).0,
-                    if place == Place::TargetRep {
-                        Place::Target
-                    } else {
-                        Place::SourceRep
-                    },
-                ),
-                Hop::Fabric(link) => (route.peer(link).0, route.class(link).arrival()),
-            };
-            assert!(next_place > place);
-            if next == here {
-                assert_eq!(next, target, "only a message to oneself stays");
-            } else {
-                assert!(!passed.contains(&next), "{next} is passed twice");
-                passed.push(next);
-            }
-            (here, place) = (next, next_place);
-        }
-        assert_eq!(here, target);
-        passed
-    }
-
-    proptest! {
-        #![proptest_config(crate::seed::properties())]
-
-        /// Every route ends at its target within its number of hops, and no endpoint is passed twice.
-        #[test]
-        fn every_route_ends_at_its_target(sizes in proptest::collection::vec(1u32..6, 1..9), picks: (u32, u32)) {
-            let total: u32 = sizes.iter().sum();
-            let (source, target) = (picks.0 % total, picks.1 % total);
-            for (name, hops) in [(RouteName::ThreeHop, 3), (RouteName::Direct, 1)] {
-                prop_assert!(follow(name, &sizes, source, target).len() <= 1 + hops);
-            }
-            let [lanes, fabric] = [RouteName::ThreeHop, RouteName::FabricOnly].map(|name| follow(name, &sizes, source, target));
-            prop_assert_eq!(lanes, fabric, "the same way");
-        }
-
-        /// A broadcast reaches every other rank once, over each pair of nodes once where there are representatives, and
-        /// a place that it does not reach knows that.
-        #[test]
-        fn copies_of_a_broadcast_make_a_tree(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
-            let total: u32 = sizes.iter().sum();
-            let source = pick % total;
-            for name in RouteName::ALL {
-                let (got, crossed) = follow_copies(name, &sizes, source);
-                let topology = Topology::from_node_sizes(&sizes, Rank(source)).unwrap();
-                let links = match name {
-                    RouteName::ThreeHop => topology.nodes() - 1,
-                    RouteName::Direct => total - topology.local_size(),
-                    RouteName::FabricOnly => total - 1,
-                };
-                prop_assert_eq!(crossed, links);
-                for (rank, &times) in got.iter().enumerate() {
-                    prop_assert_eq!(times, u32::from(rank as u32 != source), "rank {}", rank);
-                    let here = Topology::from_node_sizes(&sizes, Rank(rank as u32)).unwrap();
-                    let route = Chosen::new(name, &here);
-                    let places = [Place::SourceRep, Place::TargetRep, Place::Target];
-                    let passed = places.iter().filter(|&&place| route.passes(place, Rank(source))).count();
-                    prop_assert_eq!(passed, 1, "rank {} of {:?} from {}", rank, sizes, source);
-                }
-            }
-        }
-
-        /// Links are numbered without gaps, both ends know each other, and none has more than `most_links`.
-        #[test]
-        fn links_have_two_ends(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
-            let total: u32 = sizes.iter().sum();
-            for name in RouteName::ALL {
-                let at_rank = |rank| Chosen::new(name, &Topology::from_node_sizes(&sizes, Rank(rank)).unwrap());
-                let me = pick % total;
-                let route = at_rank(me);
-                prop_assert!(route.links() <= route.most_links());
-                let mut seen = std::collections::BTreeSet::new();
-                for link in 0..route.links() {
-                    let (peer, class) = (route.peer(link), route.class(link));
-                    prop_assert!(seen.insert((peer, class)));
-                    prop_assert_eq!(route.link_to(peer, class), Some(link));
-                    let other = at_rank(peer.0);
-                    let back = other.link_to(Rank(me), class).expect("the other end");
-                    prop_assert_eq!((other.peer(back), other.class(back)), (Rank(me), class));
-                }
-                for class in LinkClass::ALL {
-                    for rank in (0..total).filter(|&r| !seen.contains(&(Rank(r), class))) {
-                        prop_assert_eq!(route.link_to(Rank(rank), class), None, "{} has a link to {}", me, rank);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn names_are_read_as_they_are_written() {
-        for name in RouteName::ALL {
-            assert_eq!(name.to_string().parse(), Ok(name));
-        }
-        assert!("two-hop".parse::<RouteName>().unwrap_err().contains("three-hop"));
-    }
+/// The `number`-th of the node's other ranks.
+fn other_local(topology: &Topology, number: u32) -> Endpoint {
+    let local = number + u32::from(number >= topology.local_rank());
+    topology.rank_at(topology.node(), local)
 }

@@ -1,11 +1,25 @@
 //! Source, its representative, the target's representative, target: each hop skipped where both ends are the same.
 
-use super::{Hop, LinkClass, Place, Route, other_local};
+use super::{Endpoint, Next, Reach, Route, Stage, StageSpec, other_local, stage};
 use trihop_transport::topology::{NodeId, Rank, Topology};
+
+/// To a rank of the node, which gets the run or represents its node.
+const ORIGIN: Stage = Stage(1);
+/// To another node.
+const REMOTE: Stage = Stage(2);
+/// To a rank of the node that the run has come to.
+const RELAY: Stage = Stage(3);
+
+/// The stages of three hops.
+pub(super) const STAGES: [StageSpec; 3] = [
+    StageSpec::shared(stage::ORIGIN),
+    StageSpec::fabric(stage::REMOTE),
+    StageSpec::shared(stage::RELAY),
+];
 
 /// The three-hop route of DeltaFS Shuffle, with the representatives that nexus would choose.
 ///
-/// A rank has one link per node that it represents: every `local_size`-th node.
+/// A rank has one remote edge per node that it represents: every `local_size`-th node.
 #[derive(Debug, Clone)]
 pub struct ThreeHop {
     topology: Topology,
@@ -17,106 +31,131 @@ impl ThreeHop {
         Self { topology }
     }
 
-    /// Number that the own node would have among the nodes of this rank's links, if this rank represents it.
+    /// Number that the own node has among the nodes that this rank represents, if it is one of them.
     fn own_place(&self) -> Option<u32> {
-        self.place_of(self.topology.node())
+        let node = self.topology.node();
+        self.represents(node).then(|| node.0 / self.topology.local_size())
     }
 
-    /// Number of a node among all that this rank represents, its own included.
-    fn place_of(&self, node: NodeId) -> Option<u32> {
+    /// Whether this rank speaks with a node for its own, or would if that were another one.
+    fn represents(&self, node: NodeId) -> bool {
+        node.0 % self.topology.local_size() == self.topology.local_rank()
+    }
+
+    /// Other nodes that this rank represents.
+    fn represented(&self) -> u32 {
         let (first, step) = (self.topology.local_rank(), self.topology.local_size());
-        (node.0 % step == first).then_some(node.0 / step)
+        let all = (self.topology.nodes() + step - 1 - first) / step;
+        all - u32::from(self.own_place().is_some())
     }
 
-    /// The link to a node, if this rank represents it.
-    fn link_to_node(&self, node: NodeId) -> Option<u32> {
-        let place = self.place_of(node)?;
-        match self.own_place() {
-            Some(own) if own == place => None,
-            Some(own) if own < place => Some(place - 1),
-            _ => Some(place),
-        }
+    /// The rank at the other end of the edge to the `number`-th of them.
+    fn remote(&self, number: u32) -> Endpoint {
+        let place = match self.own_place() {
+            Some(own) if own <= number => number + 1,
+            _ => number,
+        };
+        let node = place * self.topology.local_size() + self.topology.local_rank();
+        self.topology.target_representative(NodeId(node))
     }
 }
 
 impl Route for ThreeHop {
-    fn next_hop(&self, at: Place, target: Rank) -> Option<Hop> {
+    #[inline]
+    fn next(&self, at: Stage, target: Rank) -> Option<Next> {
         let here = &self.topology;
         if target == here.rank() {
             return Some(match at {
-                Place::Source => Hop::Local(here.local_rank()),
-                _ => Hop::Deliver,
+                Stage::SOURCE => Next::To(target, ORIGIN),
+                _ => Next::Deliver,
             });
         }
         let node = here.node_of(target);
         if node == here.node() {
             return match at {
-                Place::Source | Place::TargetRep => Some(Hop::Local(here.local_rank_of(target))),
-                Place::SourceRep | Place::Target => None,
+                Stage::SOURCE => Some(Next::To(target, ORIGIN)),
+                REMOTE => Some(Next::To(target, RELAY)),
+                _ => None,
             };
         }
-        match (at, self.link_to_node(node)) {
-            (Place::Source | Place::SourceRep, Some(link)) => Some(Hop::Fabric(link)),
-            (Place::Source, None) => Some(Hop::Local(here.local_rank_of(here.source_representative(node)))),
+        let speaker = node.0 % here.local_size();
+        match at {
+            Stage::SOURCE | ORIGIN if speaker == here.local_rank() => {
+                Some(Next::To(here.target_representative(node), REMOTE))
+            }
+            Stage::SOURCE => Some(Next::To(here.rank_at(here.node(), speaker), ORIGIN)),
             _ => None,
         }
     }
 
-    fn links(&self) -> u32 {
-        let (first, step) = (self.topology.local_rank(), self.topology.local_size());
-        let represented = (self.topology.nodes() + step - 1 - first) / step;
-        represented - u32::from(self.own_place().is_some())
-    }
-
-    fn peer(&self, link: u32) -> Rank {
-        assert!(link < self.links(), "link {link} of {}", self.links());
-        let place = match self.own_place() {
-            Some(own) if own <= link => link + 1,
-            _ => link,
-        };
-        let node = place * self.topology.local_size() + self.topology.local_rank();
-        self.topology.target_representative(NodeId(node))
-    }
-
-    fn link_to(&self, rank: Rank, class: LinkClass) -> Option<u32> {
-        if class != LinkClass::Remote {
-            return None;
+    fn edges(&self, stage: Stage, reach: Reach) -> u32 {
+        match (stage, reach) {
+            (ORIGIN | RELAY, Reach::Node) => self.topology.local_size() - 1,
+            (REMOTE, Reach::Beyond) => self.represented(),
+            _ => 0,
         }
-        let node = self.topology.node_of(rank);
-        let link = self.link_to_node(node)?;
-        (self.topology.target_representative(node) == rank).then_some(link)
     }
 
-    fn copies(&self, at: Place) -> u32 {
+    fn edge(&self, _: Stage, reach: Reach, number: u32) -> Endpoint {
+        match reach {
+            Reach::Node => other_local(&self.topology, number),
+            Reach::Beyond => self.remote(number),
+        }
+    }
+
+    fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool {
+        let here = &self.topology;
+        let node = here.node_of(peer);
+        match stage {
+            ORIGIN | RELAY => node == here.node() && peer != here.rank(),
+            REMOTE => {
+                node != here.node() && self.represents(node) && here.target_representative(node) == peer
+            }
+            _ => false,
+        }
+    }
+
+    fn most_edges(&self, stage: Stage, reach: Reach) -> u32 {
+        match (stage, reach) {
+            (ORIGIN | RELAY, Reach::Node) => self.topology.most_local() - 1,
+            (REMOTE, Reach::Beyond) => self.topology.nodes().div_ceil(self.topology.fewest_local()),
+            _ => 0,
+        }
+    }
+
+    fn copies(&self, at: Stage) -> u32 {
         let others = self.topology.local_size() - 1;
         match at {
-            Place::Source => self.links() + others,
-            Place::SourceRep => self.links(),
-            Place::TargetRep => others,
-            Place::Target => 0,
+            Stage::SOURCE => self.represented() + others,
+            ORIGIN => self.represented(),
+            REMOTE => others,
+            _ => 0,
         }
     }
 
-    fn copy(&self, at: Place, number: u32) -> Hop {
-        let links = if at == Place::TargetRep { 0 } else { self.links() };
-        match number.checked_sub(links) {
-            None => Hop::Fabric(number),
-            Some(number) => other_local(&self.topology, number),
+    fn copy(&self, at: Stage, number: u32) -> (Endpoint, Stage) {
+        if at == REMOTE {
+            return (other_local(&self.topology, number), RELAY);
+        }
+        match number.checked_sub(self.represented()) {
+            None => (self.remote(number), REMOTE),
+            Some(number) => (other_local(&self.topology, number), ORIGIN),
         }
     }
 
-    fn passes(&self, at: Place, source: Rank) -> bool {
+    fn passes(&self, at: Stage, source: Rank) -> bool {
         let node = self.topology.node_of(source);
         let is_local = node == self.topology.node();
         match at {
-            Place::SourceRep => is_local,
-            Place::TargetRep => self.link_to_node(node).is_some(),
-            Place::Target => !is_local && self.link_to_node(node).is_none(),
-            Place::Source => false,
+            ORIGIN => is_local,
+            REMOTE => !is_local && self.represents(node),
+            RELAY => !is_local && !self.represents(node),
+            _ => false,
         }
     }
 
-    fn most_links(&self) -> u32 {
-        self.topology.nodes().div_ceil(self.topology.fewest_local())
+    fn ranks_behind(&self, end: Endpoint) -> Option<u64> {
+        let node = self.topology.node_of(end);
+        Some(self.topology.local_size_of(node).into())
     }
 }

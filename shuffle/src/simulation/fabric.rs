@@ -1,17 +1,16 @@
 //! What carries a job: the fabric between its nodes, and its clock.
 
-use std::convert::Infallible;
-use std::sync::Arc;
 #[cfg(test)]
 use std::time::Instant;
 
 #[cfg(test)]
 use trihop_transport::fabric;
-use trihop_transport::link::{Link, Peer};
+use trihop_transport::link::Link;
 use trihop_transport::sim::{Net, SimLink};
 
 use crate::error::Result;
-use crate::route::Chosen;
+use crate::queue::remotes::Peers;
+use crate::route::Endpoint;
 
 /// One tick of virtual time in nanoseconds.
 pub(crate) const TICK_NS: u64 = 1000;
@@ -30,8 +29,8 @@ pub(crate) enum Fabric {
     },
 }
 
-/// A rank's link, and the other ends of its route's links, by link.
-pub type Attached = (Box<dyn Link>, Arc<[Peer]>);
+/// A rank's link, and what it calls the endpoints at the other ends.
+pub type Attached = (Box<dyn Link>, Peers);
 
 impl Fabric {
     /// Opens a link per rank as `choice` says.
@@ -47,19 +46,21 @@ impl Fabric {
         })
     }
 
-    /// A rank's link, and the other ends of its route's links. Ranks ask in order, once each.
-    pub fn attach(&mut self, route: &Chosen) -> Result<Attached> {
+    /// A rank's link, connected with these endpoints, which ascend. Ranks ask in order, once each.
+    pub fn attach(&mut self, ends: &[Endpoint]) -> Result<Attached> {
+        let ends = ends.iter();
         match self {
             // Endpoints are numbered as the ranks are.
             Self::Simulated(net) => {
-                let Ok(peers) = route.connect(|rank| Ok::<_, Infallible>(SimLink::peer(rank.0)));
-                Ok((Box::new(net.link()), peers.into()))
+                let peers = ends.map(|&end| (end, SimLink::peer(end.0))).collect();
+                Ok((Box::new(net.link()), peers))
             }
             #[cfg(test)]
             Self::Opened { links, addresses, .. } => {
                 let mut link = links.next().expect("a rank asks once");
-                let peers = route.connect(|rank| link.connect(&addresses[rank.0 as usize]))?;
-                Ok((link, peers.into()))
+                let mut connect = |&end: &Endpoint| Ok((end, link.connect(&addresses[end.0 as usize])?));
+                let peers = ends.map(&mut connect).collect::<Result<Peers>>()?;
+                Ok((link, peers))
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::engine::Core;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::{Heard, Sink};
 use crate::error::Error;
-use crate::route::Chosen;
+use crate::route::{Chosen, ends_of};
 use crate::terminate::collective::Collectives;
 
 /// Secret of all simulated jobs.
@@ -51,7 +51,8 @@ impl Member {
             for rank in topology.ranks_of(node) {
                 let topology = topology.seen_from(rank).map_err(Error::from)?;
                 let route = Chosen::new(options.route, &topology);
-                let (link, peers) = fabric.attach(&route)?;
+                let ends = ends_of(&[&route, &Chosen::tree(&topology)]);
+                let (link, peers) = fabric.attach(&ends)?;
                 let bells = Arc::clone(&bells);
                 let mut engine = Engine::new(
                     topology,

@@ -1,15 +1,17 @@
 //! Small collectives along a tree over the nodes: barrier, reduction of a few integers, gathering of small byte strings.
 //!
-//! Their messages travel as records of a stream of their own (id 0), by the same routes as everything else, so that
-//! no launcher is needed after start. A pure state machine: messages in, messages out.
+//! Their messages travel as records of a stream of their own (id 0), so that no launcher is needed after start. A pure state
+//! machine: messages in, messages out.
 //!
-//! Parent and child are always one hop apart: between nodes the representatives for each other speak, inside a node
-//! everyone speaks with the one that speaks with the parent. So nobody relays a collective's message, and a rank whose
-//! own messages have left is not needed by anybody (which the end of a job relies on).
+//! The tree is a route of its own ([`crate::route::Tree`]), over edges of its own, whatever the routes of other streams are.
+//! Parent and child share an edge, so nobody relays a collective's message, and a rank whose own messages have left is not
+//! needed by anybody (which the end of a job relies on).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::topology::{Rank, Topology};
+
+use crate::route::Tree;
 
 /// How values of all ranks become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +94,6 @@ pub(crate) struct Outgoing {
 }
 
 const DOWN: u32 = 1 << 8;
-const FAN_OUT: u32 = 4;
 
 #[derive(Debug)]
 struct Pending {
@@ -120,33 +121,12 @@ pub(crate) struct Collectives {
 
 impl Collectives {
     pub fn new(topology: &Topology) -> Self {
-        let (me, node) = (topology.rank(), topology.node());
-        let parent_of = |node: NodeId| node.0.checked_sub(1).map(|n| NodeId(n / FAN_OUT));
-        let root = match parent_of(node) {
-            Some(above) => topology.representative(node, above),
-            None => topology.rank_at(node, 0),
-        };
-        let parent = match parent_of(node) {
-            _ if me != root => Some(root),
-            Some(above) => Some(topology.representative(above, node)),
-            None => None,
-        };
-        let mut children = Vec::new();
-        if me == root {
-            children.extend(topology.ranks_of(node).filter(|&rank| rank != me));
-        }
-        let first = u64::from(node.0) * u64::from(FAN_OUT) + 1;
-        let below = first..(first + u64::from(FAN_OUT)).min(u64::from(topology.nodes()));
-        for below in below.map(|n| NodeId(n as u32)) {
-            if topology.representative(node, below) == me {
-                children.push(topology.representative(below, node));
-            }
-        }
+        let tree = Tree::new(topology.clone());
         Self {
             rank: topology.rank().0,
             size: topology.size(),
-            parent,
-            children,
+            parent: tree.parent(),
+            children: tree.children().to_vec(),
             next: HashMap::new(),
             pending: HashMap::new(),
             outgoing: VecDeque::new(),
@@ -349,8 +329,9 @@ fn message(target: Rank, kind: u32, ticket: Ticket, data: &[u8]) -> Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Chosen, Hop, Place, Route, RouteName};
+    use crate::route::{Chosen, Next, Stage};
     use proptest::prelude::*;
+    use trihop_transport::topology::NodeId;
 
     proptest! {
         #![proptest_config(crate::seed::properties())]
@@ -375,16 +356,10 @@ mod tests {
                 if let Some(parent) = here.parent {
                     prop_assert_eq!(Collectives::new(&at(parent)).children.iter().filter(|c| **c == rank).count(), 1);
                 }
+                let tree = Chosen::tree(&topology);
                 for &other in here.children.iter().chain(&here.parent) {
-                    for name in RouteName::ALL {
-                        let route = Chosen::new(name, &topology);
-                        let next = match route.next_hop(Place::Source, other) {
-                            Some(Hop::Local(local)) => Some(topology.rank_at(topology.node(), local)),
-                            Some(Hop::Fabric(link)) => Some(route.peer(link)),
-                            Some(Hop::Deliver) | None => None,
-                        };
-                        prop_assert_eq!(next, Some(other), "{} from {}", name, rank);
-                    }
+                    let is_next = matches!(tree.next(Stage::SOURCE, other), Some(Next::To(next, _)) if next == other);
+                    prop_assert!(is_next, "{} from {}", other, rank);
                 }
                 for &child in &here.children {
                     prop_assert_eq!(Collectives::new(&at(child)).parent, Some(rank));

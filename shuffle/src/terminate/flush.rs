@@ -6,41 +6,40 @@
 use crate::engine::Core;
 use crate::engine::marks::DeliveryMarks;
 use crate::engine::outbound::{Gathered, Outbound};
-use crate::engine::queues::Queues as OutputQueues;
-use crate::error::{Error, Result};
-use crate::queue::lanes::Lanes;
-use crate::queue::remote::RemoteQueue;
+use crate::engine::queues::Mark;
+use crate::error::Result;
 use crate::queue::tally::Why;
-use crate::route::LinkClass;
+use crate::route::{Stage, stage};
 use crate::terminate::collective::{Collectives, Operation, Reduce, Ticket};
 
 /// Which queues a flush empties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
-    /// Open runs and origin queues: until the next hop has taken everything that was sent before.
-    Origin,
-    /// Batches to remote representatives: until they have taken everything that was batched before.
-    Remote,
-    /// Relay queues: until their ranks have taken everything that was relayed before.
-    Relay,
+    /// Those of a stage, by its name ([`crate::route::RouteName::stages`]): until the other ends have taken everything that
+    /// was in them before. Of the first stage also open runs: everything that was sent before. A stage that the route does
+    /// not have is empty.
+    Stage(&'static str),
     /// Deliveries: until everything that had arrived before was handled.
     Delivery,
 }
 
-/// A flush under way.
-pub(crate) struct Flush {
-    queues: Queues,
-    stage: Stage,
+impl Queues {
+    /// Open runs and origin queues: until the next hop has taken everything that was sent before.
+    pub const ORIGIN: Self = Self::Stage(stage::ORIGIN);
+    /// Batches to remote representatives: until they have taken everything that was batched before.
+    pub const REMOTE: Self = Self::Stage(stage::REMOTE);
+    /// Relay queues: until their ranks have taken everything that was relayed before.
+    pub const RELAY: Self = Self::Stage(stage::RELAY);
 }
 
-enum Stage {
-    /// Not all private runs are in a queue yet; of own sends (`Origin`) those that were there at the beginning.
-    Gathering(Option<Gathered>),
-    /// Positions that lanes must pass, and batches that links must acknowledge.
-    Queues {
-        lanes: Vec<u64>,
-        links: Vec<u64>,
-    },
+/// A flush under way: what it waits for.
+pub(crate) enum Flush {
+    /// Of own sends, those that were there at the beginning and are not in a queue yet.
+    Gathering(Stage, Gathered),
+    /// The queues of a stage, or nothing, to be marked at the next look.
+    Marking(Option<Stage>),
+    /// Other ends that have not taken everything up to where their queues stood.
+    Queues(Vec<Mark>),
     Deliveries(DeliveryMarks),
     /// Records with which the delivery thread must be through.
     Handed(u64),
@@ -48,76 +47,41 @@ enum Stage {
 
 impl Flush {
     pub fn begin(queues: Queues, core: &mut Core, out: &Outbound) -> Self {
-        let stage = match queues {
-            Queues::Delivery => Stage::Deliveries(core.marks()),
-            Queues::Origin => Stage::Gathering(Some(out.gathered())),
-            Queues::Remote | Queues::Relay => Stage::Gathering(None),
+        let Queues::Stage(name) = queues else {
+            return Self::Deliveries(core.marks());
         };
-        Self { queues, stage }
-    }
-
-    /// The links that it waits for.
-    fn class(&self) -> LinkClass {
-        match self.queues {
-            Queues::Origin => LinkClass::Origin,
-            Queues::Relay => LinkClass::Relay,
-            Queues::Remote | Queues::Delivery => LinkClass::Remote,
+        match out.queues.route.stage_named(name) {
+            Some(Stage::FIRST) => Self::Gathering(Stage::FIRST, out.gathered()),
+            other => Self::Marking(other),
         }
     }
 
     /// Whether the flush is complete; to be asked after each round of progress.
     pub fn poll(&mut self, core: &mut Core, out: &mut Outbound) -> Result<bool> {
-        if let Stage::Deliveries(marks) = &self.stage {
+        if let Self::Deliveries(marks) = self {
             if !core.passed(marks) {
                 return Ok(false);
             }
-            self.stage = Stage::Handed(core.handover.as_ref().map_or(0, |h| h.handed()));
+            *self = Self::Handed(core.handover.as_ref().map_or(0, |h| h.handed()));
         }
-        if let Stage::Handed(count) = self.stage {
-            return Ok(core.handover.as_ref().is_none_or(|h| h.has_done(count)));
+        if let Self::Handed(count) = self {
+            return Ok(core.handover.as_ref().is_none_or(|h| h.has_done(*count)));
         }
-        if let Stage::Gathering(gathered) = &mut self.stage {
-            if gathered.as_mut().is_some_and(|gathered| !out.has_left(gathered)) {
+        if let Self::Gathering(stage, gathered) = self {
+            if !out.has_left(gathered) {
                 return Ok(false);
             }
-            out.publish(Why::Flush);
-            let queues = &mut out.queues;
-            let class = self.class();
-            queues.remotes.seal_class(class, Why::Flush);
-            let sealed = |r: &RemoteQueue| if r.class == class { r.sealed() } else { 0 };
-            self.stage = Stage::Queues {
-                lanes: lanes_of(class, queues)
-                    .map_or(Vec::new(), |l| l.iter().map(|l| l.produced()).collect()),
-                links: queues.remotes.iter().map(sealed).collect(),
-            };
+            *self = Self::Marking(Some(*stage));
         }
-        match &self.stage {
-            Stage::Queues { lanes, links } => {
-                // Lanes and links that were opened since have nothing that was sent before.
-                let open = lanes_of(self.class(), &mut out.queues);
-                for (lane, &position) in open.into_iter().flat_map(Lanes::iter_mut).zip(lanes) {
-                    let consumed = lane.consumed().map_err(|why| {
-                        let rank = core.topology.rank_at(core.topology.node(), lane.local);
-                        Error::bad_peer(rank.0, why)
-                    })?;
-                    if consumed < position {
-                        return Ok(false);
-                    }
-                }
-                let mut links = out.queues.remotes.iter().zip(links);
-                Ok(links.all(|(r, &number)| r.credit.accepted() >= number))
-            }
+        if let Self::Marking(stage) = self {
+            out.publish(Why::Flush);
+            let marks = stage.map(|stage| out.queues.mark(stage, Why::Flush));
+            *self = Self::Queues(marks.unwrap_or_default());
+        }
+        match self {
+            Self::Queues(marks) => out.queues.has_passed(marks),
             _ => Ok(false),
         }
-    }
-}
-
-/// The lanes that carry what the links of this class do.
-fn lanes_of(class: LinkClass, queues: &mut OutputQueues) -> Option<&mut Lanes> {
-    match class {
-        LinkClass::Origin => Some(&mut queues.origin),
-        LinkClass::Relay => Some(&mut queues.relay),
-        LinkClass::Remote => None,
     }
 }
 

@@ -98,11 +98,11 @@ impl LocalBarrier {
                     self.shuffle.send(rank, RELEASED, &[])?;
                 }
                 // Nobody waits for the age of these.
-                self.shuffle.flush(Queues::Origin)?;
+                self.shuffle.flush(Queues::ORIGIN)?;
             }
             Role::Other(first) => {
                 self.shuffle.send(*first, ARRIVED, &[])?;
-                self.shuffle.flush(Queues::Origin)?;
+                self.shuffle.flush(Queues::ORIGIN)?;
                 self.wait_until(|counts| counts.released >= round)?;
             }
         }

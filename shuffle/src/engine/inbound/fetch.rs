@@ -102,7 +102,7 @@ impl Links {
                 format!("no fetch in slot {number}"),
             ));
         };
-        let (rank, class) = (remotes[fetch.link].rank, remotes[fetch.link].class);
+        let (rank, stage) = (remotes[fetch.link].rank, remotes[fetch.link].stage);
         let bytes = match came {
             Came::ByRead => fetch.bytes,
             Came::AsSegment { bytes } => bytes.min(fetch.bytes),
@@ -119,7 +119,7 @@ impl Links {
         };
         self.fetches.end(number as usize);
         let same = header.kind == BatchKind::Segment
-            && (header.source, header.link) == (rank, class as u16)
+            && (header.source, header.stage) == (rank, stage.number().into())
             && header.sequence == fetch.sequence;
         if !same {
             return Err(Error::bad_peer(rank, "another batch came than was announced"));

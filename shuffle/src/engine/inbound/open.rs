@@ -127,7 +127,7 @@ impl Links {
             links,
             identity,
             sizes,
-            shared: Shared::new(large as u32, sizes.most_in_flight()),
+            shared: Shared::new(large as u32, sizes.most_in_flight),
             fetches: Fetches::new(fetch_slots),
             fetch_pool,
             holding: 0,

@@ -47,7 +47,7 @@ impl Links {
                 stream: self.identity.stream,
                 source: self.identity.rank,
                 bytes: payload as u32,
-                link: remote.class as u16,
+                stage: remote.stage.number().into(),
                 sequence: 0,
                 counters: incoming.counters(remote.credit.large_returned(), remote.wanted()),
             };

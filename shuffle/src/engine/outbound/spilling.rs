@@ -12,7 +12,7 @@ use crate::queue::Feeder;
 use crate::queue::audience::Audience;
 use crate::queue::pressure::Level;
 use crate::queue::spill::{Full, Spill, Spilled};
-use crate::route::Place;
+use crate::route::Stage;
 
 impl Outbound {
     /// Moves an open run on, or into the spill.
@@ -131,7 +131,7 @@ impl Outbound {
             let taken = match spilled {
                 Spilled::Run { target, frame } => {
                     let feeder = Feeder::APPLICATION;
-                    self.queues.push(Place::Source, target, frame, 0, feeder) == Some(true)
+                    self.queues.push(Stage::SOURCE, target, frame, 0, feeder) == Some(true)
                 }
                 Spilled::Record {
                     audience,

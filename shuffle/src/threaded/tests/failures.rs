@@ -31,7 +31,7 @@ fn waiting(job: &Job, permits: Receiver<()>, called: impl Fn() + Send + 'static)
     for _ in 0..RECORDS {
         slow.send(Rank(0), 0, b"record").unwrap();
     }
-    slow.flush(Queues::Origin).unwrap();
+    slow.flush(Queues::ORIGIN).unwrap();
     told.recv_timeout(WATCHDOG).unwrap();
     slow
 }

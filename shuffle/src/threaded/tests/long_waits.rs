@@ -68,7 +68,7 @@ fn a_flush_that_waits_for_a_handler_says_so() {
         .unwrap();
     shuffle.send(Rank(0), 0, b"record").unwrap();
     tracing::subscriber::with_default(warnings.clone(), || {
-        shuffle.flush(Queues::Origin).unwrap();
+        shuffle.flush(Queues::ORIGIN).unwrap();
         shuffle.flush(Queues::Delivery).unwrap();
     });
     let warnings = warnings.0.lock().unwrap().clone();

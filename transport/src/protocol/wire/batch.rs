@@ -43,7 +43,7 @@ struct RawBatchHeader {
     large_returned: U32,
     controls_seen: U32,
     wanted: U16,
-    link: U16,
+    stage: U16,
     check: U32,
 }
 
@@ -77,8 +77,8 @@ pub struct BatchHeader {
     pub source: u32,
     /// Bytes behind the header.
     pub bytes: u32,
-    /// Which of the links between the two endpoints; their engines say what the numbers mean.
-    pub link: u16,
+    /// Stage of the link between the two endpoints: their engines say what the numbers mean.
+    pub stage: u16,
     /// Number of the batch on its link, from 0. For a segment: the sequence of its announcement.
     pub sequence: u64,
     /// Credit counters of the sender.
@@ -161,7 +161,7 @@ impl BatchHeader {
             large_returned: c.large_returned.into(),
             controls_seen: c.controls_seen.into(),
             wanted: c.wanted.into(),
-            link: self.link.into(),
+            stage: self.stage.into(),
             check: U32::ZERO,
         };
         let bytes: [u8; BATCH_HEADER_BYTES] = zerocopy::transmute!(raw);
@@ -219,7 +219,7 @@ impl BatchHeader {
             stream: raw.stream.get(),
             source: raw.source.get(),
             bytes,
-            link: raw.link.get(),
+            stage: raw.stage.get(),
             sequence: raw.sequence.get(),
             counters,
         };
@@ -285,12 +285,12 @@ mod tests {
             );
         let ends = (any::<u16>(), any::<u32>(), any::<u16>());
         (kind, ends, 0u32..64, any::<u64>(), counters).prop_map(
-            |(kind, (stream, source, link), bytes, sequence, counters)| BatchHeader {
+            |(kind, (stream, source, stage), bytes, sequence, counters)| BatchHeader {
                 kind,
                 stream,
                 source,
                 bytes,
-                link,
+                stage,
                 sequence,
                 counters,
             },
@@ -330,7 +330,7 @@ mod tests {
             stream: 1,
             source: 2,
             bytes: 0,
-            link: 0,
+            stage: 0,
             sequence: 0,
             counters: Counters::default(),
         };
