@@ -10,9 +10,10 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    BroadcastTo, DetailedStats, DumpOutput, Error, Item, ItemOutbox, Job, Message, NodeId, Options, Outbox,
-    QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle, ShuffleBuilder, StageFrames, StageStats,
-    Stats, Stream, StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
+    BroadcastTo, BytesOutbox, DetailedStats, DumpOutput, Error, Inline, Item, ItemOutbox, Items,
+    ItemsBuilder, Job, Message, NodeId, Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation,
+    Result, Seat, Shuffle, ShuffleBuilder, StageFrames, StageStats, Stats, Stream, StreamBuilder,
+    StreamOptions, Topology, over, route, simulation, threaded,
 };
 
 #[cfg(feature = "log")]

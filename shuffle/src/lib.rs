@@ -33,10 +33,62 @@ pub use config::{Options, StreamOptions};
 pub use deliver::Message;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
-pub use face::job::Job;
-pub use face::reservation::Reservation;
-pub use face::shuffle::{Shuffle, ShuffleBuilder};
-pub use face::stream::{Item, ItemOutbox, Stream, StreamBuilder};
+pub use face::items::BytesOutbox;
+pub use face::stream::{Item, ItemOutbox};
+pub use seat::{Inline, Seat};
+
+/// What applications hold, over any [`Seat`].
+pub mod over {
+    pub use crate::face::items::{Items, ItemsBuilder};
+    pub use crate::face::job::Job;
+    pub use crate::face::reservation::Reservation;
+    pub use crate::face::shuffle::{Shuffle, ShuffleBuilder};
+    pub use crate::face::stream::{Stream, StreamBuilder};
+    pub use crate::threaded::Threaded;
+}
+
+/// One rank's part of a job, on the thread that started it.
+///
+/// `'h` is how long handlers may borrow: what they use is declared before the job.
+///
+/// ```no_run
+/// use std::cell::Cell;
+/// use trihop_shuffle::{Job, Options, Rank};
+///
+/// let heard = Cell::new(0);
+/// let job = Job::start(Options::from_env()?)?;
+/// let shuffle = job.shuffle("greetings").handler(|_message, _outbox| heard.set(heard.get() + 1)).open()?;
+/// for rank in 0..job.size() {
+///     shuffle.send(Rank(rank), 0, b"hello")?;
+/// }
+/// shuffle.fence()?;
+/// assert_eq!(heard.get(), job.size());
+/// job.shutdown()?;
+/// # Ok::<(), trihop_shuffle::Error>(())
+/// ```
+pub type Job<'h> = over::Job<Inline<'h>>;
+
+/// A shuffle of byte records of a [`Job`].
+pub type Shuffle<'h> = over::Shuffle<Inline<'h>>;
+
+/// Opens a [`Shuffle`].
+pub type ShuffleBuilder<'h> = over::ShuffleBuilder<Inline<'h>>;
+
+/// A stream of items of one type of a [`Job`].
+pub type Stream<'h, T> = over::Stream<T, Inline<'h>>;
+
+/// Opens a [`Stream`].
+pub type StreamBuilder<'h, T> = over::StreamBuilder<T, Inline<'h>>;
+
+/// A stream of items of a [`Job`] whose size is known at run time only.
+pub type Items<'h> = over::Items<Inline<'h>>;
+
+/// Opens [`Items`].
+pub type ItemsBuilder<'h> = over::ItemsBuilder<Inline<'h>>;
+
+/// Space for a record of a [`Shuffle`], to be filled in place.
+pub type Reservation<'a, 'h> = over::Reservation<'a, Inline<'h>>;
+
 pub use queue::audience::BroadcastTo;
 pub use signal::DumpOutput;
 pub use stats::{DetailedStats, QueueStats, StageFrames, StageStats, Stats};

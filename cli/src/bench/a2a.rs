@@ -214,7 +214,11 @@ impl Work<'_, Job<'static>> {
             }))?;
             Ok(stream.fence()?)
         })?;
-        self.report(Api::Typed, &reps, stream.stats().wire_bytes)?;
+        self.report(
+            Api::Typed,
+            &reps,
+            stream.stats().map_or(0, |stats| stats.wire_bytes),
+        )?;
         Ok(stream.shutdown()?)
     }
 
@@ -229,7 +233,11 @@ impl Work<'_, Job<'static>> {
             self.each(|target, payload| Ok(shuffle.send(target, 0, payload)?))?;
             Ok(shuffle.fence()?)
         })?;
-        self.report(Api::Bytes, &reps, shuffle.stats().wire_bytes)?;
+        self.report(
+            Api::Bytes,
+            &reps,
+            shuffle.stats().map_or(0, |stats| stats.wire_bytes),
+        )?;
         Ok(shuffle.shutdown()?)
     }
 }

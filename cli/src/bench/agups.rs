@@ -196,7 +196,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         count: updaters * LIFETIME as u64,
         messages: updaters * LIFETIME as u64 * ranks,
         crossing: share.crossing.get(),
-        wire_bytes: stream.stats().wire_bytes,
+        wire_bytes: stream.stats().map_or(0, |stats| stats.wire_bytes),
     };
     session.report(&case, &reps)?;
     stream.shutdown()?;

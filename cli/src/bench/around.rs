@@ -307,7 +307,7 @@ fn case(
         count: messages.div_ceil(u64::from(job.size())),
         messages,
         crossing,
-        wire_bytes: stream.stats().wire_bytes,
+        wire_bytes: stream.stats().map_or(0, |stats| stats.wire_bytes),
     };
     stream.shutdown()?;
     let row = row::combine(args, job, &case, &reps)?;

@@ -196,7 +196,13 @@ fn inline(args: &BenchArgs, options: Options) -> Result<(), Error> {
         stream.extend(share.first_news())?;
         stream.fence()
     })?;
-    report(&session, &share, &reps, labels, stream.stats().wire_bytes)?;
+    report(
+        &session,
+        &share,
+        &reps,
+        labels,
+        stream.stats().map_or(0, |stats| stats.wire_bytes),
+    )?;
     stream.shutdown()?;
     Ok(job.shutdown()?)
 }

@@ -96,7 +96,7 @@ fn case(session: &Session<'_, Job<'_>>, size: usize, count: u64) -> Result<(), E
         count,
         messages: count * u64::from(ranks),
         crossing,
-        wire_bytes: shuffle.stats().wire_bytes,
+        wire_bytes: shuffle.stats().map_or(0, |stats| stats.wire_bytes),
     };
     session.report(&case, &reps)?;
     Ok(shuffle.shutdown()?)

@@ -113,7 +113,7 @@ pub(crate) fn updates<'h>(
         }
         Ok(measured)
     })?;
-    let wire_bytes = updates.stats().wire_bytes;
+    let wire_bytes = updates.stats().map_or(0, |stats| stats.wire_bytes);
     updates.shutdown()?;
     let count = indices.len() as u64;
     let case = Case {

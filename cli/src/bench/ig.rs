@@ -145,7 +145,8 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         messages: count * ranks,
         // A request that crosses has a reply that does, though maybe one of another rank's.
         crossing: 2 * crossing * session.rounds(),
-        wire_bytes: requests.stats().wire_bytes + replies.stats().wire_bytes,
+        wire_bytes: requests.stats().map_or(0, |stats| stats.wire_bytes)
+            + replies.stats().map_or(0, |stats| stats.wire_bytes),
     };
     session.report(&case, &reps)?;
     requests.shutdown()?;

@@ -81,7 +81,7 @@ impl Seat {
     /// What carries traffic between nodes, where this rank represents any.
     pub fn provider(&self) -> String {
         match self {
-            Self::Inline(job) => job.provider().unwrap_or_default(),
+            Self::Inline(job) => job.provider().unwrap_or_default().to_owned(),
             Self::Threaded(job) => job.provider().unwrap_or_default().to_owned(),
         }
     }
@@ -191,7 +191,7 @@ impl Post {
     /// As [`Shuffle::detailed_stats`]; `None` when the engine does not come free.
     pub fn detailed_stats(&self) -> Option<DetailedStats> {
         match self {
-            Self::Inline(shuffle) => Some(shuffle.detailed_stats()),
+            Self::Inline(shuffle) => shuffle.detailed_stats(),
             Self::Threaded(shuffle) => shuffle.detailed_stats(),
         }
     }

@@ -126,7 +126,7 @@ fn items(job: Job<'static>, pattern: Pattern) {
         1,
         |target, number| stream.push(target, number).unwrap(),
         || stream.fence().unwrap(),
-        || stream.stats(),
+        || stream.stats().expect("no handler runs"),
     );
     job.shutdown().unwrap();
 }
@@ -153,7 +153,7 @@ fn records(job: Job<'static>, pattern: Pattern, bytes: usize, scale: u64) {
         scale,
         |target, number| shuffle.send(target, number as u32, &payload).unwrap(),
         || shuffle.fence().unwrap(),
-        || shuffle.stats(),
+        || shuffle.stats().expect("no handler runs"),
     );
     job.shutdown().unwrap();
 }
@@ -243,7 +243,7 @@ fn records_that_wait_to_be_taken_allocate_nothing() {
                 }
                 take(&shuffle);
             },
-            || shuffle.stats(),
+            || shuffle.stats().expect("no handler runs"),
         );
         job.shutdown().unwrap();
     });
@@ -277,7 +277,7 @@ fn handlers_that_answer_allocate_nothing() {
             2,
             |target, number| stream.push(target, [number, 0]).unwrap(),
             || stream.fence().unwrap(),
-            || stream.stats(),
+            || stream.stats().expect("no handler runs"),
         );
         job.shutdown().unwrap();
     });

@@ -75,9 +75,12 @@ fn resident_memory_is_the_same_after_a_hundred_times_as_many_messages() {
         on_ranks(test, nodes, |job| {
             let stream = warmed_up(&job);
             exchange(&job, &stream, 100_000);
-            let (before, batches) = (resident_bytes(), stream.stats().batches_received);
+            let (before, batches) = (resident_bytes(), stream.stats().unwrap().batches_received);
             exchange(&job, &stream, 9_900_000);
-            let (after, batches) = (resident_bytes(), stream.stats().batches_received - batches);
+            let (after, batches) = (
+                resident_bytes(),
+                stream.stats().unwrap().batches_received - batches,
+            );
             eprintln!(
                 "{before} bytes resident after 10^5 messages, {after} after 10^7; {batches} batches received"
             );

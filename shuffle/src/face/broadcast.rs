@@ -7,11 +7,13 @@
 
 use crate::engine::outbox::Outbox;
 use crate::error::Result;
+use crate::face::items::Items;
 use crate::face::shuffle::Shuffle;
 use crate::face::stream::{Item, ItemOutbox, Stream};
 use crate::queue::audience::BroadcastTo;
+use crate::seat::{Handle, Seat, Seating};
 
-impl Shuffle<'_> {
+impl<S: Seat> Shuffle<S> {
     /// Sends a record to many ranks; waits, with progress and deliveries, until it is taken. That is before all copies have
     /// left: what is sent later waits for them. The bytes are copied.
     ///
@@ -35,7 +37,7 @@ impl Shuffle<'_> {
     /// # Ok::<(), trihop_shuffle::Error>(())
     /// ```
     pub fn broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
-        self.handle.send_with(|out| out.try_broadcast(to, kind, bytes))
+        broadcast(&self.handle, kind, bytes, to)
     }
 
     /// Sends a record to many ranks if it can be taken now; never waits and makes no progress. What was sent before must have
@@ -44,18 +46,18 @@ impl Shuffle<'_> {
     /// # Errors
     /// [`crate::Error::WouldBlock`], with nothing taken; a bad length.
     pub fn try_broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
-        self.handle.outbound()?.try_broadcast(to, kind, bytes)
+        self.handle
+            .with_out("a send", |out| out.try_broadcast(to, kind, bytes))
     }
 }
 
-impl<T: Item> Stream<'_, T> {
+impl<T: Item, S: Seat> Stream<T, S> {
     /// As [`Shuffle::broadcast`], for an item.
     ///
     /// # Errors
     /// As [`Shuffle::send`].
     pub fn broadcast(&self, item: T, to: BroadcastTo) -> Result<()> {
-        self.handle
-            .send_with(|out| out.try_broadcast(to, 0, item.as_bytes()))
+        broadcast(&self.handle, 0, item.as_bytes(), to)
     }
 
     /// As [`Shuffle::try_broadcast`], for an item.
@@ -63,8 +65,28 @@ impl<T: Item> Stream<'_, T> {
     /// # Errors
     /// As [`Shuffle::try_broadcast`].
     pub fn try_broadcast(&self, item: T, to: BroadcastTo) -> Result<()> {
-        self.handle.outbound()?.try_broadcast(to, 0, item.as_bytes())
+        self.handle
+            .with_out("a send", |out| out.try_broadcast(to, 0, item.as_bytes()))
     }
+}
+
+impl<S: Seat> Items<S> {
+    /// As [`Shuffle::broadcast`], for an item.
+    ///
+    /// # Errors
+    /// As [`Items::push`].
+    pub fn broadcast(&self, item: &[u8], to: BroadcastTo) -> Result<()> {
+        self.check(1, item)?;
+        broadcast(&self.handle, 0, item, to)
+    }
+}
+
+/// A broadcast of a record, or of an item.
+fn broadcast<S: Seating>(handle: &Handle<S>, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+    handle.send(
+        |out| out.try_broadcast(to, kind, bytes),
+        |out| out.broadcast_or_spill(to, kind, bytes),
+    )
 }
 
 impl Outbox<'_> {

@@ -1,47 +1,41 @@
-//! One rank's part of a job, as its application holds it.
+//! One rank's part of a job, as its application holds it: the same over any seat.
 
-use std::rc::Rc;
+use std::io::Write;
+use std::sync::Arc;
 
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::topology::{Rank, Topology};
 
+use super::items::ItemsBuilder;
 use super::shuffle::ShuffleBuilder;
 use super::stream::{Item, StreamBuilder};
 use crate::config::Options;
 use crate::error::Result;
-use crate::job::detect;
-use crate::seat::{self, Inline, Seat};
+use crate::job::{JobState, detect};
+use crate::seat::{self, Inline, Seat, Seating};
 use crate::signal::DumpOutput;
 use crate::terminate::collective::Reduce;
 
-/// One rank's part of a job. It stays on the thread that started it.
+/// One rank's part of a job. Clones are handles of the same job.
 ///
-/// `'h` is how long handlers may borrow: what they use is declared before the job.
-///
-/// ```no_run
-/// use std::cell::Cell;
-/// use trihop_shuffle::{Job, Options, Rank};
-///
-/// let heard = Cell::new(0);
-/// let job = Job::start(Options::from_env()?)?;
-/// let shuffle = job.shuffle("greetings").handler(|_message, _outbox| heard.set(heard.get() + 1)).open()?;
-/// for rank in 0..job.size() {
-///     shuffle.send(Rank(rank), 0, b"hello")?;
-/// }
-/// shuffle.fence()?;
-/// assert_eq!(heard.get(), job.size());
-/// job.shutdown()?;
-/// # Ok::<(), trihop_shuffle::Error>(())
-/// ```
-pub struct Job<'h> {
-    seat: Rc<Inline<'h>>,
+/// Collective calls are made in the same order on every rank, whichever threads make them.
+#[derive(Clone)]
+pub struct Job<S: Seat> {
+    seat: S,
+    about: Arc<About>,
+    _guard: S::Guard,
+}
+
+/// What never changes.
+struct About {
     topology: Topology,
     launcher: Launcher,
     provider: Option<String>,
 }
 
-impl<'h> Job<'h> {
-    /// Joins the job that this process was started in; without a launcher, a job of one.
+impl Job<Inline<'_>> {
+    /// Joins the job that this process was started in; without a launcher, a job of one. It stays on
+    /// the thread that calls.
     ///
     /// # Errors
     /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`, memory.
@@ -56,16 +50,29 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let seat = seat::start(options, bootstrap)?;
-        seat.with("the start", |job| {
-            Ok((job.engine.topology.clone(), job.launcher, job.provider()))
+        Self::over(seat::start(options, bootstrap)?)
+    }
+}
+
+impl<S: Seat> Job<S> {
+    /// A job that a seat has.
+    pub(crate) fn over(seat: S) -> Result<Self> {
+        let about = seat.with("the start", |job| {
+            Ok(About {
+                topology: job.engine.topology.clone(),
+                launcher: job.launcher,
+                provider: job.provider(),
+            })
+        })?;
+        Ok(Self {
+            about: Arc::new(about),
+            _guard: seat.guard(),
+            seat,
         })
-        .map(|(topology, launcher, provider)| Self {
-            seat: Rc::new(seat),
-            topology,
-            launcher,
-            provider,
-        })
+    }
+
+    pub(crate) fn seat(&self) -> &S {
+        &self.seat
     }
 
     /// This rank.
@@ -80,35 +87,40 @@ impl<'h> Job<'h> {
 
     /// Who is where.
     pub fn topology(&self) -> &Topology {
-        &self.topology
+        &self.about.topology
     }
 
     /// Who started the job.
     pub fn launcher(&self) -> Launcher {
-        self.launcher
+        self.about.launcher
     }
 
     /// Provider that carries traffic between nodes, where this rank represents any.
-    pub fn provider(&self) -> Option<String> {
-        self.provider.clone()
+    pub fn provider(&self) -> Option<&str> {
+        self.about.provider.as_deref()
     }
 
     /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
-    pub fn shuffle(&self, name: &str) -> ShuffleBuilder<'h> {
+    pub fn shuffle(&self, name: &str) -> ShuffleBuilder<S> {
         ShuffleBuilder::new(&self.seat, name)
     }
 
     /// A stream of items of one type. Opening is collective; the same names in the same order on every rank.
-    pub fn stream<T: Item>(&self, name: &str) -> StreamBuilder<'h, T> {
+    pub fn stream<T: Item>(&self, name: &str) -> StreamBuilder<T, S> {
         StreamBuilder::new(&self.seat, name)
+    }
+
+    /// A stream of items of `item_bytes` bytes. Opening is collective; the same names in the same order on every rank.
+    pub fn items(&self, name: &str, item_bytes: usize) -> ItemsBuilder<S> {
+        ItemsBuilder::new(&self.seat, name, item_bytes)
     }
 
     /// Waits until every rank has called this as often as this rank.
     ///
     /// # Errors
-    /// The transport's, and [`Error::Nested`] inside a handler.
+    /// The transport's, and [`crate::Error::Nested`] inside a handler.
     pub fn barrier(&self) -> Result<()> {
-        seat::barrier(&self.seat)
+        self.collective("a barrier", || seat::barrier(&self.seat))
     }
 
     /// Replaces each value by its reduction over all ranks; every rank gives as many values.
@@ -116,7 +128,7 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
-        seat::allreduce(&self.seat, values, reduce)
+        self.collective("a reduction", || seat::allreduce(&self.seat, values, reduce))
     }
 
     /// Every rank's contribution, by rank. For small strings: the result is as large as all of them on every rank.
@@ -124,7 +136,11 @@ impl<'h> Job<'h> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
-        seat::allgather(&self.seat, contribution)
+        self.collective("a gathering", || seat::allgather(&self.seat, contribution))
+    }
+
+    fn collective<R>(&self, what: &'static str, call: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.seat.one_at_a_time(None, what, call)
     }
 
     /// One round of progress of everything in the job; true when anything moved.
@@ -135,56 +151,64 @@ impl<'h> Job<'h> {
         self.seat.progress("poll")
     }
 
-    /// Rounds of progress that were made so far, by whichever call; 0 inside a handler.
-    pub fn rounds(&self) -> u64 {
-        let rounds = self.seat.with("a look at counters", |job| Ok(job.rounds));
-        rounds.unwrap_or(0)
+    /// Rounds of progress that were made so far, by whichever call; `None` inside an inline handler, and when the engine is
+    /// in use and does not come free.
+    pub fn rounds(&self) -> Option<u64> {
+        self.seat.look(|job| job.rounds)
     }
 
     /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether the launcher could be
-    /// asked: not while the job is being shut down.
+    /// asked: not while the job is being shut down, nor when the engine is in use and does not come free.
     pub fn abort(&self, status: i32, why: &str) -> bool {
-        let asked = self.seat.with("an abort", |job| Ok(job.abort(status, why)));
-        asked.unwrap_or(false)
+        self.seat.look(|job| job.abort(status, why)).unwrap_or(false)
     }
 
-    /// Writes the queues of every stream with their use and their bounds.
+    /// Writes every stream's queues with their use and their bounds. Does not wait for long: where the engine cannot be
+    /// had, it says so.
     ///
     /// # Errors
     /// The writer's.
-    pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
-        let mut written = Ok(());
-        let looked = self.seat.with("a dump", |job| {
-            written = job.dump(writer);
-            Ok(())
-        });
-        looked.map_err(std::io::Error::other).and(written)
+    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        write_state(&self.seat, writer)?;
+        self.seat.dump_own(writer)
     }
 
     /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag,
-    /// and the next call that makes progress writes, at most once in a tenth of a second. Whatever
-    /// handled the signal before is called too.
+    /// and the next call that makes progress writes, at most once in a tenth of a second; of a job with a progress thread,
+    /// that one has it written, also of a job that has failed. Whatever handled the signal before is called too.
     ///
     /// # Errors
     /// A signal that cannot be handled.
     pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
-        self.seat
-            .with("a dump", |job| job.dump_on_signal.install(signal, output))
+        self.seat.dump_on(signal, output)
     }
 
-    /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
+    /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective. Later calls of a job with
+    /// threads fail with [`crate::Error::Closed`].
     ///
     /// Records that wait for [`crate::Shuffle::take`] are given up here; the log says how many.
     ///
+    /// Of a job with threads, these have ended then, where it fails too: handlers are not called any more, and what waited
+    /// for them is dropped and counted ([`crate::Stats::undelivered`]). A call of a handler that is being made is waited
+    /// for. That holds as well where the last handle of a job that has failed is dropped.
+    ///
     /// # Errors
-    /// As [`Job::barrier`].
+    /// As [`Job::barrier`]; [`crate::Error::Nested`] inside a handler, with nothing done.
     pub fn shutdown(self) -> Result<()> {
-        seat::shut_down(&self.seat)
+        let outcome = self.collective("shutting down", || seat::shut_down(&self.seat));
+        if !matches!(outcome, Err(crate::Error::Nested(_) | crate::Error::Closed(_))) {
+            self.seat.ended(outcome.is_err());
+        }
+        outcome
     }
 }
 
-impl Drop for Job<'_> {
-    fn drop(&mut self) {
-        self.seat.close_streams();
+/// Writes the queues of all streams. The state is in use for the making of the text only: a writer may wait for its reader.
+pub(crate) fn write_state(seat: &impl Seating, writer: &mut dyn Write) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    match seat.look(|job: &mut JobState| job.dump(&mut text)) {
+        Some(written) => written?,
+        None => writeln!(text, "the engine is in use and does not come free")?,
     }
+    writer.write_all(&text)
 }

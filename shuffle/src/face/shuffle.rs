@@ -1,7 +1,6 @@
 //! The byte face of the engine: records of any length with 32 bits of kind.
 
 use std::io::Write;
-use std::rc::Rc;
 
 use trihop_transport::topology::Rank;
 
@@ -10,32 +9,54 @@ use crate::deliver::{Delivery, Message};
 use crate::engine::BadRun;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
-use crate::face::handle::{Handle, Opening};
-use crate::seat::Inline;
+use crate::seat::{Handle, Inline, Seat, Seating};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
 
 /// Opens a [`Shuffle`]: name, options, handler.
-pub struct ShuffleBuilder<'h> {
-    opening: Opening<'h>,
+pub struct ShuffleBuilder<S: Seat> {
+    seat: S,
+    name: String,
+    options: Option<StreamOptions>,
+    handler: Option<S::Handler>,
 }
 
-impl<'h> ShuffleBuilder<'h> {
-    pub(crate) fn new(seat: &Rc<Inline<'h>>, name: &str) -> Self {
-        let opening = Opening::new(seat, name);
-        Self { opening }
+impl<S: Seat> ShuffleBuilder<S> {
+    pub(crate) fn new(seat: &S, name: &str) -> Self {
+        Self {
+            seat: seat.clone(),
+            name: name.to_owned(),
+            options: None,
+            handler: None,
+        }
     }
 
     /// Options of this shuffle instead of the job's.
     pub fn options(mut self, options: StreamOptions) -> Self {
-        self.opening.take_options(options);
+        self.options = Some(options);
         self
     }
 
+    pub(crate) fn handle_by(mut self, handler: S::Handler) -> Self {
+        self.handler = Some(handler);
+        self
+    }
+
+    /// Opens the shuffle; collective.
+    ///
+    /// # Errors
+    /// Impossible options, ranks that disagree, memory, and the transport's.
+    pub fn open(self) -> Result<Shuffle<S>> {
+        let handle = self.seat.open(&self.name, self.options, 0, self.handler)?;
+        Ok(Shuffle { handle })
+    }
+}
+
+impl<'h> ShuffleBuilder<Inline<'h>> {
     /// Calls `handler` for every record that arrives, during any call that makes progress. Without a handler,
     /// records wait for [`Shuffle::take`].
-    pub fn handler(mut self, mut handler: impl FnMut(Message<'_>, &mut Outbox<'_>) + 'h) -> Self {
-        self.opening.take_handler(Box::new(move |delivery, done, outbox| {
+    pub fn handler(self, mut handler: impl FnMut(Message<'_>, &mut Outbox<'_>) + 'h) -> Self {
+        self.handle_by(Box::new(move |delivery, done, outbox| {
             each_message(delivery, done, |message, first| {
                 // Between the records of a run a spill may be filled: the rest of the run waits.
                 if !first && outbox.has_overfilled() {
@@ -44,17 +65,7 @@ impl<'h> ShuffleBuilder<'h> {
                 handler(message, outbox);
                 true
             })
-        }));
-        self
-    }
-
-    /// Opens the shuffle; collective.
-    ///
-    /// # Errors
-    /// Impossible options, ranks that disagree, memory, and the transport's.
-    pub fn open(self) -> Result<Shuffle<'h>> {
-        let handle = self.opening.open(0)?;
-        Ok(Shuffle { handle })
+        }))
     }
 }
 
@@ -93,44 +104,54 @@ pub(crate) fn each_message(
 
 /// A shuffle of byte records between all ranks of a job. Clones are handles of the same shuffle.
 #[derive(Clone)]
-pub struct Shuffle<'h> {
-    pub(crate) handle: Handle<'h>,
+pub struct Shuffle<S: Seat> {
+    pub(crate) handle: Handle<S>,
 }
 
-impl<'h> Shuffle<'h> {
+impl<S: Seat> Shuffle<S> {
     /// Name given at opening.
     pub fn name(&self) -> &str {
         &self.handle.name
     }
 
-    /// Sends a record; waits, with progress and deliveries, while its queue is full. The bytes are copied.
+    /// Sends a record; waits, with progress and deliveries, while its queue is full. The bytes are copied. Records that one
+    /// thread sends, or several after one another, keep their order.
+    ///
+    /// From a handler on a delivery thread it never waits: what finds no room goes to the spill, ahead of what the
+    /// application sends. The handler's next call waits as long as that is above `spill_mark_bytes` and drains. A handler of
+    /// an inline job sends with its [`Outbox`].
     ///
     /// # Errors
-    /// A bad rank or length, a dead peer, a call from inside a handler that would have to wait; without a handler
-    /// [`crate::Error::WouldBlock`] when only taking deliveries can make room.
+    /// A bad rank or length, a dead peer, a call from inside an inline handler; without a handler [`Error::WouldBlock`] when
+    /// only taking deliveries can make room; [`Error::SpillFull`] where handlers send more than memory may hold.
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        self.handle.send_with(|out| out.try_send(target, kind, bytes))
+        self.handle.send(
+            |out| out.try_send(target, kind, bytes),
+            |out| out.send_or_spill(target, kind, bytes),
+        )
     }
 
     /// Sends a record if there is room now; never waits and makes no progress.
     ///
     /// # Errors
-    /// [`crate::Error::WouldBlock`], with nothing taken; a bad rank or length.
+    /// [`Error::WouldBlock`], with nothing taken; a bad rank or length.
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        self.handle.outbound()?.try_send(target, kind, bytes)
+        self.handle
+            .with_out("a send", |out| out.try_send(target, kind, bytes))
     }
 
-    /// One round of progress; returns the records that were delivered to this shuffle.
+    /// One round of progress; returns the records that were delivered to this shuffle meanwhile.
     ///
     /// # Errors
-    /// The transport's, and [`crate::Error::Nested`] inside a handler.
+    /// The transport's, and [`Error::Nested`] inside an inline handler.
     pub fn poll(&self) -> Result<u64> {
         self.handle.poll()
     }
 
-    /// One round of progress, then every record that waits is handed to `take`; returns how many.
+    /// One round of progress, then every record that waits is handed to `take`, which may send; returns how many. For
+    /// shuffles without a handler.
     ///
     /// # Errors
     /// As [`Shuffle::poll`]; a shuffle that has a handler.
@@ -144,10 +165,10 @@ impl<'h> Shuffle<'h> {
         })
     }
 
-    /// Waits until the queues of one class have passed on what was in them.
+    /// Waits until the queues of one class have passed on what was in them; [`Queues::Delivery`] waits for the handler.
     ///
     /// # Errors
-    /// As [`Shuffle::poll`]; without a handler [`crate::Error::WouldBlock`] when only taking deliveries can make room.
+    /// As [`Shuffle::poll`]; without a handler [`Error::WouldBlock`] when only taking deliveries can make room.
     pub fn flush(&self, queues: Queues) -> Result<()> {
         self.handle.flush(queues)
     }
@@ -188,7 +209,7 @@ impl<'h> Shuffle<'h> {
     /// sent because of them, has been handled (or waits for [`Shuffle::take`]).
     ///
     /// # Errors
-    /// As [`Shuffle::flush`]; after [`crate::Error::WouldBlock`] take deliveries and call again on this rank.
+    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
     pub fn fence(&self) -> Result<()> {
         self.handle.fence()
     }
@@ -197,22 +218,24 @@ impl<'h> Shuffle<'h> {
     /// others can end: for streams without a handler.
     ///
     /// # Errors
-    /// As [`Shuffle::flush`]; after [`crate::Error::WouldBlock`] take deliveries and call again on this rank.
+    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
     pub fn barrier(&self) -> Result<()> {
         self.handle.barrier()
     }
 
-    /// Counters of this rank. Inside a handler, and while a reservation is open, all of them are 0.
-    pub fn stats(&self) -> Stats {
-        self.handle.stats_or_none()
+    /// Counters of this rank; `None` inside an inline handler or with an open reservation, and when the engine is in use and
+    /// does not come free.
+    pub fn stats(&self) -> Option<Stats> {
+        self.handle.stats()
     }
 
-    /// Counters of this rank, of each of its queues too. As [`Shuffle::stats`], without a reading of the clock.
-    pub fn detailed_stats(&self) -> DetailedStats {
-        self.handle.detailed_stats_or_none()
+    /// As [`Shuffle::stats`], with each queue's.
+    pub fn detailed_stats(&self) -> Option<DetailedStats> {
+        self.handle.detailed_stats()
     }
 
-    /// Writes every queue of this rank with its use and its bound, and the memory formula with its value.
+    /// Writes every queue of this rank with its use and its bound, and the memory formula with its value. Does not wait for
+    /// long: where the engine cannot be had, it says so.
     ///
     /// # Errors
     /// The writer's.
@@ -220,8 +243,8 @@ impl<'h> Shuffle<'h> {
         self.handle.dump(writer)
     }
 
-    /// A fence, after which the shuffle takes and delivers nothing more. Collective. Its memory is kept until the job
-    /// ends, since libfabric cannot take posted receives back.
+    /// A fence, after which the shuffle takes and delivers nothing more, and its handler is gone. Collective. Its memory is
+    /// kept for another of the same options, since libfabric cannot take posted receives back.
     ///
     /// # Errors
     /// As [`Shuffle::fence`].
@@ -235,11 +258,11 @@ impl Outbox<'_> {
     ///
     /// # Errors
     /// [`Error::Closed`] where that stream was shut down and another has its place.
-    pub fn on(&mut self, shuffle: &Shuffle<'_>) -> Result<Outbox<'_>> {
+    pub fn on<S: Seat>(&mut self, shuffle: &Shuffle<S>) -> Result<Outbox<'_>> {
         self.for_handle(&shuffle.handle)
     }
 
-    pub(crate) fn for_handle(&mut self, handle: &Handle<'_>) -> Result<Outbox<'_>> {
+    pub(crate) fn for_handle<S: Seating>(&mut self, handle: &Handle<S>) -> Result<Outbox<'_>> {
         let closed = || Error::Closed((*handle.name).to_owned());
         self.for_stream(handle.id).ok_or_else(closed)
     }
@@ -248,7 +271,7 @@ impl Outbox<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Job, Options};
+    use crate::{Job, Options, Rank};
     use trihop_transport::bootstrap::Launcher;
 
     #[test]
@@ -314,12 +337,15 @@ mod tests {
         ];
         for stream in &streams {
             stream.send(Rank(0), 0, b"").unwrap();
-            stream.handle.outbound().unwrap().close_runs();
             stream
                 .handle
-                .outbound()
-                .unwrap()
-                .publish(crate::queue::tally::Why::Flush);
+                .with_out("a test", |out| Ok(out.close_runs()))
+                .unwrap();
+            let publish = |out: &mut crate::engine::outbound::Outbound| {
+                out.publish(crate::queue::tally::Why::Flush);
+                Ok(())
+            };
+            stream.handle.with_out("a test", publish).unwrap();
         }
         job.progress().unwrap();
         assert_eq!(*heard.borrow(), ["urgent", "usual", "as usual", "bulk"]);

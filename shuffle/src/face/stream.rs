@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::marker::PhantomData;
-use std::rc::Rc;
 
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
@@ -12,9 +11,8 @@ use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
-use crate::face::handle::{Handle, Opening};
 use crate::queue::runs::Stop;
-use crate::seat::{Inline, Seat};
+use crate::seat::{Handle, Inline, Seat};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
 
@@ -36,7 +34,7 @@ impl<T: Item> ItemOutbox<'_, T> {
     ///
     /// # Errors
     /// [`Error::Closed`] where that stream was shut down and another has its place.
-    pub fn on<U: Item>(&mut self, stream: &Stream<'_, U>) -> Result<ItemOutbox<'_, U>> {
+    pub fn on<U: Item, S: Seat>(&mut self, stream: &Stream<U, S>) -> Result<ItemOutbox<'_, U>> {
         Ok(ItemOutbox {
             outbox: self.outbox.for_handle(&stream.handle)?,
             item: PhantomData,
@@ -61,12 +59,16 @@ impl<T: Item> ItemOutbox<'_, T> {
 }
 
 /// Opens a [`Stream`]: name, options, handler.
-pub struct StreamBuilder<'h, T> {
-    opening: Opening<'h>,
+pub struct StreamBuilder<T, S: Seat> {
+    seat: S,
+    name: String,
+    options: Option<StreamOptions>,
+    handler: Option<S::Handler>,
     item: PhantomData<T>,
 }
 
-fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'a [T]), BadRun> {
+/// The items of a run.
+pub(crate) fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'a [T]), BadRun> {
     let Delivery::Run(run) = delivery else {
         return Err(BadRun::Fragment("a fragmented record on a stream of items"));
     };
@@ -80,38 +82,29 @@ fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'a [T]), Bad
     Ok((Rank(run.header.source), items))
 }
 
-impl<'h, T: Item> StreamBuilder<'h, T> {
-    pub(crate) fn new(seat: &Rc<Inline<'h>>, name: &str) -> Self {
+impl<T: Item, S: Seat> StreamBuilder<T, S> {
+    pub(crate) fn new(seat: &S, name: &str) -> Self {
         const {
             assert!(size_of::<T>() > 0, "items of no bytes cannot be counted");
             assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");
         }
         Self {
-            opening: Opening::new(seat, name),
+            seat: seat.clone(),
+            name: name.to_owned(),
+            options: None,
+            handler: None,
             item: PhantomData,
         }
     }
 
     /// Options of this stream instead of the job's.
     pub fn options(mut self, options: StreamOptions) -> Self {
-        self.opening.take_options(options);
+        self.options = Some(options);
         self
     }
 
-    /// Calls `handler` for every run that arrives: one source, at least one item, in place.
-    pub fn handler(mut self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, T>) + 'h) -> Self {
-        self.opening.take_handler(Box::new(move |delivery, _, outbox| {
-            let (source, items) = slice_of::<T>(&delivery)?;
-            handler(
-                source,
-                items,
-                &mut ItemOutbox {
-                    outbox: outbox.again(),
-                    item: PhantomData,
-                },
-            );
-            Ok(items.len())
-        }));
+    pub(crate) fn handle_by(mut self, handler: S::Handler) -> Self {
+        self.handler = Some(handler);
         self
     }
 
@@ -119,21 +112,38 @@ impl<'h, T: Item> StreamBuilder<'h, T> {
     ///
     /// # Errors
     /// Impossible options, ranks that disagree, memory, and the transport's.
-    pub fn open(self) -> Result<Stream<'h, T>> {
+    pub fn open(self) -> Result<Stream<T, S>> {
+        let bytes = size_of::<T>();
         Ok(Stream {
-            handle: self.opening.open(size_of::<T>())?,
+            handle: self.seat.open(&self.name, self.options, bytes, self.handler)?,
             item: PhantomData,
         })
     }
 }
 
+impl<'h, T: Item> StreamBuilder<T, Inline<'h>> {
+    /// Calls `handler` for every run that arrives: one source, at least one item, in place. Without a handler, items wait
+    /// for [`Stream::take`].
+    pub fn handler(self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, T>) + 'h) -> Self {
+        self.handle_by(Box::new(move |delivery, _, outbox| {
+            let (source, items) = slice_of::<T>(&delivery)?;
+            let mut outbox = ItemOutbox {
+                outbox: outbox.again(),
+                item: PhantomData,
+            };
+            handler(source, items, &mut outbox);
+            Ok(items.len())
+        }))
+    }
+}
+
 /// A stream of items between all ranks of a job. Clones are handles of the same stream.
-pub struct Stream<'h, T> {
-    pub(crate) handle: Handle<'h>,
+pub struct Stream<T, S: Seat> {
+    pub(crate) handle: Handle<S>,
     item: PhantomData<T>,
 }
 
-impl<T> Clone for Stream<'_, T> {
+impl<T, S: Seat> Clone for Stream<T, S> {
     fn clone(&self) -> Self {
         Self {
             handle: self.handle.clone(),
@@ -145,14 +155,22 @@ impl<T> Clone for Stream<'_, T> {
 /// Items after which [`Stream::extend`] makes progress.
 const POLL_EVERY: usize = 1024;
 
-impl<T: Item> Stream<'_, T> {
-    /// Sends an item; waits, with progress and deliveries, while its queue is full.
+impl<T: Item, S: Seat> Stream<T, S> {
+    /// Name given at opening.
+    pub fn name(&self) -> &str {
+        &self.handle.name
+    }
+
+    /// Sends an item; waits as [`crate::Shuffle::send`] does.
     ///
     /// # Errors
     /// As [`crate::Shuffle::send`].
     #[inline]
     pub fn push(&self, target: Rank, item: T) -> Result<()> {
-        self.handle.send_with(|out| out.try_push(target, item.as_bytes()))
+        self.handle.send(
+            |out| out.try_push(target, item.as_bytes()),
+            |out| out.push_or_spill(target, item.as_bytes()),
+        )
     }
 
     /// Sends an item if there is room now; never waits and makes no progress.
@@ -161,7 +179,8 @@ impl<T: Item> Stream<'_, T> {
     /// [`Error::WouldBlock`], with nothing taken; a bad rank.
     #[inline]
     pub fn try_push(&self, target: Rank, item: T) -> Result<()> {
-        self.handle.outbound()?.try_push(target, item.as_bytes())
+        self.handle
+            .with_out("a send", |out| out.try_push(target, item.as_bytes()))
     }
 
     /// Sends many items, with the engine's state looked up once per few hundred of them.
@@ -170,15 +189,21 @@ impl<T: Item> Stream<'_, T> {
     /// As [`Stream::push`]; items before the failing one are sent.
     pub fn extend(&self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
         let mut items = items.into_iter();
+        if self.handle.seat.is_in_handler() {
+            return self.handle.send_all(
+                &mut items,
+                |_, _| Err(Error::Nested("a send")),
+                |out, (target, item)| out.push_or_spill(*target, item.as_bytes()),
+            );
+        }
         loop {
             let mut refused = None;
-            {
-                let mut out = self.handle.outbound()?;
+            let ended = self.handle.with_out("a send", |out| {
                 let mut left = POLL_EVERY;
                 while left > 0 && refused.is_none() {
                     let before = out.sent;
                     match out.gather(left, &mut items) {
-                        Stop::End => return Ok(()),
+                        Stop::End => return Ok(true),
                         Stop::Enough => break,
                         Stop::At(target, item) => match out.try_push(target, item.as_bytes()) {
                             Ok(()) => {}
@@ -188,16 +213,17 @@ impl<T: Item> Stream<'_, T> {
                     }
                     left = left.saturating_sub((out.sent - before) as usize);
                 }
-            }
-            if let Some((target, item)) = refused {
-                self.push(target, item)?;
-            } else {
-                self.handle.seat.progress_in_passing()?;
+                Ok(false)
+            })?;
+            match refused {
+                _ if ended => return Ok(()),
+                Some((target, item)) => self.push(target, item)?,
+                None => self.handle.seat.progress_in_passing()?,
             }
         }
     }
 
-    /// One round of progress; returns the items that were delivered to this stream.
+    /// One round of progress; returns the items that were delivered to this stream meanwhile.
     ///
     /// # Errors
     /// As [`crate::Shuffle::poll`].
@@ -241,14 +267,14 @@ impl<T: Item> Stream<'_, T> {
         self.handle.barrier()
     }
 
-    /// Counters of this rank.
-    pub fn stats(&self) -> Stats {
-        self.handle.stats_or_none()
+    /// As [`crate::Shuffle::stats`].
+    pub fn stats(&self) -> Option<Stats> {
+        self.handle.stats()
     }
 
     /// As [`crate::Shuffle::detailed_stats`].
-    pub fn detailed_stats(&self) -> DetailedStats {
-        self.handle.detailed_stats_or_none()
+    pub fn detailed_stats(&self) -> Option<DetailedStats> {
+        self.handle.detailed_stats()
     }
 
     /// As [`crate::Shuffle::dump`].

@@ -1,8 +1,12 @@
 //! The calls of a stream's handles, the same on every seat: sends that wait, flushes, fences, barriers.
 
-use super::Seat;
+use std::io::Write;
+use std::sync::Arc;
+
+use super::Seating;
 use super::collective::pass_on_results;
-use crate::deliver::{Delivery, Entry};
+use crate::deliver::{Delivery, Entry, note_overfilled};
+use crate::dump;
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
 use crate::engine::Core;
@@ -15,15 +19,27 @@ use crate::terminate::flush::{Flush, Queues};
 
 /// An open stream of a seat.
 #[derive(Clone)]
-pub(crate) struct Handle<S> {
-    pub seat: S,
-    pub id: StreamId,
+pub(crate) struct Handle<S: Seating> {
+    pub(crate) seat: S,
+    pub(crate) id: StreamId,
+    of: S::OfStream,
+    pub(crate) name: Arc<str>,
 }
 
-impl<S: Seat> Handle<S> {
+impl<S: Seating> Handle<S> {
+    /// What `open` has opened; `of` is what the seat keeps of it.
+    pub(crate) fn new(seat: S, id: StreamId, of: S::OfStream, name: &str) -> Self {
+        Self {
+            seat,
+            id,
+            of,
+            name: name.into(),
+        }
+    }
+
     /// Uses what the stream sends.
     #[inline]
-    pub fn with_out<R>(
+    pub(crate) fn with_out<R>(
         &self,
         what: &'static str,
         call: impl FnOnce(&mut Outbound) -> Result<R>,
@@ -31,9 +47,37 @@ impl<S: Seat> Handle<S> {
         self.seat.with(what, |job| call(job.engine.out(self.id)?))
     }
 
+    /// Sends: waits while there is no room, but not in a handler, whose sends are spilled.
+    #[inline]
+    pub(crate) fn send(
+        &self,
+        send: impl FnMut(&mut Outbound) -> Result<()>,
+        send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
+        match self.seat.is_in_handler() {
+            true => self.send_with(noting_overfilled(send_or_spill)),
+            false => self.send_with(send),
+        }
+    }
+
+    /// As [`Handle::send`], one after the other; those before the failing one are sent.
+    pub(crate) fn send_all<T>(
+        &self,
+        items: &mut impl Iterator<Item = T>,
+        send: impl FnMut(&mut Outbound, &T) -> Result<()>,
+        mut send_or_spill: impl FnMut(&mut Outbound, &T) -> Result<()>,
+    ) -> Result<()> {
+        if self.seat.is_in_handler() {
+            return self.send_many(items, |out, item| {
+                noting_overfilled(|out: &mut Outbound| send_or_spill(out, item))(out)
+            });
+        }
+        self.send_many(items, send)
+    }
+
     /// Tries `send` until it is taken, with progress in between.
     #[inline]
-    pub fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+    pub(crate) fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
         let sent = self.with_out("a send", |out| {
             send(out)?;
             Ok(out.count_call())
@@ -48,7 +92,7 @@ impl<S: Seat> Handle<S> {
 
     /// As [`Handle::send_with`], for one after the other, with the state looked up once per few
     /// hundred of them. Those before the failing one are sent.
-    pub fn send_many<T>(
+    pub(crate) fn send_many<T>(
         &self,
         items: &mut impl Iterator<Item = T>,
         mut send: impl FnMut(&mut Outbound, &T) -> Result<()>,
@@ -81,7 +125,7 @@ impl<S: Seat> Handle<S> {
 
     /// Waits until `send` is taken.
     #[cold]
-    pub fn send_waiting(&self, send: &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+    pub(crate) fn send_waiting(&self, send: &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
         self.seat.may_wait("a send that waits")?;
         self.seat
             .wait("room to send", |job| match send(job.engine.out(self.id)?) {
@@ -96,7 +140,7 @@ impl<S: Seat> Handle<S> {
     }
 
     /// One round of progress; the records that it delivered to this stream.
-    pub fn poll(&self) -> Result<u64> {
+    pub(crate) fn poll(&self) -> Result<u64> {
         let delivered = || {
             self.seat
                 .with("poll", |job| Ok(job.engine.stream(self.id)?.0.delivered()))
@@ -107,7 +151,7 @@ impl<S: Seat> Handle<S> {
     }
 
     /// Waits until the queues of one class have passed on what was in them.
-    pub fn flush(&self, queues: Queues) -> Result<()> {
+    pub(crate) fn flush(&self, queues: Queues) -> Result<()> {
         let what = "a flush";
         self.seat.may_wait(what)?;
         let mut flush = self.seat.with(what, |job| {
@@ -134,9 +178,13 @@ impl<S: Seat> Handle<S> {
     }
 
     /// A fence that gives way with [`Error::WouldBlock`] stays under way: the others count on its open round.
-    pub fn fence(&self) -> Result<()> {
+    pub(crate) fn fence(&self) -> Result<()> {
+        self.seat
+            .one_at_a_time(Some(&self.of), "a fence", || self.fence_alone())
+    }
+
+    fn fence_alone(&self) -> Result<()> {
         let what = "a fence";
-        self.seat.may_wait(what)?;
         let mut fence = self.seat.with(what, |job| {
             let (core, out) = job.engine.stream(self.id)?;
             check_open(core, out)?;
@@ -162,9 +210,13 @@ impl<S: Seat> Handle<S> {
     }
 
     /// A barrier that gives way as a fence does.
-    pub fn barrier(&self) -> Result<()> {
+    pub(crate) fn barrier(&self) -> Result<()> {
+        self.seat
+            .one_at_a_time(Some(&self.of), "a barrier", || self.barrier_alone())
+    }
+
+    fn barrier_alone(&self) -> Result<()> {
         let what = "a barrier";
-        self.seat.may_wait(what)?;
         let ticket = self.seat.with(what, |job| {
             if let Some(ticket) = job.parked.barrier(self.id.stream) {
                 return Ok(ticket);
@@ -191,39 +243,58 @@ impl<S: Seat> Handle<S> {
         pass_on_results(&self.seat)
     }
 
-    /// A fence, after which the stream takes and delivers nothing more.
-    pub fn shut_down(&self) -> Result<()> {
-        self.fence()?;
-        self.seat.with("shutting down", |job| {
-            let (core, out, _) = job.engine.stream_mut(self.id)?;
-            out.closed = true;
-            core.sink = Sink::Closed;
-            job.engine.retire(self.id);
-            Ok(())
-        })?;
-        self.seat.forget_handler(self.id.stream);
-        Ok(())
+    /// A fence, after which the stream takes and delivers nothing more. Whatever comes of it, the seat
+    /// looks after the handler.
+    pub(crate) fn shut_down(&self) -> Result<()> {
+        let what = "shutting down";
+        let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
+            self.fence_alone()?;
+            self.seat.with(what, |job| {
+                let (core, out, _) = job.engine.stream_mut(self.id)?;
+                out.closed = true;
+                core.sink = Sink::Closed;
+                job.engine.retire(self.id);
+                Ok(())
+            })
+        });
+        if !matches!(outcome, Err(Error::Nested(_))) {
+            self.seat.closed(self.id, &self.of, outcome.is_err());
+        }
+        outcome
     }
 
-    /// Counters of this rank.
-    pub fn stats(&self) -> Result<Stats> {
-        self.seat.with("a look at counters", |job| {
-            let (core, out) = job.engine.stream(self.id)?;
-            Ok(core.snapshot(out))
-        })
+    fn look<R>(&self, look: impl FnOnce(&Core, &Outbound) -> R) -> Option<R> {
+        let looked = self.seat.look(|job| {
+            let (core, out) = job.engine.stream(self.id).ok()?;
+            Some(look(core, out))
+        });
+        looked.flatten()
     }
 
-    /// Counters of this rank, of each of its queues too.
-    pub fn detailed_stats(&self) -> Result<DetailedStats> {
-        self.seat.with("a look at counters", |job| {
-            let (core, out) = job.engine.stream(self.id)?;
-            Ok(core.detailed(out))
-        })
+    /// Counters of this rank, if they can be had soon.
+    pub(crate) fn stats(&self) -> Option<Stats> {
+        self.look(|core, out| core.snapshot(out))
+    }
+
+    /// Counters of this rank, of each of its queues too, if they can be had soon.
+    pub(crate) fn detailed_stats(&self) -> Option<DetailedStats> {
+        self.look(|core, out| core.detailed(out))
+    }
+
+    /// Writes every queue of this rank with its use and its bound. The state is in use for the making of the text only: a
+    /// writer may wait for its reader.
+    pub(crate) fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        let mut text = Vec::new();
+        match self.look(|core, out| dump::write(core, out, &mut text)) {
+            Some(written) => written?,
+            None => writeln!(text, "stream `{}` is in use, or was shut down", self.name)?,
+        }
+        writer.write_all(&text)
     }
 
     /// One round of progress, then everything that waits is handed to `take`, with nothing in use: it
     /// may send. Returns how many records.
-    pub fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>) -> Result<u64> {
+    pub(crate) fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>) -> Result<u64> {
         self.seat.progress("take")?;
         self.seat.begin_taking()?;
         let mut taken = Taken {
@@ -256,13 +327,13 @@ impl<S: Seat> Handle<S> {
 }
 
 /// Deliveries out of a stream's queue, which go back when it is dropped unless they were handed out.
-struct Taken<'a, S: Seat> {
+struct Taken<'a, S: Seating> {
     handle: &'a Handle<S>,
     entries: Vec<Entry>,
     done: usize,
 }
 
-impl<S: Seat> Drop for Taken<'_, S> {
+impl<S: Seating> Drop for Taken<'_, S> {
     fn drop(&mut self) {
         let entries = std::mem::take(&mut self.entries);
         // A job that has failed takes nothing more, and counts nothing.
@@ -274,6 +345,19 @@ impl<S: Seat> Drop for Taken<'_, S> {
             Ok(())
         });
         self.handle.seat.end_taking();
+    }
+}
+
+/// A send of a handler on a thread of its own: its next call waits for a spill that it has overfilled.
+fn noting_overfilled(
+    mut send: impl FnMut(&mut Outbound) -> Result<()>,
+) -> impl FnMut(&mut Outbound) -> Result<()> {
+    move |out| {
+        let sent = send(out);
+        if out.take_overfilled() {
+            note_overfilled(out.gauge());
+        }
+        sent
     }
 }
 

@@ -1,11 +1,11 @@
 //! Calls in which all ranks take part.
 
-use super::Seat;
+use super::Seating;
 use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Reduce};
 
 /// A collective on the job's own channel.
-pub(crate) fn collective(seat: &impl Seat, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn collective(seat: &impl Seating, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
     let what = "a collective";
     seat.may_wait(what)?;
     let ticket = seat.with(what, |job| {
@@ -17,19 +17,19 @@ pub(crate) fn collective(seat: &impl Seat, operation: Operation, contribution: &
 }
 
 /// Sends what a collective that is complete here still has to tell others: the caller may not come back for long.
-pub(super) fn pass_on_results(seat: &impl Seat) -> Result<()> {
+pub(super) fn pass_on_results(seat: &impl Seating) -> Result<()> {
     seat.wait("results of a collective to leave", |job| {
         Ok(job.engine.has_passed_on_results().then_some(()))
     })
 }
 
 /// See [`crate::Job::barrier`].
-pub(crate) fn barrier(seat: &impl Seat) -> Result<()> {
+pub(crate) fn barrier(seat: &impl Seating) -> Result<()> {
     collective(seat, Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
 }
 
 /// See [`crate::Job::allreduce`].
-pub(crate) fn allreduce(seat: &impl Seat, values: &mut [u64], reduce: Reduce) -> Result<()> {
+pub(crate) fn allreduce(seat: &impl Seating, values: &mut [u64], reduce: Reduce) -> Result<()> {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let result = collective(seat, Operation::Reduce(reduce), &bytes)?;
     if result.len() != bytes.len() {
@@ -46,7 +46,7 @@ pub(crate) fn allreduce(seat: &impl Seat, values: &mut [u64], reduce: Reduce) ->
 }
 
 /// See [`crate::Job::allgather`].
-pub(crate) fn allgather(seat: &impl Seat, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn allgather(seat: &impl Seating, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
     let result = collective(seat, Operation::Gather, contribution)?;
     seat.with("a gathering", |job| {
         Ok(job.engine.collectives.contributions(&result))
@@ -54,7 +54,7 @@ pub(crate) fn allgather(seat: &impl Seat, contribution: &[u8]) -> Result<Vec<Vec
 }
 
 /// Smallest of all ranks' values.
-pub(super) fn agree<const N: usize>(seat: &impl Seat, mut values: [u64; N]) -> Result<[u64; N]> {
+pub(super) fn agree<const N: usize>(seat: &impl Seating, mut values: [u64; N]) -> Result<[u64; N]> {
     allreduce(seat, &mut values, Reduce::Min)?;
     Ok(values)
 }

@@ -6,7 +6,7 @@ use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::masked;
 
-use super::Seat;
+use super::Seating;
 use super::collective::{barrier, collective};
 use super::park::NAP;
 use crate::endpoint::StreamId;
@@ -15,7 +15,7 @@ use crate::job::JobState;
 use crate::terminate::collective::{Operation, Reduce};
 
 /// See [`crate::Job::shutdown`].
-pub(crate) fn shut_down(seat: &impl Seat) -> Result<()> {
+pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
     let what = "shutting down";
     seat.may_wait(what)?;
     for id in seat.with(what, |job| Ok(job.engine.open_ids()))? {
@@ -53,7 +53,7 @@ pub(crate) fn shut_down(seat: &impl Seat) -> Result<()> {
     Ok(())
 }
 
-fn set_closing(seat: &impl Seat) -> Result<()> {
+fn set_closing(seat: &impl Seating) -> Result<()> {
     seat.with("shutting down", |job| {
         job.closing = true;
         Ok(())
@@ -61,7 +61,7 @@ fn set_closing(seat: &impl Seat) -> Result<()> {
 }
 
 /// The last fence of a stream that its handles have not shut down.
-fn end_stream(seat: &impl Seat, id: StreamId) -> Result<()> {
+fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
     let what = "the last fence of a stream";
     let begun = seat.with(what, |job| {
         let (core, out, _) = job.engine.stream_mut(id)?;
@@ -105,7 +105,7 @@ fn end_stream(seat: &impl Seat, id: StreamId) -> Result<()> {
 /// have arrived; a last barrier, whose messages are one hop long, keeps each here until the
 /// results of the first are through. From now on ranks may be gone at any time, which is no
 /// failure of the job any more; what they left behind is still read.
-fn end_alone(seat: &impl Seat) -> Result<()> {
+fn end_alone(seat: &impl Seating) -> Result<()> {
     let what = "the last barrier";
     set_closing(seat)?;
     let (deadline, ticket) = seat.with(what, |job| {
@@ -130,7 +130,7 @@ fn end_alone(seat: &impl Seat) -> Result<()> {
 }
 
 /// A barrier, which tells whether any rank's launcher is out of reach: then all end without it.
-fn any_is_out_of_reach(seat: &impl Seat) -> Result<bool> {
+fn any_is_out_of_reach(seat: &impl Seating) -> Result<bool> {
     let here = seat.with("shutting down", |job| {
         let bootstrap = job.bootstrap.as_ref();
         Ok(bootstrap.is_some_and(|launcher| launcher.is_out_of_reach()))
@@ -142,7 +142,7 @@ fn any_is_out_of_reach(seat: &impl Seat) -> Result<bool> {
 
 /// The launcher's fence: with progress where the launcher allows it, else on this thread, where it must not be needed.
 pub(super) fn launchers_fence(
-    seat: &impl Seat,
+    seat: &impl Seating,
     mut bootstrap: Box<dyn Bootstrap>,
 ) -> Result<Box<dyn Bootstrap>> {
     if !bootstrap.fences_on_callers_thread() {
@@ -154,7 +154,7 @@ pub(super) fn launchers_fence(
 }
 
 /// See [`JobState::explained`].
-fn explained<T>(seat: &impl Seat, outcome: Result<T>) -> Result<T> {
+fn explained<T>(seat: &impl Seating, outcome: Result<T>) -> Result<T> {
     match outcome {
         Ok(value) => Ok(value),
         failed => seat.with("asking the launcher", |job| job.explained(failed)),
@@ -163,7 +163,7 @@ fn explained<T>(seat: &impl Seat, outcome: Result<T>) -> Result<T> {
 
 /// Runs a launcher's call, which waits, on a thread of its own while this one keeps forwarding.
 fn fence_while_progressing(
-    seat: &impl Seat,
+    seat: &impl Seating,
     mut bootstrap: Box<dyn Bootstrap>,
 ) -> Result<Box<dyn Bootstrap>> {
     let what = "all ranks, at the launcher";

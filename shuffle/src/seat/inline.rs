@@ -1,20 +1,24 @@
 //! The inline seat: the engine runs in the calls of one thread, and so do the handlers.
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::io::Write;
+use std::rc::Rc;
 
 use trihop_transport::park::Step;
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 
-use super::Seat;
 use super::park::{Park, backoff};
-use crate::deliver::Delivery;
+use super::{Handle, Seating, open};
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, DeliveryQueue};
 use crate::endpoint::StreamId;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
-use crate::engine::sink::Handlers;
+use crate::engine::sink::{Handlers, Sink};
 use crate::error::{Error, Result};
 use crate::job::{JobState, Patience, Started};
+use crate::signal::DumpOutput;
 
 /// A handler: see [`Handlers::call`].
 pub(crate) type Handler<'h> =
@@ -41,8 +45,13 @@ impl Handlers for HandlerTable<'_> {
     }
 }
 
-/// A job on the thread that started it.
-pub(crate) struct Inline<'h> {
+/// The inline seat: one thread uses the job, and handlers run inside of its calls. `'h` is how long
+/// handlers may borrow: what they use is declared before the job.
+#[derive(Clone)]
+pub struct Inline<'h>(Rc<Place<'h>>);
+
+/// What all handles of an inline job share.
+struct Place<'h> {
     /// Borrowed for the time of one call, handlers included.
     state: RefCell<JobState>,
     handlers: RefCell<HandlerTable<'h>>,
@@ -55,96 +64,100 @@ pub(crate) struct Inline<'h> {
 }
 
 impl<'h> Inline<'h> {
-    pub fn new(started: Started) -> Result<Self> {
+    pub(crate) fn new(started: Started) -> Result<Self> {
         let Started {
             state,
             doorbell,
             neighbours,
         } = started;
         let park = Park::new(&doorbell, &state)?;
-        Ok(Self {
+        Ok(Self(Rc::new(Place {
             state: RefCell::new(state),
             handlers: RefCell::default(),
             park: RefCell::new(park),
             doorbell,
             neighbours,
             taking: Cell::new(false),
-        })
+        })))
     }
 
-    /// For another seat.
-    pub fn into_parts(self) -> (Started, Park) {
+    /// For another seat; `None` while there are other handles.
+    pub(crate) fn into_parts(self) -> Option<(Started, Park)> {
+        let place = Rc::into_inner(self.0)?;
         let started = Started {
-            state: self.state.into_inner(),
-            doorbell: self.doorbell,
-            neighbours: self.neighbours,
+            state: place.state.into_inner(),
+            doorbell: place.doorbell,
+            neighbours: place.neighbours,
         };
-        (started, self.park.into_inner())
+        Some((started, place.park.into_inner()))
     }
 
     #[inline]
     fn state(&self, what: &'static str) -> Result<RefMut<'_, JobState>> {
-        self.state.try_borrow_mut().map_err(|_| Error::Nested(what))
-    }
-
-    /// The sending side of a stream.
-    #[inline]
-    pub fn out(&self, id: StreamId, what: &'static str) -> Result<RefMut<'_, Outbound>> {
-        let mut outcome = Ok(());
-        let out = RefMut::filter_map(self.state(what)?, |state| match state.engine.out(id) {
-            Ok(out) => Some(out),
-            Err(error) => {
-                outcome = Err(error);
-                None
-            }
-        });
-        match out {
-            Ok(out) => Ok(out),
-            Err(_) => Err(outcome.err().unwrap_or(Error::Nested(what))),
-        }
+        self.0.state.try_borrow_mut().map_err(|_| Error::Nested(what))
     }
 
     /// What is delivered to a stream goes to this handler.
-    pub fn set_handler(&self, stream: usize, handler: Handler<'h>) {
-        let table = &mut self.handlers.borrow_mut().0;
+    pub(crate) fn set_handler(&self, stream: usize, handler: Handler<'h>) {
+        let table = &mut self.0.handlers.borrow_mut().0;
         if table.len() <= stream {
             table.resize_with(stream + 1, || None);
         }
         table[stream] = Some(handler);
     }
 
-    /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle ends here.
-    pub fn close_streams(&self) {
-        if let Ok(mut state) = self.state.try_borrow_mut() {
-            state.engine.close_streams();
-        }
-        let handlers = self
-            .handlers
-            .try_borrow_mut()
-            .map(|mut table| std::mem::take(&mut *table));
-        drop(handlers); // with nothing borrowed: they may own more than that
-    }
-
     fn check_not_taking(&self, what: &'static str) -> Result<()> {
-        match self.taking.get() {
+        match self.0.taking.get() {
             true => Err(Error::Nested(what)),
             false => Ok(()),
         }
     }
 
     fn round(&self, state: &mut JobState) -> Result<bool> {
-        state.progress(&mut *self.handlers.borrow_mut())
+        state.progress(&mut *self.0.handlers.borrow_mut())
     }
 
     fn sleep(&self, what: &'static str) -> Result<()> {
-        let (mut state, mut park) = (self.state(what)?, self.park.borrow_mut());
+        let (mut state, mut park) = (self.state(what)?, self.0.park.borrow_mut());
         let timed = state.prepare_to_sleep();
-        park.sleep(&self.doorbell, timed, || state.must_stay_awake())?;
+        park.sleep(&self.0.doorbell, timed, || state.must_stay_awake())?;
         park.look_around(&mut state)
     }
 }
 
-impl Seat for Inline<'_> {
+impl<'h> Seating for Inline<'h> {
+    type OfStream = ();
+    type Guard = Rc<Guard<'h>>;
+    type Handler = Handler<'h>;
+
+    fn guard(&self) -> Self::Guard {
+        Rc::new(Guard(self.clone()))
+    }
+
+    fn open(
+        &self,
+        name: &str,
+        options: Option<StreamOptions>,
+        item_bytes: usize,
+        handler: Option<Handler<'h>>,
+    ) -> Result<Handle<Self>> {
+        let options = match options {
+            Some(options) => options,
+            None => self.with("opening a stream", |job| Ok(job.options.stream.clone()))?,
+        };
+        let sink = match handler {
+            Some(_) => Sink::Handler,
+            None => Sink::Queue(DeliveryQueue::new(&options)),
+        };
+        let install = |stream| {
+            if let Some(handler) = handler {
+                self.set_handler(stream, handler);
+            }
+        };
+        let id = open(self, name, &options, item_bytes, sink, install)?;
+        Ok(Handle::new(self.clone(), id, (), name))
+    }
+
     #[inline]
     fn with<R>(&self, what: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
         call(&mut *self.state(what)?)
@@ -161,7 +174,7 @@ impl Seat for Inline<'_> {
     }
 
     fn progress_in_passing(&self) -> Result<()> {
-        match self.taking.get() {
+        match self.0.taking.get() {
             true => Ok(()),
             false => self.progress("poll").map(drop),
         }
@@ -172,7 +185,7 @@ impl Seat for Inline<'_> {
         what: &'static str,
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut backoff = backoff(self.neighbours);
+        let mut backoff = backoff(self.0.neighbours);
         let mut patience = Patience::default();
         loop {
             let mut state = self.state(what)?;
@@ -196,21 +209,85 @@ impl Seat for Inline<'_> {
         }
     }
 
+    fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
+        let mut state = self.0.state.try_borrow_mut().ok()?;
+        Some(look(&mut state))
+    }
+
+    fn is_in_handler(&self) -> bool {
+        false // a handler has an outbox, and the state is in use
+    }
+
     fn begin_taking(&self) -> Result<()> {
-        match self.taking.replace(true) {
+        match self.0.taking.replace(true) {
             true => Err(Error::Nested("take")),
             false => Ok(()),
         }
     }
 
     fn end_taking(&self) {
-        self.taking.set(false);
+        self.0.taking.set(false);
     }
 
-    fn forget_handler(&self, stream: usize) {
-        let mut table = self.handlers.borrow_mut();
-        let handler = table.0.get_mut(stream).and_then(Option::take);
+    fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>> {
+        let mut outcome = Err(Error::Nested(what));
+        let out = RefMut::filter_map(self.state(what)?, |state| match state.engine.out(id) {
+            Ok(out) => Some(out),
+            Err(error) => {
+                outcome = Err(error);
+                None
+            }
+        });
+        match out {
+            Ok(out) => Ok(Some(out)),
+            Err(_) => outcome,
+        }
+    }
+
+    fn one_at_a_time<R>(
+        &self,
+        _: Option<&()>,
+        what: &'static str,
+        call: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.may_wait(what)?;
+        call()
+    }
+
+    fn closed(&self, id: StreamId, (): &(), failed: bool) {
+        if failed {
+            return; // its handler may still be called by what was under way
+        }
+        let mut table = self.0.handlers.borrow_mut();
+        let handler = table.0.get_mut(id.stream).and_then(Option::take);
         drop(table);
         drop(handler); // with nothing borrowed: it may own more than that
+    }
+
+    /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle ends here.
+    fn ended(&self, _: bool) {
+        if let Ok(mut state) = self.0.state.try_borrow_mut() {
+            state.engine.close_streams();
+        }
+        let handlers = self.0.handlers.try_borrow_mut();
+        let handlers = handlers.map(|mut table| std::mem::take(&mut *table));
+        drop(handlers); // with nothing borrowed: they may own more than that
+    }
+
+    fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
+        self.with("a dump", |job| job.dump_on_signal.install(signal, output))
+    }
+
+    fn dump_own(&self, _: &mut dyn Write) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Ends the job when the last handle of it goes.
+pub struct Guard<'h>(Inline<'h>);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.ended(false);
     }
 }

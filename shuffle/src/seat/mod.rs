@@ -12,18 +12,53 @@ mod open;
 mod park;
 mod start;
 
+use std::cell::RefMut;
+use std::io::Write;
+
+use crate::config::StreamOptions;
+use crate::endpoint::StreamId;
+use crate::engine::outbound::Outbound;
 use crate::error::Result;
 use crate::job::JobState;
+use crate::signal::DumpOutput;
 pub(crate) use calls::Handle;
 pub(crate) use collective::{allgather, allreduce, barrier};
 pub(crate) use end::shut_down;
-pub(crate) use inline::{Handler, Inline};
+pub use inline::Inline;
 pub(crate) use open::open;
 pub(crate) use park::{Park, backoff};
 pub(crate) use start::start;
 
-/// Who has the state of a job, and how its callers wait.
-pub(crate) trait Seat {
+/// Where the engine of a job runs, and how its callers wait: [`Inline`] or
+/// [`Threaded`](crate::threaded::Threaded). Handles of jobs and streams are the same over each.
+#[expect(private_bounds, reason = "the seats are the library's own")]
+pub trait Seat: Seating {}
+
+impl<S: Seating> Seat for S {}
+
+/// What a seat does for those handles.
+pub(crate) trait Seating: Clone {
+    /// What the seat keeps of a stream, in each of its handles.
+    type OfStream: Clone;
+
+    /// Ends the job when the last handle of it goes.
+    type Guard: Clone;
+
+    /// What is called for deliveries.
+    type Handler;
+
+    /// For the first handle of the job.
+    fn guard(&self) -> Self::Guard;
+
+    /// Opens a stream of items of so many bytes, or of byte records where they are 0, on all ranks.
+    fn open(
+        &self,
+        name: &str,
+        options: Option<StreamOptions>,
+        item_bytes: usize,
+        handler: Option<Self::Handler>,
+    ) -> Result<Handle<Self>>;
+
     /// Uses the state; `what` is the call that does.
     ///
     /// # Errors
@@ -40,7 +75,7 @@ pub(crate) trait Seat {
     /// One round of progress; true when anything moved.
     ///
     /// # Errors
-    /// As [`Seat::with`], and progress's own.
+    /// As [`Seating::with`], and progress's own.
     fn progress(&self, what: &'static str) -> Result<bool>;
 
     /// Progress by a caller who will be back soon. None is made where none may be.
@@ -53,7 +88,7 @@ pub(crate) trait Seat {
     /// it is logged once, at level warn, if it takes long.
     ///
     /// # Errors
-    /// As [`Seat::progress`], and what `done` ends with.
+    /// As [`Seating::progress`], and what `done` ends with.
     fn wait<T>(&self, what: &'static str, done: impl FnMut(&mut JobState) -> Result<Option<T>>) -> Result<T>;
 
     /// A call hands out deliveries from now on, without using the state.
@@ -65,57 +100,32 @@ pub(crate) trait Seat {
     /// It has ended.
     fn end_taking(&self);
 
-    /// Nothing is delivered on this stream any more.
-    fn forget_handler(&self, stream: usize);
+    /// Looks at the state, if it can be had soon.
+    fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R>;
+
+    /// Whether the caller is a handler whose sends are spilled where they find no room.
+    fn is_in_handler(&self) -> bool;
+
+    /// What a stream sends, kept by one caller for as long as it likes; `None` where nobody may.
+    fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>>;
+
+    /// Makes a call in which all ranks take part: on a stream, or on the job itself.
+    fn one_at_a_time<R>(
+        &self,
+        of: Option<&Self::OfStream>,
+        what: &'static str,
+        call: impl FnOnce() -> Result<R>,
+    ) -> Result<R>;
+
+    /// The stream was shut down, with this outcome.
+    fn closed(&self, id: StreamId, of: &Self::OfStream, failed: bool);
+
+    /// The job was shut down, with this outcome.
+    fn ended(&self, failed: bool);
+
+    /// See [`crate::Job::dump_on`].
+    fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()>;
+
+    /// Writes what the seat itself knows, behind the queues of the streams.
+    fn dump_own(&self, writer: &mut dyn Write) -> std::io::Result<()>;
 }
-
-/// Hands on to the seat behind a shared pointer.
-macro_rules! shared_seat {
-    ($pointer:ty) => {
-        impl<S: Seat> Seat for $pointer {
-            #[inline]
-            fn with<R>(
-                &self,
-                what: &'static str,
-                call: impl FnOnce(&mut JobState) -> Result<R>,
-            ) -> Result<R> {
-                (**self).with(what, call)
-            }
-
-            fn may_wait(&self, what: &'static str) -> Result<()> {
-                (**self).may_wait(what)
-            }
-
-            fn progress(&self, what: &'static str) -> Result<bool> {
-                (**self).progress(what)
-            }
-
-            fn progress_in_passing(&self) -> Result<()> {
-                (**self).progress_in_passing()
-            }
-
-            fn wait<T>(
-                &self,
-                what: &'static str,
-                done: impl FnMut(&mut JobState) -> Result<Option<T>>,
-            ) -> Result<T> {
-                (**self).wait(what, done)
-            }
-
-            fn begin_taking(&self) -> Result<()> {
-                (**self).begin_taking()
-            }
-
-            fn end_taking(&self) {
-                (**self).end_taking();
-            }
-
-            fn forget_handler(&self, stream: usize) {
-                (**self).forget_handler(stream);
-            }
-        }
-    };
-}
-
-shared_seat!(std::rc::Rc<S>);
-shared_seat!(std::sync::Arc<S>);

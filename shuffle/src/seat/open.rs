@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Seat;
+use super::Seating;
 use super::collective::agree;
 use crate::config::StreamOptions;
 use crate::endpoint::{Engine, Prepared, SYSTEM_STREAM, StreamId};
@@ -12,7 +12,7 @@ use crate::job::{Begun, SYSTEM_NAME};
 
 /// Opens a stream on all ranks. `install` is told its place before anything can be delivered.
 pub(crate) fn open(
-    seat: &impl Seat,
+    seat: &impl Seating,
     name: &str,
     options: &StreamOptions,
     item_bytes: usize,
@@ -65,7 +65,7 @@ pub(crate) fn open(
     })
 }
 
-fn connect_new(seat: &impl Seat, begun: Begun, sink: Sink) -> Result<StreamId> {
+fn connect_new(seat: &impl Seating, begun: Begun, sink: Sink) -> Result<StreamId> {
     let (number, prepared) = seat.with("opening a stream", |job| {
         let number = job.engine.take_number()?;
         match begun {
@@ -77,7 +77,7 @@ fn connect_new(seat: &impl Seat, begun: Begun, sink: Sink) -> Result<StreamId> {
 }
 
 /// Opens the stream of the collectives, over which all others are agreed on.
-pub(super) fn open_system_stream(seat: &impl Seat) -> Result<()> {
+pub(super) fn open_system_stream(seat: &impl Seating) -> Result<()> {
     let (number, prepared) = seat.with("opening the job's own stream", |job| {
         let plan = job.engine.plan(SYSTEM_NAME, &Engine::system_options(), 0)?;
         let prepared = job.engine.prepare(plan)?;
@@ -88,7 +88,7 @@ pub(super) fn open_system_stream(seat: &impl Seat) -> Result<()> {
 }
 
 /// Exchanges inboxes with the node's ranks, with progress since others may need it to come this far.
-fn connect(seat: &impl Seat, number: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
+fn connect(seat: &impl Seating, number: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
     let what = "other ranks of the node, to open a stream";
     let deadline = seat.with(what, |job| {
         let deadline = Instant::now() + job.options.bootstrap_timeout();

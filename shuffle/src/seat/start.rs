@@ -4,7 +4,7 @@ use trihop_transport::bootstrap::Bootstrap;
 
 use super::end::launchers_fence;
 use super::open::open_system_stream;
-use super::{Inline, Seat};
+use super::{Inline, Seating};
 use crate::config::Options;
 use crate::error::Result;
 use crate::job::JobState;

@@ -6,30 +6,27 @@
 //! while they wait. All of it is the same engine as [`crate::Job`]'s, used by one thread at a time.
 
 mod exit;
-mod items;
 mod seat;
-mod shared;
-mod shuffle;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod turns;
 mod usage;
 
-use std::io::Write;
-use std::sync::Arc;
-
-use trihop_transport::bootstrap::{Bootstrap, Launcher};
-use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::topology::Rank;
 
 use crate::config::Options;
-use crate::error::Result;
+use crate::deliver::Message;
+use crate::error::{Error, Result};
+use crate::face;
+use crate::face::items::bytes_of;
+use crate::face::shuffle::each_message;
+use crate::face::stream::{Item, slice_of};
 use crate::job::detect;
-use crate::seat::{allgather, allreduce, barrier, start};
+use crate::seat::start;
 pub use crate::signal::DumpOutput;
-use crate::terminate::collective::Reduce;
-pub use items::{Items, ItemsBuilder};
-use shared::Shared;
-pub use shuffle::{Shuffle, ShuffleBuilder};
+pub use seat::Threaded;
 pub use usage::ThreadUse;
 
 /// One rank's part of a job, for all threads of its process. Clones are handles of the same job.
@@ -58,10 +55,25 @@ pub use usage::ThreadUse;
 /// job.shutdown()?;
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```
-#[derive(Clone)]
-pub struct Job {
-    shared: Arc<Shared>,
-}
+pub type Job = face::job::Job<Threaded>;
+
+/// A shuffle of byte records, for all threads of a process.
+pub type Shuffle = face::shuffle::Shuffle<Threaded>;
+
+/// Opens a [`Shuffle`].
+pub type ShuffleBuilder = face::shuffle::ShuffleBuilder<Threaded>;
+
+/// A stream of items of one type, for all threads of a process.
+pub type Stream<T> = face::stream::Stream<T, Threaded>;
+
+/// Opens a [`Stream`].
+pub type StreamBuilder<T> = face::stream::StreamBuilder<T, Threaded>;
+
+/// A stream of items whose size is known at run time only, for all threads of a process.
+pub type Items = face::items::Items<Threaded>;
+
+/// Opens [`Items`].
+pub type ItemsBuilder = face::items::ItemsBuilder<Threaded>;
 
 impl Job {
     /// As [`crate::Job::start`], with a progress thread.
@@ -79,118 +91,50 @@ impl Job {
     /// # Errors
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
-        let shared = Shared::start(start(options, bootstrap)?)?;
-        Ok(Self { shared })
-    }
-
-    /// This rank.
-    pub fn rank(&self) -> Rank {
-        self.shared.topology.rank()
-    }
-
-    /// Ranks of the job.
-    pub fn size(&self) -> u32 {
-        self.shared.topology.size()
-    }
-
-    /// Who is where.
-    pub fn topology(&self) -> &Topology {
-        &self.shared.topology
-    }
-
-    /// Who started the job.
-    pub fn launcher(&self) -> Launcher {
-        self.shared.launcher
-    }
-
-    /// Provider that carries traffic between nodes, where this rank represents any.
-    pub fn provider(&self) -> Option<&str> {
-        self.shared.provider.as_deref()
-    }
-
-    /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
-    pub fn shuffle(&self, name: &str) -> ShuffleBuilder {
-        ShuffleBuilder::new(&self.shared, name)
-    }
-
-    /// A stream of items of `item_bytes` bytes. Opening is collective; the same names in the same order on every rank.
-    pub fn items(&self, name: &str, item_bytes: usize) -> ItemsBuilder {
-        ItemsBuilder::new(&self.shared, name, item_bytes)
-    }
-
-    /// As [`crate::Job::barrier`].
-    ///
-    /// # Errors
-    /// As [`crate::Job::barrier`].
-    pub fn barrier(&self) -> Result<()> {
-        self.shared.collective("a barrier", barrier)
-    }
-
-    /// As [`crate::Job::allreduce`].
-    ///
-    /// # Errors
-    /// As [`crate::Job::allreduce`].
-    pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
-        self.shared
-            .collective("a reduction", |seat| allreduce(seat, values, reduce))
-    }
-
-    /// As [`crate::Job::allgather`].
-    ///
-    /// # Errors
-    /// As [`crate::Job::allgather`].
-    pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.shared
-            .collective("a gathering", |seat| allgather(seat, contribution))
-    }
-
-    /// As [`crate::Job::abort`]; false also when the engine is in use and does not come free. The caller exits all the same.
-    pub fn abort(&self, status: i32, why: &str) -> bool {
-        self.shared
-            .seat
-            .try_look(|job| job.abort(status, why))
-            .unwrap_or(false)
-    }
-
-    /// As [`crate::Job::rounds`]; `None` when the engine is in use and does not come free.
-    pub fn rounds(&self) -> Option<u64> {
-        self.shared.seat.try_look(|job| job.rounds)
-    }
-
-    /// Writes every stream's queues with their use and their bounds. Does not wait for long: where the engine cannot be
-    /// had, it says so.
-    ///
-    /// # Errors
-    /// The writer's.
-    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        self.shared.dump(writer)
-    }
-
-    /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say), within a tenth of a second, also of a job that has
-    /// failed: the handler sets a flag, and the progress thread has it written. Whatever handled the signal before is
-    /// called too. The job's end waits for a dump that is being written.
-    ///
-    /// # Errors
-    /// A signal that cannot be handled.
-    pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
-        self.shared.dump_on(signal, output)
+        let started = start(options, bootstrap)?.into_parts();
+        let (started, park) = started.ok_or(Error::Nested("starting a progress thread"))?;
+        Self::over(Threaded::take_over(started, park)?)
     }
 
     /// What the job's threads have used so far: progress, and deliveries of each stream.
     pub fn threads(&self) -> Vec<ThreadUse> {
-        self.shared.threads()
+        self.seat().threads()
     }
+}
 
-    /// As [`crate::Job::shutdown`], with everything delivered and all threads ended. Collective. Calls that come later
-    /// fail with [`crate::Error::Closed`].
-    ///
-    /// Where it fails, the threads have ended too: handlers are not called any more, and what waited for them is dropped
-    /// and counted ([`crate::Stats::undelivered`]). A call of a handler that is being made is waited for. That holds as
-    /// well where the last handle of a job that has failed is dropped.
-    ///
-    /// # Errors
-    /// As [`crate::Job::shutdown`]; [`crate::Error::Nested`] inside a handler, with nothing done.
-    pub fn shutdown(self) -> Result<()> {
-        self.shared.shutdown()
+impl ShuffleBuilder {
+    /// Calls `handler` for every record that arrives, on the shuffle's delivery thread. It may send and block; it may not
+    /// flush, fence or open. It is called no more once the shuffle or the job is shut down, with an error too: what waits
+    /// then is dropped and counted (`undelivered`), and a call that is being made is waited for.
+    pub fn handler(self, mut handler: impl FnMut(Message<'_>) + Send + 'static) -> Self {
+        self.handle_by(Box::new(move |delivery, calls| {
+            let call = |message: Message<'_>, _| calls.make(1, || handler(message));
+            each_message(delivery, 0, call).map(|_| ())
+        }))
+    }
+}
+
+impl<T: Item> StreamBuilder<T> {
+    /// Calls `handler` for every run that arrives: source, and at least one item. As [`ShuffleBuilder::handler`].
+    pub fn handler(self, mut handler: impl FnMut(Rank, &[T]) + Send + 'static) -> Self {
+        self.handle_by(Box::new(move |delivery, calls| {
+            let (source, items) = slice_of::<T>(&delivery)?;
+            calls.make(items.len() as u64, || handler(source, items));
+            Ok(())
+        }))
+    }
+}
+
+impl ItemsBuilder {
+    /// Calls `handler` for every run that arrives: source, and the bytes of at least one item, 8-byte aligned. As
+    /// [`ShuffleBuilder::handler`].
+    pub fn handler(self, mut handler: impl FnMut(Rank, &[u8]) + Send + 'static) -> Self {
+        let item_bytes = self.item_bytes();
+        self.handle_by(Box::new(move |delivery, calls| {
+            let (source, bytes) = bytes_of(&delivery, item_bytes)?;
+            let items = bytes.len() / item_bytes;
+            calls.make(items as u64, || handler(source, bytes));
+            Ok(())
+        }))
     }
 }

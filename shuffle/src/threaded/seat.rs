@@ -1,238 +1,250 @@
-//! The threaded seat: the engine is used by one thread at a time, and a progress thread keeps it moving.
+//! The threaded seat: the engine by turns, and the threads of a job.
 
+use std::cell::RefMut;
+use std::io::Write;
 use std::sync::Arc;
 
-use trihop_transport::park::{Step, Taken, Turn};
-use trihop_transport::ring::Doorbell;
-use trihop_transport::sync::Flag;
+use trihop_transport::ring::Bell;
+use trihop_transport::sync::{Mutex, MutexGuard, PoisonError};
+use trihop_transport::topology::Rank;
 
-use super::thread::is_in_handler;
-use crate::engine::sink::NoHandlers;
+use super::thread::{Thread, is_in_handler, nap};
+use super::turns::Turns;
+use super::usage::ThreadUse;
+use crate::config::StreamOptions;
+use crate::deliver::{Calls, Delivery, DeliveryQueue, Handover};
+use crate::endpoint::StreamId;
+use crate::engine::BadRun;
+use crate::engine::outbound::Outbound;
+use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
-use crate::job::{JobState, LOOK_AROUND, Patience, Started};
-use crate::seat::{Park, Seat, backoff};
+use crate::job::{JobState, LOOK_AROUND, Started};
+use crate::seat::{Handle, Park, Seating, open};
+use crate::signal::{DumpOnSignal, DumpOutput};
 
-/// How the progress thread sleeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sleep {
-    Awake,
-    /// It looks around again very soon.
-    Nap,
-    /// Until somebody rings.
-    Deep,
+/// A handler as a delivery thread calls it.
+pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>, &Calls<'_>) -> Result<(), BadRun> + Send>;
+
+/// The threaded seat: all threads of the process may call, a progress thread keeps the job moving, and delivery threads
+/// call the handlers.
+#[derive(Clone)]
+pub struct Threaded(Arc<Shared>);
+
+/// What all handles of a job with threads share.
+struct Shared {
+    turns: Arc<Turns>,
+    threads: Arc<Threads>,
+    job_size: u32,
+    /// Wakes who makes progress.
+    bell: Arc<Bell>,
+    /// Calls in which all ranks take part, one at a time.
+    collective: Mutex<()>,
 }
 
-/// What is used by turns.
-struct InTurn {
-    job: JobState,
-    /// How the progress thread sleeps.
-    sleep: Sleep,
-    /// A caller went to sit out while the progress thread was awake: what it waits for may have come before that thread
-    /// wants to hear of it.
-    newcomer: bool,
-    /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
-    relieved: bool,
-    /// What has ended progress, whoever met it: all others hear of it.
-    failure: Option<Arc<Error>>,
+/// The threads of a job, and what they write of it.
+struct Threads {
+    rank: Rank,
+    running: Mutex<Running>,
+    dump: DumpOnSignal,
 }
 
-/// A job among threads.
-pub(crate) struct Threaded {
-    turn: Turn<InTurn>,
-    /// The progress thread sleeps on it.
-    doorbell: Doorbell,
-    /// Ranks that share the cores.
-    neighbours: u32,
-    /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
-    failed: Flag,
-    /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with that of the sleep which
-    /// looks here once more.
-    stopping: Flag,
+#[derive(Default)]
+struct Running {
+    progress: Option<Thread>,
+    deliveries: Vec<(Arc<Handover>, Thread)>,
+    /// Writes what a signal asked for: who reads it may keep it waiting.
+    dump: Option<Thread>,
+    /// The job was shut down.
+    ended: bool,
+}
+
+impl Threads {
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the job's threads have used so far.
+    fn usage(&self) -> Vec<ThreadUse> {
+        let running = self.lock();
+        let deliveries = running.deliveries.iter().map(|(_, thread)| thread);
+        let all = running.progress.iter().chain(deliveries);
+        all.filter_map(Thread::usage).collect()
+    }
+
+    fn write_usage(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        let threads = self.usage();
+        threads.iter().try_for_each(|t| writeln!(writer, "thread {t}"))
+    }
+
+    /// Dumps because a signal has asked for it. The text is made here and written by a thread of its own.
+    fn dump_to(&self, output: DumpOutput, seat: &Turns) {
+        let mut text = Vec::new();
+        let made = write_engine(seat, &mut text);
+        if made.and_then(|()| self.write_usage(&mut text)).is_err() {
+            return; // there is no writing into memory that fails
+        }
+        let mut running = self.lock();
+        if running.dump.as_ref().is_some_and(|thread| !thread.has_ended()) {
+            tracing::error!(?output, "the last dump is still being written; this one is not");
+            return;
+        }
+        let rank = self.rank;
+        let spawned = Thread::spawn("trihop-dump", "dump", move || {
+            let written = output.open(rank).and_then(|mut writer| {
+                writer.write_all(&text)?;
+                writer.flush()
+            });
+            if let Err(error) = written {
+                tracing::error!(%error, ?output, "the dump that a signal asked for could not be written");
+            }
+        });
+        match spawned {
+            Ok(thread) => running.dump = Some(thread),
+            Err(error) => tracing::error!(%error, "the dump that a signal asked for could not be written"),
+        }
+    }
+}
+
+/// Writes the queues of all streams, if the engine can be had soon.
+fn write_engine(turns: &Turns, writer: &mut dyn Write) -> std::io::Result<()> {
+    let made = turns.try_look(|job| job.dump(writer));
+    made.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))
 }
 
 impl Threaded {
-    pub fn new(started: Started) -> Self {
-        let Started {
-            state,
-            doorbell,
-            neighbours,
-        } = started;
-        Self {
-            turn: Turn::new(InTurn {
-                job: state,
-                sleep: Sleep::Awake,
-                newcomer: false,
-                relieved: false,
-                failure: None,
+    /// Moves a job that was started to a seat with threads.
+    pub(crate) fn take_over(started: Started, mut park: Park) -> Result<Self> {
+        let job = &started.state;
+        let (rank, job_size) = (job.engine.topology.rank(), job.engine.topology.size());
+        let shared = Shared {
+            threads: Arc::new(Threads {
+                rank,
+                running: Mutex::default(),
+                dump: DumpOnSignal::default(),
             }),
-            doorbell,
-            neighbours,
-            failed: Flag::default(),
-            stopping: Flag::default(),
-        }
-    }
-
-    /// Looks at the state if it can be had soon, whatever has become of the job.
-    pub fn try_look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
-        self.turn.try_take().map(|mut turn| look(&mut turn.job))
-    }
-
-    /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
-    pub fn try_exit(&self) -> bool {
-        let Some(mut turn) = self.turn.try_take() else {
-            return false;
+            bell: Arc::clone(&job.bell),
+            turns: Arc::new(Turns::new(started)),
+            job_size,
+            collective: Mutex::new(()),
         };
-        turn.job.exit();
-        std::mem::forget(turn);
-        true
-    }
-
-    /// Whether there is a failure; needs no turn.
-    pub fn has_failed(&self) -> bool {
-        self.failed.is_raised()
-    }
-
-    /// Whether the progress thread is to end.
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.is_raised()
-    }
-
-    /// Ends the progress thread. Not with the turn: a job that has failed may have left it in disorder. The bell is for
-    /// everybody.
-    pub fn stop(&self) {
-        self.stopping.raise();
-        self.doorbell.ring();
-    }
-
-    fn round(&self, turn: &mut Taken<'_, InTurn>) -> Result<bool> {
-        match turn.job.progress(&mut NoHandlers) {
-            Ok(worked) => Ok(worked),
-            Err(error) => Err(self.keep_failure(turn, error)),
-        }
-    }
-
-    /// Keeps what has ended progress, and wakes everybody for it: the engine says it once, to whoever
-    /// asks first. Returns what the caller is told.
-    fn keep_failure(&self, turn: &mut Taken<'_, InTurn>, error: Error) -> Error {
-        // At the very end peers go when they like: nobody needs them any more.
-        if turn.job.closing {
-            return error;
-        }
-        let error = match error {
-            Error::Nested(_) => return error,
-            Error::Stopped(error) => error,
-            error => Arc::new(error),
-        };
-        let first = Arc::clone(turn.failure.get_or_insert(error));
-        if !self.failed.is_raised() {
-            self.failed.raise();
-            // Nobody would relieve a spill any more.
-            for (_, out) in turn.job.engine.open_streams() {
-                out.gauge().end();
+        super::exit::guard(Arc::downgrade(&shared.turns));
+        let (turns, threads) = (Arc::clone(&shared.turns), Arc::clone(&shared.threads));
+        let progress = Thread::spawn("trihop-progress", "progress", move || {
+            let asked = || threads.dump.take_asked();
+            let dump = |output| threads.dump_to(output, &turns);
+            turns.progress_until_stopped(&mut park, asked, dump);
+            // A job that has failed is looked at all the same.
+            while !turns.is_stopping() {
+                asked().into_iter().for_each(dump);
+                nap(LOOK_AROUND);
             }
-            turn.tell_moved();
-            self.doorbell.ring();
-        }
-        Error::Stopped(first)
+        })?;
+        shared.threads.lock().progress = Some(progress);
+        Ok(Self(Arc::new(shared)))
     }
 
-    /// Wakes the progress thread from this sleep, or a deeper one.
-    #[inline]
-    fn wake_from(&self, turn: &mut InTurn, sleep: Sleep) {
-        if turn.sleep == sleep || turn.sleep == Sleep::Deep {
-            turn.sleep = Sleep::Awake;
-            self.doorbell.wake();
+    /// What the job's threads have used so far.
+    pub(crate) fn threads(&self) -> Vec<ThreadUse> {
+        self.0.threads.usage()
+    }
+}
+
+impl Shared {
+    /// Ends the delivery thread of a stream that is shut down.
+    fn end_deliveries(&self, of: &Arc<Handover>) {
+        let mut threads = self.threads.lock();
+        let at = threads.deliveries.iter().position(|(h, _)| Arc::ptr_eq(h, of));
+        if let Some((handover, thread)) = at.map(|at| threads.deliveries.swap_remove(at)) {
+            drop(threads);
+            handover.close();
+            thread.join();
         }
     }
 
-    /// What the progress thread does until [`Threaded::stop`]; what is `asked` of it before a round, it `does` without the
-    /// turn. Ends at an error, which is kept for all callers.
-    pub fn progress_until_stopped<T>(
+    /// Ends all threads. Of a job that has `failed`, deliveries that wait are dropped.
+    fn stop(&self, failed: bool) {
+        let mut threads = self.threads.lock();
+        threads.ended = true;
+        let (progress, deliveries) = (threads.progress.take(), std::mem::take(&mut threads.deliveries));
+        let dump = threads.dump.take();
+        drop(threads);
+        if failed {
+            deliveries.iter().for_each(|(handover, _)| handover.discard());
+        }
+        for (handover, thread) in deliveries {
+            handover.close();
+            thread.join();
+            // Another stream's handler may still send to this one, without an end if nobody takes it.
+            handover.discard();
+        }
+        self.turns.stop();
+        if let Some(thread) = progress {
+            thread.wake();
+            thread.join();
+        }
+        if let Some(thread) = dump {
+            thread.join();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop(self.turns.has_failed());
+    }
+}
+
+/// What the seat keeps of a stream.
+pub struct OfStream {
+    /// Way to its delivery thread, if it has a handler.
+    handover: Option<Arc<Handover>>,
+    /// Fences and barriers, one at a time.
+    collective: Mutex<()>,
+}
+
+impl Seating for Threaded {
+    type OfStream = Arc<OfStream>;
+    type Guard = ();
+    type Handler = Deliver;
+
+    fn guard(&self) {}
+
+    fn open(
         &self,
-        park: &mut Park,
-        asked: impl Fn() -> Option<T>,
-        does: impl Fn(T),
-    ) {
-        let mut turn = self.turn.take();
-        let mut backoff = backoff(self.neighbours);
-        while !self.is_stopping() {
-            if let Some(something) = asked() {
-                turn.unlocked(|| does(something));
-            }
-            match self.round(&mut turn) {
-                Ok(true) => {
-                    backoff.reset();
-                    turn.tell_moved();
-                    turn.give_way();
-                    continue;
-                }
-                Ok(false) => {}
-                Err(_) => break, // kept
-            }
-            let step = match std::mem::take(&mut turn.relieved) {
-                true => Step::Park,
-                false => backoff.next(),
-            };
-            match step {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => turn.unlocked(std::thread::yield_now),
-                Step::Park => {
-                    let (again, slept) = self.sleep(turn, park);
-                    turn = again;
-                    turn.tell_moved();
-                    if let Err(error) = slept {
-                        let error = turn.job.explain(error);
-                        self.keep_failure(&mut turn, error);
-                        break;
-                    }
-                }
-            }
-        }
-        turn.tell_moved();
-    }
-
-    /// Sleeps without the turn, until there is something to do.
-    fn sleep<'a>(&'a self, mut turn: Taken<'a, InTurn>, park: &mut Park) -> (Taken<'a, InTurn>, Result<()>) {
-        let timed = turn.job.prepare_to_sleep();
-        if std::mem::take(&mut turn.newcomer) {
-            turn.tell_moved();
-        }
-        let mut turn = Some(turn);
-        let stay_awake = || {
-            let awake = self.is_stopping() || turn.as_mut().is_some_and(|turn| turn.job.must_stay_awake());
-            if let Some(mut turn) = turn.take_if(|_| !awake) {
-                turn.sleep = if timed { Sleep::Nap } else { Sleep::Deep };
-            }
-            awake
+        name: &str,
+        options: Option<StreamOptions>,
+        item_bytes: usize,
+        handler: Option<Deliver>,
+    ) -> Result<Handle<Self>> {
+        let options = match options {
+            Some(options) => options,
+            None => self.with("opening a stream", |job| Ok(job.options.stream.clone()))?,
         };
-        let slept = park.sleep(&self.doorbell, timed, stay_awake);
-        let mut turn = turn.unwrap_or_else(|| self.turn.take());
-        turn.sleep = Sleep::Awake;
-        let slept = slept.and_then(|()| park.look_around(&mut turn.job));
-        (turn, slept)
-    }
-}
-
-impl InTurn {
-    /// What has ended progress, if anything has.
-    #[inline]
-    fn check_failure(&self) -> Result<()> {
-        match &self.failure {
-            Some(error) => Err(Error::Stopped(Arc::clone(error))),
-            None => Ok(()),
+        options.check()?;
+        let Some(deliver) = handler else {
+            let sink = Sink::Queue(DeliveryQueue::new(&options));
+            return self.open_with(name, &options, item_bytes, sink, None);
+        };
+        let shared = &self.0;
+        let handover = Arc::new(Handover::new(&options, Arc::clone(&shared.bell)));
+        // The thread is there before the stream: what arrives has somewhere to go, whatever fails in between.
+        let thread = super::thread::deliver(name, shared.job_size, Arc::clone(&handover), deliver)?;
+        let sink = Sink::Thread(Arc::clone(&handover));
+        let opened = self.open_with(name, &options, item_bytes, sink, Some(Arc::clone(&handover)));
+        match &opened {
+            Ok(_) => shared.threads.lock().deliveries.push((handover, thread)),
+            Err(_) => {
+                handover.discard();
+                handover.close();
+                thread.join();
+            }
         }
+        opened
     }
-}
 
-impl Seat for Threaded {
     #[inline]
     fn with<R>(&self, _: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
-        let mut turn = self.turn.take();
-        turn.check_failure()?;
-        let result = call(&mut turn.job);
-        // The call may have left something to be sent on by age.
-        self.wake_from(&mut turn, Sleep::Deep);
-        result
+        self.0.turns.with(call)
     }
 
     fn may_wait(&self, what: &'static str) -> Result<()> {
@@ -243,74 +255,23 @@ impl Seat for Threaded {
     }
 
     fn progress(&self, _: &'static str) -> Result<bool> {
-        let mut turn = self.turn.take();
-        turn.check_failure()?;
-        let worked = self.round(&mut turn)?;
-        if worked {
-            // It may be what others wait for, and nobody else finds it any more.
-            turn.tell_moved();
-        }
-        self.wake_from(&mut turn, Sleep::Deep);
-        Ok(worked)
+        self.0.turns.progress()
     }
 
     fn progress_in_passing(&self) -> Result<()> {
-        let mut turn = self.turn.take();
-        turn.check_failure()?;
-        if turn.sleep == Sleep::Nap {
-            // The caller will be back soon: nobody needs to wake the progress thread.
-            turn.relieved = true;
-            self.doorbell.awake();
-        }
-        if self.round(&mut turn)? {
-            turn.tell_moved();
-        }
-        self.wake_from(&mut turn, Sleep::Deep);
-        Ok(())
+        self.0.turns.progress_in_passing()
     }
 
-    fn wait<T>(
-        &self,
-        what: &'static str,
-        mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
-    ) -> Result<T> {
-        let mut turn = self.turn.take();
-        let mut backoff = backoff(self.neighbours);
-        let mut patience = Patience::default();
-        // Whether the progress thread may sleep without knowing what is waited for here.
-        let mut unknown = true;
-        let outcome = loop {
-            turn.check_failure()?;
-            match done(&mut turn.job) {
-                Ok(Some(value)) => break Ok(value),
-                Ok(None) => {}
-                Err(error) => break Err(error),
-            }
-            if self.round(&mut turn)? {
-                backoff.reset();
-                unknown = true;
-                turn.tell_moved();
-                turn.give_way();
-                continue;
-            }
-            if patience.ends(turn.job.now_ns(), turn.job.patience_ns) {
-                turn.job.warn_of_long_wait(what);
-            }
-            match backoff.next() {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => turn.unlocked(std::thread::yield_now),
-                Step::Park => {
-                    if turn.sleep == Sleep::Awake {
-                        turn.newcomer = true;
-                    } else if std::mem::take(&mut unknown) {
-                        self.wake_from(&mut turn, Sleep::Nap);
-                    }
-                    turn.sit_out(LOOK_AROUND);
-                }
-            }
-        };
-        self.wake_from(&mut turn, Sleep::Deep);
-        outcome
+    fn wait<T>(&self, what: &'static str, done: impl FnMut(&mut JobState) -> Result<Option<T>>) -> Result<T> {
+        self.0.turns.wait(what, done)
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
+        self.0.turns.try_look(look)
+    }
+
+    fn is_in_handler(&self) -> bool {
+        is_in_handler()
     }
 
     fn begin_taking(&self) -> Result<()> {
@@ -319,5 +280,65 @@ impl Seat for Threaded {
 
     fn end_taking(&self) {}
 
-    fn forget_handler(&self, _: usize) {}
+    fn hold(&self, _: StreamId, _: &'static str) -> Result<Option<RefMut<'_, Outbound>>> {
+        Ok(None)
+    }
+
+    fn one_at_a_time<R>(
+        &self,
+        of: Option<&Arc<OfStream>>,
+        what: &'static str,
+        call: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.may_wait(what)?;
+        let lock = of.map_or(&self.0.collective, |of| &of.collective);
+        let _one = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if of.is_none() && self.0.threads.lock().ended {
+            return Err(Error::Closed("(all of the job)".into()));
+        }
+        call()
+    }
+
+    /// Whatever has come of it, the handler is called no more afterwards, except where it is a handler that asks.
+    fn closed(&self, _: StreamId, of: &Arc<OfStream>, failed: bool) {
+        let Some(handover) = &of.handover else {
+            return;
+        };
+        if failed {
+            handover.discard(); // no more than what waits: a fence that failed has left it
+        }
+        self.0.end_deliveries(handover);
+    }
+
+    fn ended(&self, failed: bool) {
+        self.0.stop(failed);
+    }
+
+    fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
+        self.0.threads.dump.install(signal, output)
+    }
+
+    fn dump_own(&self, writer: &mut dyn Write) -> std::io::Result<()> {
+        self.0.threads.write_usage(writer)
+    }
+}
+
+impl Threaded {
+    fn open_with(
+        &self,
+        name: &str,
+        options: &StreamOptions,
+        item_bytes: usize,
+        sink: Sink,
+        handover: Option<Arc<Handover>>,
+    ) -> Result<Handle<Self>> {
+        let id = self.one_at_a_time(None, "opening a stream", || {
+            open(self, name, options, item_bytes, sink, |_| ())
+        })?;
+        let of = OfStream {
+            handover,
+            collective: Mutex::new(()),
+        };
+        Ok(Handle::new(self.clone(), id, Arc::new(of), name))
+    }
 }

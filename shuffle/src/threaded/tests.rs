@@ -4,8 +4,9 @@
 mod failures;
 mod long_waits;
 
-use std::sync::Mutex;
+use std::io::Write;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trihop_transport::bootstrap::Launcher;

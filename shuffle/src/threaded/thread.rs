@@ -9,7 +9,7 @@ use std::time::Duration;
 use trihop_transport::masked;
 use trihop_transport::sync::thread::{self, JoinHandle};
 
-use super::shared::Deliver;
+use super::seat::Deliver;
 use super::usage::ThreadUse;
 use crate::deliver::{Chunk, Handover};
 use crate::error::{Error, Result};

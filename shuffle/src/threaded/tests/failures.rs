@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::Receiver;
 
 use super::*;
-use crate::seat::Seat;
+use crate::seat::Seating;
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 const RECORDS: u64 = 1000;
@@ -138,8 +138,7 @@ fn what_one_threads_progress_fails_with_all_hear_of() {
         move || slow.fence()
     });
     let kept = job
-        .shared
-        .seat
+        .seat()
         .with("a test", |job| {
             for (core, _) in job.engine.open_streams() {
                 if let Some(handover) = &core.handover {
@@ -148,8 +147,8 @@ fn what_one_threads_progress_fails_with_all_hear_of() {
             }
             Ok(())
         })
-        .and_then(|()| job.shared.seat.progress("a test"))
-        .and_then(|_| job.shared.seat.with("a test", |_| Ok(())));
+        .and_then(|()| job.seat().progress("a test"))
+        .and_then(|_| job.seat().with("a test", |_| Ok(())));
     assert!(matches!(kept, Err(Error::Stopped(_))), "{kept:?}");
     let told = fencing.join().unwrap().unwrap_err();
     assert!(told.root().to_string().contains("on purpose"), "{told}");
@@ -260,7 +259,7 @@ fn the_engine_is_free_while_a_dump_is_written() {
 fn an_abort_that_could_not_ask_the_launcher_says_so() {
     let job = job();
     let other = job.clone();
-    let asked = job.shared.seat.with("a test", |_| {
+    let asked = job.seat().with("a test", |_| {
         let aborting = thread::spawn(move || other.abort(1, "not asked"));
         Ok(aborting.join().unwrap())
     });

@@ -8,7 +8,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
-use crate::seat::Seat;
+use crate::seat::Seating;
 
 /// Keeps the warnings of one thread.
 #[derive(Clone, Default)]
@@ -46,8 +46,7 @@ impl Subscriber for Warnings {
 #[test]
 fn a_flush_that_waits_for_a_handler_says_so() {
     let job = job();
-    job.shared
-        .seat
+    job.seat()
         .with("a test", |job| {
             job.patience_ns = 20_000_000;
             Ok(())

@@ -1,0 +1,307 @@
+//! The engine among threads: one uses it at a time, and a progress thread keeps it moving.
+
+use std::sync::Arc;
+
+use trihop_transport::park::{Step, Taken, Turn};
+use trihop_transport::ring::Doorbell;
+use trihop_transport::sync::Flag;
+
+use crate::engine::sink::NoHandlers;
+use crate::error::{Error, Result};
+use crate::job::{JobState, LOOK_AROUND, Patience, Started};
+use crate::seat::{Park, backoff};
+
+/// How the progress thread sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// It looks around again very soon.
+    Nap,
+    /// Until somebody rings.
+    Deep,
+}
+
+/// What is used by turns.
+struct InTurn {
+    job: JobState,
+    /// How the progress thread sleeps.
+    sleep: Sleep,
+    /// A caller went to sit out while the progress thread was awake: what it waits for may have come before that thread
+    /// wants to hear of it.
+    newcomer: bool,
+    /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
+    relieved: bool,
+    /// What has ended progress, whoever met it: all others hear of it.
+    failure: Option<Arc<Error>>,
+}
+
+/// What the threads of a job share of its engine.
+pub(crate) struct Turns {
+    turn: Turn<InTurn>,
+    /// The progress thread sleeps on it.
+    doorbell: Doorbell,
+    /// Ranks that share the cores.
+    neighbours: u32,
+    /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
+    failed: Flag,
+    /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with that of the sleep which
+    /// looks here once more.
+    stopping: Flag,
+}
+
+impl Turns {
+    pub fn new(started: Started) -> Self {
+        let Started {
+            state,
+            doorbell,
+            neighbours,
+        } = started;
+        Self {
+            turn: Turn::new(InTurn {
+                job: state,
+                sleep: Sleep::Awake,
+                newcomer: false,
+                relieved: false,
+                failure: None,
+            }),
+            doorbell,
+            neighbours,
+            failed: Flag::default(),
+            stopping: Flag::default(),
+        }
+    }
+
+    /// Looks at the state if it can be had soon, whatever has become of the job.
+    pub fn try_look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
+        self.turn.try_take().map(|mut turn| look(&mut turn.job))
+    }
+
+    /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
+    pub fn try_exit(&self) -> bool {
+        let Some(mut turn) = self.turn.try_take() else {
+            return false;
+        };
+        turn.job.exit();
+        std::mem::forget(turn);
+        true
+    }
+
+    /// Whether there is a failure; needs no turn.
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_raised()
+    }
+
+    /// Whether the progress thread is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_raised()
+    }
+
+    /// Ends the progress thread. Not with the turn: a job that has failed may have left it in disorder. The bell is for
+    /// everybody.
+    pub fn stop(&self) {
+        self.stopping.raise();
+        self.doorbell.ring();
+    }
+
+    fn round(&self, turn: &mut Taken<'_, InTurn>) -> Result<bool> {
+        match turn.job.progress(&mut NoHandlers) {
+            Ok(worked) => Ok(worked),
+            Err(error) => Err(self.keep_failure(turn, error)),
+        }
+    }
+
+    /// Keeps what has ended progress, and wakes everybody for it: the engine says it once, to whoever
+    /// asks first. Returns what the caller is told.
+    fn keep_failure(&self, turn: &mut Taken<'_, InTurn>, error: Error) -> Error {
+        // At the very end peers go when they like: nobody needs them any more.
+        if turn.job.closing {
+            return error;
+        }
+        let error = match error {
+            Error::Nested(_) => return error,
+            Error::Stopped(error) => error,
+            error => Arc::new(error),
+        };
+        let first = Arc::clone(turn.failure.get_or_insert(error));
+        if !self.failed.is_raised() {
+            self.failed.raise();
+            // Nobody would relieve a spill any more.
+            for (_, out) in turn.job.engine.open_streams() {
+                out.gauge().end();
+            }
+            turn.tell_moved();
+            self.doorbell.ring();
+        }
+        Error::Stopped(first)
+    }
+
+    /// Wakes the progress thread from this sleep, or a deeper one.
+    #[inline]
+    fn wake_from(&self, turn: &mut InTurn, sleep: Sleep) {
+        if turn.sleep == sleep || turn.sleep == Sleep::Deep {
+            turn.sleep = Sleep::Awake;
+            self.doorbell.wake();
+        }
+    }
+
+    /// What the progress thread does until [`Threaded::stop`]; what is `asked` of it before a round, it `does` without the
+    /// turn. Ends at an error, which is kept for all callers.
+    pub fn progress_until_stopped<T>(
+        &self,
+        park: &mut Park,
+        asked: impl Fn() -> Option<T>,
+        does: impl Fn(T),
+    ) {
+        let mut turn = self.turn.take();
+        let mut backoff = backoff(self.neighbours);
+        while !self.is_stopping() {
+            if let Some(something) = asked() {
+                turn.unlocked(|| does(something));
+            }
+            match self.round(&mut turn) {
+                Ok(true) => {
+                    backoff.reset();
+                    turn.tell_moved();
+                    turn.give_way();
+                    continue;
+                }
+                Ok(false) => {}
+                Err(_) => break, // kept
+            }
+            let step = match std::mem::take(&mut turn.relieved) {
+                true => Step::Park,
+                false => backoff.next(),
+            };
+            match step {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => turn.unlocked(std::thread::yield_now),
+                Step::Park => {
+                    let (again, slept) = self.sleep(turn, park);
+                    turn = again;
+                    turn.tell_moved();
+                    if let Err(error) = slept {
+                        let error = turn.job.explain(error);
+                        self.keep_failure(&mut turn, error);
+                        break;
+                    }
+                }
+            }
+        }
+        turn.tell_moved();
+    }
+
+    /// Sleeps without the turn, until there is something to do.
+    fn sleep<'a>(&'a self, mut turn: Taken<'a, InTurn>, park: &mut Park) -> (Taken<'a, InTurn>, Result<()>) {
+        let timed = turn.job.prepare_to_sleep();
+        if std::mem::take(&mut turn.newcomer) {
+            turn.tell_moved();
+        }
+        let mut turn = Some(turn);
+        let stay_awake = || {
+            let awake = self.is_stopping() || turn.as_mut().is_some_and(|turn| turn.job.must_stay_awake());
+            if let Some(mut turn) = turn.take_if(|_| !awake) {
+                turn.sleep = if timed { Sleep::Nap } else { Sleep::Deep };
+            }
+            awake
+        };
+        let slept = park.sleep(&self.doorbell, timed, stay_awake);
+        let mut turn = turn.unwrap_or_else(|| self.turn.take());
+        turn.sleep = Sleep::Awake;
+        let slept = slept.and_then(|()| park.look_around(&mut turn.job));
+        (turn, slept)
+    }
+}
+
+impl InTurn {
+    /// What has ended progress, if anything has.
+    #[inline]
+    fn check_failure(&self) -> Result<()> {
+        match &self.failure {
+            Some(error) => Err(Error::Stopped(Arc::clone(error))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Turns {
+    #[inline]
+    pub fn with<R>(&self, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
+        let mut turn = self.turn.take();
+        turn.check_failure()?;
+        let result = call(&mut turn.job);
+        // The call may have left something to be sent on by age.
+        self.wake_from(&mut turn, Sleep::Deep);
+        result
+    }
+
+    pub fn progress(&self) -> Result<bool> {
+        let mut turn = self.turn.take();
+        turn.check_failure()?;
+        let worked = self.round(&mut turn)?;
+        if worked {
+            // It may be what others wait for, and nobody else finds it any more.
+            turn.tell_moved();
+        }
+        self.wake_from(&mut turn, Sleep::Deep);
+        Ok(worked)
+    }
+
+    pub fn progress_in_passing(&self) -> Result<()> {
+        let mut turn = self.turn.take();
+        turn.check_failure()?;
+        if turn.sleep == Sleep::Nap {
+            // The caller will be back soon: nobody needs to wake the progress thread.
+            turn.relieved = true;
+            self.doorbell.awake();
+        }
+        if self.round(&mut turn)? {
+            turn.tell_moved();
+        }
+        self.wake_from(&mut turn, Sleep::Deep);
+        Ok(())
+    }
+
+    pub fn wait<T>(
+        &self,
+        what: &'static str,
+        mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let mut turn = self.turn.take();
+        let mut backoff = backoff(self.neighbours);
+        let mut patience = Patience::default();
+        // Whether the progress thread may sleep without knowing what is waited for here.
+        let mut unknown = true;
+        let outcome = loop {
+            turn.check_failure()?;
+            match done(&mut turn.job) {
+                Ok(Some(value)) => break Ok(value),
+                Ok(None) => {}
+                Err(error) => break Err(error),
+            }
+            if self.round(&mut turn)? {
+                backoff.reset();
+                unknown = true;
+                turn.tell_moved();
+                turn.give_way();
+                continue;
+            }
+            if patience.ends(turn.job.now_ns(), turn.job.patience_ns) {
+                turn.job.warn_of_long_wait(what);
+            }
+            match backoff.next() {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => turn.unlocked(std::thread::yield_now),
+                Step::Park => {
+                    if turn.sleep == Sleep::Awake {
+                        turn.newcomer = true;
+                    } else if std::mem::take(&mut unknown) {
+                        self.wake_from(&mut turn, Sleep::Nap);
+                    }
+                    turn.sit_out(LOOK_AROUND);
+                }
+            }
+        };
+        self.wake_from(&mut turn, Sleep::Deep);
+        outcome
+    }
+}
