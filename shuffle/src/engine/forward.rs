@@ -96,10 +96,12 @@ impl<'h> Core<'h> {
         // One that comes back to its source, over its own lane, has its copies.
         let copies = match source == self.topology.rank() {
             true => 0,
-            false => route.copies(at),
+            false => route.copies(at, source),
         };
         if copying.next < copies {
-            copying.next = out.queues.push_copies(at, copying.next, run.frame, feeder);
+            copying.next = out
+                .queues
+                .push_copies(at, source, copying.next, run.frame, feeder);
         }
         drop(out);
         copying.delivered = copying.delivered || self.deliver(run, feeder, sink, reassembly, begun)?;

@@ -15,8 +15,8 @@ fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32)
             got[here.0 as usize] += 1;
             assert!(route.passes(stage, Rank(source)), "{here} at {stage}");
         }
-        for number in 0..route.copies(stage) {
-            let next = route.copy(stage, number);
+        for number in 0..route.copies(stage, Rank(source)) {
+            let next = route.copy(stage, Rank(source), number);
             assert!(next.1 > stage && next.0 != here);
             crossed += u32::from(!route.is_lane(next.0, next.1));
             under_way.push(next);
