@@ -150,7 +150,7 @@ impl<'h> Shuffle<'h> {
         })
     }
 
-    /// Waits until the queues of one class have passed on what was in them.
+    /// Waits until the queues of one stage have passed on what was in them.
     ///
     /// # Errors
     /// As [`Shuffle::poll`]; without a handler [`crate::Error::WouldBlock`] when only taking deliveries can make room.

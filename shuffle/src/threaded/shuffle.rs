@@ -119,7 +119,7 @@ impl Shuffle {
         broadcast(&self.opened, kind, bytes, to)
     }
 
-    /// Waits until the queues of one class have passed on what was in them; [`Queues::Delivery`] waits for the handler.
+    /// Waits until the queues of one stage have passed on what was in them; [`Queues::Delivery`] waits for the handler.
     ///
     /// # Errors
     /// A dead peer; [`crate::Error::Nested`] inside a handler.
