@@ -215,7 +215,7 @@ fn what_names_no_job_or_no_rank_is_refused_with_the_remedy() {
         ("-n 2 --nodes 3", &["a node needs a rank"]),
         ("-n 4 --rank 4", &["--rank 4", "0 to 3"]),
         ("-n 4 --rank two", &["`two`", "all"]),
-        ("-n 4 --route two-hop", &["two-hop", "three-hop"]),
+        ("-n 4 --route no-hop", &["no-hop", "three-hop"]),
         ("-n 4000000000", &["16777216"]),
     ] {
         let refused = topo(words);

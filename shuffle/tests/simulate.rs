@@ -70,17 +70,14 @@ impl Plan {
             refuse_one_in: dice.one_of(&[0, 2, 3, 7]),
             limits,
         };
+        // That of three hops twice as often as any other.
+        let routes: Vec<_> = RouteName::ALL.into_iter().chain([RouteName::ThreeHop]).collect();
         Self {
             sizes,
             options: SimulationOptions {
                 network,
                 stream: tiny(&mut dice),
-                route: dice.one_of(&[
-                    RouteName::ThreeHop,
-                    RouteName::ThreeHop,
-                    RouteName::FabricOnly,
-                    RouteName::Direct,
-                ]),
+                route: dice.one_of(&routes),
                 item_bytes: dice.one_of(&[0, 0, 8, 24, 56]),
                 schedule: dice.one_of(&[Schedule::Random, Schedule::Random, Schedule::InTurn]),
             },
@@ -110,8 +107,8 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
         spill_mark_bytes: dice.one_of(&[256, 4096]),
         max_message_bytes: 64 << 10,
         reassembly_bytes: dice.one_of(&[1, 64 << 10]),
-        // What the most ranks of these jobs need for the direct route, and more.
-        send_pool_bytes: dice.one_of(&[2 * 20 * 4096, 1 << 20]),
+        // What the most ranks of these jobs need for two links to each other, and more.
+        send_pool_bytes: dice.one_of(&[2 * 2 * 20 * 4096, 1 << 20]),
         receive_pool_bytes: dice.one_of(&[1, 64 << 10]),
         small_slot_bytes: dice.one_of(&[192, 256, 4096]),
         ..StreamOptions::default()

@@ -88,11 +88,9 @@ pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u
         let replay = Replay(seed);
         let sizes = shape(seed);
         let fabric = fabric(seed, sizes.iter().sum());
-        let route = match seed % 5 {
-            3 => RouteName::FabricOnly,
-            4 => RouteName::Direct,
-            _ => RouteName::ThreeHop,
-        };
+        // Each in its turn, and that of three hops twice more.
+        let turn = seed as usize % (RouteName::ALL.len() + 2);
+        let route = RouteName::ALL.get(turn).copied().unwrap_or_default();
         let mut world = World::routed(route, &sizes, &tiny(seed), seed, fabric, replies, true);
         let sent = world.exchange(messages, mixed);
         world.fence();

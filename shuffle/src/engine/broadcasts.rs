@@ -94,7 +94,7 @@ impl Broadcasts {
     }
 
     fn is_done(&self, queues: &Queues, copying: Copying) -> bool {
-        copying.delivered && copying.next == queues.route.copies(Stage::SOURCE)
+        copying.delivered && copying.next == queues.route.copies(Stage::SOURCE, self.source)
     }
 
     /// Copies the frame as far as there is room, the own copy first.
@@ -108,7 +108,7 @@ impl Broadcasts {
             queues.copies += 1;
         }
         Copying {
-            next: queues.push_copies(Stage::SOURCE, from.next, frame, feeder),
+            next: queues.push_copies(Stage::SOURCE, self.source, from.next, frame, feeder),
             delivered: true,
         }
     }

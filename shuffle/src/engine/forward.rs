@@ -102,10 +102,10 @@ impl<H: Handlers> Forwarding<'_, H> {
         // One that comes back to its source, over its own lane, has its copies.
         let copies = match source == self.topology.rank() {
             true => 0,
-            false => route.copies(at),
+            false => route.copies(at, source),
         };
         if copying.next < copies {
-            copying.next = queues.push_copies(at, copying.next, run.frame, feeder);
+            copying.next = queues.push_copies(at, source, copying.next, run.frame, feeder);
         }
         copying.delivered = copying.delivered || self.deliver(run, feeder)?;
         let done = copying.delivered && copying.next == copies;

@@ -89,11 +89,18 @@ impl Queues {
         }
     }
 
-    /// Adds copies of a broadcast's frame to its next hops from number `next` on; returns the number of the first that has no
+    /// Adds copies of the frame of a broadcast of `source` to its next hops from number `next` on; returns the number of the first that has no
     /// room. A copy that has left is complete: nothing is held for the others.
-    pub fn push_copies(&mut self, at: Stage, mut next: u32, frame: &[u8], feeder: Feeder) -> u32 {
-        while next < self.route.copies(at) {
-            let (end, stage) = self.route.copy(at, next);
+    pub fn push_copies(
+        &mut self,
+        at: Stage,
+        source: Rank,
+        mut next: u32,
+        frame: &[u8],
+        feeder: Feeder,
+    ) -> u32 {
+        while next < self.route.copies(at, source) {
+            let (end, stage) = self.route.copy(at, source, next);
             let write = |space: &mut [u8]| space.copy_from_slice(frame);
             if !self.push_to(end, stage, frame.len(), run_flags::BROADCAST, feeder, write) {
                 break;

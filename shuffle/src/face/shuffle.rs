@@ -165,7 +165,7 @@ impl<S: Seat> Shuffle<S> {
         })
     }
 
-    /// Waits until the queues of one class have passed on what was in them; [`Queues::Delivery`] waits for the handler.
+    /// Waits until the queues of one stage have passed on what was in them; [`Queues::Delivery`] waits for the handler.
     ///
     /// # Errors
     /// As [`Shuffle::poll`]; without a handler [`Error::WouldBlock`] when only taking deliveries can make room.

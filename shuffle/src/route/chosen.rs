@@ -76,13 +76,13 @@ impl Chosen {
     }
 
     /// As [`Route::copies`].
-    pub fn copies(&self, at: Stage) -> u32 {
-        rule!(self.copies(at))
+    pub fn copies(&self, at: Stage, source: Rank) -> u32 {
+        rule!(self.copies(at, source))
     }
 
     /// As [`Route::copy`].
-    pub fn copy(&self, at: Stage, number: u32) -> (Endpoint, Stage) {
-        rule!(self.copy(at, number))
+    pub fn copy(&self, at: Stage, source: Rank, number: u32) -> (Endpoint, Stage) {
+        rule!(self.copy(at, source, number))
     }
 
     /// As [`Route::passes`].

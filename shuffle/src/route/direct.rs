@@ -81,14 +81,14 @@ impl Route for Direct {
         }
     }
 
-    fn copies(&self, at: Stage) -> u32 {
+    fn copies(&self, at: Stage, _: Rank) -> u32 {
         match at {
             Stage::SOURCE => self.topology.size() - 1,
             _ => 0,
         }
     }
 
-    fn copy(&self, _: Stage, number: u32) -> (Endpoint, Stage) {
+    fn copy(&self, _: Stage, _: Rank, number: u32) -> (Endpoint, Stage) {
         match number.checked_sub(self.beyond()) {
             None => (self.remote(number), REMOTE),
             Some(number) => (other_local(&self.topology, number), ORIGIN),

@@ -151,12 +151,12 @@ pub trait Route {
     /// The most edges of a stage that any endpoint of the job has: sizes that both ends of a link share follow from it.
     fn most_edges(&self, stage: Stage, reach: Reach) -> u32;
 
-    /// How many copies a broadcast that has come this far goes on as. They make a tree: together with those of the other
-    /// endpoints each rank but the source gets one, and each copy goes over an edge of a later stage.
-    fn copies(&self, at: Stage) -> u32;
+    /// How many copies a broadcast of `source` that has come this far goes on as. They make a tree: together with those of
+    /// the other endpoints each rank but the source gets one, and each copy goes over an edge of a later stage.
+    fn copies(&self, at: Stage, source: Rank) -> u32;
 
     /// Where the copy `number` goes, which is below [`Route::copies`].
-    fn copy(&self, at: Stage, number: u32) -> (Endpoint, Stage);
+    fn copy(&self, at: Stage, source: Rank, number: u32) -> (Endpoint, Stage);
 
     /// Whether the tree of a broadcast of `source` passes this endpoint at this stage.
     fn passes(&self, at: Stage, source: Rank) -> bool;

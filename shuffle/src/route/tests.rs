@@ -15,8 +15,8 @@ fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32)
             got[here.0 as usize] += 1;
             assert!(route.passes(stage, Rank(source)), "{here} at {stage}");
         }
-        for number in 0..route.copies(stage) {
-            let next = route.copy(stage, number);
+        for number in 0..route.copies(stage, Rank(source)) {
+            let next = route.copy(stage, Rank(source), number);
             assert!(next.1 > stage && next.0 != here);
             crossed += u32::from(!route.is_lane(next.0, next.1));
             under_way.push(next);
@@ -105,7 +105,7 @@ proptest! {
         let total: u32 = sizes.iter().sum();
         let me = Rank(pick % total);
         let see = |rank| Topology::from_node_sizes(&sizes, rank).unwrap();
-        let named = RouteName::ALL.map(|name| Some(name));
+        let named = RouteName::ALL.map(Some);
         for name in named.into_iter().chain([None]) {
             let at_rank = |rank| match name {
                 Some(name) => Chosen::new(name, &see(rank)),
@@ -171,5 +171,5 @@ fn names_are_read_as_they_are_written() {
             );
         }
     }
-    assert!("two-hop".parse::<RouteName>().unwrap_err().contains("three-hop"));
+    assert!("no-hop".parse::<RouteName>().unwrap_err().contains("three-hop"));
 }

@@ -123,7 +123,7 @@ impl Route for ThreeHop {
         }
     }
 
-    fn copies(&self, at: Stage) -> u32 {
+    fn copies(&self, at: Stage, _: Rank) -> u32 {
         let others = self.topology.local_size() - 1;
         match at {
             Stage::SOURCE => self.represented() + others,
@@ -133,7 +133,7 @@ impl Route for ThreeHop {
         }
     }
 
-    fn copy(&self, at: Stage, number: u32) -> (Endpoint, Stage) {
+    fn copy(&self, at: Stage, _: Rank, number: u32) -> (Endpoint, Stage) {
         if at == REMOTE {
             return (other_local(&self.topology, number), RELAY);
         }

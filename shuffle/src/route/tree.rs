@@ -107,12 +107,12 @@ impl Route for Tree {
         }
     }
 
-    fn copies(&self, _: Stage) -> u32 {
+    fn copies(&self, _: Stage, _: Rank) -> u32 {
         0
     }
 
-    fn copy(&self, at: Stage, number: u32) -> (Endpoint, Stage) {
-        panic!("copy {number} of a broadcast at stage {at}: the tree carries none")
+    fn copy(&self, at: Stage, source: Rank, number: u32) -> (Endpoint, Stage) {
+        panic!("copy {number} of a broadcast of rank {source} at stage {at}: the tree carries none")
     }
 
     fn passes(&self, _: Stage, _: Rank) -> bool {
