@@ -11,9 +11,13 @@ pub mod capi;
 
 pub use trihop_shuffle::{
     BroadcastTo, ClassStats, DetailedStats, DumpOutput, Error, Item, ItemOutbox, Job, Message, NodeId,
-    Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle, ShuffleBuilder, Stats,
-    Stream, StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
+    OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle,
+    ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
 };
+
+/// Sizes of a stream's parts, for streams that are unlike any other, and for tests.
+#[doc(hidden)]
+pub use trihop_shuffle::{Shares, ShimOptions};
 
 #[cfg(feature = "log")]
 pub mod log;

@@ -28,7 +28,9 @@ mod conformance;
 #[path = "../../transport/src/seed.rs"]
 mod seed;
 
-pub use config::{Options, StreamOptions};
+pub use config::{OptionRow, Options, StreamOptions};
+#[doc(hidden)]
+pub use config::{Shares, ShimOptions};
 pub use deliver::Message;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Counters per queue and the dump say what the queues of simulated jobs did.
 
 use trihop_shuffle::simulation::{Simulation, SimulationOptions};
-use trihop_shuffle::{ClassStats, Error, Rank, StreamOptions, Topology};
+use trihop_shuffle::{ClassStats, Error, Rank, ShimOptions, StreamOptions, Topology};
 
 fn runs(class: &ClassStats) -> (u64, u64) {
     let sum = |of: fn(&trihop_shuffle::QueueStats) -> u64| class.queues.iter().map(of).sum::<u64>();
@@ -62,7 +62,10 @@ fn waits_flushes_and_batches_in_flight_show_while_they_last_and_after() {
         stream: StreamOptions {
             remote_maxrpc: 1,
             remote_buftarget_bytes: 2000,
-            remote_sender_limit: 2,
+            shim: ShimOptions {
+                remote_sender_limit: 2,
+                ..ShimOptions::default()
+            },
             linger_us: 10_000_000,
             ..StreamOptions::default()
         },

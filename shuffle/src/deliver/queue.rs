@@ -51,14 +51,15 @@ impl Entry {
 impl DeliveryQueue {
     pub fn new(options: &StreamOptions) -> Self {
         // Kept once, and once more as what a kept buffer has too much.
-        let spare_bytes = options.deliverq_bytes / 16;
+        let deliverq_bytes = options.shares().deliverq_bytes;
+        let spare_bytes = deliverq_bytes / 16;
         Self {
             entries: VecDeque::new(),
             spare: Spare::new(spare_bytes),
             records: 0,
             bytes: 0,
             limit_records: options.deliverq_max,
-            limit_bytes: options.deliverq_bytes - 2 * spare_bytes,
+            limit_bytes: deliverq_bytes - 2 * spare_bytes,
             refused: false,
         }
     }

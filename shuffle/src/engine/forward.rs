@@ -141,7 +141,7 @@ impl<'h> Core<'h> {
         let records = usize::from(run.header.count).max(1);
         let is_plain = !run.is_fragment();
         let admitted = match sink {
-            _ if self.options.deliverq_discard => true,
+            _ if self.options.shim.deliverq_discard => true,
             Sink::Handler(_) => !self.waits_for_spill(),
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
@@ -208,7 +208,7 @@ impl<'h> Core<'h> {
         sink: &mut Sink<'h>,
     ) -> std::result::Result<usize, BadRun> {
         let now = match sink {
-            _ if self.options.deliverq_discard => {
+            _ if self.options.shim.deliverq_discard => {
                 self.stats.borrow_mut().discarded += (all - done) as u64;
                 all
             }

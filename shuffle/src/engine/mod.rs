@@ -85,7 +85,7 @@ impl Inbound {
             listed: vec![false; lanes],
             active: Vec::with_capacity(lanes),
             links,
-            reassembly: Reassembly::new(options.reassembly_bytes, options.max_message_bytes),
+            reassembly: Reassembly::new(options.shares().reassembly_bytes, options.max_message_bytes),
             begun: Begun::default(),
             drained: vec![0; lanes],
         }

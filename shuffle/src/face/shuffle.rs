@@ -239,6 +239,7 @@ impl<'h> Shuffle<'h> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Shares;
     use crate::{Job, Options};
     use trihop_transport::bootstrap::Launcher;
 
@@ -251,7 +252,10 @@ mod tests {
         })
         .unwrap();
         let options = StreamOptions {
-            spill_mark_bytes: 1,
+            given_shares: Some(Shares {
+                spill_mark_bytes: 1,
+                ..Shares::default()
+            }),
             ..StreamOptions::default()
         };
         let shuffle = job

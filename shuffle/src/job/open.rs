@@ -40,7 +40,7 @@ impl<'h> JobState<'h> {
             return Err(Error::Nested("opening a stream"));
         }
         let begun = self.endpoint.plan(name, options, item_bytes).and_then(|plan| {
-            let word = plan.agreement(self.options.eager_bytes.unwrap_or(0)) | 1;
+            let agreed = plan.agreed(&self.options);
             let begun = match self.endpoint.reusable(&plan) {
                 Some(id) => Begun::Again(id, plan),
                 None => {
@@ -48,23 +48,26 @@ impl<'h> JobState<'h> {
                     Begun::New(self.endpoint.prepare(plan)?)
                 }
             };
-            Ok((word, begun))
+            Ok((agreed, begun))
         });
         // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
         // a pair that agrees with nobody's, rather than leave the others waiting.
-        let pair = begun.as_ref().map_or([0, 0], |(word, _)| [*word, !word]);
+        let pair = begun.as_ref().map_or([0, 0], |(agreed, _)| {
+            let word = agreed.word();
+            [word, !word]
+        });
         // A closed stream whose place this one can take, if it is the same on all ranks.
         let old = match &begun {
             Ok((_, Begun::Again(id, _))) => u64::from(*id),
             _ => 0,
         };
         let least = self.agree(&[pair[0], pair[1], old, !old])?;
-        let (_, begun) = begun?;
+        let (agreed, begun) = begun?;
         if least[..2] != pair {
-            let why = format!(
-                "rank {} has {options:?} with items of {item_bytes} bytes; another rank differs, or failed and says why",
-                self.endpoint.topology.rank()
-            );
+            let why = match least[0] {
+                0 => "another rank could not open it, and says why".to_owned(),
+                _ => agreed.differences(&self.agree(&agreed.pairs())?),
+            };
             let name = name.to_owned();
             return Err(Error::Mismatch { name, why });
         }
@@ -124,7 +127,7 @@ impl<'h> JobState<'h> {
             stream = core.name,
             links = self.endpoint.route.links(),
             remote_maxrpc = options.remote_maxrpc,
-            small_slot_bytes = options.small_slot_bytes,
+            small_slot_bytes = options.shares().small_slot_bytes,
             "links to other nodes"
         );
         tracing::debug!(
@@ -132,7 +135,7 @@ impl<'h> JobState<'h> {
             stream = core.name,
             origin_buftarget_bytes = options.origin_buftarget_bytes,
             relay_buftarget_bytes = options.relay_buftarget_bytes,
-            run_table_bytes = options.run_table_bytes,
+            run_table_bytes = options.shares().run_table_bytes,
             linger_us = options.linger_us,
             "when queues are shown"
         );

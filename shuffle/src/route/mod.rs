@@ -119,7 +119,7 @@ pub trait Route {
 }
 
 /// Name of a route, as options and reports give it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum RouteName {
     /// `three-hop`: over the representatives of both nodes.
     #[default]

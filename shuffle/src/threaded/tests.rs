@@ -12,7 +12,7 @@ use trihop_transport::bootstrap::Launcher;
 use trihop_transport::sync::{AtomicBool, AtomicU64, Ordering, thread};
 
 use super::*;
-use crate::config::StreamOptions;
+use crate::config::{ShimOptions, StreamOptions};
 use crate::error::Error;
 use crate::terminate::flush::Queues;
 
@@ -202,7 +202,10 @@ fn a_fence_counts_what_handlers_send_and_a_handler_may_not_wait_for_itself() {
 fn few_records_below_the_threshold_are_delivered_all_the_same() {
     let job = job();
     let options = StreamOptions {
-        deliverq_threshold: 1000,
+        shim: ShimOptions {
+            deliverq_threshold: 1000,
+            ..ShimOptions::default()
+        },
         ..StreamOptions::default()
     };
     let (tell, told) = mpsc::channel();
@@ -215,7 +218,10 @@ fn few_records_below_the_threshold_are_delivered_all_the_same() {
     shuffle.send(Rank(0), 9, b"few").unwrap();
     assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(9));
     let impossible = StreamOptions {
-        deliverq_threshold: 8,
+        shim: ShimOptions {
+            deliverq_threshold: 8,
+            ..ShimOptions::default()
+        },
         deliverq_max: 4,
         ..StreamOptions::default()
     };
