@@ -47,6 +47,61 @@ macro_rules! options_source {
     }};
 }
 
+#[cfg(feature = "header")]
+#[path = "shuffle/src/stats/table.rs"]
+mod counters;
+
+/// The structs of counters as plain source.
+#[cfg(feature = "header")]
+macro_rules! counters_source {
+    (
+        stream { $($(#[doc = $doc:literal])+ $name:ident $unit:tt $text:tt;)+ }
+        queue { $($(#[doc = $q_doc:literal])+ $whole:ident $q:ident $q_unit:tt $q_text:tt;)+ }
+    ) => {{
+        let size = " Bytes of this struct as the caller knows it; set by the library.";
+        let mut stream = Struct::new(
+            "trihop_stats_t",
+            &[" What a stream has done on this rank since it was opened. Later versions add fields at the end."],
+        );
+        stream.field(&[size], "size", "usize");
+        $(stream.field(&[$($doc),+], stringify!($name), "u64");)+
+        let mut class = Struct::new(
+            "trihop_class_stats_t",
+            &[" What the queues of one class have done together. Later versions add fields at the end."],
+        );
+        class.field(&[size], "size", "usize");
+        class.field(
+            &[" Queues of the class that were ever used: `trihop_details_queue` takes numbers below it."],
+            "queues",
+            "u64",
+        );
+        class.field(
+            &[" Times that own sends met the class's limit, which clients of DeltaFS set."],
+            "limit_hits",
+            "u64",
+        );
+        $(class.field(&[&whole(stringify!($whole), stringify!($q))], stringify!($q), "u64");)+
+        let mut queue = Struct::new(
+            "trihop_queue_stats_t",
+            &[" What one output queue has done. Later versions add fields at the end."],
+        );
+        queue.field(&[size], "size", "usize");
+        queue.field(&[" Rank at the other end."], "peer", "u64");
+        $(queue.field(&[$($q_doc),+], stringify!($q), "u64");)+
+        [stream, class, queue].map(|source| source.0 + "}\n").concat()
+    }};
+}
+
+/// What the queues' counters of this name come to in their class.
+#[cfg(feature = "header")]
+fn whole(how: &str, name: &str) -> String {
+    match how {
+        "sum" => format!(" Sum over the queues of `{name}`."),
+        "max" => format!(" Largest of the queues' `{name}`."),
+        _ => unreachable!("the table has sums and maxima"),
+    }
+}
+
 /// The source of a struct for C, without its end.
 #[cfg(feature = "header")]
 struct Struct(String);
@@ -77,7 +132,9 @@ impl Struct {
 fn write_header() {
     println!("cargo::rerun-if-changed=cbindgen.toml");
     println!("cargo::rerun-if-changed=src/capi");
-    println!("cargo::rerun-if-changed=shuffle/src/config/table.rs");
+    for room in ["config", "stats"] {
+        println!("cargo::rerun-if-changed=shuffle/src/{room}/table.rs");
+    }
     let mut config = cbindgen::Config::from_file("cbindgen.toml").expect("cbindgen.toml is valid");
     let number = |part: &str| std::env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo sets it");
     config.after_includes = Some(format!(
@@ -103,7 +160,8 @@ fn write_header() {
     ];
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
     let structs = format!("{out}/structs.rs");
-    std::fs::write(&structs, crate::options_table!(options_source)).expect("OUT_DIR can be written to");
+    let source = crate::options_table!(options_source) + &crate::counters_table!(counters_source);
+    std::fs::write(&structs, source).expect("OUT_DIR can be written to");
     let builder = cbindgen::Builder::new().with_config(config).with_src(structs);
     let builder = files.iter().fold(builder, |builder, file| {
         builder.with_src(format!("src/capi/{file}.rs"))

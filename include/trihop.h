@@ -328,19 +328,22 @@ typedef struct trihop_stats_t {
   uint64_t queue_waits;
   // Times that a delivery had to wait for the application.
   uint64_t blocked_deliveries;
-  // Messages dropped because they were broken, or none of this job's.
+  // Messages dropped because they were broken, or none of this job's; the first of a
+  // stream is told at level warn.
   uint64_t bad_headers;
   // Frames taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;
   // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
   uint64_t broadcasts;
-  // Copies of broadcasts that this rank put into its queues, of its own and as a representative.
+  // Copies of broadcasts that this rank put into its queues, of its own and as a
+  // representative. Records longer than a frame are not among them.
   uint64_t broadcast_copies;
-  // Records that arrived and were dropped on purpose (`deliverq_discard`).
+  // Records that arrived and were dropped on purpose, as clients of DeltaFS may ask for.
   uint64_t discarded;
-  // Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
+  // Times that own sends met a limit over all queues of a class, which clients of DeltaFS set.
   uint64_t limit_hits;
-  // Records that arrived and were never delivered because the job failed, or was dropped without being shut down.
+  // Records that arrived and were never delivered because the job failed, or was
+  // dropped without being shut down.
   uint64_t undelivered;
 } trihop_stats_t;
 
@@ -356,23 +359,23 @@ typedef struct trihop_class_stats_t {
   size_t size;
   // Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
   uint64_t queues;
-  // Times that own sends met the class's limit (`origin_sender_limit`, `remote_sender_limit`).
+  // Times that own sends met the class's limit, which clients of DeltaFS set.
   uint64_t limit_hits;
-  // Sum over the queues, as the following, of `own_runs`.
+  // Sum over the queues of `own_runs`.
   uint64_t own_runs;
-  // Of `forwarded_runs`.
+  // Sum over the queues of `forwarded_runs`.
   uint64_t forwarded_runs;
-  // Of `sends`.
+  // Sum over the queues of `sends`.
   uint64_t sends;
-  // Of `aged_sends`.
+  // Sum over the queues of `aged_sends`.
   uint64_t aged_sends;
-  // Of `flush_sends`.
+  // Sum over the queues of `flush_sends`.
   uint64_t flush_sends;
-  // Of `waits`.
+  // Sum over the queues of `waits`.
   uint64_t waits;
-  // The longest wait of any queue in nanoseconds.
+  // Largest of the queues' `longest_wait_ns`.
   uint64_t longest_wait_ns;
-  // The longest of any queue that is not over, 0 where none is.
+  // Largest of the queues' `waiting_ns`.
   uint64_t waiting_ns;
 } trihop_class_stats_t;
 
@@ -382,21 +385,23 @@ typedef struct trihop_queue_stats_t {
   size_t size;
   // Rank at the other end.
   uint64_t peer;
-  // Runs of this rank's own (its application's and its handlers'): records for one rank that were gathered, or a single one.
+  // Runs of this rank's own (its application's and its handlers'): records for one
+  // rank that were gathered, or a single one.
   uint64_t own_runs;
   // Runs that came over a lane or a link and go on.
   uint64_t forwarded_runs;
   // Batches sealed; for a lane, times that it was shown to its consumer.
   uint64_t sends;
-  // Of these, because of age, or because nothing else moved.
+  // Of `sends`, those because of age, or because nothing else moved.
   uint64_t aged_sends;
-  // Of these, because of a flush or a fence.
+  // Of `sends`, those because of a flush or a fence.
   uint64_t flush_sends;
-  // Times that the queue became full: runs that wait behind one that waits are not counted again.
+  // Times that the queue became full: runs that wait behind one that waits are not
+  // counted again.
   uint64_t waits;
-  // The longest of them in nanoseconds, as seen by rounds of progress.
+  // The longest of `waits`, as seen by rounds of progress.
   uint64_t longest_wait_ns;
-  // How long one has lasted that is not over, 0 where none is.
+  // How long one of `waits` has lasted that is not over; 0 where none is.
   uint64_t waiting_ns;
 } trihop_queue_stats_t;
 

@@ -10,8 +10,8 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    BroadcastTo, ClassStats, DetailedStats, DumpOutput, Error, Item, ItemOutbox, Job, Message, NodeId,
-    OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle,
+    BroadcastTo, ClassStats, CounterRow, DetailedStats, DumpOutput, Error, Item, ItemOutbox, Job, Message,
+    NodeId, OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Shuffle,
     ShuffleBuilder, Stats, Stream, StreamBuilder, StreamOptions, Topology, route, simulation, threaded,
 };
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use trihop::{OptionRow, Options, Shares, StreamOptions};
+use trihop::{CounterRow, OptionRow, Options, QueueStats, Shares, Stats, StreamOptions};
 
 /// Replaces what stands between the marks of this name, and the marks stay.
 fn between_marks(text: &str, name: &str, table: &str) -> String {
@@ -76,6 +76,21 @@ fn the_options_in_the_documents_are_those_of_the_table() {
         ("options of jobs", options(false)),
     ];
     check("OPTIONS.md", &tables);
+}
+
+fn counters(table: &[CounterRow]) -> String {
+    let row = |row: &CounterRow| format!("| `{}` | {} | {} |\n", row.name, row.unit, one_line(row.doc()));
+    let head = "| counter | in | |\n| --- | --- | --- |\n";
+    head.to_owned() + &table.iter().map(row).collect::<String>()
+}
+
+#[test]
+fn the_counters_in_the_documents_are_those_of_the_table() {
+    let tables = [
+        ("counters of streams", counters(Stats::TABLE)),
+        ("counters of queues", counters(QueueStats::TABLE)),
+    ];
+    check("DIAGNOSTICS.md", &tables);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub use face::shuffle::{Shuffle, ShuffleBuilder};
 pub use face::stream::{Item, ItemOutbox, Stream, StreamBuilder};
 pub use queue::audience::BroadcastTo;
 pub use signal::DumpOutput;
-pub use stats::{ClassStats, DetailedStats, QueueStats, Stats};
+pub use stats::{ClassStats, CounterRow, DetailedStats, QueueStats, Stats};
 pub use terminate::collective::Reduce;
 pub use terminate::flush::Queues;
 pub use trihop_transport::topology::{NodeId, Rank, Topology};
