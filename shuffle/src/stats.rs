@@ -74,7 +74,7 @@ macro_rules! declare {
 
             /// Takes the counters of another queue of the class in.
             fn add(&mut self, other: &Self) {
-                $(self.$q = whole!($q_whole self.$q, other.$q);)+
+                $(take_in!($q_whole self.$q, other.$q);)+
             }
         }
 
@@ -87,13 +87,13 @@ macro_rules! declare {
     };
 }
 
-/// What two queues' counters come to.
-macro_rules! whole {
-    (sum $one:expr, $other:expr) => {
-        $one + $other
+/// Takes a counter of another queue into one of all.
+macro_rules! take_in {
+    (sum $all:expr, $one:expr) => {
+        $all += $one
     };
-    (max $one:expr, $other:expr) => {
-        $one.max($other)
+    (max $all:expr, $one:expr) => {
+        $all = $all.max($one)
     };
 }
 
