@@ -682,7 +682,7 @@ trihop_status_t trihop_shuffle_open(const struct trihop_job_t *job,
 //
 // Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of this
 // shuffle, ahead of what the application sends. The next call of the handler waits while more than
-// `spill_mark_bytes` of it are kept and less and less are.
+// a 32nd of `memory_bytes` of it is kept and less and less are.
 //
 // Fails on a bad rank, a record that is too long, and a peer that is gone; inside a handler with
 // `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then the job fails too.
@@ -772,8 +772,8 @@ trihop_status_t trihop_shuffle_close(struct trihop_shuffle_t *shuffle);
 // size and options. `options` null stands for those of the job. `context` is handed to `handler`.
 //
 // An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
-// (4,032 with 64 ranks on a node, see `lane_budget_bytes`), or half of a link's share of
-// `send_pool_bytes` (about 4,000 with 500 links). What is longer is sent as a record of a shuffle.
+// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000 with
+// 500 links), both shares of `memory_bytes`. What is longer is sent as a record of a shuffle.
 //
 // Fails on impossible options or sizes, naming the option that admits longer items, and on every
 // rank with `TRIHOP_ERR_MISMATCH` where they do not agree.

@@ -8,7 +8,7 @@ use super::Delivery;
 use crate::config::StreamOptions;
 use crate::queue::spare::{Spare, bytes_of};
 
-/// Deliveries that wait, at most `deliverq_max` records and `deliverq_bytes` (one run always may).
+/// Deliveries that wait, at most `deliverq_max` records and `deliverq_bytes` of `memory_bytes` (one run always may).
 #[derive(Debug)]
 pub(crate) struct DeliveryQueue {
     entries: VecDeque<Entry>,

@@ -87,7 +87,7 @@ impl Shuffle {
     /// after one another, keep their order.
     ///
     /// From a handler it never waits: what finds no room goes to the spill, ahead of what the application sends. The
-    /// handler's next call waits as long as that is above `spill_mark_bytes` and drains.
+    /// handler's next call waits as long as that is above a 32nd of `memory_bytes` and drains.
     ///
     /// # Errors
     /// A bad rank or length, a dead peer; [`crate::Error::SpillFull`] where handlers send more than memory may hold.
