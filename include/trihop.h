@@ -220,7 +220,7 @@ typedef struct trihop_options_t {
   // Lanes, batches, receive slots, open runs and deliveries that wait are shares of
   // it. What each link must have, two batches and a small slot, comes on top where
   // links are many, and so do long records and the spill.
-  // Default 32 MiB; 256 KiB to 64 GiB; in bytes. Equal on all ranks.
+  // Default 32 MiB; 64 KiB to 64 GiB; in bytes. Equal on all ranks.
   uint64_t memory_bytes;
   // Bound of what handlers' sends may spill: what finds no room in a queue.
   // 0 is a quarter of the memory that the processes of a node may use, divided by its

@@ -346,7 +346,7 @@ fn broadcasts_come_to_all_others_once_and_to_their_sender_when_asked() {
         "--threaded --fence-every 30",
         "--min-sender 1 --max-sender 1",
         "--route direct",
-        "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --lane-budget-bytes 8192",
+        "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --memory-bytes 65536",
     ] {
         let senders = if options.contains("sender") { 1 } else { 5 };
         let options = format!("--count 100 --size 0-300 -A -k {options}");

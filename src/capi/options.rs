@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(set(&mut options, "remote_maxrpc", "many").0, TRIHOP_ERR_CONFIG);
         let (status, text) = set(&mut options, "memory_bytes", "1");
         assert_eq!(status, TRIHOP_ERR_CONFIG);
-        assert!(text.contains("not between 262144 and"), "{text}");
+        assert!(text.contains("not between 65536 and"), "{text}");
         options.remote_maxrpc = 1025;
         let refused = load(&options).unwrap_err();
         assert_eq!(refused.status, TRIHOP_ERR_CONFIG);

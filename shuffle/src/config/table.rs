@@ -53,7 +53,7 @@ macro_rules! options_table {
                 /// Lanes, batches, receive slots, open runs and deliveries that wait are shares of
                 /// it. What each link must have, two batches and a small slot, comes on top where
                 /// links are many, and so do long records and the spill.
-                agreed memory_bytes: usize as u64 = (32 MiB) in (256 KiB to 64 GiB) "bytes";
+                agreed memory_bytes: usize as u64 = (32 MiB) in (64 KiB to 64 GiB) "bytes";
                 /// Bound of what handlers' sends may spill: what finds no room in a queue.
                 /// 0 is a quarter of the memory that the processes of a node may use, divided by its
                 /// ranks. Taken as it is needed, and given back. Beyond it a handler's send fails,

@@ -151,7 +151,7 @@ fn options() -> StreamOptions {
         linger_us: 0,
         priority: u8::MAX,
         run_bytes: 64,
-        memory_bytes: 256 << 10,
+        memory_bytes: 64 << 10,
         spill_bytes: 4096,
         max_message_bytes: 8,
         remote_maxrpc: 1,
