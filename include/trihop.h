@@ -239,22 +239,23 @@ typedef struct trihop_options_t {
   // link.
   // Default three-hop; three-hop, direct, fabric-only. Equal on all ranks.
   char route[16];
-  // Who started the job; found out where it is absent.
+  // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.
   // Default found out; pmix, pmi1, local, single.
   char launcher[16];
-  // libfabric provider; the one that scores best where it is absent.
+  // libfabric provider between nodes.
   // `FI_PROVIDER` counts where this is not set and that names just one.
   // Default the best by score; a name as `trihop info` has it.
   char provider[64];
-  // Network interface, domain or address; the provider's own best where it is absent.
+  // Network interface, domain or address.
   // Not together with `loopback`.
   // Default the provider's first that other nodes can reach; interface, domain or address.
   char interface[64];
-  // Longest batch that is sent without asking; the provider's own limit where it is absent or 0.
+  // Longest batch that is sent without asking.
+  // 0 is the provider's own limit.
   // Default the provider's; 0 or 192 to 16 MiB; in bytes. Equal on all ranks.
   uint64_t eager_bytes;
-  // How longer batches move; what suits the provider where it is absent.
+  // How longer batches move.
   // Default what suits the provider; read, segments.
   char mover[16];
   // Whether nodes are simulated on one machine, so that only loopback is used.

@@ -16,6 +16,10 @@ const SHORT: [(&str, char); 7] = [
     ("deliverq_max", 'd'),
 ];
 
+fn long(row: &OptionRow) -> String {
+    row.name.replace('_', "-")
+}
+
 fn short(name: &str) -> Option<char> {
     let known = SHORT.iter().find(|(long, _)| *long == name);
     known.map(|(_, letter)| *letter)
@@ -27,9 +31,15 @@ fn argument(row: &'static OptionRow) -> Arg {
         true => ("N", "Queues (as TRIHOP_*)"),
         false => ("VALUE", "Job (as TRIHOP_*)"),
     };
-    let help = format!("{} [default: {}]", row.summary(), row.default_text());
+    // Other options by what they are called here.
+    let summary = Options::TABLE
+        .iter()
+        .fold(row.summary().to_owned(), |text, other| {
+            text.replace(&format!("`{}`", other.name), &format!("--{}", long(other)))
+        });
+    let help = format!("{summary} [default: {}; {}]", row.default_text(), row.values());
     let arg = Arg::new(row.name)
-        .long(row.name.replace('_', "-"))
+        .long(long(row))
         .value_name(value)
         .help(help)
         .help_heading(heading);
@@ -124,7 +134,7 @@ mod tests {
             let value = other_value(row.name);
             let mut expected = Options::default();
             expected.set(row.name, &value).unwrap();
-            let long = format!("--{}", row.name.replace('_', "-"));
+            let long = format!("--{}", long(row));
             let short = short(row.name).map(|letter| format!("-{letter}"));
             for option in [Some(long), short].into_iter().flatten() {
                 let mut options = Options::default();

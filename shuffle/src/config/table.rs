@@ -70,18 +70,19 @@ macro_rules! options_table {
                 /// are refused where an eighth of `memory_bytes` does not hold two batches for each
                 /// link.
                 agreed route: RouteName as [c_char; 16] = (else "three-hop") in (of "three-hop, direct, fabric-only") "";
-                /// Who started the job; found out where it is absent.
+                /// Who started the job.
                 /// `single` also where a launcher has several tasks and each is to be a job of one.
                 local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "pmix, pmi1, local, single") "";
-                /// libfabric provider; the one that scores best where it is absent.
+                /// libfabric provider between nodes.
                 /// `FI_PROVIDER` counts where this is not set and that names just one.
                 local provider: Option<String> as [c_char; 64] = (else "the best by score") in (of "a name as `trihop info` has it") "";
-                /// Network interface, domain or address; the provider's own best where it is absent.
+                /// Network interface, domain or address.
                 /// Not together with `loopback`.
                 local interface: Option<String> as [c_char; 64] = (else "the provider's first that other nodes can reach") in (of "interface, domain or address") "";
-                /// Longest batch that is sent without asking; the provider's own limit where it is absent or 0.
+                /// Longest batch that is sent without asking.
+                /// 0 is the provider's own limit.
                 agreed eager_bytes: Option<usize> as u64 = (else "the provider's") in (0 or 192 to 16 MiB) "bytes";
-                /// How longer batches move; what suits the provider where it is absent.
+                /// How longer batches move.
                 local mover: Option<Mover> as [c_char; 16] = (else "what suits the provider") in (of "read, segments") "";
                 /// Whether nodes are simulated on one machine, so that only loopback is used.
                 /// `trihop run` sets it.
