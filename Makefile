@@ -40,7 +40,7 @@ install: library ## Installs library, headers, CLI and manual pages below PREFIX
 uninstall: ## Removes what was installed last
 	packaging/install.sh --undo $(target)/installed
 
-header: ## Writes include/trihop.h anew from src/capi
+header: ## Writes include/trihop.h anew from src/capi, and tables in docs/
 	HEADER=write .ci/header
 
 test: ## Runs all tests

@@ -167,81 +167,110 @@ typedef struct trihop_job_t trihop_job_t;
 // handler of any stream.
 typedef struct trihop_shuffle_t trihop_shuffle_t;
 
-// Options of a job and of its streams, with the names, units, ranges and defaults of the library's documentation
-// (docs/OPTIONS.md, or `Options` and `StreamOptions` of the Rust interface).
+// Options of a job and of its streams, with the names, units, ranges and defaults of the library's
+// documentation (docs/OPTIONS.md, or `Options` and `StreamOptions` of the Rust interface). 0 and empty texts
+// stand for what is absent.
 //
-// Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then change
-// fields, or set them by name. Later versions add fields at the end.
+// Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then
+// change fields, or set them by name. Later versions add fields at the end. Those from `route` on are for jobs:
+// a stream looks no further.
 typedef struct trihop_options_t {
   // Bytes of this struct as the caller knows it; set by `trihop_options_init`.
   size_t size;
-  // For streams: batches of the origin class that may be unconsumed per local queue.
+  // Batches of the origin class that may be unconsumed per local queue.
+  // They count as this times `origin_buftarget_bytes`. Where the queue is a link
+  // (`fabric-only`), no more than 1,024 count, all ranks need the same, and each
+  // takes a buffer as long as those of other nodes.
+  // Default 16; 1 to 65,535; in batches.
   uint64_t origin_maxrpc;
   // Bytes after which an origin lane is shown to its consumer.
+  // A batch of an origin link (`fabric-only`) is sealed at them, and all ranks need
+  // the same there. 1 means at every run.
+  // Default 4,096; 1 to 1 MiB; in bytes.
   uint64_t origin_buftarget_bytes;
-  // As `origin_maxrpc`, for relay lanes.
+  // As `origin_maxrpc`, for relay queues.
+  // Default 16; 1 to 65,535; in batches.
   uint64_t relay_maxrpc;
-  // As `origin_buftarget_bytes`, for relay lanes.
+  // As `origin_buftarget_bytes`, for relay queues.
+  // Default 4,096; 1 to 1 MiB; in bytes.
   uint64_t relay_buftarget_bytes;
-  // Batches per link that may be in flight, unacknowledged.
+  // Batches per link to another node that may be in flight, unacknowledged.
+  // Default 4; 1 to 1,024; in batches. Equal on all ranks.
   uint64_t remote_maxrpc;
-  // Bytes at which a batch is sealed.
+  // Bytes at which a batch between nodes is sealed.
+  // Fewer where links are so many that an eighth of `memory_bytes` does not hold two
+  // such batches for each: with the defaults above 32 links.
+  // Default 64 KiB; 1 to 16 MiB; in bytes. Equal on all ranks.
   uint64_t remote_buftarget_bytes;
-  // Batches of the origin class that this rank's own sends may have under way, over all local queues; 0 for no limit.
-  uint64_t origin_sender_limit;
-  // As `origin_sender_limit`, over all queues to other nodes.
-  uint64_t remote_sender_limit;
-  // Records that may wait for delivery.
+  // Records that may wait for a delivery thread, or for an application without a handler.
+  // One run always may.
+  // Default 4,096; 1 to 4,294,967,295; in records.
   uint64_t deliverq_max;
-  // Bytes that may wait for delivery.
-  uint64_t deliverq_bytes;
-  // Records for which a delivery thread is woken at once; fewer are delivered after a millisecond, or by a flush.
-  uint64_t deliverq_threshold;
-  // 1 to count and drop what arrives, for debugging; else 0.
-  uint64_t deliverq_discard;
-  // Streams of a higher priority are served first; up to 255.
+  // Place of the stream among others: a higher one is served first in each round of progress.
+  // Default 0; 0 to 255.
   uint64_t priority;
-  // Longest time in microseconds that a partial run or batch waits.
+  // Longest time that a partial run or batch waits while its rank makes progress.
+  // Default 100; 0 to 10,000,000; in microseconds.
   uint64_t linger_us;
-  // Size of a run in bytes.
+  // Size of a run, header included.
+  // At most a quarter of a lane counts.
+  // Default 1,024; 24 to 16,384; in bytes.
   uint64_t run_bytes;
-  // Memory for open runs in bytes.
-  uint64_t run_table_bytes;
-  // Memory for the lanes into a rank in bytes.
-  uint64_t lane_budget_bytes;
-  // Bound of what handlers' sends may spill, in bytes; 0 for a share of the memory there is.
+  // Memory of the stream's queues on a rank, in fixed shares.
+  // Lanes, batches, receive slots, open runs and deliveries that wait are shares of
+  // it. What each link must have, two batches and a small slot, comes on top where
+  // links are many, and so do long records and the spill.
+  // Default 32 MiB; 64 KiB to 64 GiB; in bytes. Equal on all ranks.
+  uint64_t memory_bytes;
+  // Bound of what handlers' sends may spill: what finds no room in a queue.
+  // 0 is a quarter of the memory that the processes of a node may use, divided by its
+  // ranks. Taken as it is needed, and given back. Beyond it a handler's send fails,
+  // and the job ends with that error.
+  // Default 0; 0 or 1,024 to 1 TiB; in bytes.
   uint64_t spill_bytes;
-  // Spill from which on deliveries wait as long as it drains, in bytes.
-  uint64_t spill_mark_bytes;
-  // Longest record in bytes.
+  // Longest record.
+  // A rank puts together long records of twice this at a time.
+  // Default 64 MiB; 0 to 4,294,967,295; in bytes. Equal on all ranks.
   uint64_t max_message_bytes;
-  // Bytes of long records that a rank puts together at a time.
-  uint64_t reassembly_bytes;
-  // Memory for send batches of a rank in bytes.
-  uint64_t send_pool_bytes;
-  // Memory for shared large receive slots of a rank in bytes.
-  uint64_t receive_pool_bytes;
-  // Size of the receive slot that every link always has, in bytes.
-  uint64_t small_slot_bytes;
-  // For jobs from here on; a stream looks no further. Longest message that is sent without asking, in bytes; 0 for
-  // the provider's own limit.
-  uint64_t eager_bytes;
-  // 1 for simulated nodes on one machine, so loopback only; else 0.
-  uint64_t loopback;
-  // How long start-up waits for the others, in milliseconds.
-  uint64_t bootstrap_timeout_ms;
-  // How long another node may be out of reach before its ranks count as dead, in milliseconds.
-  uint64_t watch_timeout_ms;
-  // How messages travel: `three-hop`, `direct`, or `fabric-only`, where ranks of a node use the fabric too.
+  // How messages travel.
+  // `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
+  // `three-hop`, with two links to each rank of the node in the place of lanes. Both
+  // are refused where an eighth of `memory_bytes` does not hold two batches for each
+  // link.
+  // Default three-hop; three-hop, direct, fabric-only. Equal on all ranks.
   char route[16];
-  // Who started the job: `pmix`, `pmi1`, `local`, `single`; empty to find out.
+  // Who started the job.
+  // `single` also where a launcher has several tasks and each is to be a job of one.
+  // Default found out; pmix, pmi1, local, single.
   char launcher[16];
-  // How longer batches move: `read` or `segments`; empty for what suits the provider.
-  char mover[16];
-  // libfabric provider; empty for the one that scores best.
+  // libfabric provider between nodes.
+  // `FI_PROVIDER` counts where this is not set and that names just one.
+  // Default the best by score; a name as `trihop info` has it.
   char provider[64];
-  // Network interface, domain or address; empty for the provider's own best.
+  // Network interface, domain or address.
+  // Not together with `loopback`.
+  // Default the provider's first that other nodes can reach; interface, domain or address.
   char interface[64];
+  // Longest batch that is sent without asking.
+  // 0 is the provider's own limit.
+  // Default the provider's; 0 or 192 to 16 MiB; in bytes. Equal on all ranks.
+  uint64_t eager_bytes;
+  // How longer batches move.
+  // Default what suits the provider; read, segments.
+  char mover[16];
+  // Whether nodes are simulated on one machine, so that only loopback is used.
+  // `trihop run` sets it.
+  // Default 0; 0, 1.
+  uint64_t loopback;
+  // How long start-up waits for the other ranks.
+  // Default 30,000; 1 to 86,400,000; in milliseconds.
+  uint64_t bootstrap_timeout_ms;
+  // How long another node may be out of reach before its ranks count as dead.
+  // Its link is cut then, or its machine down. The kernels ask each other, in steps
+  // of whole seconds: how long a rank computes, blocks or is stopped does not
+  // matter. A process that ends is known at once.
+  // Default 5,000; 100 to 86,400,000; in milliseconds.
+  uint64_t watch_timeout_ms;
 } trihop_options_t;
 
 // Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as `MPI_Allgather` does; returns 0, or
@@ -300,19 +329,22 @@ typedef struct trihop_stats_t {
   uint64_t queue_waits;
   // Times that a delivery had to wait for the application.
   uint64_t blocked_deliveries;
-  // Messages dropped because they were broken, or none of this job's.
+  // Messages dropped because they were broken, or none of this job's; the first of a
+  // stream is told at level warn.
   uint64_t bad_headers;
   // Frames that came from ranks of this node: taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;
   // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
   uint64_t broadcasts;
-  // Copies of broadcasts that this rank put into its queues, of its own and as a representative.
+  // Copies of broadcasts that this rank put into its queues, of its own and as a
+  // representative. Records longer than a frame are not among them.
   uint64_t broadcast_copies;
-  // Records that arrived and were dropped on purpose (`deliverq_discard`).
+  // Records that arrived and were dropped on purpose, as clients of DeltaFS may ask for.
   uint64_t discarded;
-  // Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
+  // Times that own sends met a limit over all queues of a class, which clients of DeltaFS set.
   uint64_t limit_hits;
-  // Records that arrived and were never delivered because the job failed, or was dropped without being shut down.
+  // Records that arrived and were never delivered because the job failed, or was
+  // dropped without being shut down.
   uint64_t undelivered;
 } trihop_stats_t;
 
@@ -328,23 +360,23 @@ typedef struct trihop_class_stats_t {
   size_t size;
   // Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
   uint64_t queues;
-  // Times that own sends met the class's limit (`origin_sender_limit`, `remote_sender_limit`).
+  // Times that own sends met the class's limit, which clients of DeltaFS set.
   uint64_t limit_hits;
-  // Sum over the queues, as the following, of `own_runs`.
+  // Sum over the queues of `own_runs`.
   uint64_t own_runs;
-  // Of `forwarded_runs`.
+  // Sum over the queues of `forwarded_runs`.
   uint64_t forwarded_runs;
-  // Of `sends`.
+  // Sum over the queues of `sends`.
   uint64_t sends;
-  // Of `aged_sends`.
+  // Sum over the queues of `aged_sends`.
   uint64_t aged_sends;
-  // Of `flush_sends`.
+  // Sum over the queues of `flush_sends`.
   uint64_t flush_sends;
-  // Of `waits`.
+  // Sum over the queues of `waits`.
   uint64_t waits;
-  // The longest wait of any queue in nanoseconds.
+  // Largest of the queues' `longest_wait_ns`.
   uint64_t longest_wait_ns;
-  // The longest of any queue that is not over, 0 where none is.
+  // Largest of the queues' `waiting_ns`.
   uint64_t waiting_ns;
 } trihop_class_stats_t;
 
@@ -354,21 +386,23 @@ typedef struct trihop_queue_stats_t {
   size_t size;
   // Rank at the other end.
   uint64_t peer;
-  // Runs of this rank's own (its application's and its handlers'): records for one rank that were gathered, or a single one.
+  // Runs of this rank's own (its application's and its handlers'): records for one
+  // rank that were gathered, or a single one.
   uint64_t own_runs;
   // Runs that came over a lane or a link and go on.
   uint64_t forwarded_runs;
   // Batches sealed; for a lane, times that it was shown to its consumer.
   uint64_t sends;
-  // Of these, because of age, or because nothing else moved.
+  // Of `sends`, those because of age, or because nothing else moved.
   uint64_t aged_sends;
-  // Of these, because of a flush or a fence.
+  // Of `sends`, those because of a flush or a fence.
   uint64_t flush_sends;
-  // Times that the queue became full: runs that wait behind one that waits are not counted again.
+  // Times that the queue became full: runs that wait behind one that waits are not
+  // counted again.
   uint64_t waits;
-  // The longest of them in nanoseconds, as seen by rounds of progress.
+  // The longest of `waits`, as seen by rounds of progress.
   uint64_t longest_wait_ns;
-  // How long one has lasted that is not over, 0 where none is.
+  // How long one of `waits` has lasted that is not over; 0 where none is.
   uint64_t waiting_ns;
 } trihop_queue_stats_t;
 
@@ -649,7 +683,7 @@ trihop_status_t trihop_shuffle_open(const struct trihop_job_t *job,
 //
 // Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of this
 // shuffle, ahead of what the application sends. The next call of the handler waits while more than
-// `spill_mark_bytes` of it are kept and less and less are.
+// a 32nd of `memory_bytes` of it is kept and less and less are.
 //
 // Fails on a bad rank, a record that is too long, and a peer that is gone; inside a handler with
 // `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then the job fails too.
@@ -739,8 +773,8 @@ trihop_status_t trihop_shuffle_close(struct trihop_shuffle_t *shuffle);
 // size and options. `options` null stands for those of the job. `context` is handed to `handler`.
 //
 // An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
-// (4,032 with 64 ranks on a node, see `lane_budget_bytes`), or half of a link's share of
-// `send_pool_bytes` (about 4,000 with 500 links). What is longer is sent as a record of a shuffle.
+// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000 with
+// 500 links), both shares of `memory_bytes`. What is longer is sent as a record of a shuffle.
 //
 // Fails on impossible options or sizes, naming the option that admits longer items, and on every
 // rank with `TRIHOP_ERR_MISMATCH` where they do not agree.

@@ -10,11 +10,15 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    BroadcastTo, BytesOutbox, DetailedStats, DumpOutput, Error, Inline, Item, ItemOutbox, Items,
-    ItemsBuilder, Job, Message, NodeId, Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation,
-    Result, Seat, Shuffle, ShuffleBuilder, StageFrames, StageStats, Stats, Stream, StreamBuilder,
+    BroadcastTo, BytesOutbox, CounterRow, DetailedStats, DumpOutput, Error, Inline, Item, ItemOutbox, Items,
+    ItemsBuilder, Job, Message, NodeId, OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce,
+    Reservation, Result, Seat, Shuffle, ShuffleBuilder, StageStats, Stats, Stream, StreamBuilder,
     StreamOptions, Topology, over, route, simulation, threaded,
 };
+
+/// Sizes of a stream's parts, for streams that are unlike any other, and for tests.
+#[doc(hidden)]
+pub use trihop_shuffle::{Shares, ShimOptions};
 
 #[cfg(feature = "log")]
 pub mod log;

@@ -9,9 +9,9 @@ use launched::run;
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
-/// Queues of a few hundred bytes, one batch in flight, one large receive slot.
+/// Queues of a few hundred bytes, one batch in flight, and no more memory than the least that may be.
 const TINY: &str = "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --origin-buftarget-bytes 64 \
-                    --relay-buftarget-bytes 100 --run-bytes 64 --lane-budget-bytes 8192 --receive-pool-bytes 1 --small-slot-bytes 256";
+                    --relay-buftarget-bytes 100 --run-bytes 64 --memory-bytes 65536";
 
 /// Whether libfabric here has the provider; says so when it does not.
 fn has_provider(name: &str) -> bool {
@@ -88,7 +88,7 @@ fn one_batch_in_flight_and_tiny_queues_lose_nothing() {
     .report(1500);
     run(exchange(
         "2,2,2,2",
-        "--count 300 --size 0-2K --send-pool-bytes 1 --receive-pool-bytes 1",
+        "--count 300 --size 0-2K --memory-bytes 65536",
     ))
     .report(2400);
 }

@@ -142,7 +142,7 @@ fn each_rank_tells_what_it_used_while_sending_and_altogether() {
 
 #[test]
 fn each_rank_tells_what_its_queues_and_threads_did() {
-    let options = "--count 5000 --detail --remote-buftarget-bytes 2000 --remote-sender-limit 2";
+    let options = "--count 5000 --detail --remote-buftarget-bytes 2000 --remote-maxrpc 1";
     for (options, threads) in [
         (options.to_owned(), &[][..]),
         (format!("{options} --threaded"), &["progress", "deliver exchange"]),
@@ -186,7 +186,7 @@ fn each_rank_tells_what_its_queues_and_threads_did() {
         }
         let told = ["queue_waits", "limit_hits", "batches"].map(|name| number(&report[name]));
         assert_eq!([waits, limit_hits, batches], told);
-        assert!(batches > 100 && limit_hits > 0 && forwarded > 0, "{report}");
+        assert!(batches > 100 && waits > 0 && forwarded > 0, "{report}");
     }
     assert_eq!(run(exchange("2", "--count 10")).report(20).get("detail"), None);
     let mut command = Command::new(TRIHOP);
@@ -314,7 +314,7 @@ fn a_progress_and_a_delivery_thread_carry_it_as_calls_do() {
             "--count 300 --size 0-9K --flush four --fence-every 90",
             1800,
         ),
-        ("2,1", "--count 300 --deliverq-max 4 --deliverq-threshold 3", 900),
+        ("2,1", "--count 300 --deliverq-max 4", 900),
         ("2,1", "--count 4 --size 0-3M", 12),
     ] {
         run(exchange(nodes, &format!("--threaded {options}"))).report(messages);
@@ -327,7 +327,7 @@ fn a_progress_and_a_delivery_thread_carry_it_as_calls_do() {
     assert!(!dumped("").contains("delivery thread's queue"));
     assert!(dumped("--threaded --deliverq-max 77").contains("delivery thread's queue: 0 of 77 records"));
     run(exchange("2", "--threaded --poll")).refused(2, &["--poll"]);
-    run(exchange("2", "--deliverq-max 4 --deliverq-threshold 4")).refused(2, &["deliverq_threshold"]);
+    run(exchange("2", "--deliverq-max 0")).refused(2, &["deliverq_max", "between 1 and"]);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn broadcasts_come_to_all_others_once_and_to_their_sender_when_asked() {
         "--threaded --fence-every 30",
         "--min-sender 1 --max-sender 1",
         "--route direct",
-        "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --lane-budget-bytes 8192",
+        "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --memory-bytes 65536",
     ] {
         let senders = if options.contains("sender") { 1 } else { 5 };
         let options = format!("--count 100 --size 0-300 -A -k {options}");
@@ -382,21 +382,6 @@ fn a_broadcast_crosses_to_a_node_once() {
 }
 
 #[test]
-fn limits_of_own_sends_over_all_queues_are_hit() {
-    let report = |options: &str| {
-        let options = format!("--count 2000 --size 0-500 --deliver-delay-ms 0 {options}");
-        run(exchange("2,1,1", &options)).report(8000)
-    };
-    assert_eq!(report("")["limit_hits"], 0);
-    for options in [
-        "--remote-sender-limit 1 --remote-buftarget-bytes 300",
-        "--origin-sender-limit 1 --origin-buftarget-bytes 300",
-    ] {
-        assert!(report(options)["limit_hits"].as_u64() > Some(0), "{options}");
-    }
-}
-
-#[test]
 fn a_full_delivery_queue_holds_deliveries_up() {
     let blocked = |options: &str| {
         let options = format!("--count 200 --only-to 0 --deliver-delay-ms 1 --threaded {options}");
@@ -405,15 +390,4 @@ fn a_full_delivery_queue_holds_deliveries_up() {
     };
     assert_eq!(blocked(""), 0);
     assert!(blocked("--deliverq-max 3") > 0);
-}
-
-#[test]
-fn what_is_discarded_is_missed() {
-    let missed = run(exchange("2", "--count 5 --deliverq-discard 1"));
-    assert_eq!(missed.status, 1);
-    assert!(
-        missed.stderr.contains("messages were wrong or missing"),
-        "{}",
-        missed.stderr
-    );
 }

@@ -91,11 +91,11 @@ fn a_job_that_its_control_group_cannot_hold_is_refused_and_not_killed() {
     run(group.exchange()).succeeded();
     let mut command = group.exchange();
     command.env("TRIHOP_REMOTE_BUFTARGET_BYTES", (16 << 20).to_string());
-    command.env("TRIHOP_SEND_POOL_BYTES", (1u64 << 30).to_string());
+    command.env("TRIHOP_MEMORY_BYTES", (8u64 << 30).to_string());
     let ended = run(command);
     assert!(ended.status > 0 && ended.status < 128, "{ended:?}");
     for part in [
-        "option send_pool_bytes: a rank needs endpoint ",
+        "option memory_bytes: a rank needs endpoint ",
         " + send pools ",
         "times 2 for the ranks that share the limit = ",
         group.file,

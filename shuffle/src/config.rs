@@ -1,10 +1,15 @@
-//! Options of a job and of its streams: one name each, as a field, as `TRIHOP_<NAME>`, and in error texts.
+//! Options of a job and of its streams, out of one table (`table.rs`): one name each, as a field, as
+//! `TRIHOP_<NAME>`, in C, and in error texts.
 //!
 //! Unknown names and impossible values are refused with the reason; nothing is corrected silently.
 //! Of the environment's variables only mistyped ones are refused, and others that begin as ours do
 //! are named in a warning.
 
 mod names;
+mod shares;
+mod shim;
+mod table;
+mod value;
 
 use std::time::Duration;
 
@@ -14,149 +19,246 @@ use trihop_transport::link::Mover;
 
 use crate::error::{Error, Result};
 use crate::route::RouteName;
+use crate::{option_note, option_text, option_value, options_table};
 
-/// Options of one stream. The defaults are meant to be left alone.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct StreamOptions {
-    /// Batches of the origin class that may be unconsumed per local queue, times `origin_buftarget_bytes`. Default 16,
-    /// 1 to 65,535; where the queue is a link (`fabric-only`), no more than 1,024 count.
-    pub origin_maxrpc: u32,
-    /// Bytes after which an origin lane is shown to its consumer, or a batch of an origin link is sealed. Default 4,096; 1
-    /// means at every run.
-    pub origin_buftarget_bytes: usize,
-    /// As `origin_maxrpc`, for relay queues. Default 16.
-    pub relay_maxrpc: u32,
-    /// As `origin_buftarget_bytes`, for relay queues. Default 4,096.
-    pub relay_buftarget_bytes: usize,
-    /// Batches per link to another node that may be in flight, unacknowledged. Default 4, 1 to 1,024.
-    pub remote_maxrpc: u32,
-    /// Bytes at which a batch is sealed. Default 65,536, up to 16 MiB; fewer where links are so many that `send_pool_bytes`
-    /// does not hold two such batches for each. Memory: `links x (remote_maxrpc + 1) x` this, bounded by `send_pool_bytes`.
-    pub remote_buftarget_bytes: usize,
-    /// Bytes of this rank's own sends that may be unconsumed in all its origin lanes together, in units of
-    /// `origin_buftarget_bytes`; 0, the default, for no limit but those of the single lanes. Up to 1,000,000. One frame
-    /// always may. Each rank has its own.
-    pub origin_sender_limit: u32,
-    /// Batches with own sends of this rank that may be open or unacknowledged in all its remote queues together; 0, the
-    /// default, for no limit but those of the single queues. Up to 1,000,000. What this rank relays is never kept by it.
-    /// Each rank has its own.
-    pub remote_sender_limit: u32,
-    /// Records that may wait for a delivery thread, or for an application without a handler. Default 4,096 (one run always may).
-    pub deliverq_max: usize,
-    /// Bytes that may wait for a delivery thread, or for an application without a handler. Default 16 MiB (one run or record always may).
-    pub deliverq_bytes: usize,
-    /// For debugging: what arrives at this rank is counted (`Stats::discarded`) and dropped on purpose, without a call of the
-    /// handler. Flushes and fences end as ever. Default no.
-    pub deliverq_discard: bool,
-    /// Records for which a delivery thread is woken; fewer are delivered after a millisecond, or by a flush. Default 0, for
-    /// any; below `deliverq_max`.
-    pub deliverq_threshold: usize,
-    /// Streams of a higher priority are served first in each round of progress. Default 0, up to 255.
-    pub priority: u8,
-    /// Longest time in microseconds that a partial run or batch waits while its rank makes progress. Default 100.
-    pub linger_us: u64,
-    /// Size of a run, header included, in bytes. Default 1,024; at most a quarter of a lane.
-    pub run_bytes: usize,
-    /// Memory of short frames of open runs in bytes, and as much again for long ones. Default 262,144. The table itself
-    /// takes 16 bytes for each short frame.
-    pub run_table_bytes: usize,
-    /// Memory that the lanes into a rank may take, in bytes. Default 2 MiB. A lane has 64 KiB where that affords it,
-    /// less where many ranks share a node, never below 4 KiB.
-    pub lane_budget_bytes: usize,
-    /// Bound of what handlers' sends may spill, in bytes: what finds no room in a queue. 0, the default, for a share of the
-    /// memory that the processes of a node may use: a quarter, divided by its ranks. Taken as it is needed, and given
-    /// back. Beyond it a handler's send fails, and the job ends with [`crate::Error::SpillFull`].
-    pub spill_bytes: usize,
-    /// Spill from which on deliveries wait as long as it drains, in bytes. Default 1 MiB.
-    pub spill_mark_bytes: usize,
-    /// Longest record in bytes. Default 64 MiB.
-    pub max_message_bytes: usize,
-    /// Bytes of long records that a rank puts together at a time (one always may). Default 128 MiB.
-    pub reassembly_bytes: usize,
-    /// Memory for send batches of a rank in bytes. Default 4 MiB. Every link has two batches, which are shorter than
-    /// `remote_buftarget_bytes` where links are many, never below `small_slot_bytes`.
-    pub send_pool_bytes: usize,
-    /// Memory for shared large receive slots of a rank in bytes. Default 4 MiB (one slot at least).
-    pub receive_pool_bytes: usize,
-    /// Size of the receive slot that every link always has, in bytes. Default 4,096, at least 192.
-    pub small_slot_bytes: usize,
+pub use shares::Shares;
+pub use shim::ShimOptions;
+use value::{Range, Value, range_of};
+
+/// One option, as the table has it.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionRow {
+    /// Its name: that of the field, and in lower case that of the variable.
+    pub name: &'static str,
+    /// Whether it is one of [`StreamOptions`]; else it is one of [`Options`].
+    pub of_stream: bool,
+    /// Whether all ranks need the same value.
+    pub agreed: bool,
+    /// What it is where nobody sets it.
+    default: &'static str,
+    /// What it may be.
+    values: &'static str,
+    /// What it counts; empty where it is no number.
+    pub unit: &'static str,
+    range: Option<Range>,
+    doc: &'static str,
 }
 
-impl Default for StreamOptions {
-    fn default() -> Self {
-        Self {
-            origin_maxrpc: 16,
-            origin_buftarget_bytes: 4096,
-            relay_maxrpc: 16,
-            relay_buftarget_bytes: 4096,
-            remote_maxrpc: 4,
-            remote_buftarget_bytes: 65536,
-            origin_sender_limit: 0,
-            remote_sender_limit: 0,
-            deliverq_max: 4096,
-            deliverq_bytes: 16 << 20,
-            deliverq_discard: false,
-            deliverq_threshold: 0,
-            priority: 0,
-            linger_us: 100,
-            run_bytes: 1024,
-            run_table_bytes: 256 << 10,
-            lane_budget_bytes: 2 << 20,
-            spill_bytes: 0,
-            spill_mark_bytes: 1 << 20,
-            max_message_bytes: 64 << 20,
-            reassembly_bytes: 128 << 20,
-            send_pool_bytes: 4 << 20,
-            receive_pool_bytes: 4 << 20,
-            small_slot_bytes: 4096,
-        }
+impl OptionRow {
+    /// What it is where nobody sets it, as text.
+    pub fn default_text(&self) -> String {
+        self.default.replace('_', ",")
+    }
+
+    /// What it may be, as text.
+    pub fn values(&self) -> String {
+        self.values.replace('_', ",")
+    }
+
+    /// The largest number that it may be.
+    pub fn most(&self) -> Option<u64> {
+        self.range.map(|range| range.high)
+    }
+
+    /// All that there is to say of it.
+    pub fn doc(&self) -> &'static str {
+        self.doc.trim()
+    }
+
+    /// The first sentence of [`doc`](Self::doc), without its full stop.
+    pub fn summary(&self) -> &'static str {
+        let doc = self.doc();
+        let first = doc.split_once(". ").map_or(doc, |(first, _)| first);
+        first.trim_end_matches('.')
+    }
+
+    /// The variable of the environment.
+    pub fn variable(&self) -> String {
+        format!("TRIHOP_{}", self.name.to_uppercase())
     }
 }
 
-/// Options of a job; `stream` holds the defaults of its streams.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// Defaults for every stream of the job.
-    pub stream: StreamOptions,
-    /// `TRIHOP_ROUTE` (`three-hop`, `direct` or `fabric-only`): how messages travel. `direct` has a link per rank of other
-    /// nodes; `fabric-only` goes the ways of `three-hop`, with two links to each rank of the node in the place of lanes. Both
-    /// are refused where `send_pool_bytes` does not hold two batches for each link.
-    pub route: RouteName,
-    /// `TRIHOP_LAUNCHER`: who started the job; detected when absent.
-    pub launcher: Option<Launcher>,
-    /// `TRIHOP_PROVIDER` (or `FI_PROVIDER`): libfabric provider; the best-scoring one when absent.
-    pub provider: Option<String>,
-    /// `TRIHOP_INTERFACE`: network interface, domain or address; the provider's own best when absent.
-    pub interface: Option<String>,
-    /// `TRIHOP_EAGER_BYTES`: longest message that is sent without asking; the provider's when absent.
-    pub eager_bytes: Option<usize>,
-    /// `TRIHOP_MOVER` (`read` or `segments`): how longer batches move; the provider's better one when absent.
-    pub mover: Option<Mover>,
-    /// `TRIHOP_LOOPBACK`: simulated nodes on one machine, so loopback only.
-    pub loopback: bool,
-    /// `TRIHOP_BOOTSTRAP_TIMEOUT_MS`: how long start-up waits for the others. Default 30,000.
-    pub bootstrap_timeout_ms: u64,
-    /// `TRIHOP_WATCH_TIMEOUT_MS`: how long another node may be out of reach, its link cut or its machine down, before
-    /// its ranks count as dead. The kernels ask each other, in steps of whole seconds: how long a rank computes,
-    /// blocks or is stopped does not matter. A process that ends is known at once. Default 5,000, 100 to 86,400,000.
-    pub watch_timeout_ms: u64,
+/// Makes the structs of options and what goes over all options, out of the table.
+macro_rules! declare {
+    (
+        stream { $($(#[doc = $s_doc:literal])+ $s_who:ident $s:ident: $s_type:ty as $s_c:tt
+            = $s_default:tt in $s_values:tt $s_unit:tt;)+ }
+        job { $($(#[doc = $j_doc:literal])+ $j_who:ident $j:ident: $j_type:ty as $j_c:tt
+            = $j_default:tt in $j_values:tt $j_unit:tt;)+ }
+    ) => {
+        /// Options of one stream. The defaults are meant to be left alone.
+        #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+        pub struct StreamOptions {
+            $(
+                $(#[doc = $s_doc])+
+                ///
+                #[doc = option_note!($s_who $s_default $s_values $s_unit)]
+                pub $s: $s_type,
+            )+
+            /// Sizes in the place of the shares of `memory_bytes`.
+            #[doc(hidden)]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub given_shares: Option<Shares>,
+            /// What only clients of DeltaFS ask for.
+            #[doc(hidden)]
+            pub shim: ShimOptions,
+        }
+
+        impl Default for StreamOptions {
+            fn default() -> Self {
+                Self {
+                    $($s: option_value!($s_default),)+
+                    given_shares: None,
+                    shim: ShimOptions::default(),
+                }
+            }
+        }
+
+        /// Options of a job; `stream` holds the defaults of its streams.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Options {
+            /// Defaults for every stream of the job.
+            pub stream: StreamOptions,
+            $(
+                $(#[doc = $j_doc])+
+                ///
+                #[doc = option_note!($j_who $j_default $j_values $j_unit)]
+                pub $j: $j_type,
+            )+
+        }
+
+        impl Default for Options {
+            fn default() -> Self {
+                Self {
+                    stream: StreamOptions::default(),
+                    $($j: option_value!($j_default),)+
+                }
+            }
+        }
+
+        impl Options {
+            /// All options, in the order of the C struct.
+            pub const TABLE: &'static [OptionRow] = &[
+                $(OptionRow {
+                    name: stringify!($s),
+                    of_stream: true,
+                    agreed: agreed!($s_who),
+                    default: option_text!($s_default),
+                    values: option_text!($s_values),
+                    unit: $s_unit,
+                    range: range_of!($s_values),
+                    doc: concat!($($s_doc),+),
+                },)+
+                $(OptionRow {
+                    name: stringify!($j),
+                    of_stream: false,
+                    agreed: agreed!($j_who),
+                    default: option_text!($j_default),
+                    values: option_text!($j_values),
+                    unit: $j_unit,
+                    range: range_of!($j_values),
+                    doc: concat!($($j_doc),+),
+                },)+
+            ];
+
+            /// The value of an option as [`set`](Self::set) takes it, empty where it is absent; none
+            /// where there is no such option.
+            pub fn get(&self, key: &str) -> Option<String> {
+                match key {
+                    $(stringify!($s) => Some(self.stream.$s.text()),)+
+                    $(stringify!($j) => Some(self.$j.text()),)+
+                    _ => None,
+                }
+            }
+
+            /// Sets one option by name.
+            ///
+            /// # Errors
+            /// An unknown name (with the nearest one), or a value that is none or out of range.
+            pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+                match key {
+                    $(stringify!($s) => self.stream.$s = parse(key, value, range_of!($s_values))?,)+
+                    $(stringify!($j) => self.$j = parse(key, value, range_of!($j_values))?,)+
+                    _ => return Err(names::unknown_name(key)),
+                }
+                Ok(())
+            }
+
+            fn check_ranges(&self) -> Result<()> {
+                $(in_range(stringify!($j), &self.$j, range_of!($j_values))?;)+
+                Ok(())
+            }
+        }
+
+        impl StreamOptions {
+            fn check_ranges(&self) -> Result<()> {
+                $(in_range(stringify!($s), &self.$s, range_of!($s_values))?;)+
+                Ok(())
+            }
+        }
+
+        agreed_options!([] [] $($s_who stream $s: $s_type;)+ $($j_who job $j: $j_type;)+);
+    };
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            stream: StreamOptions::default(),
-            route: RouteName::default(),
-            launcher: None,
-            provider: None,
-            interface: None,
-            eager_bytes: None,
-            mover: None,
-            loopback: false,
-            bootstrap_timeout_ms: 30_000,
-            watch_timeout_ms: 5_000,
+/// Whether a row is one of those that have to be equal on all ranks.
+macro_rules! agreed {
+    (agreed) => {
+        true
+    };
+    (local) => {
+        false
+    };
+}
+
+/// Makes the struct of what has to be equal on all ranks: one row of the table after the other.
+macro_rules! agreed_options {
+    ([$($field:ident: $type:ty,)*] [$($from:tt)*]) => {
+        /// The options that have to be equal on all ranks: those rows of the table, and no others.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        pub(crate) struct AgreedOptions {
+            $(pub $field: $type,)*
         }
-    }
+
+        impl AgreedOptions {
+            pub fn new(stream: &StreamOptions, job: &Options) -> Self {
+                agreed_options!(@new stream job $($from)*)
+            }
+
+            /// Each with its name and its value as text, in the order of the table.
+            pub fn texts(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($field), self.$field.text())),*]
+            }
+        }
+    };
+    (@new $stream:ident $job:ident $($scope:ident $field:ident)*) => {
+        Self { $($field: agreed_options!(@of $scope $stream $job).$field.clone(),)* }
+    };
+    (@of stream $stream:ident $job:ident) => { $stream };
+    (@of job $stream:ident $job:ident) => { $job };
+    ([$($fields:tt)*] [$($from:tt)*] agreed $scope:ident $name:ident: $type:ty; $($rest:tt)*) => {
+        agreed_options!([$($fields)* $name: $type,] [$($from)* $scope $name] $($rest)*);
+    };
+    ([$($fields:tt)*] [$($from:tt)*] local $scope:ident $name:ident: $type:ty; $($rest:tt)*) => {
+        agreed_options!([$($fields)*] [$($from)*] $($rest)*);
+    };
+}
+
+options_table!(declare);
+
+const _: () = assert!(Options::TABLE.len() < 24, "one option more than users can know");
+
+fn parse<T: Value>(key: &str, text: &str, range: Option<Range>) -> Result<T> {
+    let value = T::parse(text).map_err(|why| Error::config(key, why))?;
+    in_range(key, &value, range)?;
+    Ok(value)
+}
+
+fn in_range(key: &str, value: &impl Value, range: Option<Range>) -> Result<()> {
+    let refused = range
+        .zip(value.number())
+        .and_then(|(range, value)| range.refuse(value));
+    refused.map_or(Ok(()), |why| Err(Error::config(key, why)))
 }
 
 impl Options {
@@ -166,25 +268,12 @@ impl Options {
     /// [`Error::Config`], with the option and the possible values.
     pub fn check(&self) -> Result<()> {
         self.stream.check()?;
+        self.check_ranges()?;
         if self.loopback && self.interface.is_some() {
             let why = "simulated nodes use the loopback interface only; unset one of TRIHOP_INTERFACE and TRIHOP_LOOPBACK";
             return Err(Error::config("interface", why));
         }
-        if let Some(bytes) = self.eager_bytes {
-            range("eager_bytes", bytes, 192, 16 << 20)?;
-        }
-        range(
-            "bootstrap_timeout_ms",
-            self.bootstrap_timeout_ms as usize,
-            1,
-            86_400_000,
-        )?;
-        range(
-            "watch_timeout_ms",
-            self.watch_timeout_ms as usize,
-            100,
-            86_400_000,
-        )
+        Ok(())
     }
 
     /// What these options ask of libfabric.
@@ -210,61 +299,20 @@ impl Options {
     }
 }
 
-fn range(key: &str, value: usize, low: usize, high: usize) -> Result<()> {
-    if (low..=high).contains(&value) {
-        Ok(())
-    } else {
-        Err(Error::config(
-            key,
-            format!("{value} is not between {low} and {high}"),
-        ))
-    }
-}
-
 impl StreamOptions {
     /// Checks every value and how they fit together.
     ///
     /// # Errors
     /// [`Error::Config`], with the option and the possible values.
     pub fn check(&self) -> Result<()> {
-        range("origin_maxrpc", self.origin_maxrpc as usize, 1, 65535)?;
-        range("relay_maxrpc", self.relay_maxrpc as usize, 1, 65535)?;
-        range("remote_maxrpc", self.remote_maxrpc as usize, 1, 1024)?;
-        range("origin_buftarget_bytes", self.origin_buftarget_bytes, 1, 1 << 20)?;
-        range("relay_buftarget_bytes", self.relay_buftarget_bytes, 1, 1 << 20)?;
-        range("remote_buftarget_bytes", self.remote_buftarget_bytes, 1, 16 << 20)?;
-        range(
-            "origin_sender_limit",
-            self.origin_sender_limit as usize,
-            0,
-            1_000_000,
-        )?;
-        range(
-            "remote_sender_limit",
-            self.remote_sender_limit as usize,
-            0,
-            1_000_000,
-        )?;
-        range("deliverq_max", self.deliverq_max, 1, u32::MAX as usize)?;
-        range("deliverq_bytes", self.deliverq_bytes, 1, 1 << 40)?;
-        range(
-            "deliverq_threshold",
-            self.deliverq_threshold,
-            0,
-            self.deliverq_max - 1,
-        )?;
-        range("linger_us", self.linger_us as usize, 0, 10_000_000)?;
-        range("run_bytes", self.run_bytes, 24, 16384)?;
-        range("run_table_bytes", self.run_table_bytes, self.run_bytes, 1 << 30)?;
-        range("lane_budget_bytes", self.lane_budget_bytes, 8192, 1 << 32)?;
-        if self.spill_bytes > 0 {
-            range("spill_bytes", self.spill_bytes, 1024, 1 << 40)?;
-        }
-        range("spill_mark_bytes", self.spill_mark_bytes, 1, 1 << 40)?;
-        range("max_message_bytes", self.max_message_bytes, 0, u32::MAX as usize)?;
-        range("reassembly_bytes", self.reassembly_bytes, 1, 1 << 40)?;
-        range("send_pool_bytes", self.send_pool_bytes, 1, 1 << 32)?;
-        range("receive_pool_bytes", self.receive_pool_bytes, 1, 1 << 32)?;
-        range("small_slot_bytes", self.small_slot_bytes, 192, 65536)
+        self.check_ranges()?;
+        self.shim.check(self.deliverq_max)
+    }
+
+    /// The sizes that `memory_bytes` stands for.
+    #[doc(hidden)]
+    pub fn shares(&self) -> Shares {
+        self.given_shares
+            .unwrap_or_else(|| Shares::of(self.memory_bytes, self.max_message_bytes))
     }
 }

@@ -45,11 +45,18 @@ impl Bound {
             delivery_queue: match &core.sink {
                 Sink::Queue(_) | Sink::Thread(_) => {
                     let longest = core.options.max_message_bytes.max(core.frame_bytes);
-                    core.options.deliverq_bytes.max(longest.next_multiple_of(8))
+                    core.options
+                        .shares()
+                        .deliverq_bytes
+                        .max(longest.next_multiple_of(8))
                 }
                 Sink::Handler | Sink::Collectives(_) | Sink::Closed => 0,
             },
-            long_record: core.options.reassembly_bytes.max(core.options.max_message_bytes),
+            long_record: core
+                .options
+                .shares()
+                .reassembly_bytes
+                .max(core.options.max_message_bytes),
         }
     }
 
@@ -314,7 +321,7 @@ fn write_queue(
     bytes: usize,
     writer: &mut dyn Write,
 ) -> io::Result<()> {
-    let (most_records, most_bytes) = (core.options.deliverq_max, core.options.deliverq_bytes);
+    let (most_records, most_bytes) = (core.options.deliverq_max, core.options.shares().deliverq_bytes);
     writeln!(
         writer,
         "  delivery {what}: {records} of {most_records} records, {bytes} of {most_bytes} bytes"

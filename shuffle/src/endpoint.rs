@@ -1,9 +1,11 @@
 //! One rank's part of a job that never waits: its link, its streams, their common progress.
 
+mod agreed;
 mod collectives;
 mod need;
 mod shape;
 
+pub(crate) use agreed::Agreed;
 pub(crate) use need::Need;
 pub(crate) use shape::{Shape, check_memory};
 
@@ -17,7 +19,7 @@ use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
 
-use crate::config::StreamOptions;
+use crate::config::{Options, StreamOptions};
 use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
@@ -50,20 +52,15 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What must be equal on all ranks, as one word.
-    pub fn agreement(&self, eager_bytes: usize) -> u64 {
-        let text = format!(
-            "{}/{}/{:?}/{}/{}/{}",
-            self.name,
+    /// What must be equal on all ranks.
+    pub fn agreed(&self, job: &Options) -> Agreed {
+        Agreed::new(
+            &self.name,
             self.item_bytes,
-            self.shape,
-            self.options.small_slot_bytes,
-            self.options.max_message_bytes,
-            eager_bytes,
-        );
-        text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-        })
+            &self.options,
+            job,
+            self.shape.clone(),
+        )
     }
 }
 
@@ -232,7 +229,7 @@ impl Engine {
         shape.check_item(item_bytes, &self.topology, route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
-            options.spill_bytes = self.spill_share_bytes.max(options.spill_mark_bytes);
+            options.spill_bytes = self.spill_share_bytes.max(options.shares().spill_mark_bytes);
         }
         Ok(Plan {
             name: name.to_owned(),

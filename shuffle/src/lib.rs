@@ -29,7 +29,9 @@ mod conformance;
 #[path = "../../transport/src/seed.rs"]
 mod seed;
 
-pub use config::{Options, StreamOptions};
+pub use config::{OptionRow, Options, StreamOptions};
+#[doc(hidden)]
+pub use config::{Shares, ShimOptions};
 pub use deliver::Message;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
@@ -91,7 +93,7 @@ pub type Reservation<'a, 'h> = over::Reservation<'a, Inline<'h>>;
 
 pub use queue::audience::BroadcastTo;
 pub use signal::DumpOutput;
-pub use stats::{DetailedStats, QueueStats, StageFrames, StageStats, Stats};
+pub use stats::{CounterRow, DetailedStats, QueueStats, StageStats, Stats};
 pub use terminate::collective::Reduce;
 pub use terminate::flush::Queues;
 pub use trihop_transport::topology::{NodeId, Rank, Topology};

@@ -1,120 +1,113 @@
-//! Counters of a stream; all are 64 bits wide and count from its opening.
+//! Counters of a stream, out of one table (`stats/table.rs`); all are 64 bits wide and count from its
+//! opening.
+
+mod table;
 
 use std::fmt;
 
-/// What a stream has done on this rank.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Stats {
-    /// Records that this rank sent, from the application and from handlers.
-    pub sent: u64,
-    /// Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
-    pub sent_bytes: u64,
-    /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
-    pub broadcasts: u64,
-    /// Copies of broadcasts that this rank put into its queues, of its own and as a representative. Records longer than a
-    /// frame are not among them.
-    pub broadcast_copies: u64,
-    /// Records delivered here.
-    pub delivered: u64,
-    /// Records that arrived and were dropped on purpose (`deliverq_discard`).
-    pub discarded: u64,
-    /// Records that arrived and were never delivered because the job failed, or was dropped without being shut down.
-    pub undelivered: u64,
-    /// Runs delivered here.
-    pub runs_delivered: u64,
-    /// Runs of others that this rank forwarded to other nodes, as a source representative does.
-    pub runs_to_fabric: u64,
-    /// Runs of others that this rank forwarded to ranks of its node, as a target representative does.
-    pub runs_from_fabric: u64,
-    /// Frames put into queues by this rank, by stage of their edges.
-    #[serde(flatten)]
-    pub frames: StageFrames,
-    /// Frames that came from ranks of this node: taken from lanes, and from the links that `fabric-only` has in their place.
-    pub frames_received: u64,
-    /// Batches sealed for other nodes.
-    pub batches_sent: u64,
-    /// Batches received from other nodes.
-    pub batches_received: u64,
-    /// Batches that came by rendezvous.
-    pub announced: u64,
-    /// Control messages sent.
-    pub controls_sent: u64,
-    /// Bytes handed to the fabric, headers and control messages included.
-    pub wire_bytes: u64,
-    /// Sends refused for want of room (a waiting send counts each try).
-    pub would_block: u64,
-    /// Frames that found their queue full.
-    pub queue_waits: u64,
-    /// Times that own sends met `origin_sender_limit` or `remote_sender_limit`.
-    pub limit_hits: u64,
-    /// Times that a delivery had to wait for the application.
-    pub blocked_deliveries: u64,
-    /// Messages dropped because they were broken, or none of this job's.
-    pub bad_headers: u64,
+use crate::counters_table;
+
+/// One counter, as the table has it.
+#[derive(Debug, Clone, Copy)]
+pub struct CounterRow {
+    /// Its name: that of the field, and the key in JSON.
+    pub name: &'static str,
+    /// What it counts.
+    pub unit: &'static str,
+    doc: &'static str,
 }
 
-/// Frames put into queues, by stage. As JSON `origin_frames`, `remote_frames`, and so on.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StageFrames(Vec<(&'static str, u64)>);
-
-impl StageFrames {
-    /// Those of the stage with this name, 0 where the route has none.
-    pub fn of(&self, stage: &str) -> u64 {
-        let stages = self.0.iter().filter(|(name, _)| *name == stage);
-        stages.map(|(_, frames)| frames).sum()
+impl CounterRow {
+    /// All that there is to say of it.
+    pub fn doc(&self) -> &'static str {
+        self.doc.trim()
     }
+}
 
-    /// Name and frames of each stage, in the order of a run's way.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.0.iter().copied()
-    }
-
-    /// More frames of a stage.
-    pub fn add(&mut self, stage: &'static str, frames: u64) {
-        match self.0.iter_mut().find(|(name, _)| *name == stage) {
-            Some((_, sum)) => *sum += frames,
-            None => self.0.push((stage, frames)),
+/// Makes the structs of counters and what goes over all of them, out of the table.
+macro_rules! declare {
+    (
+        stream { $($(#[doc = $doc:literal])+ $name:ident $unit:tt $text:tt;)+ }
+        queue { $($(#[doc = $q_doc:literal])+ $q_whole:ident $q:ident $q_unit:tt $q_text:tt;)+ }
+    ) => {
+        /// What a stream has done on this rank.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+        pub struct Stats {
+            $($(#[doc = $doc])+ pub $name: u64,)+
         }
-    }
+
+        impl Stats {
+            /// All counters of a stream, in the order of the C struct.
+            pub const TABLE: &'static [CounterRow] = &[
+                $(CounterRow {
+                    name: stringify!($name),
+                    unit: $unit,
+                    doc: concat!($($doc),+),
+                },)+
+            ];
+        }
+
+        impl fmt::Display for Stats {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(phrase(f, $text, self.$name)?;)+
+                Ok(())
+            }
+        }
+
+        /// What one output queue has done.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+        pub struct QueueStats {
+            /// Rank at the other end.
+            pub peer: u32,
+            $($(#[doc = $q_doc])+ pub $q: u64,)+
+        }
+
+        impl QueueStats {
+            /// All counters of a queue, in the order of the C struct.
+            pub const TABLE: &'static [CounterRow] = &[
+                $(CounterRow {
+                    name: stringify!($q),
+                    unit: $q_unit,
+                    doc: concat!($($q_doc),+),
+                },)+
+            ];
+
+            /// Takes the counters of another queue of the class in.
+            fn add(&mut self, other: &Self) {
+                $(take_in!($q_whole self.$q, other.$q);)+
+            }
+        }
+
+        impl fmt::Display for QueueStats {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(phrase(f, $q_text, self.$q)?;)+
+                Ok(())
+            }
+        }
+    };
 }
 
-impl serde::Serialize for StageFrames {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(
-            self.iter()
-                .map(|(name, frames)| (format!("{name}_frames"), frames)),
-        )
-    }
+/// Takes a counter of another queue into one of all.
+macro_rules! take_in {
+    (sum $all:expr, $one:expr) => {
+        $all += $one
+    };
+    (max $all:expr, $one:expr) => {
+        $all = $all.max($one)
+    };
 }
 
-impl fmt::Display for StageFrames {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.iter()
-            .try_for_each(|(name, frames)| write!(f, "{frames} {name}, "))
-    }
-}
+counters_table!(declare);
 
-/// What one output queue has done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct QueueStats {
-    /// Rank at the other end.
-    pub peer: u32,
-    /// Runs of this rank's own (its application's and its handlers'): records for one rank that were gathered, or a single one.
-    pub own_runs: u64,
-    /// Runs that came over a lane or a link and go on.
-    pub forwarded_runs: u64,
-    /// Batches sealed; for a lane, times that it was shown to its consumer.
-    pub sends: u64,
-    /// Of these, because of age, or because nothing else moved.
-    pub aged_sends: u64,
-    /// Of these, because of a flush or a fence.
-    pub flush_sends: u64,
-    /// Times that the queue became full: runs that wait behind one that waits are not counted again.
-    pub waits: u64,
-    /// The longest of them in nanoseconds, as seen by rounds of progress.
-    pub longest_wait_ns: u64,
-    /// How long one has lasted that is not over, 0 where none is.
-    pub waiting_ns: u64,
+/// Writes a row's text with the counter in it.
+fn phrase(f: &mut fmt::Formatter<'_>, text: &str, count: u64) -> fmt::Result {
+    let text = match text.strip_prefix('?') {
+        Some(_) if count == 0 => return Ok(()),
+        Some(text) => text,
+        None => text,
+    };
+    let (before, after) = text.split_once("{}").unwrap_or((text, ""));
+    write!(f, "{before}{count}{after}")
 }
 
 /// What the queues of one stage have done.
@@ -125,7 +118,7 @@ pub struct StageStats {
     pub name: &'static str,
     /// Sums over the queues (the longest wait is the longest of any); `peer` means nothing.
     pub all: QueueStats,
-    /// Times that own sends met the stage's limit (`origin_sender_limit`, `remote_sender_limit`).
+    /// Times that own sends met the stage's limit, which clients of DeltaFS set.
     pub limit_hits: u64,
     /// Each queue that was ever used.
     pub queues: Vec<QueueStats>,
@@ -138,14 +131,7 @@ impl StageStats {
             .collect();
         let mut all = QueueStats::default();
         for queue in &queues {
-            all.own_runs += queue.own_runs;
-            all.forwarded_runs += queue.forwarded_runs;
-            all.sends += queue.sends;
-            all.aged_sends += queue.aged_sends;
-            all.flush_sends += queue.flush_sends;
-            all.waits += queue.waits;
-            all.longest_wait_ns = all.longest_wait_ns.max(queue.longest_wait_ns);
-            all.waiting_ns = all.waiting_ns.max(queue.waiting_ns);
+            all.add(queue);
         }
         Self {
             name,
@@ -184,66 +170,6 @@ fn under_their_names<S: serde::Serializer>(stages: &[StageStats], serializer: S)
     serializer.collect_map(stages.iter().map(|stage| (stage.name, stage)))
 }
 
-impl fmt::Display for QueueStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} runs own, {} forwarded; {} sends ({} by age, {} by flush); {} waits, longest {} ns",
-            self.own_runs,
-            self.forwarded_runs,
-            self.sends,
-            self.aged_sends,
-            self.flush_sends,
-            self.waits,
-            self.longest_wait_ns
-        )?;
-        match self.waiting_ns {
-            0 => Ok(()),
-            wait_ns => write!(f, ", one for {wait_ns} ns by now"),
-        }
-    }
-}
-
-impl fmt::Display for Stats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            sent,
-            sent_bytes,
-            broadcasts,
-            broadcast_copies,
-            delivered,
-            discarded,
-            undelivered,
-            runs_delivered,
-            runs_to_fabric,
-            runs_from_fabric,
-            frames,
-            frames_received,
-            batches_sent,
-            batches_received,
-            announced,
-            controls_sent,
-            wire_bytes,
-            would_block,
-            queue_waits,
-            limit_hits,
-            blocked_deliveries,
-            bad_headers,
-        } = self;
-        write!(
-            f,
-            "{sent} records sent ({sent_bytes} bytes), {delivered} delivered ({runs_delivered} runs), {discarded} discarded, {undelivered} undelivered; \
-             {broadcasts} broadcasts, {broadcast_copies} copies; \
-             {runs_to_fabric} runs forwarded to other nodes, {runs_from_fabric} from them; \
-             frames: {frames}{frames_received} received; \
-             {batches_sent} batches sent, {batches_received} received, {announced} by rendezvous; \
-             {controls_sent} control messages; {wire_bytes} bytes on the wire; \
-             {would_block} sends refused for want of room, {queue_waits} waits, {limit_hits} limit hits, \
-             {blocked_deliveries} deliveries blocked, {bad_headers} bad headers"
-        )
-    }
-}
-
 impl fmt::Display for StageStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {} limit hits", self.all, self.limit_hits)
@@ -261,5 +187,54 @@ impl fmt::Display for DetailedStats {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_sentences_of_all_counters() {
+        let stats = Stats {
+            sent: 7,
+            sent_bytes: 70,
+            undelivered: 3,
+            ..Stats::default()
+        };
+        let text = stats.to_string();
+        assert!(
+            text.starts_with("7 records sent (70 bytes), 0 delivered (0 runs); "),
+            "{text}"
+        );
+        assert!(text.ends_with(", 3 undelivered"), "{text}");
+        let numbers = |text: &str| {
+            text.split(|c: char| !c.is_ascii_digit())
+                .filter(|n| !n.is_empty())
+                .count()
+        };
+        assert_eq!(numbers(&text), Stats::TABLE.len());
+        let mut queue = QueueStats {
+            sends: 2,
+            ..QueueStats::default()
+        };
+        assert_eq!(
+            queue.to_string(),
+            "0 runs own, 0 forwarded; 2 sends (0 by age, 0 by flush); 0 waits, longest 0 ns"
+        );
+        queue.waiting_ns = 5;
+        assert!(queue.to_string().ends_with(", one for 5 ns by now"));
+    }
+
+    #[test]
+    fn a_stage_is_the_sum_of_its_queues_and_their_longest_wait() {
+        let queue = |waits, longest_wait_ns| QueueStats {
+            waits,
+            longest_wait_ns,
+            ..QueueStats::default()
+        };
+        let class = StageStats::of("origin", [queue(2, 50), queue(0, 0), queue(3, 40)].into_iter(), 1);
+        assert_eq!((class.all.waits, class.all.longest_wait_ns), (5, 50));
+        assert_eq!((class.queues.len(), class.limit_hits), (2, 1));
     }
 }

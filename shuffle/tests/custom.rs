@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use trihop_shuffle::{Error, Job, Options, Rank, Reduce, Result, threaded};
+use trihop_shuffle::{Error, Job, Options, Rank, Reduce, Result, StreamOptions, threaded};
 use trihop_transport::bootstrap::{Allgather, Bootstrap, Custom, Launcher};
 
 /// How long a job may take before the test gives up on it.
@@ -116,6 +116,42 @@ fn exchange(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<(Vec<u32>
     drop(shuffle);
     job.shutdown()?;
     Ok((heard.take(), sum[0]))
+}
+
+/// Opens a stream that no two ranks mean alike, then one that all do; what is said of the first.
+fn differ(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<String> {
+    let job = Job::start_with(options, bootstrap)?;
+    let mut stream = StreamOptions {
+        remote_maxrpc: 4 + job.rank().0,
+        linger_us: u64::from(job.rank().0),
+        ..StreamOptions::default()
+    };
+    let refused = job.shuffle("facts").options(stream.clone()).open().err();
+    stream.remote_maxrpc = 4;
+    let shuffle = job.shuffle("facts").options(stream).open()?;
+    shuffle.fence()?;
+    drop(shuffle);
+    job.shutdown()?;
+    Ok(refused.map_or_else(String::new, |error| error.to_string()))
+}
+
+#[test]
+fn ranks_with_other_options_are_told_which_and_both_values() {
+    for (rank, (outcome, _)) in run(&[1, 2, 2], &loopback(), differ).into_iter().enumerate() {
+        if lacks_provider(&outcome) {
+            return;
+        }
+        let text = outcome.unwrap();
+        let why = format!(
+            "remote_maxrpc is 4 on one rank and 6 on another, {} here;",
+            4 + rank
+        );
+        assert!(
+            text.contains("`facts` differs") && text.contains(&why),
+            "rank {rank}: {text}"
+        );
+        assert!(!text.contains("linger_us"), "each rank has its own: {text}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Counters per queue and the dump say what the queues of simulated jobs did.
 
 use trihop_shuffle::simulation::{Simulation, SimulationOptions};
-use trihop_shuffle::{DetailedStats, Error, Rank, StageStats, StreamOptions, Topology};
+use trihop_shuffle::{DetailedStats, Error, Rank, ShimOptions, StageStats, StreamOptions, Topology};
 
 fn of<'s>(stats: &'s DetailedStats, stage: &str) -> &'s StageStats {
     stats.stage(stage).expect("three hops have this stage")
@@ -91,7 +91,10 @@ fn waits_flushes_and_batches_in_flight_show_while_they_last_and_after() {
         stream: StreamOptions {
             remote_maxrpc: 1,
             remote_buftarget_bytes: 2000,
-            remote_sender_limit: 2,
+            shim: ShimOptions {
+                remote_sender_limit: 2,
+                ..ShimOptions::default()
+            },
             linger_us: 10_000_000,
             ..StreamOptions::default()
         },

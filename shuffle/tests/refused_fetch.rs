@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use trihop_shuffle::simulation::{Simulation, SimulationOptions};
-use trihop_shuffle::{Rank, StreamOptions, Topology};
+use trihop_shuffle::{Rank, Shares, StreamOptions, Topology};
 use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::SimOptions;
 
@@ -27,7 +27,10 @@ fn one_record(mover: Mover, seed: u64) -> (bool, bool) {
         },
         stream: StreamOptions {
             remote_buftarget_bytes: 1,
-            small_slot_bytes: 256,
+            given_shares: Some(Shares {
+                small_slot_bytes: 256,
+                ..Shares::default()
+            }),
             ..StreamOptions::default()
         },
         ..SimulationOptions::default()

@@ -10,7 +10,7 @@ use std::thread;
 
 use trihop_shuffle::route::RouteName;
 use trihop_shuffle::simulation::{Schedule, Simulation, SimulationError, SimulationOptions};
-use trihop_shuffle::{BroadcastTo, Error, Rank, StreamOptions, Topology};
+use trihop_shuffle::{BroadcastTo, Error, Rank, Shares, ShimOptions, StreamOptions, Topology};
 use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::SimOptions;
 
@@ -95,22 +95,28 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
         origin_buftarget_bytes: dice.one_of(&[1, 64, 300, 4096]),
         relay_maxrpc: 1 + dice.below(2) as u32,
         relay_buftarget_bytes: dice.one_of(&[1, 100, 4096]),
-        origin_sender_limit: dice.one_of(&[0, 0, 1, 3]),
-        remote_sender_limit: dice.one_of(&[0, 0, 1, 2]),
+        shim: ShimOptions {
+            origin_sender_limit: dice.one_of(&[0, 0, 1, 3]),
+            remote_sender_limit: dice.one_of(&[0, 0, 1, 2]),
+            ..ShimOptions::default()
+        },
         remote_maxrpc: 1 + dice.below(3) as u32,
         remote_buftarget_bytes: dice.one_of(&[1, 300, 2000, 65536]),
         linger_us: dice.one_of(&[0, 5, 100]),
         run_bytes: dice.one_of(&[80, 128, 1024]),
-        run_table_bytes: dice.one_of(&[1024, 4096, 256 << 10]),
-        lane_budget_bytes: dice.one_of(&[8192, 64 << 10, 4 << 20]),
         spill_bytes: 4 << 20,
-        spill_mark_bytes: dice.one_of(&[256, 4096]),
         max_message_bytes: 64 << 10,
-        reassembly_bytes: dice.one_of(&[1, 64 << 10]),
-        // What the most ranks of these jobs need for two links to each other, and more.
-        send_pool_bytes: dice.one_of(&[2 * 2 * 20 * 4096, 1 << 20]),
-        receive_pool_bytes: dice.one_of(&[1, 64 << 10]),
-        small_slot_bytes: dice.one_of(&[192, 256, 4096]),
+        given_shares: Some(Shares {
+            run_table_bytes: dice.one_of(&[1024, 4096, 256 << 10]),
+            lane_budget_bytes: dice.one_of(&[8192, 64 << 10, 4 << 20]),
+            spill_mark_bytes: dice.one_of(&[256, 4096]),
+            reassembly_bytes: dice.one_of(&[1, 64 << 10]),
+            // What the most ranks of these jobs need for two links to each other, and more.
+            send_pool_bytes: dice.one_of(&[2 * 2 * 20 * 4096, 1 << 20]),
+            receive_pool_bytes: dice.one_of(&[1, 64 << 10]),
+            small_slot_bytes: dice.one_of(&[192, 256, 4096]),
+            ..Shares::default()
+        }),
         ..StreamOptions::default()
     }
 }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::ffi::c_char;
 
+use trihop_shuffle::counters_table;
+
 use super::argument;
 use super::shuffle::trihop_queues_t;
 use super::sized::{check_size, store_sized};
@@ -18,128 +20,63 @@ pub struct trihop_details_t {
     details: DetailedStats,
 }
 
-/// What one output queue has done. Later versions add fields at the end.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct trihop_queue_stats_t {
-    /// Bytes of this struct as the caller knows it; set by the library.
-    pub size: usize,
-    /// Rank at the other end.
-    pub peer: u64,
-    /// Runs of this rank's own (its application's and its handlers'): records for one rank that were gathered, or a single one.
-    pub own_runs: u64,
-    /// Runs that came over a lane or a link and go on.
-    pub forwarded_runs: u64,
-    /// Batches sealed; for a lane, times that it was shown to its consumer.
-    pub sends: u64,
-    /// Of these, because of age, or because nothing else moved.
-    pub aged_sends: u64,
-    /// Of these, because of a flush or a fence.
-    pub flush_sends: u64,
-    /// Times that the queue became full: runs that wait behind one that waits are not counted again.
-    pub waits: u64,
-    /// The longest of them in nanoseconds, as seen by rounds of progress.
-    pub longest_wait_ns: u64,
-    /// How long one has lasted that is not over, 0 where none is.
-    pub waiting_ns: u64,
-}
-
-/// What the queues of one class have done together. Later versions add fields at the end.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct trihop_class_stats_t {
-    /// Bytes of this struct as the caller knows it; set by the library.
-    pub size: usize,
-    /// Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
-    pub queues: u64,
-    /// Times that own sends met the class's limit (`origin_sender_limit`, `remote_sender_limit`).
-    pub limit_hits: u64,
-    /// Sum over the queues, as the following, of `own_runs`.
-    pub own_runs: u64,
-    /// Of `forwarded_runs`.
-    pub forwarded_runs: u64,
-    /// Of `sends`.
-    pub sends: u64,
-    /// Of `aged_sends`.
-    pub aged_sends: u64,
-    /// Of `flush_sends`.
-    pub flush_sends: u64,
-    /// Of `waits`.
-    pub waits: u64,
-    /// The longest wait of any queue in nanoseconds.
-    pub longest_wait_ns: u64,
-    /// The longest of any queue that is not over, 0 where none is.
-    pub waiting_ns: u64,
-}
-
-const _: () = assert!(size_of::<trihop_queue_stats_t>() == 10 * 8);
-const _: () = assert!(size_of::<trihop_class_stats_t>() == 11 * 8);
-
-impl trihop_queue_stats_t {
-    fn from_rust(stats: &QueueStats, size: usize) -> Self {
-        // The list is complete: a new counter of the library is missed by no field here.
-        let &QueueStats {
-            peer,
-            own_runs,
-            forwarded_runs,
-            sends,
-            aged_sends,
-            flush_sends,
-            waits,
-            longest_wait_ns,
-            waiting_ns,
-        } = stats;
-        Self {
-            size,
-            peer: u64::from(peer),
-            own_runs,
-            forwarded_runs,
-            sends,
-            aged_sends,
-            flush_sends,
-            waits,
-            longest_wait_ns,
-            waiting_ns,
+/// Makes the structs out of the table of counters; the build script makes their text for the header.
+macro_rules! c_structs {
+    (
+        stream { $($stream:tt)* }
+        queue { $($(#[doc = $doc:literal])+ $whole:ident $name:ident $unit:tt $text:tt;)+ }
+    ) => {
+        /// What one output queue has done. Later versions add fields at the end.
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct trihop_queue_stats_t {
+            /// Bytes of this struct as the caller knows it; set by the library.
+            pub size: usize,
+            /// Rank at the other end.
+            pub peer: u64,
+            $($(#[doc = $doc])+ pub $name: u64,)+
         }
-    }
+
+        /// What the queues of one class have done together. Later versions add fields at the end.
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct trihop_class_stats_t {
+            /// Bytes of this struct as the caller knows it; set by the library.
+            pub size: usize,
+            /// Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
+            pub queues: u64,
+            /// Times that own sends met the class's limit, which clients of DeltaFS set.
+            pub limit_hits: u64,
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl trihop_queue_stats_t {
+            fn from_rust(stats: &QueueStats, size: usize) -> Self {
+                Self {
+                    size,
+                    peer: u64::from(stats.peer),
+                    $($name: stats.$name,)+
+                }
+            }
+        }
+
+        impl trihop_class_stats_t {
+            fn from_rust(class: &StageStats, size: usize) -> Self {
+                Self {
+                    size,
+                    queues: class.queues.len() as u64,
+                    limit_hits: class.limit_hits,
+                    $($name: class.all.$name,)+
+                }
+            }
+        }
+    };
 }
 
-impl trihop_class_stats_t {
-    fn from_rust(class: &StageStats, size: usize) -> Self {
-        // Both lists are complete.
-        let StageStats {
-            name: _,
-            all,
-            limit_hits,
-            queues,
-        } = class;
-        let trihop_queue_stats_t {
-            size,
-            peer: _,
-            own_runs,
-            forwarded_runs,
-            sends,
-            aged_sends,
-            flush_sends,
-            waits,
-            longest_wait_ns,
-            waiting_ns,
-        } = trihop_queue_stats_t::from_rust(all, size);
-        Self {
-            size,
-            queues: queues.len() as u64,
-            limit_hits: *limit_hits,
-            own_runs,
-            forwarded_runs,
-            sends,
-            aged_sends,
-            flush_sends,
-            waits,
-            longest_wait_ns,
-            waiting_ns,
-        }
-    }
-}
+counters_table!(c_structs);
+
+const _: () = assert!(size_of::<trihop_queue_stats_t>() == (2 + QueueStats::TABLE.len()) * 8);
+const _: () = assert!(size_of::<trihop_class_stats_t>() == (3 + QueueStats::TABLE.len()) * 8);
 
 /// Hands a stream's counters of this moment to the caller.
 ///

@@ -35,8 +35,8 @@ pub type trihop_items_handler_t =
 /// size and options. `options` null stands for those of the job. `context` is handed to `handler`.
 ///
 /// An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
-/// (4,032 with 64 ranks on a node, see `lane_budget_bytes`), or half of a link's share of
-/// `send_pool_bytes` (about 4,000 with 500 links). What is longer is sent as a record of a shuffle.
+/// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000 with
+/// 500 links), both shares of `memory_bytes`. What is longer is sent as a record of a shuffle.
 ///
 /// Fails on impossible options or sizes, naming the option that admits longer items, and on every
 /// rank with `TRIHOP_ERR_MISMATCH` where they do not agree.

@@ -147,7 +147,7 @@ unsafe fn with(
 ///
 /// Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of this
 /// shuffle, ahead of what the application sends. The next call of the handler waits while more than
-/// `spill_mark_bytes` of it are kept and less and less are.
+/// a 32nd of `memory_bytes` of it is kept and less and less are.
 ///
 /// Fails on a bad rank, a record that is too long, and a peer that is gone; inside a handler with
 /// `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then the job fails too.

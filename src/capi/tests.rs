@@ -422,11 +422,11 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
             last_error()
         );
         let mut short = options.clone();
-        short.lane_budget_bytes = 65_536;
+        short.memory_bytes = 1 << 20;
         assert_eq!(open(16_320, &raw const short), TRIHOP_ERR_CONFIG);
-        let advice = "lane_budget_bytes is 65536 for 1 ranks of a node: make it 131072";
+        let advice = "memory_bytes is 1048576 for 1 ranks of a node and 1 links: make it 2097152";
         assert!(last_error().contains(advice), "{}", last_error());
-        short.lane_budget_bytes = 131_072;
+        short.memory_bytes = 2 << 20;
         assert_eq!(open(16_320, &raw const short), TRIHOP_OK, "{}", last_error());
         let item = [7u64; 2040];
         assert_eq!(trihop_items_push(items, 0, item.as_ptr().cast()), TRIHOP_OK);

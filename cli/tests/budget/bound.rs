@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use trihop::{Error, Job, Options, Rank, Reduce, Shuffle, StreamOptions};
+use trihop::{Error, Job, Options, Rank, Reduce, Shares, Shuffle, StreamOptions};
 
 use crate::allocator::counted_bytes;
 use crate::memory::{kib, warmed_up};
@@ -99,7 +99,6 @@ fn held_bytes() -> u64 {
 fn options(tiny: bool) -> StreamOptions {
     let mut options = StreamOptions {
         max_message_bytes: LONGEST,
-        reassembly_bytes: 2 * LONGEST,
         ..StreamOptions::default()
     };
     if tiny {
@@ -110,15 +109,18 @@ fn options(tiny: bool) -> StreamOptions {
         options.remote_maxrpc = 1;
         options.remote_buftarget_bytes = 300;
         options.run_bytes = 64;
-        options.run_table_bytes = 256;
-        options.lane_budget_bytes = 8192;
-        options.receive_pool_bytes = 1;
-        options.send_pool_bytes = 1;
-        options.small_slot_bytes = 256;
         options.spill_bytes = 16 << 10;
-        options.spill_mark_bytes = 8 << 10;
         options.deliverq_max = 64;
-        options.deliverq_bytes = 16 << 10;
+        options.given_shares = Some(Shares {
+            run_table_bytes: 256,
+            lane_budget_bytes: 8192,
+            receive_pool_bytes: 1,
+            send_pool_bytes: 1,
+            small_slot_bytes: 256,
+            spill_mark_bytes: 8 << 10,
+            deliverq_bytes: 16 << 10,
+            reassembly_bytes: 2 * LONGEST,
+        });
     }
     options
 }

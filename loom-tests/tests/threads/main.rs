@@ -21,7 +21,7 @@ use trihop_transport::ring::Shipped;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::sync::{Arc, AtomicU64, Condvar, Flag, Mutex, Ordering, thread};
 
-use config::StreamOptions;
+use config::{ShimOptions, StreamOptions};
 use deliver::{Bell, Chunk, Delivery, Handover};
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -411,7 +411,9 @@ fn what_was_sent_is_handled_though_no_caller_comes_back() {
 fn a_flush_is_kept_waiting_by_no_threshold() {
     let options = StreamOptions {
         deliverq_max: 4,
-        deliverq_threshold: 3,
+        shim: ShimOptions {
+            deliverq_threshold: 3,
+        },
         ..StreamOptions::default()
     };
     model_with(options, End::Handled, Handler::Returns, Without::Nothing);

@@ -4,9 +4,6 @@ mod unknown;
 
 use std::ffi::OsString;
 
-use trihop_transport::bootstrap::Launcher;
-use trihop_transport::link::Mover;
-
 use super::Options;
 use crate::error::{Error, Result};
 
@@ -24,50 +21,11 @@ const NOT_OPTIONS: [&str; 10] = [
     "TEST_PROVIDERS",
 ];
 
-/// Options that have another name, or whose place another one has taken.
-const RENAMED: [(&str, &str); 2] = [
-    ("peer_timeout_ms", "watch_timeout_ms"),
-    ("handler_reserve_bytes", "spill_mark_bytes"),
-];
+fn is_option(name: &str) -> bool {
+    Options::TABLE.iter().any(|row| row.name == name)
+}
 
 impl Options {
-    /// Names of all options, as fields; upper-cased behind `TRIHOP_` they are the environment's.
-    pub const NAMES: [&'static str; 33] = [
-        "origin_maxrpc",
-        "origin_buftarget_bytes",
-        "relay_maxrpc",
-        "relay_buftarget_bytes",
-        "remote_maxrpc",
-        "remote_buftarget_bytes",
-        "origin_sender_limit",
-        "remote_sender_limit",
-        "deliverq_max",
-        "deliverq_bytes",
-        "deliverq_discard",
-        "deliverq_threshold",
-        "priority",
-        "linger_us",
-        "run_bytes",
-        "run_table_bytes",
-        "lane_budget_bytes",
-        "spill_bytes",
-        "spill_mark_bytes",
-        "max_message_bytes",
-        "reassembly_bytes",
-        "send_pool_bytes",
-        "receive_pool_bytes",
-        "small_slot_bytes",
-        "route",
-        "launcher",
-        "provider",
-        "interface",
-        "eager_bytes",
-        "mover",
-        "loopback",
-        "bootstrap_timeout_ms",
-        "watch_timeout_ms",
-    ];
-
     /// Defaults, overridden by the process's environment.
     ///
     /// # Errors
@@ -108,13 +66,10 @@ impl Options {
             if key.is_some_and(|key| NOT_OPTIONS.contains(&key)) {
                 continue;
             }
-            if let Some(key) = key.filter(|key| !Self::NAMES.contains(&&key.to_lowercase()[..])) {
+            if let Some(key) = key.filter(|key| !is_option(&key.to_lowercase())) {
                 match unknown::nearest(key) {
                     Some(meant) => {
-                        let variable = meant.to_uppercase();
-                        let why = format!(
-                            "no such option; the nearest is `{meant}` (TRIHOP_{variable}): correct or unset it"
-                        );
+                        let why = format!("no such option; {meant}: correct or unset it");
                         return Err(Error::config(&name, why));
                     }
                     None => unknown.push(name),
@@ -146,106 +101,23 @@ impl Options {
         options.check()?;
         Ok((options, unknown))
     }
-
-    /// Sets one option by name.
-    ///
-    /// # Errors
-    /// An unknown name (with the nearest one) or a value that does not parse.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
-            value
-                .trim()
-                .parse()
-                .map_err(|_| Error::config(key, format!("`{value}` is not a whole number in range")))
-        }
-        let stream = &mut self.stream;
-        match key {
-            "origin_maxrpc" => stream.origin_maxrpc = number(key, value)?,
-            "origin_buftarget_bytes" => stream.origin_buftarget_bytes = number(key, value)?,
-            "relay_maxrpc" => stream.relay_maxrpc = number(key, value)?,
-            "relay_buftarget_bytes" => stream.relay_buftarget_bytes = number(key, value)?,
-            "remote_maxrpc" => stream.remote_maxrpc = number(key, value)?,
-            "remote_buftarget_bytes" => stream.remote_buftarget_bytes = number(key, value)?,
-            "origin_sender_limit" => stream.origin_sender_limit = number(key, value)?,
-            "remote_sender_limit" => stream.remote_sender_limit = number(key, value)?,
-            "deliverq_max" => stream.deliverq_max = number(key, value)?,
-            "deliverq_bytes" => stream.deliverq_bytes = number(key, value)?,
-            "deliverq_discard" => stream.deliverq_discard = switch(key, value)?,
-            "deliverq_threshold" => stream.deliverq_threshold = number(key, value)?,
-            "priority" => stream.priority = number(key, value)?,
-            "linger_us" => stream.linger_us = number(key, value)?,
-            "run_bytes" => stream.run_bytes = number(key, value)?,
-            "run_table_bytes" => stream.run_table_bytes = number(key, value)?,
-            "lane_budget_bytes" => stream.lane_budget_bytes = number(key, value)?,
-            "spill_bytes" => stream.spill_bytes = number(key, value)?,
-            "spill_mark_bytes" => stream.spill_mark_bytes = number(key, value)?,
-            "max_message_bytes" => stream.max_message_bytes = number(key, value)?,
-            "reassembly_bytes" => stream.reassembly_bytes = number(key, value)?,
-            "send_pool_bytes" => stream.send_pool_bytes = number(key, value)?,
-            "receive_pool_bytes" => stream.receive_pool_bytes = number(key, value)?,
-            "small_slot_bytes" => stream.small_slot_bytes = number(key, value)?,
-            "route" => self.route = value.parse().map_err(|why: String| Error::config(key, why))?,
-            "launcher" => {
-                let parsed = value.parse::<Launcher>();
-                self.launcher = Some(parsed.map_err(|e| match e {
-                    trihop_transport::Error::Config { why, .. } => Error::config(key, why),
-                    other => Error::config(key, other.to_string()),
-                })?);
-            }
-            "provider" => self.provider = Some(value.to_owned()),
-            "interface" => self.interface = Some(value.to_owned()),
-            "eager_bytes" => self.eager_bytes = Some(number(key, value)?),
-            "mover" => {
-                self.mover = Some(match value {
-                    "read" => Mover::Read,
-                    "segments" => Mover::Segments,
-                    _ => {
-                        return Err(Error::config(
-                            key,
-                            format!("`{value}` is neither `read` nor `segments`"),
-                        ));
-                    }
-                });
-            }
-            "loopback" => self.loopback = switch(key, value)?,
-            "bootstrap_timeout_ms" => self.bootstrap_timeout_ms = number(key, value)?,
-            "watch_timeout_ms" => self.watch_timeout_ms = number(key, value)?,
-            _ => {
-                let likeness = |name: &&str| (strsim::jaro_winkler(name, key) * 1000.0) as u32;
-                let renamed = RENAMED.iter().find(|(old, _)| *old == key).map(|(_, new)| *new);
-                let nearest = renamed.or_else(|| {
-                    Self::NAMES
-                        .into_iter()
-                        .max_by_key(likeness)
-                        .filter(|n| likeness(n) > 800)
-                });
-                let why = match nearest {
-                    Some(name) => {
-                        format!(
-                            "no such option; the nearest is `{name}` (TRIHOP_{})",
-                            name.to_uppercase()
-                        )
-                    }
-                    None => "no such option; `Options` lists them all".to_owned(),
-                };
-                return Err(Error::config(key, why));
-            }
-        }
-        Ok(())
-    }
 }
 
-fn switch(key: &str, value: &str) -> Result<bool> {
-    match value {
-        "1" | "true" => Ok(true),
-        "0" | "false" | "" => Ok(false),
-        _ => Err(Error::config(key, format!("`{value}` is neither `1` nor `0`"))),
-    }
+/// The error for a name that no option has.
+pub(super) fn unknown_name(key: &str) -> Error {
+    let why = match unknown::likest(key) {
+        Some(meant) => format!("no such option; {meant}"),
+        None => "no such option; docs/OPTIONS.md lists them all".to_owned(),
+    };
+    Error::config(key, why)
 }
 
 #[cfg(test)]
 mod tests {
+    use trihop_transport::link::Mover;
+
     use super::*;
+    use crate::config::OptionRow;
 
     fn from(pairs: &[(&str, &str)]) -> Result<Options> {
         Options::from_variables(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
@@ -253,15 +125,106 @@ mod tests {
 
     #[test]
     fn every_name_can_be_set_and_is_known() {
-        for name in Options::NAMES {
-            let refused = Options::default().set(name, "no such value at all");
-            let text = refused.map_err(|e| e.to_string()).err().unwrap_or_default();
-            assert!(!text.contains("no such option"), "{name}: {text}");
+        let other = |row: &OptionRow| {
+            let values = ["77", "300000", "1", "direct", "single", "read"];
+            let differs = |value: &&str| {
+                let mut options = Options::default();
+                options.set(row.name, value).is_ok() && options != Options::default()
+            };
+            values.into_iter().find(differs).unwrap()
+        };
+        for row in Options::TABLE {
+            let value = other(row);
+            let (mut by_name, defaults) = (Options::default(), Options::default());
+            by_name.set(row.name, value).unwrap();
+            let by_variable = from(&[(&row.variable(), value)]).unwrap();
+            assert_eq!(by_variable, by_name, "{}", row.name);
+            assert_eq!(by_name.get(row.name).as_deref(), Some(value), "{}", row.name);
+            let changed = |row: &&OptionRow| by_name.get(row.name) != defaults.get(row.name);
+            let changed: Vec<&str> = Options::TABLE
+                .iter()
+                .filter(changed)
+                .map(|row| row.name)
+                .collect();
+            assert_eq!(changed, [row.name], "one option is one field");
         }
+        assert_eq!(Options::default().get("no such option"), None);
+        assert!(Options::TABLE.len() < 24, "fewer than what users can know");
+    }
+
+    #[test]
+    fn a_value_out_of_its_range_is_refused_with_the_range() {
+        let mut ranges = 0;
+        for row in Options::TABLE.iter().filter(|row| row.values.contains(" to ")) {
+            let (low, high) = row.values.rsplit_once(" to ").unwrap();
+            let number = |text: &str| {
+                let (digits, unit) = text.split_once(' ').unwrap_or((text, ""));
+                let shift = ["", "KiB", "MiB", "GiB", "TiB"].iter().position(|u| *u == unit);
+                digits.replace('_', "").parse::<u64>().unwrap() << (10 * shift.unwrap())
+            };
+            let low = number(low.trim_start_matches("0 or "));
+            let high = number(high);
+            for beyond in [low.checked_sub(1).filter(|least| *least > 0), high.checked_add(1)] {
+                let Some(beyond) = beyond else { continue };
+                let text = from(&[(&row.variable(), &beyond.to_string())])
+                    .unwrap_err()
+                    .to_string();
+                assert!(text.contains(&row.variable()), "{text}");
+                let most = text.contains("is the most");
+                assert!(
+                    most || text.contains(&format!("between {low} and {high}")),
+                    "{text}"
+                );
+                let by_field = Options::default().set(row.name, &beyond.to_string());
+                assert!(by_field.is_err(), "{}", row.name);
+            }
+            for within in [low, high] {
+                Options::default().set(row.name, &within.to_string()).unwrap();
+            }
+            ranges += 1;
+        }
+        assert_eq!(ranges, 16);
+        let mut options = Options::default();
+        options.stream.memory_bytes = 1;
+        let text = options.check().unwrap_err().to_string();
         assert!(
-            Options::NAMES.len() <= 34,
-            "a knob more than DeltaFS Shuffle's users need"
+            text.contains("memory_bytes") && text.contains("between 65536 and"),
+            "{text}"
         );
+    }
+
+    #[test]
+    fn an_option_that_is_gone_says_what_has_its_place() {
+        for (gone, now) in [
+            (
+                "TRIHOP_SEND_POOL_BYTES",
+                "a fixed share of `memory_bytes` (TRIHOP_MEMORY_BYTES)",
+            ),
+            (
+                "TRIHOP_LANE_BUDGET",
+                "a fixed share of `memory_bytes` (TRIHOP_MEMORY_BYTES)",
+            ),
+            (
+                "TRIHOP_REASSEMBLY_BYTES",
+                "`max_message_bytes` (TRIHOP_MAX_MESSAGE_BYTES)",
+            ),
+            (
+                "TRIHOP_ORIGIN_SENDER_LIMIT",
+                "localsenderlimit of `struct shuffle_opts`",
+            ),
+            (
+                "TRIHOP_PEER_TIMEOUT_MS",
+                "`watch_timeout_ms` (TRIHOP_WATCH_TIMEOUT_MS)",
+            ),
+        ] {
+            let text = from(&[(gone, "1")]).unwrap_err().to_string();
+            assert!(text.contains(gone) && text.contains(now), "{text}");
+        }
+        let text = Options::default()
+            .set("deliverq_bytes", "1")
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("`memory_bytes`"), "{text}");
     }
 
     #[test]
@@ -361,7 +324,10 @@ mod tests {
         let text = from(&[("TRIHOP_PEER_TIMEOUT_MS", "9")]).unwrap_err().to_string();
         assert!(text.contains("(TRIHOP_WATCH_TIMEOUT_MS)"), "{text}");
         let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")]).unwrap_err().to_string();
-        assert!(text.contains("remote_maxrpc") && text.contains("1024"), "{text}");
+        assert!(
+            text.contains("TRIHOP_REMOTE_MAXRPC") && text.contains("1024"),
+            "{text}"
+        );
         assert!(from(&[("TRIHOP_RUN_BYTES", "many")]).is_err());
         assert!(from(&[("TRIHOP_SPILL_BYTES", "1000")]).is_err());
     }

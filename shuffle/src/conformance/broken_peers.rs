@@ -9,7 +9,7 @@ use trihop_transport::sim::{Net, SimOptions};
 
 use super::schedule::sim_with_eager;
 use super::world::World;
-use crate::config::StreamOptions;
+use crate::config::{Shares, StreamOptions};
 use crate::endpoint::WIRE_LABEL;
 use crate::simulation::{Fabric, SECRET, TICK_NS};
 
@@ -18,7 +18,10 @@ use crate::simulation::{Fabric, SECRET, TICK_NS};
 fn attacked(net: &Net) -> World {
     let options = StreamOptions {
         remote_buftarget_bytes: 4000,
-        small_slot_bytes: 512,
+        given_shares: Some(Shares {
+            small_slot_bytes: 512,
+            ..Shares::default()
+        }),
         ..StreamOptions::default()
     };
     World::new(&[1, 1], &options, 3, Fabric::Simulated(net.clone()), false, true)

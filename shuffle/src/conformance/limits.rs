@@ -2,7 +2,7 @@
 
 use super::schedule::{mixed, sim_with_eager};
 use super::world::World;
-use crate::config::StreamOptions;
+use crate::config::{ShimOptions, StreamOptions};
 use crate::simulation::TICK_NS;
 
 /// Queues that show and send every frame at once, and hold many.
@@ -18,7 +18,10 @@ fn prompt() -> StreamOptions {
 #[test]
 fn own_sends_of_all_origin_lanes_together_meet_their_limit() {
     let options = StreamOptions {
-        origin_sender_limit: 2,
+        shim: ShimOptions {
+            origin_sender_limit: 2,
+            ..ShimOptions::default()
+        },
         ..prompt()
     };
     let mut world = World::new(&[4], &options, 1, sim_with_eager(1, 4096), false, true);
@@ -44,7 +47,10 @@ fn own_sends_of_all_origin_lanes_together_meet_their_limit() {
 #[test]
 fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_not() {
     let options = StreamOptions {
-        remote_sender_limit: 2,
+        shim: ShimOptions {
+            remote_sender_limit: 2,
+            ..ShimOptions::default()
+        },
         ..prompt()
     };
     // Rank 0 represents nodes 2 (rank 3) and 4 (rank 5) for rank 1.
@@ -65,7 +71,7 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
     }
     let stats = world.stats(0);
     assert_eq!(
-        (stats.frames.of("remote"), stats.queue_waits),
+        (stats.remote_frames, stats.queue_waits),
         (4, 0),
         "two of them relayed"
     );
@@ -80,7 +86,10 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
 fn what_is_discarded_is_counted_and_ends_the_fence() {
     for handler in [true, false] {
         let options = StreamOptions {
-            deliverq_discard: true,
+            shim: ShimOptions {
+                deliverq_discard: true,
+                ..ShimOptions::default()
+            },
             deliverq_max: 2,
             ..StreamOptions::default()
         };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::config::StreamOptions;
+use crate::config::{Shares, StreamOptions};
 
 use super::schedule::{Replay, seeds, sim_with_eager};
 use super::world::World;
@@ -56,7 +56,10 @@ fn announced_batches_wait_for_reassembly_without_a_deadlock() {
     for seed in seeds(3) {
         let replay = Replay(seed);
         let options = StreamOptions {
-            reassembly_bytes: 1,
+            given_shares: Some(Shares {
+                reassembly_bytes: 1,
+                ..Shares::default()
+            }),
             ..StreamOptions::default()
         };
         let mut world = World::new(
@@ -77,7 +80,10 @@ fn few_send_buffers_are_enough_for_long_records_in_all_directions() {
     for seed in seeds(2) {
         let replay = Replay(seed);
         let options = StreamOptions {
-            send_pool_bytes: 1,
+            given_shares: Some(Shares {
+                send_pool_bytes: 1,
+                ..Shares::default()
+            }),
             remote_maxrpc: 8,
             ..StreamOptions::default()
         };

@@ -4,7 +4,7 @@ use trihop_transport::fabric;
 use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::{Net, SimOptions};
 
-use crate::config::StreamOptions;
+use crate::config::{Shares, StreamOptions};
 use crate::route::RouteName;
 
 use crate::simulation::Fabric;
@@ -20,7 +20,7 @@ pub fn seeds(count: u64) -> Vec<u64> {
 }
 
 pub fn tiny(seed: u64) -> StreamOptions {
-    let mut options = StreamOptions::default();
+    let (mut options, mut shares) = (StreamOptions::default(), Shares::default());
     if seed.is_multiple_of(2) {
         options.remote_buftarget_bytes = 300;
         options.remote_maxrpc = 1 + (seed / 2 % 3) as u32;
@@ -29,13 +29,14 @@ pub fn tiny(seed: u64) -> StreamOptions {
         options.relay_buftarget_bytes = 100;
         options.relay_maxrpc = 1;
         options.run_bytes = 64;
-        options.lane_budget_bytes = 8192;
-        options.receive_pool_bytes = 1;
-        options.small_slot_bytes = 256;
+        shares.lane_budget_bytes = 8192;
+        shares.receive_pool_bytes = 1;
+        shares.small_slot_bytes = 256;
     }
     if seed.is_multiple_of(3) {
-        options.run_table_bytes = options.run_bytes * 2;
+        shares.run_table_bytes = options.run_bytes * 2;
     }
+    options.given_shares = Some(shares);
     options
 }
 

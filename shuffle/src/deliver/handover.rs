@@ -119,7 +119,7 @@ impl Handover {
             gauge: Arc::default(),
             discards: Flag::default(),
             piece_records: options.deliverq_max.div_ceil(PIECES),
-            threshold: options.deliverq_threshold,
+            threshold: options.shim.deliverq_threshold,
         }
     }
 

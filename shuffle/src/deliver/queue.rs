@@ -8,7 +8,7 @@ use super::Delivery;
 use crate::config::StreamOptions;
 use crate::queue::spare::{Spare, bytes_of};
 
-/// Deliveries that wait, at most `deliverq_max` records and `deliverq_bytes` (one run always may).
+/// Deliveries that wait, at most `deliverq_max` records and `deliverq_bytes` of `memory_bytes` (one run always may).
 #[derive(Debug)]
 pub(crate) struct DeliveryQueue {
     entries: VecDeque<Entry>,
@@ -58,14 +58,15 @@ impl Entry {
 impl DeliveryQueue {
     pub fn new(options: &StreamOptions) -> Self {
         // Kept once, and once more as what a kept buffer has too much.
-        let spare_bytes = options.deliverq_bytes / 16;
+        let deliverq_bytes = options.shares().deliverq_bytes;
+        let spare_bytes = deliverq_bytes / 16;
         Self {
             entries: VecDeque::new(),
             spare: Spare::new(spare_bytes),
             records: 0,
             bytes: 0,
             limit_records: options.deliverq_max,
-            limit_bytes: options.deliverq_bytes - 2 * spare_bytes,
+            limit_bytes: deliverq_bytes - 2 * spare_bytes,
             refused: false,
             list: Vec::new(),
         }

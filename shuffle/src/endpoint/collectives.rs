@@ -1,7 +1,7 @@
 //! The job's own stream, over which collectives travel.
 
 use super::{Engine, SYSTEM_STREAM};
-use crate::config::StreamOptions;
+use crate::config::{Shares, StreamOptions};
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
@@ -14,14 +14,17 @@ impl Engine {
             remote_buftarget_bytes: 8192,
             remote_maxrpc: 2,
             linger_us: 0,
-            lane_budget_bytes: 512 << 10,
-            send_pool_bytes: 64 << 10,
-            receive_pool_bytes: 64 << 10,
             run_bytes: 512,
-            run_table_bytes: 16 << 10,
-            small_slot_bytes: 512,
             spill_bytes: 64 << 10,
-            spill_mark_bytes: 64 << 10,
+            given_shares: Some(Shares {
+                lane_budget_bytes: 512 << 10,
+                send_pool_bytes: 64 << 10,
+                receive_pool_bytes: 64 << 10,
+                run_table_bytes: 16 << 10,
+                small_slot_bytes: 512,
+                spill_mark_bytes: 64 << 10,
+                ..Shares::default()
+            }),
             ..StreamOptions::default()
         }
     }

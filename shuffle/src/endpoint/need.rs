@@ -23,7 +23,7 @@ const NOTICES_PER_LINK: usize = 8;
 pub(super) fn send_slots(options: &StreamOptions, sizes: &BatchSizes, links: usize) -> [usize; 2] {
     let least = BUFFERS_PER_LINK * links;
     let most = (links * (sizes.most_in_flight as usize + 1)).max(least);
-    let batches = (options.send_pool_bytes / sizes.buffer_bytes).clamp(least, most);
+    let batches = (options.shares().send_pool_bytes / sizes.buffer_bytes).clamp(least, most);
     [batches, NOTICES_PER_LINK * links.min(32)]
 }
 
@@ -40,7 +40,7 @@ pub(super) fn link_plan(
         links: route.links() as usize,
         sizes,
         in_flight: route.numbers().zip(&shape.links).map(most).sum(),
-        receive_pool_bytes: options.receive_pool_bytes,
+        receive_pool_bytes: options.shares().receive_pool_bytes,
         posted,
     }
 }
@@ -66,7 +66,11 @@ impl Need {
     ) -> Result<Self> {
         let shape = Shape::new(topology, route, options);
         let layout = InboxLayout::new(route.lanes_per_rank() * topology.local_size(), shape.lane_bytes)?;
-        let table = RunTable::new(topology.size(), options.run_bytes, options.run_table_bytes);
+        let table = RunTable::new(
+            topology.size(),
+            options.run_bytes,
+            options.shares().run_table_bytes,
+        );
         let mut need = Self {
             run_table: table.bytes(),
             send_pools: 0,
@@ -86,22 +90,7 @@ impl Need {
 
     /// All of it.
     pub fn bytes(&self) -> usize {
-        self.parts().into_iter().map(|(_, bytes)| bytes).sum()
-    }
-
-    /// The option that makes the largest part smaller.
-    pub fn remedy(&self) -> &'static str {
-        let largest = self.parts().into_iter().max_by_key(|&(_, bytes)| bytes);
-        largest.map_or("lane_budget_bytes", |(option, _)| option)
-    }
-
-    fn parts(&self) -> [(&'static str, usize); 4] {
-        [
-            ("run_table_bytes", self.run_table),
-            ("send_pool_bytes", self.send_pools),
-            ("lane_budget_bytes", self.inbox),
-            ("receive_pool_bytes", self.receive_pools),
-        ]
+        self.run_table + self.send_pools + self.inbox + self.receive_pools
     }
 }
 

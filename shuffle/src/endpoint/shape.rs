@@ -4,7 +4,7 @@ use trihop_transport::link::Limits;
 use trihop_transport::protocol::wire::BATCH_HEADER_BYTES;
 use trihop_transport::topology::Topology;
 
-use crate::config::StreamOptions;
+use crate::config::{Shares, StreamOptions};
 use crate::deliver::MIN_FRAGMENT_FRAME;
 use crate::engine::outbound::batch_buffer_bytes;
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ use crate::queue::remotes::BUFFERS_PER_LINK;
 use crate::route::Chosen;
 
 /// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub lane_bytes: u32,
     pub frame_bytes: usize,
@@ -24,14 +24,14 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Lanes share `lane_budget_bytes` on the fullest node, batches `send_pool_bytes` where links are most; a frame is at
+    /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are most; a frame is at
     /// most a quarter of a lane, and fits a batch.
     pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
-        let affordable = options.lane_budget_bytes / most_lanes(topology, route);
+        let affordable = options.shares().lane_budget_bytes / most_lanes(topology, route);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
         let links = route.most_links().max(1) as usize;
-        let affordable = floor_power_of_two(options.send_pool_bytes / (BUFFERS_PER_LINK * links))
-            .max(options.small_slot_bytes);
+        let affordable = floor_power_of_two(options.shares().send_pool_bytes / (BUFFERS_PER_LINK * links))
+            .max(options.shares().small_slot_bytes);
         let limits = |(stage, options): (_, StageOptions)| match route.most_links_of(stage) {
             0 => LinkLimits::default(),
             _ => LinkLimits {
@@ -56,11 +56,11 @@ impl Shape {
 impl Shape {
     /// Sizes of batches over a link with these limits.
     pub fn batch_sizes(&self, options: &StreamOptions, limits: &Limits) -> BatchSizes {
-        let eager = limits.eager_bytes.max(options.small_slot_bytes);
+        let eager = limits.eager_bytes.max(options.shares().small_slot_bytes);
         BatchSizes {
             most_in_flight: self.links.iter().map(|limits| limits.maxrpc).max().unwrap_or(0),
             buffer_bytes: self.batch_bytes,
-            small_bytes: options.small_slot_bytes.next_multiple_of(64),
+            small_bytes: options.shares().small_slot_bytes.next_multiple_of(64),
             large_bytes: self.batch_bytes.min(eager).next_multiple_of(64),
         }
     }
@@ -96,17 +96,15 @@ impl Shape {
             return refuse("item_bytes", remedy);
         }
         let frame = item_bytes.next_multiple_of(8) + ITEM_FRAME_BYTES;
-        if self.lane_bytes as usize / 4 < frame {
-            let (ranks, budget) = (topology.most_local(), options.lane_budget_bytes);
-            let least = (4 * frame).next_power_of_two() * most_lanes(topology, route);
-            let remedy =
-                format!("lane_budget_bytes is {budget} for {ranks} ranks of a node: make it {least}");
-            return refuse("lane_budget_bytes", remedy);
-        }
-        let (links, pool) = (route.most_links().max(1) as usize, options.send_pool_bytes);
-        let least = (frame + BATCH_HEADER_BYTES).next_power_of_two() * BUFFERS_PER_LINK * links;
-        let remedy = format!("send_pool_bytes is {pool} for {links} links: make it {least}");
-        refuse("send_pool_bytes", remedy)
+        let (ranks, links) = (topology.most_local() as usize, route.most_links() as usize);
+        let lanes = (4 * frame).next_power_of_two() * most_lanes(topology, route);
+        let batches = (frame + BATCH_HEADER_BYTES).next_power_of_two() * BUFFERS_PER_LINK * links;
+        let least = Shares::whole("lane_budget_bytes", lanes).max(Shares::whole("send_pool_bytes", batches));
+        let remedy = format!(
+            "memory_bytes is {} for {ranks} ranks of a node and {links} links: make it {least}",
+            options.memory_bytes
+        );
+        refuse("memory_bytes", remedy)
     }
 }
 
@@ -128,14 +126,24 @@ const LINK_MAXRPC: u32 = 1024;
 /// links as there can be, and get what these need.)
 pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
     let links = route.most_links() as usize;
-    let needed = BUFFERS_PER_LINK * links * options.small_slot_bytes;
-    if links <= route.least_links() as usize || needed <= options.send_pool_bytes {
+    let Shares {
+        small_slot_bytes,
+        send_pool_bytes,
+        ..
+    } = options.shares();
+    let needed = BUFFERS_PER_LINK * links * small_slot_bytes;
+    if links <= route.least_links() as usize || needed <= send_pool_bytes {
         return Ok(());
     }
     let why = format!(
-        "`{}` with {links} links needs {needed} bytes for batches, send_pool_bytes is {}; use `three-hop`, or raise it",
+        "`{}` with {links} links needs {needed} bytes for batches, and {send_pool_bytes} of memory_bytes ({}) are for \
+         them; use `three-hop`, or make it {}",
         route.name(),
-        options.send_pool_bytes
+        options.memory_bytes,
+        Shares::whole(
+            "send_pool_bytes",
+            BUFFERS_PER_LINK * links * Shares::LARGEST_SMALL_SLOT
+        )
     );
     Err(Error::config("route", why))
 }
@@ -162,13 +170,9 @@ mod tests {
             .err()?
             .to_string();
         let mut advised = options.clone();
-        let (text, value) = error.rsplit_once("make it ").unwrap_or((&error, "0"));
-        let value = value.parse().unwrap();
-        match text.split(' ').nth(1).unwrap() {
-            "lane_budget_bytes:" => advised.lane_budget_bytes = value,
-            "send_pool_bytes:" => advised.send_pool_bytes = value,
-            "item_bytes:" => {}
-            other => panic!("`{other}` is no option for this: {error}"),
+        if let Some((text, value)) = error.rsplit_once("make it ") {
+            assert!(text.starts_with("option memory_bytes: "), "{error}");
+            advised.memory_bytes = value.parse().unwrap();
         }
         advised.check().unwrap();
         Some((error, advised))
@@ -183,43 +187,54 @@ mod tests {
             text.contains("16321 bytes is above 16320") && text.contains("records of a shuffle"),
             "{text}"
         );
-        // 64 ranks on a node have lanes of 16 KiB.
-        let (text, advised) = refused(&[64; 2], &defaults, 5000).unwrap();
-        assert!(
-            text.starts_with("option lane_budget_bytes: ") && text.contains("2097152"),
-            "{text}"
-        );
-        assert!(refused(&[64; 2], &advised, 5000).is_none());
-        // 500 links of one rank have short batches.
-        let (text, advised) = refused(&[1; 500], &defaults, 5000).unwrap();
-        assert!(
-            text.starts_with("option send_pool_bytes: ") && text.contains("4194304"),
-            "{text}"
-        );
-        assert!(refused(&[1; 500], &advised, 5000).is_none());
+        // 64 ranks on a node have lanes of 16 KiB, and 500 links of one rank have short batches.
+        for sizes in [&[64; 2][..], &[1; 500]] {
+            let (text, advised) = refused(sizes, &defaults, 5000).unwrap();
+            assert!(
+                text.starts_with("option memory_bytes: ") && text.contains("33554432"),
+                "{text}"
+            );
+            assert!(refused(sizes, &advised, 5000).is_none());
+        }
     }
 
     #[test]
-    fn what_is_advised_for_long_items_is_enough_and_at_most_two_steps() {
+    fn what_is_advised_for_long_items_is_enough() {
         let tiny = StreamOptions {
-            lane_budget_bytes: 8192,
-            send_pool_bytes: 1,
-            small_slot_bytes: 192,
+            memory_bytes: 256 << 10,
             ..StreamOptions::default()
         };
         for sizes in [&[1u32][..], &[7], &[3, 9], &[1; 40]] {
             for item_bytes in [100, 200, 961, 1000, 4032, 4033, 8000, 16319, 16320] {
-                let mut options = tiny.clone();
-                for _ in 0..2 {
-                    if let Some((_, advised)) = refused(sizes, &options, item_bytes) {
-                        options = advised;
-                    }
+                if let Some((text, advised)) = refused(sizes, &tiny, item_bytes) {
+                    assert!(
+                        refused(sizes, &advised, item_bytes).is_none(),
+                        "{item_bytes} on {sizes:?}: {text}"
+                    );
                 }
-                assert!(
-                    refused(sizes, &options, item_bytes).is_none(),
-                    "{item_bytes} on {sizes:?}"
-                );
             }
+        }
+    }
+
+    #[test]
+    fn what_is_advised_for_many_links_is_enough() {
+        for (memory_bytes, nodes) in [
+            (256 << 10, 200),
+            (1 << 20, 512),
+            (32 << 20, 600),
+            (64 << 20, 3000),
+        ] {
+            let mut options = StreamOptions {
+                memory_bytes,
+                ..StreamOptions::default()
+            };
+            let topology = Topology::from_node_sizes(&vec![1; nodes], Rank(0)).unwrap();
+            let route = Chosen::new(RouteName::Direct, &topology);
+            let text = check_memory(&route, &options).unwrap_err().to_string();
+            let (_, value) = text.rsplit_once("make it ").unwrap();
+            options.memory_bytes = value.parse().unwrap();
+            options.check().unwrap();
+            assert!(check_memory(&route, &options).is_ok(), "{text}");
         }
     }
 }

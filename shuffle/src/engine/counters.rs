@@ -2,6 +2,7 @@
 
 use super::Core;
 use super::outbound::Outbound;
+use crate::route::stage;
 use crate::stats::{DetailedStats, StageStats, Stats};
 
 impl Core {
@@ -18,9 +19,15 @@ impl Core {
         stats.broadcast_copies = queues.copies;
         for stage in queues.route.numbers() {
             stats.limit_hits += queues.limit_hits(stage);
-            let frames = queues.of_stage(stage).map(|queue| queue.tally().frames());
-            stats.frames.add(queues.route.stage_name(stage), frames.sum());
         }
+        let frames = |name| {
+            let stage = queues.route.stage_named(name);
+            let edges = stage.into_iter().flat_map(|stage| queues.of_stage(stage));
+            edges.map(|queue| queue.tally().frames()).sum()
+        };
+        stats.origin_frames = frames(stage::ORIGIN);
+        stats.remote_frames = frames(stage::REMOTE);
+        stats.relay_frames = frames(stage::RELAY);
         let lanes = queues.lanes.iter().map(|lane| (&lane.tally, false));
         let links = queues.remotes.iter().map(|link| (&link.tally, link.is_beyond));
         for (tally, is_beyond) in lanes.chain(links) {

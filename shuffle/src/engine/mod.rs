@@ -76,7 +76,7 @@ impl Inbound {
             active: Vec::with_capacity(lanes),
             stages: route.stages(),
             links,
-            reassembly: Reassembly::new(options.reassembly_bytes, options.max_message_bytes),
+            reassembly: Reassembly::new(options.shares().reassembly_bytes, options.max_message_bytes),
             begun: Begun::default(),
             drained: vec![0; lanes],
         }
@@ -313,7 +313,7 @@ impl Core {
             waits_for: &mut self.waits_for,
             topology: &self.topology,
             frame_bytes: self.frame_bytes,
-            discards: self.options.deliverq_discard,
+            discards: self.options.shim.deliverq_discard,
         };
         let mut worked = false;
         let stages = forwarding.out().queues.route.numbers();

@@ -94,10 +94,10 @@ impl Outbound {
         let run_bytes = options.run_bytes.min(frame_bytes) & !7;
         Self {
             queues,
-            runs: RunTable::new(size, run_bytes, options.run_table_bytes),
+            runs: RunTable::new(size, run_bytes, options.shares().run_table_bytes),
             gathered_bytes: (run_bytes - RUN_HEADER_BYTES) / 2,
             spill: Spill::new(options.spill_bytes),
-            pressure: Pressure::new(options.spill_mark_bytes),
+            pressure: Pressure::new(options.shares().spill_mark_bytes),
             gauge,
             job: identity.cookie,
             name: name.into(),
@@ -129,7 +129,7 @@ impl Outbound {
         debug_assert!(!self.has_partial(), "it was fenced before it was closed");
         self.queues.begin_again();
         self.spill = Spill::new(options.spill_bytes);
-        self.pressure = Pressure::new(options.spill_mark_bytes);
+        self.pressure = Pressure::new(options.shares().spill_mark_bytes);
         self.gauge = gauge;
         self.overfilled = false;
         self.opened += 1;

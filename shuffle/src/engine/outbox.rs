@@ -10,7 +10,7 @@ use crate::error::Result;
 /// What a handler gets to send with: its sends never wait, and take whatever rank and stream they name.
 ///
 /// What finds no room in a queue goes to the stream's spill, which leaves before the application's own sends. Above
-/// `spill_mark_bytes` of spill the next deliveries wait as long as it drains. Where it does not, they go on and the spill
+/// a mark (a 32nd of `memory_bytes`) of spill the next deliveries wait as long as it drains. Where it does not, they go on and the spill
 /// grows, up to `spill_bytes`: beyond that a send is [`crate::Error::SpillFull`], and the job ends with that error. So a
 /// program whose handlers send (forward, answer, once or many times for each message) never stands still.
 pub struct Outbox<'a> {

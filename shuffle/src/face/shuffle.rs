@@ -271,6 +271,7 @@ impl Outbox<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Shares;
     use crate::{Job, Options, Rank};
     use trihop_transport::bootstrap::Launcher;
 
@@ -283,7 +284,10 @@ mod tests {
         })
         .unwrap();
         let options = StreamOptions {
-            spill_mark_bytes: 1,
+            given_shares: Some(Shares {
+                spill_mark_bytes: 1,
+                ..Shares::default()
+            }),
             ..StreamOptions::default()
         };
         let shuffle = job

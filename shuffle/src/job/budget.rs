@@ -86,15 +86,13 @@ impl Budget {
             let _ = write!(why, " + `{name}` ({need})");
         }
         let total = each.saturating_mul(ranks.into());
-        let largest = streams.iter().max_by_key(|(_, need)| need.bytes());
-        let remedy = largest.map_or("stream", |(_, need)| need.remedy());
         let _ = write!(
             why,
             " = {each} bytes, times {ranks} for the ranks that share the limit = {total}; {} is {}; raise that limit, \
-             start fewer ranks under it, or lower {remedy}",
+             start fewer ranks under it, or lower memory_bytes",
             limit.source, limit.bytes
         );
-        Error::config(remedy, why)
+        Error::config("memory_bytes", why)
     }
 }
 
@@ -154,7 +152,7 @@ mod tests {
                 4 * each
             ),
             &format!("groups/job/memory.max\" is {}", 4 * each - 1),
-            "raise that limit, start fewer ranks under it, or lower ",
+            "raise that limit, start fewer ranks under it, or lower memory_bytes",
         ] {
             assert!(text.contains(part), "`{part}` in {text}");
         }
@@ -187,20 +185,5 @@ mod tests {
             text.contains("times 1 for") && text.contains("ulimit -v"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn the_largest_part_names_the_option_to_lower() {
-        let topology = topology();
-        let options = StreamOptions {
-            lane_budget_bytes: 1 << 32,
-            ..StreamOptions::default()
-        };
-        let route = Chosen::new(RouteName::ThreeHop, &topology);
-        let limits = limits("65536\n", None);
-        let need = Need::of(&topology, &route, &options, None).unwrap();
-        let error = Budget::new(limits, &topology, 4, false, 0).admit(&[("lanes", need)]);
-        let text = error.unwrap_err().to_string();
-        assert!(text.starts_with("option lane_budget_bytes: "), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use trihop_transport::memory::segment::Segment;
 use super::JobState;
 use crate::config::StreamOptions;
 use crate::dump;
-use crate::endpoint::{Need, Plan, Prepared, StreamId};
+use crate::endpoint::{Agreed, Need, Plan, Prepared, StreamId};
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::node::{Label, not_arrived};
@@ -24,15 +24,15 @@ pub(crate) enum Begun {
 }
 
 impl JobState {
-    /// Begins to open a stream, with the word that all ranks must have in common.
+    /// Begins to open a stream, with what all ranks must have in common.
     pub fn begin_opening(
         &self,
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
-    ) -> Result<(u64, Begun)> {
+    ) -> Result<(Agreed, Begun)> {
         let plan = self.engine.plan(name, options, item_bytes)?;
-        let word = plan.agreement(self.options.eager_bytes.unwrap_or(0)) | 1;
+        let agreed = plan.agreed(&self.options);
         let begun = match self.engine.reusable(&plan) {
             Some(id) => Begun::Again(id, plan),
             None => {
@@ -40,7 +40,7 @@ impl JobState {
                 Begun::New(self.engine.prepare(plan)?)
             }
         };
-        Ok((word, begun))
+        Ok((agreed, begun))
     }
 
     /// Gives the node's ranks this rank's inbox of a stream.
@@ -113,7 +113,7 @@ impl JobState {
             stream = core.name,
             links = self.engine.route.links(),
             remote_maxrpc = options.remote_maxrpc,
-            small_slot_bytes = options.small_slot_bytes,
+            small_slot_bytes = options.shares().small_slot_bytes,
             "links to other nodes"
         );
         tracing::debug!(
@@ -121,7 +121,7 @@ impl JobState {
             stream = core.name,
             origin_buftarget_bytes = options.origin_buftarget_bytes,
             relay_buftarget_bytes = options.relay_buftarget_bytes,
-            run_table_bytes = options.run_table_bytes,
+            run_table_bytes = options.shares().run_table_bytes,
             linger_us = options.linger_us,
             "when queues are shown"
         );

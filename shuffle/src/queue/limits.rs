@@ -22,7 +22,7 @@ impl StageOptions {
             stage::ORIGIN => Self {
                 buftarget_bytes: options.origin_buftarget_bytes,
                 maxrpc: options.origin_maxrpc,
-                sender_limit: options.origin_sender_limit,
+                sender_limit: options.shim.origin_sender_limit,
             },
             stage::RELAY => Self {
                 buftarget_bytes: options.relay_buftarget_bytes,
@@ -32,7 +32,7 @@ impl StageOptions {
             _ => Self {
                 buftarget_bytes: options.remote_buftarget_bytes,
                 maxrpc: options.remote_maxrpc,
-                sender_limit: options.remote_sender_limit,
+                sender_limit: options.shim.remote_sender_limit,
             },
         }
     }

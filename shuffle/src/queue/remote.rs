@@ -44,7 +44,7 @@ pub(crate) struct BatchSizes {
 }
 
 /// What the links of one stage may have on their way, the same at both ends of each.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LinkLimits {
     /// A batch is sealed when it holds this much (`buftarget`).
     pub target_bytes: usize,

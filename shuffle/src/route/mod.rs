@@ -174,7 +174,7 @@ pub trait Route {
 macro_rules! routes {
     ($d:tt $($(#[$about:meta])* $variant:ident = $name:literal, $rule:ident, $stages:expr;)+) => {
         /// Name of a route, as options and reports give it.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
         pub enum RouteName {
             $($(#[$about])* $variant,)+
         }

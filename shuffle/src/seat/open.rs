@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use super::Seating;
-use super::collective::agree;
+use super::collective::{agree, allreduce};
 use crate::config::StreamOptions;
 use crate::endpoint::{Engine, Prepared, SYSTEM_STREAM, StreamId};
 use crate::engine::sink::{Heard, Sink};
 use crate::error::{Error, Result};
 use crate::job::{Begun, SYSTEM_NAME};
+use crate::terminate::collective::Reduce;
 
 /// Opens a stream on all ranks. `install` is told its place before anything can be delivered.
 pub(crate) fn open(
@@ -24,19 +25,26 @@ pub(crate) fn open(
     let begun = seat.with(what, |job| job.begin_opening(name, options, item_bytes));
     // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
     // a pair that agrees with nobody's, rather than leave the others waiting.
-    let pair = begun.as_ref().map_or([0, 0], |(word, _)| [*word, !word]);
+    let pair = begun.as_ref().map_or([0, 0], |(agreed, _)| {
+        let word = agreed.word();
+        [word, !word]
+    });
     // A closed stream whose place this one can take, if it is the same on all ranks.
     let old = match &begun {
         Ok((_, Begun::Again(id, _))) => u64::from(*id),
         _ => 0,
     };
     let least = agree(seat, [pair[0], pair[1], old, !old])?;
-    let (_, begun) = begun?;
+    let (agreed, begun) = begun?;
     if least[..2] != pair {
-        let rank = seat.with(what, |job| Ok(job.engine.topology.rank()))?;
-        let why = format!(
-            "rank {rank} has {options:?} with items of {item_bytes} bytes; another rank differs, or failed and says why"
-        );
+        let why = match least[0] {
+            0 => "another rank could not open it, and says why".to_owned(),
+            _ => {
+                let mut pairs = agreed.pairs();
+                allreduce(seat, &mut pairs, Reduce::Min)?;
+                agreed.differences(&pairs)
+            }
+        };
         let name = name.to_owned();
         return Err(Error::Mismatch { name, why });
     }

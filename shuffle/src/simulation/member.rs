@@ -133,6 +133,7 @@ mod tests {
     use trihop_transport::sim::{Net, SimOptions};
 
     use super::*;
+    use crate::config::Shares;
     use crate::dump::Bound;
     use crate::endpoint::Need;
     use crate::route::RouteName;
@@ -144,11 +145,14 @@ mod tests {
             remote_buftarget_bytes: 300,
             remote_maxrpc: 1,
             run_bytes: 64,
-            run_table_bytes: 256,
-            lane_budget_bytes: 8192,
-            receive_pool_bytes: 1,
-            send_pool_bytes: 64 << 10,
-            small_slot_bytes: 256,
+            given_shares: Some(Shares {
+                run_table_bytes: 256,
+                lane_budget_bytes: 8192,
+                receive_pool_bytes: 1,
+                send_pool_bytes: 64 << 10,
+                small_slot_bytes: 256,
+                ..Shares::default()
+            }),
             ..StreamOptions::default()
         };
         for sizes in [&[1u32][..], &[3], &[1, 1], &[2, 5, 1], &[1; 40]] {

@@ -13,7 +13,7 @@ use trihop_transport::bootstrap::Launcher;
 use trihop_transport::sync::{AtomicBool, AtomicU64, Ordering, thread};
 
 use super::*;
-use crate::config::StreamOptions;
+use crate::config::{ShimOptions, StreamOptions};
 use crate::error::Error;
 use crate::terminate::flush::Queues;
 
@@ -55,11 +55,7 @@ fn records_of_all_lengths_arrive_in_order_before_a_fence_returns() {
     assert!(*heard.lock().unwrap() == expected);
     let stats = shuffle.stats().unwrap();
     assert_eq!(stats.delivered, lengths.len() as u64);
-    assert_eq!(
-        stats.frames_received,
-        stats.frames.of("origin"),
-        "all went to oneself"
-    );
+    assert_eq!(stats.frames_received, stats.origin_frames, "all went to oneself");
     assert!(job.rounds().unwrap() > 0);
     assert!(matches!(
         shuffle.send(Rank(1), 0, b""),
@@ -207,7 +203,10 @@ fn a_fence_counts_what_handlers_send_and_a_handler_may_not_wait_for_itself() {
 fn few_records_below_the_threshold_are_delivered_all_the_same() {
     let job = job();
     let options = StreamOptions {
-        deliverq_threshold: 1000,
+        shim: ShimOptions {
+            deliverq_threshold: 1000,
+            ..ShimOptions::default()
+        },
         ..StreamOptions::default()
     };
     let (tell, told) = mpsc::channel();
@@ -220,7 +219,10 @@ fn few_records_below_the_threshold_are_delivered_all_the_same() {
     shuffle.send(Rank(0), 9, b"few").unwrap();
     assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(9));
     let impossible = StreamOptions {
-        deliverq_threshold: 8,
+        shim: ShimOptions {
+            deliverq_threshold: 8,
+            ..ShimOptions::default()
+        },
         deliverq_max: 4,
         ..StreamOptions::default()
     };

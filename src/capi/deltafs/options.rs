@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use crate::capi::status::Failure;
-use crate::{Error, Options, StreamOptions};
+use crate::{Error, Options, ShimOptions, StreamOptions};
 
 /// `struct shuffle_opts`; the header says what each field means.
 #[repr(C)]
@@ -23,13 +23,6 @@ pub struct shuffle_opts {
 
 const _: () = assert!(size_of::<shuffle_opts>() == 40);
 
-/// Largest values of [`StreamOptions::check`].
-const LOCAL_MAXRPC: u32 = 65_535;
-const REMOTE_MAXRPC: u32 = 1_024;
-const LOCAL_BUFTARGET: usize = 1 << 20;
-const REMOTE_BUFTARGET: usize = 16 << 20;
-const SENDER_LIMIT: u32 = 1_000_000;
-
 impl shuffle_opts {
     /// The defaults: those of the engine, as the environment has them.
     pub(super) fn good() -> Self {
@@ -42,8 +35,8 @@ impl shuffle_opts {
             value.try_into().unwrap_or(c_int::MAX)
         }
         Self {
-            localsenderlimit: int(stream.origin_sender_limit),
-            remotesenderlimit: int(stream.remote_sender_limit),
+            localsenderlimit: int(stream.shim.origin_sender_limit),
+            remotesenderlimit: int(stream.shim.remote_sender_limit),
             lomaxrpc: int(stream.origin_maxrpc),
             lobuftarget: int(stream.origin_buftarget_bytes),
             lrmaxrpc: int(stream.relay_maxrpc),
@@ -51,7 +44,7 @@ impl shuffle_opts {
             rmaxrpc: int(stream.remote_maxrpc),
             rbuftarget: int(stream.remote_buftarget_bytes),
             deliverq_max: int(stream.deliverq_max),
-            deliverq_threshold: int(stream.deliverq_threshold),
+            deliverq_threshold: int(stream.shim.deliverq_threshold),
         }
     }
 
@@ -61,25 +54,25 @@ impl shuffle_opts {
     /// Options with which nothing could ever move.
     pub(super) fn choose(&self, base: &StreamOptions) -> Result<StreamOptions, Failure> {
         let mut stream = base.clone();
-        stream.origin_maxrpc = in_flight("lomaxrpc", self.lomaxrpc)?.min(LOCAL_MAXRPC);
-        stream.relay_maxrpc = in_flight("lrmaxrpc", self.lrmaxrpc)?.min(LOCAL_MAXRPC);
-        stream.remote_maxrpc = in_flight("rmaxrpc", self.rmaxrpc)?.min(REMOTE_MAXRPC);
-        stream.origin_buftarget_bytes = target(self.lobuftarget).min(LOCAL_BUFTARGET);
-        stream.relay_buftarget_bytes = target(self.lrbuftarget).min(LOCAL_BUFTARGET);
-        stream.remote_buftarget_bytes = target(self.rbuftarget).min(REMOTE_BUFTARGET);
+        stream.origin_maxrpc = at_most("origin_maxrpc", in_flight("lomaxrpc", self.lomaxrpc)?);
+        stream.relay_maxrpc = at_most("relay_maxrpc", in_flight("lrmaxrpc", self.lrmaxrpc)?);
+        stream.remote_maxrpc = at_most("remote_maxrpc", in_flight("rmaxrpc", self.rmaxrpc)?);
+        stream.origin_buftarget_bytes = at_most("origin_buftarget_bytes", target(self.lobuftarget));
+        stream.relay_buftarget_bytes = at_most("relay_buftarget_bytes", target(self.lrbuftarget));
+        stream.remote_buftarget_bytes = at_most("remote_buftarget_bytes", target(self.rbuftarget));
         if self.lobuftarget <= 1 {
             // Whoever does not batch wants his messages soon, beside the bulk of other shuffles too.
             stream.linger_us = 0;
             stream.priority = stream.priority.saturating_add(1);
         }
-        stream.origin_sender_limit =
-            not_negative("localsenderlimit", self.localsenderlimit)?.min(SENDER_LIMIT);
-        stream.remote_sender_limit =
-            not_negative("remotesenderlimit", self.remotesenderlimit)?.min(SENDER_LIMIT);
+        stream.shim.origin_sender_limit =
+            not_negative("localsenderlimit", self.localsenderlimit)?.min(ShimOptions::SENDER_LIMIT);
+        stream.shim.remote_sender_limit =
+            not_negative("remotesenderlimit", self.remotesenderlimit)?.min(ShimOptions::SENDER_LIMIT);
         let threshold = not_negative("deliverq_threshold", self.deliverq_threshold)?;
-        stream.deliverq_discard = self.deliverq_max < 0;
-        if stream.deliverq_discard {
-            stream.deliverq_threshold = 0;
+        stream.shim.deliverq_discard = self.deliverq_max < 0;
+        if stream.shim.deliverq_discard {
+            stream.shim.deliverq_threshold = 0;
             return Ok(stream);
         }
         if self.deliverq_max == 0 {
@@ -87,7 +80,7 @@ impl shuffle_opts {
             return Err(refused("deliverq_max", why));
         }
         stream.deliverq_max = self.deliverq_max as usize;
-        stream.deliverq_threshold = threshold as usize;
+        stream.shim.deliverq_threshold = threshold as usize;
         if self.deliverq_threshold >= self.deliverq_max {
             let why = format!(
                 "{} is not below deliverq_max ({}), so the callback would never be woken; lower it",
@@ -97,6 +90,13 @@ impl shuffle_opts {
         }
         Ok(stream)
     }
+}
+
+/// The value, or the most that the option of this name may be.
+fn at_most<T: TryFrom<u64> + Ord>(name: &str, value: T) -> T {
+    let row = Options::TABLE.iter().find(|row| row.name == name);
+    let most = row.and_then(|row| T::try_from(row.most()?).ok());
+    most.map_or_else(|| unreachable!("`{name}` has a range"), |most| most.min(value))
 }
 
 /// A number of batches under way.
@@ -164,8 +164,14 @@ mod tests {
         assert_eq!((stream.origin_maxrpc, stream.origin_buftarget_bytes), (16, 32768));
         assert_eq!((stream.relay_maxrpc, stream.relay_buftarget_bytes), (16, 32768));
         assert_eq!((stream.remote_maxrpc, stream.remote_buftarget_bytes), (16, 32768));
-        assert_eq!((stream.deliverq_max, stream.deliverq_threshold), (4096, 1024));
-        assert_eq!((stream.origin_sender_limit, stream.remote_sender_limit), (16, 16));
+        assert_eq!(
+            (stream.deliverq_max, stream.shim.deliverq_threshold),
+            (4096, 1024)
+        );
+        assert_eq!(
+            (stream.shim.origin_sender_limit, stream.shim.remote_sender_limit),
+            (16, 16)
+        );
         assert_eq!(stream.linger_us, base().linger_us);
     }
 
@@ -229,7 +235,7 @@ mod tests {
         let mut opts = good();
         (opts.deliverq_max, opts.deliverq_threshold) = (-1, 1024);
         let chosen = opts.choose(&base()).unwrap();
-        assert!(chosen.deliverq_discard);
+        assert!(chosen.shim.deliverq_discard);
         chosen.check().unwrap();
     }
 

@@ -9,7 +9,6 @@ use super::options::shuffle_opts;
 use super::state_dump::{self, Dumped, Notes};
 use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or, trihop_status_t};
-use crate::route::stage;
 use crate::threaded::{Job, Shuffle};
 use crate::transport::sync::{Arc, Ordering};
 use crate::{BroadcastTo, Error, Message, Options, Queues, Rank, Stats};
@@ -371,11 +370,7 @@ pub unsafe extern "C" fn shuffle_recv_stats(
 
 /// Batches of the first hop, of the third, and to other nodes.
 fn sent(stats: &Stats) -> [u64; 3] {
-    [
-        stats.frames.of(stage::ORIGIN),
-        stats.frames.of(stage::RELAY),
-        stats.batches_sent,
-    ]
+    [stats.origin_frames, stats.relay_frames, stats.batches_sent]
 }
 
 /// Batches from ranks of this node, and from other nodes.
@@ -406,20 +401,17 @@ pub unsafe extern "C" fn shuffle_statedump(sh: *mut shuffle, tostderr: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::StageFrames;
 
     #[test]
     fn counters_above_32_bits_are_given_whole_and_each_in_its_place() {
         let large = |number: u64| (number << 32) + number;
-        let mut frames = StageFrames::default();
-        for (stage, count) in [(stage::ORIGIN, 1), (stage::REMOTE, 6), (stage::RELAY, 2)] {
-            frames.add(stage, large(count));
-        }
         let stats = Stats {
-            frames,
+            origin_frames: large(1),
+            relay_frames: large(2),
             batches_sent: large(3),
             frames_received: large(4),
             batches_received: large(5),
+            remote_frames: large(6),
             ..Stats::default()
         };
         assert_eq!(sent(&stats), [large(1), large(2), large(3)]);

@@ -47,7 +47,7 @@ impl Counts {
         let mut counts = Self::default();
         for rank in 0..job.topology().size() {
             let stats = job.stats(Rank(rank));
-            counts.passages += stats.frames.iter().map(|(_, frames)| frames).sum::<u64>();
+            counts.passages += stats.origin_frames + stats.remote_frames + stats.relay_frames;
             counts.runs += stats.runs_delivered;
             counts.batches += stats.batches_sent;
             counts.controls += stats.controls_sent;

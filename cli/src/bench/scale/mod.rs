@@ -8,7 +8,7 @@ mod traffic;
 
 use clap::{Args, ValueEnum};
 use trihop::route::RouteName;
-use trihop::{Rank, StreamOptions, Topology};
+use trihop::{Rank, Shares, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
 use crate::run;
@@ -66,12 +66,15 @@ const MOST_SMALL_JOBS: u64 = 100;
 pub(super) fn stream_options() -> StreamOptions {
     StreamOptions {
         max_message_bytes: 64 << 10,
-        reassembly_bytes: 64 << 10,
         spill_bytes: 64 << 10,
-        spill_mark_bytes: 48 << 10,
-        lane_budget_bytes: 512 << 10,
-        send_pool_bytes: 4 << 20,
-        receive_pool_bytes: 1 << 20,
+        given_shares: Some(Shares {
+            reassembly_bytes: 64 << 10,
+            spill_mark_bytes: 48 << 10,
+            lane_budget_bytes: 512 << 10,
+            send_pool_bytes: 4 << 20,
+            receive_pool_bytes: 1 << 20,
+            ..Shares::default()
+        }),
         ..StreamOptions::default()
     }
 }

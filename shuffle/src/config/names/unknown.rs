@@ -6,8 +6,53 @@ use std::sync::{Mutex, PoisonError};
 use trihop_transport::bootstrap;
 use trihop_transport::notice;
 
-use super::RENAMED;
-use crate::config::Options;
+use crate::config::{OptionRow, Options};
+
+/// What has taken the place of an option that is gone.
+#[derive(Debug, Clone, Copy)]
+enum Now {
+    /// Another option.
+    Option(&'static str),
+    /// A fixed share of `memory_bytes`.
+    Share,
+    /// A field of `struct shuffle_opts`, for clients of DeltaFS.
+    Shim(&'static str),
+}
+
+/// Options that there were.
+const GONE: [(&str, Now); 14] = [
+    ("peer_timeout_ms", Now::Option("watch_timeout_ms")),
+    ("handler_reserve_bytes", Now::Share),
+    ("run_table_bytes", Now::Share),
+    ("lane_budget_bytes", Now::Share),
+    ("send_pool_bytes", Now::Share),
+    ("receive_pool_bytes", Now::Share),
+    ("small_slot_bytes", Now::Share),
+    ("deliverq_bytes", Now::Share),
+    ("spill_mark_bytes", Now::Share),
+    ("reassembly_bytes", Now::Option("max_message_bytes")),
+    ("origin_sender_limit", Now::Shim("localsenderlimit")),
+    ("remote_sender_limit", Now::Shim("remotesenderlimit")),
+    ("deliverq_threshold", Now::Shim("deliverq_threshold")),
+    ("deliverq_discard", Now::Shim("deliverq_max below 0")),
+];
+
+impl Now {
+    fn sentence(self) -> String {
+        match self {
+            Self::Option(name) => format!("its place has {}", named(name)),
+            Self::Share => format!("it is a fixed share of {}", named("memory_bytes")),
+            Self::Shim(field) => {
+                format!("only clients of DeltaFS have it, as {field} of `struct shuffle_opts`")
+            }
+        }
+    }
+}
+
+/// An option with its variable.
+fn named(name: &str) -> String {
+    format!("`{name}` (TRIHOP_{})", name.to_uppercase())
+}
 
 /// The variables beside the options that a user sets, and may mistype.
 const OTHERS: [&str; 2] = ["LOG", "LOG_FILE"];
@@ -18,19 +63,31 @@ const UNITS: [&str; 6] = ["_bytes", "_ms", "_us", "_s", "_kib", "_mib"];
 /// What was warned of already: options are read several times in a process.
 static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
-/// What somebody who wrote `key` (behind `TRIHOP_`) most likely meant; none where the names have
-/// little in common.
+/// What somebody who wrote `key` (behind `TRIHOP_`) most likely meant, as part of a sentence; none
+/// where the names have little in common.
 pub(super) fn nearest(key: &str) -> Option<String> {
     let key = key.to_lowercase();
     let others = OTHERS.map(str::to_lowercase);
-    let known = Options::NAMES
-        .into_iter()
-        .chain(others.iter().map(String::as_str));
-    let known = known.map(|name| (name, name)).chain(RENAMED);
-    let (distance, written, meant) = known
-        .map(|(written, meant)| (distance(&key, written), written, meant))
+    let options = Options::TABLE.iter().map(|row| row.name);
+    let known = options.chain(others.iter().map(String::as_str));
+    let known = known.map(|name| (name, None));
+    let gone = GONE.iter().map(|(name, now)| (*name, Some(*now)));
+    let (distance, written, now) = known
+        .chain(gone)
+        .map(|(written, now)| (distance(&key, written), written, now))
         .min_by_key(|(distance, ..)| *distance)?;
-    (distance <= typos(written)).then(|| meant.to_owned())
+    let meant = || now.map_or_else(|| format!("the nearest is {}", named(written)), Now::sentence);
+    (distance <= typos(written)).then(meant)
+}
+
+/// As [`nearest`], with names that have little more in common than how they begin.
+pub(super) fn likest(key: &str) -> Option<String> {
+    let likeness = |row: &&OptionRow| (strsim::jaro_winkler(row.name, key) * 1000.0) as u32;
+    let likest = || Options::TABLE.iter().max_by_key(likeness);
+    nearest(key).or_else(|| {
+        let row = likest().filter(|row| likeness(row) > 800)?;
+        Some(format!("the nearest is {}", named(row.name)))
+    })
 }
 
 /// Letters that may be wrong in a name for it to count as mistyped. In a short one, most words are

@@ -1,0 +1,115 @@
+//! What `memory_bytes` is divided into, in fixed shares.
+
+/// Makes [`Shares`] and the rows of `docs/OPTIONS.md` out of one table. A row is
+/// `/// What it is for.` and `name = 1 / part in (least to most)`.
+macro_rules! shares {
+    ($($(#[doc = $doc:literal])+ $name:ident = 1 / $part:literal in ($low:literal to $high:expr);)+) => {
+        /// Sizes of a stream's parts on a rank, in bytes: shares of `memory_bytes`, or given one by
+        /// one for streams that are unlike any other, and for tests.
+        #[doc(hidden)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+        pub struct Shares {
+            $($(#[doc = $doc])+ pub $name: usize,)+
+            /// Long records that a rank puts together at a time (one always may).
+            pub reassembly_bytes: usize,
+        }
+
+        impl Shares {
+            /// Name, divisor of `memory_bytes`, and what it is for.
+            #[doc(hidden)]
+            pub const TABLE: &'static [(&'static str, usize, &'static str)] =
+                &[$((stringify!($name), $part, concat!($($doc),+))),+];
+
+            pub(super) fn of(memory_bytes: usize, max_message_bytes: usize) -> Self {
+                Self {
+                    $($name: (memory_bytes / $part).clamp($low, $high),)+
+                    reassembly_bytes: (2 * max_message_bytes).max(1),
+                }
+            }
+        }
+    };
+}
+
+shares! {
+    /// Deliveries that wait for a delivery thread, or for an application without a handler; one run
+    /// or record always may.
+    deliverq_bytes = 1 / 2 in (1 to usize::MAX);
+    /// Send batches of a rank. Every link has two, which are shorter than `remote_buftarget_bytes`
+    /// where links are many, never below a small slot.
+    send_pool_bytes = 1 / 8 in (1 to usize::MAX);
+    /// Shared large receive slots of a rank; one always.
+    receive_pool_bytes = 1 / 8 in (1 to usize::MAX);
+    /// Lanes into a rank. Each has 64 KiB where that affords it, less where many ranks share a
+    /// node, never below 4 KiB.
+    lane_budget_bytes = 1 / 16 in (8192 to usize::MAX);
+    /// Short frames of open runs; long ones take as much again.
+    run_table_bytes = 1 / 128 in (64 to usize::MAX);
+    /// Spill from which on deliveries wait as long as it drains; a mark, not memory.
+    spill_mark_bytes = 1 / 32 in (1 to usize::MAX);
+    /// The receive slot that every link always has; 192 to 4,096 bytes.
+    small_slot_bytes = 1 / 8192 in (192 to Self::LARGEST_SMALL_SLOT);
+}
+
+impl Shares {
+    /// The most that a share of memory makes of a small slot.
+    pub(crate) const LARGEST_SMALL_SLOT: usize = 4096;
+
+    /// The `memory_bytes` of which so many are the share of this name.
+    pub(crate) fn whole(name: &str, bytes: usize) -> usize {
+        let part = Self::TABLE.iter().find(|(share, ..)| *share == name);
+        part.map_or(bytes, |(_, part, _)| bytes.saturating_mul(*part))
+    }
+}
+
+impl Default for Shares {
+    /// Those of a stream with default options.
+    fn default() -> Self {
+        super::StreamOptions::default().shares()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Options, StreamOptions};
+
+    #[test]
+    fn the_shares_of_the_default_are_within_it() {
+        let Shares {
+            deliverq_bytes,
+            send_pool_bytes,
+            receive_pool_bytes,
+            lane_budget_bytes,
+            run_table_bytes,
+            spill_mark_bytes,
+            small_slot_bytes,
+            reassembly_bytes,
+        } = Shares::default();
+        let memory = deliverq_bytes + send_pool_bytes + receive_pool_bytes + lane_budget_bytes;
+        // Short frames, and as much again for long ones.
+        let memory = memory + 2 * run_table_bytes;
+        assert!(memory <= StreamOptions::default().memory_bytes, "{memory}");
+        assert_eq!((spill_mark_bytes, small_slot_bytes), (1 << 20, 4096));
+        assert_eq!(reassembly_bytes, 2 * StreamOptions::default().max_message_bytes);
+    }
+
+    #[test]
+    fn whatever_memory_there_is_every_share_is_possible() {
+        let row = Options::TABLE.iter().find(|row| row.name == "memory_bytes");
+        let most = row.and_then(|row| row.most()).unwrap();
+        for power in 16..=most.ilog2() {
+            let stream = StreamOptions {
+                memory_bytes: 1 << power,
+                ..StreamOptions::default()
+            };
+            stream.check().unwrap();
+            let shares = stream.shares();
+            assert!(shares.lane_budget_bytes >= 8192 && shares.run_table_bytes >= 512);
+            assert!((192..=4096).contains(&shares.small_slot_bytes));
+            assert_eq!(
+                Shares::whole("send_pool_bytes", shares.send_pool_bytes),
+                1 << power
+            );
+        }
+    }
+}
