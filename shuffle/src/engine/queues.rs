@@ -180,9 +180,13 @@ impl Queues {
 
     /// Number of the queue of the link of this stage to `rank`, opened if need be; `None` where there is no such link.
     pub fn open_to(&mut self, rank: u32, stage: u16) -> Option<usize> {
-        let end = Rank(rank);
-        let stage = self.route.link_with(end, stage)?;
-        match self.numbers.get(end, stage).or_else(|| self.open(end, stage))? {
+        let (end, stage) = (Rank(rank), self.route.stage_numbered(stage)?);
+        let edge = match self.numbers.get(end, stage) {
+            Some(edge) => edge,
+            None if self.route.has_link(end, stage) => self.open(end, stage)?,
+            None => return None,
+        };
+        match edge {
             Edge::Link(number) => Some(number as usize),
             Edge::Lane(_) => None,
         }

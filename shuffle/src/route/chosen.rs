@@ -49,6 +49,11 @@ impl Chosen {
         (1..=self.stages.len() as u8).map(Stage)
     }
 
+    /// The stage of edges with this number, where the route has one.
+    pub fn stage_numbered(&self, number: u16) -> Option<Stage> {
+        self.numbers().find(|stage| u16::from(stage.0) == number)
+    }
+
     /// Name of the stage of an edge.
     pub fn stage_name(&self, stage: Stage) -> &'static str {
         self.stages[stage.index()].name
@@ -147,11 +152,11 @@ impl Chosen {
         })
     }
 
-    /// The stage with this number, if this endpoint shares a link of it with `peer`: what a header that came has to show.
-    pub fn link_with(&self, peer: Endpoint, number: u16) -> Option<Stage> {
-        let stage = self.numbers().find(|stage| u16::from(stage.0) == number)?;
-        let shared = peer.0 < self.topology.size() && rule!(self.has_edge(stage, peer));
-        (shared && !self.is_lane(peer, stage)).then_some(stage)
+    /// Whether this endpoint shares a link of this stage with `peer`, which need not be in the job: what a header that came
+    /// has to show.
+    pub fn has_link(&self, peer: Endpoint, stage: Stage) -> bool {
+        let is_known = peer.0 < self.topology.size();
+        is_known && rule!(self.has_edge(stage, peer)) && !self.is_lane(peer, stage)
     }
 
     /// The stages that have lanes, which are those inside a node over shared memory, and the first one for one's own.

@@ -134,9 +134,11 @@ proptest! {
             let counted = seen.iter().filter(|(peer, stage)| !route.is_lane(*peer, *stage)).count();
             prop_assert_eq!(links.len(), counted);
             for (peer, stage) in links {
-                prop_assert_eq!(route.link_with(peer, stage.number().into()), Some(stage));
+                prop_assert!(route.has_link(peer, stage));
+                    prop_assert_eq!(route.stage_numbered(stage.number().into()), Some(stage));
             }
-            prop_assert_eq!(route.link_with(me, 1).or(route.link_with(Rank(total), 1)), None);
+            prop_assert!(!route.has_link(me, Stage::FIRST) && !route.has_link(Rank(total), Stage::FIRST));
+            prop_assert_eq!(route.stage_numbered(0).or(route.stage_numbered(257)), None);
         }
     }
 
