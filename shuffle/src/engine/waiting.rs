@@ -26,6 +26,12 @@ impl Core<'_> {
             .any(|lane| lane.space_came() || (releases_too && lane.release_came()))
     }
 
+    /// Whether room is waited for that no consumer was asked for.
+    pub fn has_unasked_wish(&self) -> bool {
+        let mut out = self.out.borrow_mut();
+        out.queues.lanes_mut().any(|lane| lane.has_unasked_wish())
+    }
+
     /// Before sleeping: asks the consumers of full lanes to ring.
     pub fn want_space(&self, releases_too: bool) {
         let mut out = self.out.borrow_mut();

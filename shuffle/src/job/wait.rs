@@ -181,7 +181,7 @@ impl JobState<'_> {
                 (Step::Park, Some(turn), Waiter::Caller(_)) => {
                     if self.waiting.sleep.get() == Sleep::Awake {
                         self.waiting.newcomer.set(true);
-                    } else if std::mem::take(&mut unknown) {
+                    } else if std::mem::take(&mut unknown) || self.has_unasked_wish() {
                         self.wake_from(Sleep::Nap);
                     }
                     // SAFETY: as above.
@@ -312,6 +312,16 @@ impl JobState<'_> {
             self.waiting.sleep.set(Sleep::Awake);
             self.waiting.doorbell.wake();
         }
+    }
+
+    /// Whether a caller waits for room that the progress thread, which sleeps, has not asked for: since it did, somebody
+    /// else has taken the room that came.
+    fn has_unasked_wish(&self) -> bool {
+        self.endpoint
+            .streams
+            .borrow()
+            .iter()
+            .any(|core| core.has_unasked_wish())
     }
 
     /// Lets others have the turn, and sleeps for a moment, where no progress is to be made any more.
