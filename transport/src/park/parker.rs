@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::ring::Doorbell;
+use crate::sync::sleep_in_kernel;
 
 /// Mark of the doorbell itself.
 const DOORBELL: u64 = u64::MAX;
@@ -103,12 +104,15 @@ impl Parker {
             doorbell.awake();
             return Ok(());
         }
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
         self.events.clear();
-        let waited = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout));
+        let wait = |limit: Duration| {
+            let limit = Timespec {
+                tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: limit.subsec_nanos().into(),
+            };
+            epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&limit))
+        };
+        let waited = sleep_in_kernel(timeout, wait, |waited| *waited != Ok(0));
         doorbell.awake();
         match waited {
             Ok(_) | Err(Errno::INTR) => {}
