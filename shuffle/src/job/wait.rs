@@ -203,6 +203,12 @@ impl JobState<'_> {
         self.waiting.patience_ns.set(limit.as_nanos() as u64);
     }
 
+    /// Whether the progress thread sleeps until somebody rings.
+    #[cfg(test)]
+    pub fn sleeps_deeply(&self) -> bool {
+        self.waiting.sleep.get() == Sleep::Deep
+    }
+
     /// Says once that a call waits for long: for which ranks, and at which stage messages are kept.
     #[cold]
     fn warn_of_long_wait(&self, what: &str) {
