@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run library install uninstall header test simulate check deny bench compare verbs
+.PHONY: help run library install uninstall header test simulate mutants check deny bench compare verbs
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -16,7 +16,7 @@ soname := libtrihop.so.0
 PROFILE ?= release
 built := $(target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 PREFIX ?= /usr/local
-export PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR MANDIR
+export QUICK PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR MANDIR
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,10 @@ test: ## Runs all tests
 simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues; TRIHOP_SEED=<seed> replays one
 	@tools/install.sh build
 	TRIHOP_SCHEDULES=$(or $(TRIHOP_SCHEDULES),10000) cargo test --locked --package trihop-shuffle --test simulate -- --nocapture
+
+mutants: ## Plants mistakes one at a time and says which test catches each; QUICK=1 for a handful
+	@tools/install.sh mutants
+	.ci/mutants
 
 check: ## Checks formatting, the order of rooms, lints, documentation, and the lock-free structures with loom and shuttle
 	@tools/install.sh check

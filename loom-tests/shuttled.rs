@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shuttle::rand::Rng;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::{Condvar, Mutex};
-use shuttle::{Config, Runner};
+use shuttle::{Config, MaxSteps, Runner};
 use trihop_transport::ring::Shipped;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::sync::AtomicU64;
@@ -19,15 +19,31 @@ use trihop_transport::sync::AtomicU64;
 /// # Panics
 /// When the model does, and when all its threads sleep.
 pub fn explore(model: impl Fn() + Send + Sync + 'static) {
+    explore_with(2000, Config::new(), model);
+}
+
+/// As [`explore`], for models that are whole jobs: they take longer, so there are 300 schedules of each kind by default, and
+/// their threads call much that a model does not.
+///
+/// # Panics
+/// When the model does, or goes on for ever.
+pub fn explore_jobs(model: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    // A job takes some thousand steps; one that has lost a wake-up looks for it without an end.
+    config.max_steps = MaxSteps::FailAfter(200_000);
+    explore_with(300, config, model);
+}
+
+fn explore_with(default_schedules: u64, mut config: Config, model: impl Fn() + Send + Sync + 'static) {
     let number = |name: &str| {
         std::env::var(name)
             .ok()
             .map(|text| text.parse().expect("a number"))
     };
     let seed = number("TRIHOP_SEED").unwrap_or(1);
-    let schedules = number("MODEL_SCHEDULES").unwrap_or(2000);
+    let schedules = number("MODEL_SCHEDULES").unwrap_or(default_schedules);
     eprintln!("TRIHOP_SEED={seed} MODEL_SCHEDULES={schedules}");
-    let mut config = Config::new();
     config.silence_warnings = true; // that orderings are not modelled
     let model = Arc::new(model);
     let again = Arc::clone(&model);
@@ -69,8 +85,6 @@ pub enum TimeLimit {
     None,
     /// It does in half of the cases.
     Some,
-    /// It does at once, or by a ring that came before.
-    Soon,
 }
 
 impl BlockingSleeper {
@@ -86,7 +100,6 @@ impl BlockingSleeper {
             let waits = match limit {
                 TimeLimit::None => true,
                 TimeLimit::Some => shuttle::rand::thread_rng().gen_bool(0.5),
-                TimeLimit::Soon => false,
             };
             if waits {
                 while *rings == 0 {

@@ -1,6 +1,11 @@
 //! Logs of whole processes: each test starts this program again as the process that installs them.
 #![cfg(feature = "log")]
 
+#[path = "../transport/src/watchdog.rs"]
+#[allow(dead_code, reason = "of its deadlines one is used here")]
+mod watchdog;
+
+use std::io::{Read, Seek};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +34,22 @@ fn process(test: &str, variables: &[(&str, &str)], part: fn()) -> Option<Output>
         command.env_remove(name);
     }
     command.envs(variables.iter().copied());
-    let output = command.output().unwrap();
+    // Files, not pipes: a process that says more than a pipe holds is not to wait for a reader.
+    let mut said = [0, 1].map(|_| tempfile::tempfile().unwrap());
+    let [stdout, stderr] = [0, 1].map(|at: usize| said[at].try_clone().unwrap());
+    let mut child = command.stdout(stdout).stderr(stderr).spawn().unwrap();
+    let status = watchdog::end_of(&mut child);
+    let [stdout, stderr] = [0, 1].map(|at: usize| {
+        let mut bytes = Vec::new();
+        said[at].rewind().unwrap();
+        said[at].read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let output = Output {
+        status,
+        stdout,
+        stderr,
+    };
     assert!(
         output.status.success(),
         "{}",
@@ -227,7 +247,7 @@ fn the_last_lines_are_in_the_memory_of_the_process() {
 
 /// The process's own writable mappings, as a core dump has them.
 fn writable_memory() -> Vec<Vec<u8>> {
-    use std::io::{Read, Seek, SeekFrom};
+    use std::io::SeekFrom;
     let mut memory = std::fs::File::open("/proc/self/mem").unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut found = Vec::new();

@@ -5,6 +5,7 @@
 #   check   rustfmt and clippy
 #   test    the launchers that tests start ranks with, `ip` for network namespaces, and what C programs are built and checked
 #           with against the installed library
+#   mutants python3 with tomllib, and what build needs
 #   bench   fi_pingpong, which benchmarks are compared with
 #   compare MPICH, Open MPI and UCX to build and run rivals with
 #   deny    cargo-deny
@@ -98,6 +99,11 @@ group_test() {
     has mpicc.openmpi || needs 'mpicc of Open MPI' libopenmpi-dev
 }
 
+group_mutants() {
+    group_build
+    python3 -c 'import tomllib' 2>/dev/null || needs 'python3 3.11 or newer' python3
+}
+
 group_bench() {
     group_build
     has fi_pingpong || needs fi_pingpong libfabric-bin
@@ -138,11 +144,11 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
-[ $# -gt 0 ] || fail "which of build, check, test, bench, compare, deny, verbs?"
+[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, compare, deny, verbs?"
 for group in "$@"; do
     case $group in
-    build | check | test | bench | compare | deny | verbs) "group_$group" ;;
-    *) fail "$group is none of build, check, test, bench, compare, deny, verbs" ;;
+    build | check | test | mutants | bench | compare | deny | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, mutants, bench, compare, deny, verbs" ;;
     esac
 done
 install_packages

@@ -5,65 +5,31 @@ use std::time::Duration;
 
 use loom::thread;
 use trihop_transport::park::{Content, Mail, Mailbox, Turn};
-use trihop_transport::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
+use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 
 const LIMIT: Duration = Duration::from_secs(1);
-
-/// What is reached with the turn only; loom finds who reaches it without.
-struct Engine {
-    turn: Turn,
-    moved: UnsafeCell<u64>,
-}
-
-// SAFETY: the models reach `moved` with the turn, which is what they check.
-unsafe impl Sync for Engine {}
-// SAFETY: as above.
-unsafe impl Send for Engine {}
-
-impl Engine {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            turn: Turn::default(),
-            moved: UnsafeCell::new(0),
-        })
-    }
-
-    fn add(&self) {
-        // SAFETY: the pointer is valid; that nobody else uses it now is what the model checks.
-        self.moved.with_mut(|moved| unsafe { *moved += 1 });
-    }
-
-    fn get(&self) -> u64 {
-        // SAFETY: as above.
-        self.moved.with(|moved| unsafe { *moved })
-    }
-}
 
 /// One thread sits out until two others have moved something, each in its turn.
 fn sits_out(tells: bool) {
     loom::model(move || {
-        let engine = Engine::new();
+        let engine = Arc::new(Turn::new(0u64));
         let movers: Vec<_> = (0..2)
             .map(|_| {
                 let engine = engine.clone();
                 thread::spawn(move || {
-                    engine.turn.take();
-                    engine.add();
+                    let mut turn = engine.take();
+                    *turn += 1;
                     if tells {
-                        engine.turn.tell_moved();
+                        turn.tell_moved();
                     }
-                    // SAFETY: taken above.
-                    unsafe { engine.turn.leave() };
                 })
             })
             .collect();
-        engine.turn.take();
-        while engine.get() < 2 {
-            // SAFETY: taken above.
-            unsafe { engine.turn.sit_out(LIMIT) };
+        let mut turn = engine.take();
+        while *turn < 2 {
+            turn.sit_out(LIMIT);
         }
-        // SAFETY: as above.
-        unsafe { engine.turn.leave() };
+        drop(turn);
         for mover in movers {
             mover.join().unwrap();
         }

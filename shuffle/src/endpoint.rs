@@ -27,6 +27,7 @@ use crate::engine::sink::{Handlers, Sink};
 use crate::engine::{Core, Inbound};
 pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
+use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
@@ -485,6 +486,13 @@ impl Engine {
         } = self;
         open.iter().any(|&at| streams[at].must_stay_awake(&mut outs[at]))
             || self.link.as_deref_mut().is_some_and(|link| !link.try_wait())
+    }
+
+    /// Whether somebody waits for room that nobody has asked for: since it was asked for, somebody else has taken the room
+    /// that came.
+    pub fn has_unasked_wish(&self) -> bool {
+        self.open_streams()
+            .any(|(_, out)| out.queues.lanes.iter().any(LaneQueue::has_unasked_wish))
     }
 
     /// Before sleeping: asks the consumers of full lanes to ring. Whether something waits that no

@@ -1,7 +1,8 @@
 //! Threads that no signal of the process is given to: its handlers run on threads of the program.
 
 use crate::error::{Error, Result};
-use crate::sync::thread::{Builder, JoinHandle};
+use crate::sync::thread::{self, Builder, JoinHandle};
+use crate::sync::{Arc, Flag};
 
 /// Starts a thread with all signals blocked.
 ///
@@ -10,12 +11,54 @@ use crate::sync::thread::{Builder, JoinHandle};
 pub fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>> {
+) -> Result<MaskedThread<T>> {
+    let finished = Arc::new(Flag::default());
+    let at_end = RaiseAtEnd(Arc::clone(&finished));
     // A thread begins with the mask of the one that starts it.
     let before = SignalMask::block_all();
-    let spawned = Builder::new().name(name.into()).spawn(run);
+    let spawned = Builder::new().name(name.into()).spawn(move || {
+        let _at_end = at_end;
+        run()
+    });
     drop(before);
-    spawned.map_err(|e| Error::system(format!("starting the thread `{name}`"), e))
+    let handle = spawned.map_err(|e| Error::system(format!("starting the thread `{name}`"), e))?;
+    Ok(MaskedThread { handle, finished })
+}
+
+/// A thread that [`spawn`] has started.
+#[derive(Debug)]
+pub struct MaskedThread<T> {
+    handle: JoinHandle<T>,
+    finished: Arc<Flag>,
+}
+
+impl<T> MaskedThread<T> {
+    /// Whether it has come to its end, also by a panic: then [`join`](Self::join) hardly waits.
+    pub fn is_finished(&self) -> bool {
+        self.finished.is_raised()
+    }
+
+    /// What others may wake it by.
+    pub fn thread(&self) -> &thread::Thread {
+        self.handle.thread()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// What it panicked with.
+    pub fn join(self) -> thread::Result<T> {
+        self.handle.join()
+    }
+}
+
+/// Raises its flag when a thread ends, also by a panic.
+struct RaiseAtEnd(Arc<Flag>);
+
+impl Drop for RaiseAtEnd {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
 }
 
 /// The calling thread's signal mask, to be put back.

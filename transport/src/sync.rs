@@ -5,28 +5,36 @@
 //! through [`Word`], so that loom and shuttle run the code that ships.
 #![allow(clippy::disallowed_types)]
 
+use std::time::Duration;
+
 #[cfg(not(any(trihop_loom, trihop_shuttle)))]
 pub use std::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread,
+    thread::sleep,
+    thread_local,
 };
 
 #[cfg(trihop_loom)]
 pub use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
-    thread,
+    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
+    thread, thread_local,
 };
 
 #[cfg(trihop_shuttle)]
 pub use shuttle::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread,
+    thread::sleep,
+    thread_local,
 };
+#[cfg(trihop_loom)]
+pub use std::thread::sleep;
 // Shuttle has no cell: what happens between two of its operations is one step.
 #[cfg(trihop_shuttle)]
 pub use std::cell::UnsafeCell;
@@ -140,8 +148,46 @@ mod fair {
         }
     }
 }
+pub use std::thread::available_parallelism;
 
-pub use std::thread::{available_parallelism, sleep};
+/// A fence. The words beside it may lie in mapped memory, where shuttle sees no access: so others may run here.
+#[cfg(trihop_shuttle)]
+pub fn fence(order: Ordering) {
+    shuttle::sync::atomic::fence(order);
+    AtomicBool::new(false).load(Ordering::SeqCst);
+}
+
+/// Sleeps in the kernel by `wait`, whose argument is the longest time that it may take.
+#[cfg(not(trihop_shuttle))]
+pub fn sleep_in_kernel<R>(
+    limit: Duration,
+    mut wait: impl FnMut(Duration) -> R,
+    _is_ready: impl Fn(&R) -> bool,
+) -> R {
+    wait(limit)
+}
+
+/// Asks by `wait` whether the kernel would end a sleep, and lets others run until it says so: all threads of a model are
+/// one of the kernel's, which may not sleep. A sleep of [`MODEL_NAP`] at most ends by itself; a longer one never does, so
+/// that the model goes on for ever where its wake-up is lost.
+#[cfg(trihop_shuttle)]
+pub fn sleep_in_kernel<R>(
+    limit: Duration,
+    mut wait: impl FnMut(Duration) -> R,
+    is_ready: impl Fn(&R) -> bool,
+) -> R {
+    loop {
+        thread::yield_now();
+        let found = wait(Duration::ZERO);
+        if is_ready(&found) || limit <= MODEL_NAP {
+            return found;
+        }
+    }
+}
+
+/// See [`sleep_in_kernel`].
+#[cfg(trihop_shuttle)]
+const MODEL_NAP: Duration = Duration::from_millis(10);
 
 /// A word in mapped memory, shared with threads and processes.
 pub type MappedU64 = std::sync::atomic::AtomicU64;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trihop_transport::park::ProcessWatch;
+use trihop_transport::ring::Doorbell;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::{NodeId, Rank, Topology};
 use trihop_transport::watch::{
@@ -21,6 +22,8 @@ struct Node {
     board: Board,
     wake: Arc<std::os::fd::OwnedFd>,
     address: std::net::SocketAddr,
+    /// What a rank of the node sleeps on.
+    doorbell: Doorbell,
 }
 
 fn until(what: &str, condition: impl Fn() -> bool) {
@@ -40,7 +43,7 @@ fn start(nodes: u32, secrets: [&Secret; 2], mut processes: Vec<(Rank, ProcessWat
     for (node, listening) in (0..nodes).zip(listening) {
         let topology = first.seen_from(Rank(2 * node)).unwrap();
         let (board, wake) = (Board::create(&topology).unwrap(), Arc::new(eventfd().unwrap()));
-        let last = node + 1 == nodes;
+        let (doorbell, last) = (Doorbell::create().unwrap(), node + 1 == nodes);
         let neighbours = neighbours(NodeId(node), nodes).into_iter();
         let watch = Watch::start(Setup {
             secret: secrets[usize::from(last)].clone(),
@@ -51,7 +54,7 @@ fn start(nodes: u32, secrets: [&Secret; 2], mut processes: Vec<(Rank, ProcessWat
                 })
                 .collect(),
             board: board.of_watch(),
-            bells: Vec::new(),
+            bells: vec![doorbell.bell()],
             processes: if last {
                 std::mem::take(&mut processes)
             } else {
@@ -68,6 +71,7 @@ fn start(nodes: u32, secrets: [&Secret; 2], mut processes: Vec<(Rank, ProcessWat
             board,
             wake,
             address,
+            doorbell,
         });
     }
     started
@@ -107,6 +111,7 @@ fn a_process_that_ends_is_news_on_every_node() {
     let secret = secret();
     let nodes = start(3, [&secret, &secret], vec![(Rank(5), process)]);
     settled(&nodes);
+    nodes.iter().for_each(|node| node.doorbell.announce_sleep());
     drop(child.stdin.take());
     let news = Some(News {
         rank: Rank(5),
@@ -114,6 +119,9 @@ fn a_process_that_ends_is_news_on_every_node() {
     });
     until("everybody knows", || {
         nodes.iter().all(|node| node.board.news() == news)
+    });
+    until("who sleeps is woken for it", || {
+        nodes.iter().all(|node| !node.doorbell.is_asleep())
     });
     child.wait().unwrap();
 }

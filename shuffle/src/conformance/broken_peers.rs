@@ -3,15 +3,22 @@
 use trihop_transport::link::{Access, Completion, Limits, Link, Mover, Token};
 use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::tags::{TagClass, Tags};
-use trihop_transport::protocol::wire::{BatchHeader, BatchKind, Counters};
+use trihop_transport::protocol::wire::{
+    Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
+};
 use trihop_transport::secret::Secret;
 use trihop_transport::sim::{Net, SimOptions};
+
+use zerocopy::IntoBytes;
 
 use super::schedule::sim_with_eager;
 use super::world::World;
 use crate::config::{Shares, StreamOptions};
 use crate::endpoint::WIRE_LABEL;
 use crate::simulation::{Fabric, SECRET, TICK_NS};
+
+/// The stage between nodes, on the route of three hops.
+const REMOTE: u16 = 2;
 
 /// A job of two ranks on two nodes, whose batches take all ways: small and large slots, and
 /// segments.
@@ -41,8 +48,98 @@ fn network() -> Net {
     })
 }
 
-/// What a stranger sends to rank 1 with these tags while the job exchanges; returns how many
-/// messages.
+/// A header as rank 0 writes it.
+fn header(kind: BatchKind, bytes: u32) -> BatchHeader {
+    BatchHeader {
+        kind,
+        stream: 1,
+        source: 0,
+        bytes,
+        stage: REMOTE,
+        sequence: 0,
+        counters: Counters::default(),
+    }
+}
+
+/// The cookie of the job's headers.
+fn cookie() -> u64 {
+    Secret::from_bytes(SECRET).derive(WIRE_LABEL)
+}
+
+/// What is wrong with a message. Each is right in all that is checked before.
+#[derive(Debug, Clone, Copy)]
+enum Wrong {
+    TooShort,
+    Magic,
+    Version,
+    CheckWord,
+    Cookie,
+    Length,
+    Stream,
+    Source,
+    Stage,
+}
+
+impl Wrong {
+    const ALL: [Self; 9] = [
+        Self::TooShort,
+        Self::Magic,
+        Self::Version,
+        Self::CheckWord,
+        Self::Cookie,
+        Self::Length,
+        Self::Stream,
+        Self::Source,
+        Self::Stage,
+    ];
+
+    /// Writes such a message over random bytes; its length.
+    fn write(self, random: u64, message: &mut [u8]) -> usize {
+        let payload = 100 + random as usize % 60;
+        let mut right = header(BatchKind::Eager, payload as u32);
+        let mut cookie = cookie();
+        let mut bytes = BATCH_HEADER_BYTES + payload;
+        match self {
+            Self::TooShort => bytes = random as usize % BATCH_HEADER_BYTES,
+            Self::Cookie => cookie ^= 1 << (random % 64),
+            Self::Length => right.bytes = right.bytes + 1 + random as u32 % 1000,
+            Self::Stream => right.stream = 2 + random as u16 % 1000,
+            Self::Source => right.source = 2 + random as u32 % 1000,
+            Self::Stage => right.stage = 4 + random as u16 % 1000,
+            Self::Magic | Self::Version | Self::CheckWord => {}
+        }
+        right.write(cookie, message);
+        match self {
+            Self::Magic => message[random as usize % 4] ^= 0x40,
+            Self::Version => message[4] -= 1,
+            Self::CheckWord => message[8 + random as usize % (BATCH_HEADER_BYTES - 8)] ^= 1,
+            _ => {}
+        }
+        self.check(BatchHeader::parse(&message[..bytes], self::cookie()));
+        bytes
+    }
+
+    /// The message fails at the check that it is made for, and passes all before.
+    fn check(self, parsed: Result<(BatchHeader, &[u8]), BadHeader>) {
+        let as_meant = match self {
+            Self::TooShort => matches!(parsed, Err(BadHeader::Short(_))),
+            Self::Magic => matches!(parsed, Err(BadHeader::Magic(_))),
+            Self::Version => matches!(parsed, Err(BadHeader::Version { .. })),
+            Self::CheckWord => matches!(parsed, Err(BadHeader::Check { .. })),
+            Self::Cookie => matches!(parsed, Err(BadHeader::Cookie(_))),
+            Self::Length => matches!(parsed, Err(BadHeader::Length { .. })),
+            Self::Stream | Self::Source | Self::Stage => parsed.is_ok(),
+        };
+        assert!(as_meant, "{self:?}: {parsed:?}");
+    }
+
+    /// Whether only somebody who knows the job's cookie can have written it.
+    fn is_a_members(self) -> bool {
+        matches!(self, Self::Stream | Self::Source | Self::Stage)
+    }
+}
+
+/// Sends broken messages of all kinds to rank 1 with these tags while the job exchanges; returns how many.
 fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
     const CLASSES: [TagClass; 4] = [
         TagClass::Control,
@@ -55,24 +152,27 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
     let victim = stranger.connect(&1u64.to_le_bytes()).unwrap();
     let pool = stranger.create_pool(8192, 64, Access::Departures).unwrap();
     let mut sent = 0;
-    for round in 0..400u64 {
+    for number in 0..450u32 {
+        let wrong = Wrong::ALL[number as usize % Wrong::ALL.len()];
         for class in CLASSES {
+            // A member's batch in the place of an announced one is the member's error.
+            if class == TagClass::Segment && wrong.is_a_members() {
+                continue;
+            }
             let Some(mut buffer) = pool.take() else { continue };
             for word in buffer.chunks_exact_mut(8) {
                 word.copy_from_slice(&world.random().to_le_bytes());
             }
-            if round.is_multiple_of(2) {
-                buffer[..4].copy_from_slice(b"3hop");
-                buffer[4] = 1;
+            let mut bytes = wrong.write(world.random(), &mut buffer);
+            // Now and then longer than any slot.
+            if number % 50 > 40 && bytes > BATCH_HEADER_BYTES {
+                bytes = 8192;
             }
-            // Nothing, less than a header, what fits, and what is longer than any slot.
-            let bytes = [0, world.random() as usize % 64, 100, 8192][round as usize % 4];
             let tag = tags.tag(1, class, 0);
             if stranger.post_send(victim, tag, buffer, bytes, Token(0)).is_ok() {
                 sent += 1;
             }
         }
-        let number = round as u32;
         for (source, target) in [(0, 1), (1, 0)] {
             while !world.send(source, target, number, 3000) {
                 world.step();
@@ -85,7 +185,7 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
     }
     world.fence();
     for (source, target) in [(0, 1), (1, 0)] {
-        assert_eq!(world.heard(target, source), (0..400).collect::<Vec<_>>());
+        assert_eq!(world.heard(target, source), (0..450).collect::<Vec<_>>());
     }
     sent
 }
@@ -115,6 +215,103 @@ fn messages_of_who_does_not_know_the_secret_meet_no_slot() {
     assert_eq!(world.stats(1).bad_headers, 0);
 }
 
+/// Hands rank 1 a message of rank 0 that came with a tag of this class, and then again; what the first error says.
+fn refused(class: TagClass, header: &BatchHeader, payload: &[u8]) -> String {
+    let net = network();
+    let mut world = attacked(&net);
+    let pool = net.stranger().create_pool(512, 2, Access::Arrivals).unwrap();
+    let mut refused = (0..2).filter_map(|_| {
+        let mut buffer = pool.take().unwrap();
+        header.write(cookie(), &mut buffer);
+        buffer[BATCH_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        let completion = Completion::Received {
+            token: Token(0),
+            buffer,
+            bytes: BATCH_HEADER_BYTES + payload.len(),
+        };
+        world.complete(1, class, 0, completion).err()
+    });
+    let error = refused.next().expect("nothing is wrong with it").to_string();
+    assert!(error.contains("rank 0"), "{error}");
+    error
+}
+
+/// As [`refused`], of a header with these counters.
+fn refused_counters(change: fn(&mut Counters)) -> String {
+    let mut header = header(BatchKind::Control, 0);
+    change(&mut header.counters);
+    refused(TagClass::Control, &header, b"")
+}
+
+#[test]
+fn a_member_that_counts_what_cannot_be_is_an_error_that_names_it() {
+    let accepted = refused_counters(|counters| counters.accepted = 1);
+    assert!(accepted.contains("1 batches accepted, only 0 sent"), "{accepted}");
+    let returned = refused_counters(|counters| counters.large_returned = 1 << 20);
+    assert!(returned.contains("1048576 large slots given back"), "{returned}");
+}
+
+#[test]
+fn a_member_whose_message_does_not_fit_its_tag_is_an_error_that_names_it() {
+    let data = refused(TagClass::Control, &header(BatchKind::Eager, 0), b"");
+    assert!(data.contains("data with the tag of control messages"), "{data}");
+    let control = refused(TagClass::Small, &header(BatchKind::Control, 0), b"");
+    assert!(control.contains("Control with the tag of batches"), "{control}");
+    let twice = refused(TagClass::Small, &header(BatchKind::Eager, 0), b"");
+    assert!(twice.contains("Small slot that was not granted"), "{twice}");
+    let ungranted = refused(TagClass::Large, &header(BatchKind::Eager, 0), b"");
+    assert!(
+        ungranted.contains("Large slot that was not granted"),
+        "{ungranted}"
+    );
+    let ahead = BatchHeader {
+        sequence: 1 << 40,
+        ..header(BatchKind::Eager, 0)
+    };
+    let ahead = refused(TagClass::Small, &ahead, b"");
+    assert!(ahead.contains(&(1u64 << 40).to_string()), "{ahead}");
+}
+
+#[test]
+fn a_member_whose_announcement_cannot_be_is_an_error_that_names_it() {
+    let announce = |bytes: u32, mover: u32| {
+        let announcement = Announcement {
+            address: 0.into(),
+            key: 0.into(),
+            bytes: bytes.into(),
+            mover: mover.into(),
+        };
+        let payload = announcement.as_bytes();
+        let header = header(BatchKind::Announce, payload.len() as u32);
+        refused(TagClass::Small, &header, payload)
+    };
+    assert!(announce(63, 1).contains("63 bytes announced"));
+    assert!(announce(1 << 30, 1).contains("1073741824 bytes announced"));
+    assert!(announce(1000, 3).contains("mover 3"));
+    let short = refused(TagClass::Small, &header(BatchKind::Announce, 8), &[0; 8]);
+    assert!(short.contains("wrong length"), "{short}");
+}
+
+#[test]
+fn a_member_whose_clear_to_send_cannot_be_is_an_error_that_names_it() {
+    let notice = ClearToSend {
+        sequence: 5.into(),
+        slot: 0.into(),
+        reserved: 0.into(),
+    };
+    let control = |payload: &[u8]| {
+        let header = header(BatchKind::Control, payload.len() as u32);
+        refused(TagClass::Control, &header, payload)
+    };
+    let unannounced = control(notice.as_bytes());
+    assert!(
+        unannounced.contains("batch 5 that is not announced"),
+        "{unannounced}"
+    );
+    let short = control(&[0; 7]);
+    assert!(short.contains("wrong length"), "{short}");
+}
+
 #[test]
 fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
     let net = network();
@@ -136,19 +333,10 @@ fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
         };
         world.complete(1, TagClass::Small, 0, completion)
     };
-    let header = BatchHeader {
-        kind: BatchKind::Eager,
-        stream: 1,
-        source: 0,
-        bytes: 100,
-        stage: 2,
-        sequence: 0,
-        counters: Counters::default(),
-    };
-    let cookie = Secret::from_bytes(SECRET).derive(WIRE_LABEL);
-    let error = cut(&|buffer| header.write(cookie, buffer)).unwrap_err();
+    let header = header(BatchKind::Eager, 100);
+    let error = cut(&|buffer| header.write(cookie(), buffer)).unwrap_err();
     assert!(error.to_string().contains("rank 0"), "{error}");
-    cut(&|buffer| header.write(!cookie, buffer)).unwrap();
+    cut(&|buffer| header.write(!cookie(), buffer)).unwrap();
     assert_eq!(world.stats(1).bad_headers, 1);
 }
 

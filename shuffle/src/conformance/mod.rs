@@ -3,8 +3,10 @@
 //! Over the simulated fabric time is virtual and a seed replays a run exactly; over libfabric the same jobs run on what
 //! this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs only that one.
 
+mod ageing;
 mod broadcasts;
 mod broken_peers;
+mod fences;
 mod limits;
 mod long_records;
 mod schedule;

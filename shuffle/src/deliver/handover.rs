@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use trihop_transport::park::{Content, Gauge, Mail, Mailbox};
 use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::ring::Bell;
 use trihop_transport::sync::Flag;
 
 use super::queue::Entry;
-use super::{Bell, Delivery, DeliveryQueue, take_overfilled};
+use super::{Delivery, DeliveryQueue, take_overfilled};
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 

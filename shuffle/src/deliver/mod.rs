@@ -6,8 +6,6 @@ mod overfilled;
 mod queue;
 mod reassembly;
 
-// Files here name it as one of this folder: in a model it wakes the model's sleeper.
-use trihop_transport::ring::Bell;
 use trihop_transport::topology::Rank;
 
 pub(crate) use delivery::Delivery;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use trihop_transport::park::Gauge;
+use trihop_transport::sync::thread_local;
 
 thread_local! {
     /// Spill that a send of this thread found or left above its mark, since somebody last took this. A thread that is

@@ -131,6 +131,12 @@ impl LaneQueue {
         }
     }
 
+    /// Whether something waits for space that the consumer was not asked for: what was asked for ended when another
+    /// frame took the room that came.
+    pub fn has_unasked_wish(&self) -> bool {
+        self.wanted_bytes > 0 && !self.producer.wants_space()
+    }
+
     /// Asks the consumer to ring at its next release.
     pub fn want_release(&mut self) {
         self.producer.want_space();

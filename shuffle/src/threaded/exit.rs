@@ -39,6 +39,9 @@ pub(super) fn guard(job: Weak<Turns>) {
 }
 
 extern "C" fn keep_turns() {
+    if cfg!(trihop_shuttle) {
+        return; // what a model that failed has left behind belongs to threads that are no more
+    }
     let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
     let own = jobs.iter().filter(|(process, _)| *process == std::process::id());
     for job in own.filter_map(|(_, job)| job.upgrade()) {

@@ -143,6 +143,12 @@ impl Threaded {
         Ok(Self(Arc::new(shared)))
     }
 
+    /// See [`Turns::sleeps_deeply`].
+    #[cfg(test)]
+    pub(crate) fn sleeps_deeply(&self) -> Option<bool> {
+        self.0.turns.sleeps_deeply()
+    }
+
     /// What the job's threads have used so far.
     pub(crate) fn threads(&self) -> Vec<ThreadUse> {
         self.0.threads.usage()

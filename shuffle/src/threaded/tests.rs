@@ -25,6 +25,25 @@ fn job() -> Job {
     .unwrap()
 }
 
+/// After this time a test is taken for hanging.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Waits for a condition that must come true.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + WATCHDOG;
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until the progress thread sleeps, so that only a bell wakes it.
+fn until_asleep(job: &Job) {
+    until("the progress thread sleeps", || {
+        job.seat().sleeps_deeply() == Some(true)
+    });
+}
+
 type Heard = Arc<Mutex<Vec<(u32, Vec<u8>)>>>;
 
 /// Opens a shuffle that keeps what it hears.
@@ -75,10 +94,9 @@ fn what_is_sent_arrives_although_the_application_never_calls_again() {
         .open()
         .unwrap();
     for kind in 0..3 {
-        // Each time the progress thread has gone to sleep before.
-        thread::sleep(Duration::from_millis(20));
+        until_asleep(&job);
         shuffle.send(Rank(0), kind, b"on its own").unwrap();
-        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(kind));
+        assert_eq!(told.recv_timeout(WATCHDOG), Ok(kind));
     }
     job.shutdown().unwrap();
 }
@@ -98,7 +116,7 @@ fn a_blocked_handler_holds_its_senders_up_and_no_other_stream() {
         .options(options)
         .handler(move |_| {
             if counted.fetch_add(1, Ordering::Relaxed) == 0 {
-                let _ = gate.recv_timeout(Duration::from_secs(60));
+                let _ = gate.recv_timeout(WATCHDOG);
             }
         })
         .open()
@@ -115,9 +133,9 @@ fn a_blocked_handler_holds_its_senders_up_and_no_other_stream() {
             stuck.store(false, Ordering::Relaxed);
         }
     });
-    while bulk.stats().unwrap().blocked_deliveries == 0 {
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("deliveries are blocked", || {
+        bulk.stats().unwrap().blocked_deliveries > 0
+    });
     for kind in 0..50 {
         urgent.send(Rank(0), kind, b"now").unwrap();
         urgent.flush(Queues::ORIGIN).unwrap();
@@ -217,7 +235,7 @@ fn few_records_below_the_threshold_are_delivered_all_the_same() {
         .open()
         .unwrap();
     shuffle.send(Rank(0), 9, b"few").unwrap();
-    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(9));
+    assert_eq!(told.recv_timeout(WATCHDOG), Ok(9));
     let impossible = StreamOptions {
         shim: ShimOptions {
             deliverq_threshold: 8,
@@ -295,13 +313,11 @@ fn a_signal_makes_the_progress_thread_dump_into_a_file_per_rank() {
     assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
     let file = directory.path().join("dump.0");
     let whole = |text: &String| text.contains("thread deliver looked at");
-    let text = std::iter::repeat_with(|| {
-        thread::sleep(Duration::from_millis(5));
-        std::fs::read_to_string(&file).unwrap_or_default()
-    })
-    .take(10_000)
-    .find(whole)
-    .expect("a dump");
+    let mut text = String::new();
+    until("a dump is written", || {
+        text = std::fs::read_to_string(&file).unwrap_or_default();
+        whole(&text)
+    });
     assert!(
         text.contains("stream 1 `looked at`") && text.contains("thread progress"),
         "{text}"

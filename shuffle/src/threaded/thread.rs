@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use trihop_transport::masked;
-use trihop_transport::sync::thread::{self, JoinHandle};
+use trihop_transport::masked::{self, MaskedThread};
+use trihop_transport::sync::{mpsc, thread, thread_local};
 
 use super::seat::Deliver;
 use super::usage::ThreadUse;
@@ -21,7 +21,7 @@ thread_local! {
 
 /// Whether the caller is a handler on its delivery thread.
 pub(crate) fn is_in_handler() -> bool {
-    IN_HANDLER.get()
+    IN_HANDLER.with(Cell::get)
 }
 
 /// Sleeps until [`Thread::wake`], or for `limit`.
@@ -31,7 +31,7 @@ pub(crate) fn nap(limit: Duration) {
 
 /// A thread of the job.
 pub(crate) struct Thread {
-    handle: JoinHandle<()>,
+    handle: MaskedThread<()>,
     /// What it is for.
     purpose: String,
     /// Its number in the kernel.
@@ -41,7 +41,7 @@ pub(crate) struct Thread {
 impl Thread {
     /// Starts a thread that no signal of the process is given to.
     pub fn spawn(name: &str, purpose: &str, run: impl FnOnce() + Send + 'static) -> Result<Self> {
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let (tell, told) = mpsc::channel();
         let handle = masked::spawn(name, move || {
             // Nobody listens only where the thread that starts us was ended.
             let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
@@ -88,7 +88,7 @@ pub(crate) fn deliver(
     let stream = stream.to_owned();
     let purpose = format!("deliver {stream}");
     Thread::spawn("trihop-deliver", &purpose, move || {
-        IN_HANDLER.set(true);
+        IN_HANDLER.with(|in_handler| in_handler.set(true));
         let mut chunk = Chunk::default();
         // After a failure too, until the end: what comes then is dropped and counted.
         while handover.next(&mut chunk) {

@@ -76,6 +76,12 @@ impl Turns {
         self.turn.try_take().map(|mut turn| look(&mut turn.job))
     }
 
+    /// Whether the progress thread sleeps until somebody rings.
+    #[cfg(test)]
+    pub fn sleeps_deeply(&self) -> Option<bool> {
+        self.turn.try_take().map(|turn| turn.sleep == Sleep::Deep)
+    }
+
     /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
     pub fn try_exit(&self) -> bool {
         let Some(mut turn) = self.turn.try_take() else {
@@ -294,7 +300,7 @@ impl Turns {
                 Step::Park => {
                     if turn.sleep == Sleep::Awake {
                         turn.newcomer = true;
-                    } else if std::mem::take(&mut unknown) {
+                    } else if std::mem::take(&mut unknown) || turn.job.engine.has_unasked_wish() {
                         self.wake_from(&mut turn, Sleep::Nap);
                     }
                     turn.sit_out(LOOK_AROUND);

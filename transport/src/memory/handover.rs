@@ -17,7 +17,7 @@ use rustix::net::{
 };
 
 use crate::error::{Error, Result};
-use crate::sync::sleep;
+use crate::sync::{sleep, sleep_in_kernel};
 
 /// Longest message in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 10;
@@ -371,11 +371,14 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Received, Errno> {
 /// Waits until something is ready; `TIMEDOUT` at the deadline.
 fn wait(watched: &mut [PollFd<'_>], deadline: Instant) -> Result<(), Errno> {
     let left = deadline.saturating_duration_since(Instant::now());
-    let timeout = Timespec {
-        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
+    let poll = |limit: Duration| {
+        let limit = Timespec {
+            tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        rustix::event::poll(watched, Some(&limit))
     };
-    match rustix::event::poll(watched, Some(&timeout)) {
+    match sleep_in_kernel(left, poll, |polled| *polled != Ok(0)) {
         Ok(0) => Err(Errno::TIMEDOUT),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(e) => Err(e),

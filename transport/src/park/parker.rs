@@ -1,7 +1,6 @@
 //! Sleeping on the doorbell and on other descriptors at once.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::ring::Doorbell;
+use crate::sync::sleep_in_kernel;
 
 /// Mark of the doorbell itself.
 const DOORBELL: u64 = u64::MAX;
@@ -99,19 +99,26 @@ impl Parker {
             doorbell.awake();
             return Ok(());
         }
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
+        let none = epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
         };
-        let mut events = [const { MaybeUninit::uninit() }; EVENTS];
-        let waited = epoll::wait(&self.epoll, &mut events[..], Some(&timeout));
+        let mut events = [none; EVENTS];
+        let wait = |limit: Duration| {
+            let limit = Timespec {
+                tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: limit.subsec_nanos().into(),
+            };
+            epoll::wait(&self.epoll, &mut events[..], Some(&limit))
+        };
+        let waited = sleep_in_kernel(timeout, wait, |waited| *waited != Ok(0));
         doorbell.awake();
         let came = match waited {
-            Ok((came, _)) => came,
-            Err(Errno::INTR) => &mut [],
+            Ok(came) => came,
+            Err(Errno::INTR) => 0,
             Err(e) => return Err(Error::system("sleeping on the doorbell", e)),
         };
-        for event in came {
+        for event in &events[..came] {
             match event.data.u64() {
                 DOORBELL => doorbell.drain(),
                 mark => woken.push(mark),

@@ -11,11 +11,10 @@ use super::address::own_addresses;
 use super::board::Board;
 use super::thread::Watcher;
 use crate::error::{Error, Result};
-use crate::masked;
+use crate::masked::{self, MaskedThread};
 use crate::park::ProcessWatch;
 use crate::ring::Bell;
 use crate::secret::Secret;
-use crate::sync::thread::JoinHandle;
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::topology::{NodeId, Rank, Topology};
 
@@ -145,7 +144,7 @@ impl Shared {
 pub struct Watch {
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<MaskedThread<()>>,
 }
 
 impl fmt::Debug for Watch {

@@ -290,23 +290,11 @@ impl Watcher {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        self.keep_alive(socket.as_fd())?;
+        keep_alive(socket.as_fd(), self.setup.timeout)?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
             Err(error) => Err(error),
         }
-    }
-
-    /// The kernel asks for the other one's kernel, whatever the processes do, and gives up after the timeout.
-    fn keep_alive(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
-        let timeout = self.setup.timeout;
-        // In whole seconds, since the kernel counts in these.
-        let step = Duration::from_secs((timeout.as_secs() / 5).clamp(1, 30));
-        sockopt::set_socket_keepalive(socket, true)?;
-        sockopt::set_tcp_keepidle(socket, step)?;
-        sockopt::set_tcp_keepintvl(socket, step)?;
-        sockopt::set_tcp_user_timeout(socket, timeout.as_millis().clamp(1, u32::MAX.into()) as u32)?;
-        sockopt::set_tcp_nodelay(socket, true)
     }
 
     fn accept(&mut self) {
@@ -338,7 +326,7 @@ impl Watcher {
                 self.close(oldest, Cause::Closed, "too many strangers");
             }
             let Ok(challenge) = random_bytes() else { continue };
-            if self.keep_alive(socket.as_fd()).is_err() {
+            if keep_alive(socket.as_fd(), self.setup.timeout).is_err() {
                 continue;
             }
             let talk = Talk::accepting(&self.setup.secret, self.setup.topology.node(), challenge);
@@ -564,8 +552,39 @@ impl Watcher {
     }
 }
 
+/// The kernel asks for the other one's kernel, whatever the processes do, and gives up after the timeout.
+fn keep_alive(socket: BorrowedFd<'_>, timeout: Duration) -> Result<(), Errno> {
+    // In whole seconds, since the kernel counts in these.
+    let step = Duration::from_secs((timeout.as_secs() / 5).clamp(1, 30));
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, step)?;
+    sockopt::set_tcp_keepintvl(socket, step)?;
+    sockopt::set_tcp_user_timeout(socket, timeout.as_millis().clamp(1, u32::MAX.into()) as u32)?;
+    sockopt::set_tcp_nodelay(socket, true)
+}
+
 fn drain(eventfd: &OwnedFd) {
     let mut count = [0; 8];
     // EAGAIN: nobody wrote.
     let _ = rustix::io::read(eventfd, &mut count);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of a machine is what no test here can show: that the kernel is told to look for it is.
+    #[test]
+    fn the_kernel_looks_after_connections_and_gives_up_in_time() {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        for (timeout_ms, step_s) in [(5000, 1), (20_000, 4), (1000, 1), (1_000_000, 30)] {
+            keep_alive(socket.as_fd(), Duration::from_millis(timeout_ms)).unwrap();
+            assert!(sockopt::socket_keepalive(&socket).unwrap());
+            let step = Duration::from_secs(step_s);
+            assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), step);
+            assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), step);
+            assert_eq!(u64::from(sockopt::tcp_user_timeout(&socket).unwrap()), timeout_ms);
+            assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        }
+    }
 }

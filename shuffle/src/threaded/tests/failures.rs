@@ -9,7 +9,6 @@ use std::sync::mpsc::Receiver;
 use super::*;
 use crate::seat::Seating;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 const RECORDS: u64 = 1000;
 
 /// Opens a shuffle whose handler waits for a permit at each call, and sends it records; returns when the first call waits.
@@ -170,13 +169,10 @@ fn a_signal_makes_a_job_that_failed_dump_too() {
     job.dump_on(libc::SIGUSR1, DumpOutput::Files(directory.path().join("dump")))
         .unwrap();
     raise(libc::SIGUSR1);
-    let whole = std::iter::repeat_with(|| {
-        thread::sleep(Duration::from_millis(5));
-        std::fs::read_to_string(directory.path().join("dump.0")).unwrap_or_default()
-    })
-    .take(10_000)
-    .any(|text| text.contains("stream 1 `fragile`") && text.contains("thread progress"));
-    assert!(whole, "no dump");
+    until("a dump is written", || {
+        let text = std::fs::read_to_string(directory.path().join("dump.0")).unwrap_or_default();
+        text.contains("stream 1 `fragile`") && text.contains("thread progress")
+    });
     assert!(job.shutdown().is_err());
 }
 
@@ -204,8 +200,7 @@ fn a_dump_that_nobody_reads_holds_up_no_progress() {
     for kind in 0..5 {
         shuffle.send(Rank(0), kind, b"on its own").unwrap();
         assert_eq!(told.recv_timeout(WATCHDOG), Ok(kind));
-        // The progress thread has gone to sleep, or to dump, before the next one.
-        thread::sleep(Duration::from_millis(20));
+        until_asleep(&job);
     }
     let mut text = String::new();
     std::fs::File::open(pipe)
@@ -244,11 +239,7 @@ fn the_engine_is_free_while_a_dump_is_written() {
             shuffle.dump(&mut Using(&shuffle)).unwrap();
         }
     });
-    let in_time = (0..6000).any(|_| {
-        thread::sleep(Duration::from_millis(10));
-        writing.is_finished()
-    });
-    assert!(in_time, "a dump keeps the engine");
+    until("a dump lets others have the engine", || writing.is_finished());
     writing.join().unwrap();
     shuffle.fence().unwrap();
     assert!(!heard.lock().unwrap().is_empty());

@@ -58,10 +58,7 @@ fn a_flush_that_waits_for_a_handler_says_so() {
     let shuffle = job
         .shuffle("slow")
         .handler(move |_| {
-            let deadline = std::time::Instant::now() + Duration::from_secs(60);
-            while heard.0.lock().unwrap().is_empty() && std::time::Instant::now() < deadline {
-                thread::sleep(Duration::from_millis(5));
-            }
+            until("the warning has come", || !heard.0.lock().unwrap().is_empty());
         })
         .open()
         .unwrap();

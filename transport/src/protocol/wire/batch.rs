@@ -323,8 +323,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn another_job_and_another_version_are_named() {
+    /// A header without payload, of the job with cookie 11.
+    fn lone_header() -> [u8; BATCH_HEADER_BYTES] {
         let header = BatchHeader {
             kind: BatchKind::Eager,
             stream: 1,
@@ -334,8 +334,25 @@ mod tests {
             sequence: 0,
             counters: Counters::default(),
         };
-        let mut message = vec![0u8; BATCH_HEADER_BYTES];
+        let mut message = [0; BATCH_HEADER_BYTES];
         header.write(11, &mut message);
+        message
+    }
+
+    #[test]
+    fn a_kind_that_does_not_exist_is_named() {
+        for kind in (0..=u8::MAX).filter(|kind| !(1..=4).contains(kind)) {
+            let mut message = lone_header();
+            message[5] = kind;
+            let check = check_word(&message).to_le_bytes();
+            message[BATCH_HEADER_BYTES - 4..].copy_from_slice(&check);
+            assert_eq!(BatchHeader::parse(&message, 11), Err(BadHeader::Kind(kind)));
+        }
+    }
+
+    #[test]
+    fn another_job_and_another_version_are_named() {
+        let mut message = lone_header();
         assert_eq!(BatchHeader::parse(&message, 12), Err(BadHeader::Cookie(11)));
         message[4] = 9;
         assert_eq!(

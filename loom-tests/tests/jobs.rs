@@ -1,0 +1,298 @@
+//! Whole jobs among threads, as they ship: ranks of one node whose application, progress and delivery threads all belong to
+//! one model. Sleeps never end by themselves, naps do, so a wake-up that is lost is a model that never ends.
+#![cfg(trihop_shuttle)]
+
+use shuttle::sync::Barrier;
+use trihop_loom_tests::shuttled::explore_jobs;
+use trihop_shuffle::threaded::{Job, Shuffle};
+use trihop_shuffle::{Options, Queues, Rank, StreamOptions};
+use trihop_transport::bootstrap::{Allgather, Custom, Launcher};
+use trihop_transport::sync::{Arc, Condvar, Mutex, thread};
+
+/// Records that each rank sends.
+const RECORDS: u32 = 4;
+
+/// What the ranks of a job have in place of a launcher.
+struct Gathering {
+    table: Mutex<Vec<u8>>,
+    barrier: Barrier,
+}
+
+impl Gathering {
+    /// The allgather of one rank.
+    fn callback(self: Arc<Self>, rank: usize) -> Allgather {
+        Box::new(move |mine, all| {
+            {
+                let mut table = self.table.lock().unwrap();
+                table.resize(all.len(), 0);
+                table[rank * mine.len()..][..mine.len()].copy_from_slice(mine);
+            }
+            self.barrier.wait();
+            all.copy_from_slice(&self.table.lock().unwrap());
+            self.barrier.wait();
+            Ok(())
+        })
+    }
+}
+
+/// Runs a job of `size` ranks of one node, each of which does `part`.
+fn run(size: usize, part: impl Fn(Job) + Copy + Send + Sync + 'static) {
+    let gathering = Arc::new(Gathering {
+        table: Mutex::default(),
+        barrier: Barrier::new(size),
+    });
+    let rank = move |number: usize, gathering: Arc<Gathering>| {
+        let bootstrap = Custom::new(number as u32, size as u32, 0, gathering.callback(number)).unwrap();
+        let options = Options {
+            launcher: Some(Launcher::Custom),
+            ..Options::default()
+        };
+        let job = Job::start_with(options, Box::new(bootstrap)).unwrap();
+        part(job);
+    };
+    let others: Vec<_> = (1..size)
+        .map(|number| {
+            let gathering = Arc::clone(&gathering);
+            thread::spawn(move || rank(number, gathering))
+        })
+        .collect();
+    rank(0, gathering);
+    for other in others {
+        other.join().unwrap();
+    }
+}
+
+/// What a handler has heard.
+#[derive(Default)]
+struct Heard {
+    kinds: Mutex<Vec<u32>>,
+    more: Condvar,
+}
+
+impl Heard {
+    fn add(&self, kind: u32) {
+        self.kinds.lock().unwrap().push(kind);
+        self.more.notify_all();
+    }
+
+    fn wait_for(&self, records: usize) {
+        let mut kinds = self.kinds.lock().unwrap();
+        while kinds.len() < records {
+            kinds = self.more.wait(kinds).unwrap();
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(*self.kinds.lock().unwrap(), (0..RECORDS).collect::<Vec<_>>());
+    }
+}
+
+fn listening(job: &Job, options: StreamOptions) -> (Shuffle, Arc<Heard>) {
+    let heard = Arc::new(Heard::default());
+    let keep = Arc::clone(&heard);
+    let shuffle = job
+        .shuffle("all")
+        .options(options)
+        .handler(move |message| keep.add(message.kind))
+        .open()
+        .unwrap();
+    (shuffle, heard)
+}
+
+/// So little room that everybody waits for everybody: one record waits for the handler, one is on its way.
+fn tiny() -> StreamOptions {
+    StreamOptions {
+        deliverq_max: 1,
+        run_bytes: 24,
+        origin_maxrpc: 1,
+        origin_buftarget_bytes: 1,
+        relay_maxrpc: 1,
+        relay_buftarget_bytes: 1,
+        ..StreamOptions::default()
+    }
+}
+
+/// Sends to the next rank.
+fn send_all(job: &Job, shuffle: &Shuffle) {
+    let target = Rank((job.rank().0 + 1) % job.size());
+    for kind in 0..RECORDS {
+        shuffle.send(target, kind, b"record").unwrap();
+    }
+}
+
+/// Each of `size` ranks sends to the next one and does `then`; all hear what they shall.
+fn exchange(size: usize, options: fn() -> StreamOptions, then: fn(&Shuffle, &Heard)) {
+    explore_jobs(move || {
+        run(size, move |job| {
+            let (shuffle, heard) = listening(&job, options());
+            send_all(&job, &shuffle);
+            then(&shuffle, &heard);
+            heard.wait_for(RECORDS as usize);
+            heard.check();
+            drop(shuffle);
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_fence_ends_after_everything_was_handled() {
+    exchange(2, tiny, |shuffle, heard| {
+        shuffle.fence().unwrap();
+        heard.check();
+    });
+}
+
+#[test]
+fn a_rank_alone_flushes_what_it_sends_to_itself() {
+    exchange(1, tiny, |shuffle, heard| {
+        shuffle.flush(Queues::Origin).unwrap();
+        shuffle.flush(Queues::Delivery).unwrap();
+        heard.check();
+    });
+}
+
+#[test]
+fn a_flush_ends_after_everything_was_taken() {
+    exchange(2, tiny, |shuffle, _| {
+        for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
+            shuffle.flush(queues).unwrap();
+        }
+    });
+}
+
+/// Two threads of each rank send, and flush; what one of them moves, the other one may wait for.
+#[test]
+fn threads_that_flush_at_once_end_both() {
+    explore_jobs(|| {
+        run(2, |job| {
+            let (shuffle, heard) = listening(&job, tiny());
+            let other = thread::spawn({
+                let (job, shuffle) = (job.clone(), shuffle.clone());
+                move || {
+                    send_all(&job, &shuffle);
+                    shuffle.flush(Queues::Origin).unwrap();
+                    shuffle.flush(Queues::Delivery).unwrap();
+                }
+            });
+            send_all(&job, &shuffle);
+            shuffle.flush(Queues::Origin).unwrap();
+            other.join().unwrap();
+            heard.wait_for(2 * RECORDS as usize);
+            drop(shuffle);
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+#[test]
+fn what_was_sent_is_handled_though_no_caller_comes_back() {
+    exchange(2, tiny, |_, _| ());
+}
+
+/// A queue of which one record is too little to be shown by a round that has moved something.
+#[test]
+fn what_one_round_in_passing_leaves_unshown_is_handled_though_no_caller_comes_back() {
+    let roomy = || StreamOptions {
+        deliverq_max: 64,
+        ..StreamOptions::default()
+    };
+    exchange(1, roomy, |_, _| ());
+    exchange(2, roomy, |_, _| ());
+}
+
+/// Fewer records than the threshold wait for more, or for somebody who waits for them.
+#[test]
+fn a_flush_is_kept_waiting_by_no_threshold() {
+    let thrifty = || StreamOptions {
+        deliverq_max: 64,
+        deliverq_threshold: 60,
+        ..StreamOptions::default()
+    };
+    exchange(2, thrifty, |shuffle, heard| {
+        shuffle.fence().unwrap();
+        heard.check();
+    });
+}
+
+/// Above the kinds of messages, those of their answers.
+const ANSWER: u32 = 1 << 31;
+
+/// Handlers answer each message on the stream that they hear, whose queues have no room for it: the answers are spilled,
+/// and the next call waits until they have left.
+fn answers(size: usize, then: fn(&Shuffle)) {
+    let options = || StreamOptions {
+        spill_mark_bytes: 1,
+        ..tiny()
+    };
+    explore_jobs(move || {
+        run(size, move |job| {
+            let (heard, answered) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
+            let own: Arc<Mutex<Option<Shuffle>>> = Arc::default();
+            let shuffle = job
+                .shuffle("answers")
+                .options(options())
+                .handler({
+                    let (heard, answered, own) =
+                        (Arc::clone(&heard), Arc::clone(&answered), Arc::clone(&own));
+                    move |message| {
+                        if message.kind >= ANSWER {
+                            return answered.add(message.kind - ANSWER);
+                        }
+                        let shuffle = own
+                            .lock()
+                            .unwrap()
+                            .clone()
+                            .expect("put there before anybody sends");
+                        shuffle
+                            .send(message.source, message.kind + ANSWER, b"answer")
+                            .unwrap();
+                        heard.add(message.kind);
+                    }
+                })
+                .open()
+                .unwrap();
+            *own.lock().unwrap() = Some(shuffle.clone());
+            job.barrier().unwrap();
+            send_all(&job, &shuffle);
+            then(&shuffle);
+            for side in [&heard, &answered] {
+                side.wait_for(RECORDS as usize);
+                side.check();
+            }
+            *own.lock().unwrap() = None;
+            drop(shuffle);
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+#[test]
+fn answers_that_are_spilled_are_handled_before_a_fence_ends() {
+    answers(2, |shuffle| shuffle.fence().unwrap());
+}
+
+#[test]
+fn answers_that_are_spilled_are_handled_though_no_caller_comes_back() {
+    answers(1, |_| ());
+    answers(2, |_| ());
+}
+
+/// The handler of one rank fails, before or while all wait in a fence: each of them ends by that.
+#[test]
+fn a_fence_ends_when_a_handler_fails() {
+    explore_jobs(|| {
+        run(2, |job| {
+            let fails = job.rank() == Rank(1);
+            let shuffle = job
+                .shuffle("fragile")
+                .options(tiny())
+                .handler(move |message| assert!(!fails || message.kind < 2, "on purpose"))
+                .open()
+                .unwrap();
+            let sent = (0..RECORDS).try_for_each(|kind| shuffle.send(Rank(1), kind, b"record"));
+            assert!(sent.and_then(|()| shuffle.fence()).is_err());
+            assert!(job.shutdown().is_err());
+        });
+    });
+}
