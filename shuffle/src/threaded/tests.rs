@@ -295,7 +295,31 @@ fn items_of_a_size_known_at_run_time() {
     assert_eq!(sum.load(Ordering::Relaxed), 2001);
     items.shutdown().unwrap();
     assert!(job.items("none", 0).handler(|_, _| {}).open().is_err());
-    assert!(job.shuffle("deaf").open().is_err());
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn without_a_handler_any_thread_takes_what_has_come() {
+    let job = job();
+    let shuffle = job.shuffle("taken").open().unwrap();
+    let mut kinds = Vec::new();
+    for kind in 0..1000 {
+        shuffle.send(Rank(0), kind, b"x").unwrap();
+    }
+    let taking = thread::spawn({
+        let shuffle = shuffle.clone();
+        move || {
+            until("all have come", || {
+                shuffle.take(|message| kinds.push(message.kind)).unwrap();
+                kinds.len() == 1000
+            });
+            kinds
+        }
+    });
+    let kinds = taking.join().unwrap();
+    assert_eq!(kinds, (0..1000).collect::<Vec<_>>());
+    shuffle.fence().unwrap();
+    shuffle.shutdown().unwrap();
     job.shutdown().unwrap();
 }
 
