@@ -153,18 +153,20 @@ typedef struct trihop_details_t trihop_details_t;
 // than records.
 //
 // Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
-// handler of any stream.
+// handler of any stream; but of an inline job as `trihop_job_t` says.
 typedef struct trihop_items_t trihop_items_t;
 
-// One rank's part of a job, with a progress thread of its own: traffic goes on while the program computes.
+// One rank's part of a job, over the seat that `trihop_init` was given.
 //
-// Threads: except where a function says otherwise, any thread may call at any time, several at once too.
+// Threads: of a job with threads (`TRIHOP_THREADED`), except where a function says otherwise, any thread may call at any
+// time, several at once too. Of an inline job (`TRIHOP_INLINE`), and of its streams, all functions are called on the thread
+// that has started it, whatever they say of threads themselves; inside its handlers, only those that send.
 typedef struct trihop_job_t trihop_job_t;
 
 // A shuffle of byte records between all ranks of a job.
 //
 // Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
-// handler of any stream.
+// handler of any stream; but of an inline job as `trihop_job_t` says.
 typedef struct trihop_shuffle_t trihop_shuffle_t;
 
 // Options of a job and of its streams, with the names, units, ranges and defaults of the library's
@@ -279,9 +281,11 @@ typedef struct trihop_options_t {
 // Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these calls only.
 typedef int32_t (*trihop_allgather_t)(void *context, const void *mine, size_t bytes, void *all);
 
-// Called for every record that arrives. `bytes` are valid during the call only; it is not null where `length` is 0.
+// Called for every record that arrives. `bytes` are valid during the call only, aligned to 8 bytes, and not null where
+// `length` is 0.
 //
-// Threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
+// Threads: of an inline job in calls that make progress, on the thread that makes them; it may send, by the same functions,
+// on any stream of the job, and nothing else of the library. Of a job with threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
 // block, and its senders then wait. It may read counters, and send on any stream of the job, its own
 // one too, to any rank, any number of times: see `trihop_shuffle_send`. It may not wait for others:
 // no flush, fence, collective, open or close. It must return: no exception and no longjmp across it.
@@ -303,9 +307,9 @@ typedef struct trihop_stats_t {
   uint64_t delivered;
   // Runs delivered here.
   uint64_t runs_delivered;
-  // Runs of others that this rank forwarded to other nodes, as a source representative does.
+  // Runs forwarded as source representative.
   uint64_t runs_to_fabric;
-  // Runs of others that this rank forwarded to ranks of its node, as a target representative does.
+  // Runs forwarded as target representative.
   uint64_t runs_from_fabric;
   // Frames put into origin queues by this rank.
   uint64_t origin_frames;
@@ -332,7 +336,7 @@ typedef struct trihop_stats_t {
   // Messages dropped because they were broken, or none of this job's; the first of a
   // stream is told at level warn.
   uint64_t bad_headers;
-  // Frames that came from ranks of this node: taken from lanes, and from the links that `fabric-only` has in their place.
+  // Frames taken from lanes, and from the links that `fabric-only` has in their place.
   uint64_t frames_received;
   // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
   uint64_t broadcasts;
@@ -501,12 +505,14 @@ trihop_status_t trihop_options_set(struct trihop_options_t *options,
 const char *trihop_version(void);
 
 // Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a launcher, a job of one.
-// Collective over all ranks. `options` null stands for those of the environment.
+// Collective over all ranks; `seat`, of `trihop_seat_t`, may differ between them. `options` null stands for those of the
+// environment.
 //
 // Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and where this is one of
 // several tasks of a launcher that offers neither PMI nor PMIx.
 // Threads: any. A process can be in several jobs, if its launcher knows how.
-trihop_status_t trihop_init(const struct trihop_options_t *options,
+trihop_status_t trihop_init(int32_t seat,
+                            const struct trihop_options_t *options,
                             struct trihop_job_t **job);
 
 // Fills `options` with those of the job, as a start for the options of one stream. `size` is
@@ -525,6 +531,14 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 // Threads: any, but no other call on the job may be under way or follow. After `trihop_init_custom` the allgather is
 // called on this thread.
 trihop_status_t trihop_finalize(struct trihop_job_t *job);
+
+// Makes one round of progress of everything in the job: on an inline job handlers are called here. `moved` becomes 1 where
+// anything moved, else 0; it may be null. A job with threads needs it not: there it saves its progress thread one.
+//
+// Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer is gone.
+// Threads: as the job.
+trihop_status_t trihop_poll(const struct trihop_job_t *job,
+                            int *moved);
 
 // Ends the whole job through its launcher, where that can; the caller still has to exit. `why` goes to the launcher's
 // output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could not be asked, because the job is being finalized
@@ -654,11 +668,12 @@ trihop_status_t trihop_allgather(const struct trihop_job_t *job,
 
 // Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
 // the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
-// `allgather`. `options` null stands for those of the environment.
+// `allgather`. `seat` and `options` are as of `trihop_init`.
 //
 // Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks contradict each other.
 // Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one thread.
-trihop_status_t trihop_init_custom(uint32_t rank,
+trihop_status_t trihop_init_custom(int32_t seat,
+                                   uint32_t rank,
                                    uint32_t size,
                                    uint64_t node,
                                    trihop_allgather_t allgather,
@@ -667,7 +682,8 @@ trihop_status_t trihop_init_custom(uint32_t rank,
                                    struct trihop_job_t **job);
 
 // Opens a shuffle. Collective over all ranks: the same names in the same order, with the same options. `options` null
-// stands for those of the job. `context` is handed to `handler`.
+// stands for those of the job. `context` is handed to `handler`. Where that is null, records wait for
+// `trihop_shuffle_take`, up to `deliverq_max`; then their senders wait.
 //
 // Fails on impossible options, and on every rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
 // Threads: any, but one that opens at a time; not inside a handler.
@@ -713,6 +729,15 @@ trihop_status_t trihop_shuffle_broadcast(const struct trihop_shuffle_t *shuffle,
                                          const void *bytes,
                                          size_t length,
                                          int32_t to);
+
+// Makes a round of progress, then hands every record that waits to `taker`, which may send; their number goes to `count`,
+// which may be null. For shuffles that were opened without a handler. `context` is handed to `taker`.
+//
+// Threads: any; `taker` is called on the thread that calls.
+trihop_status_t trihop_shuffle_take(const struct trihop_shuffle_t *shuffle,
+                                    trihop_handler_t taker,
+                                    void *context,
+                                    uint64_t *count);
 
 // Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
 // handler.
@@ -770,7 +795,8 @@ trihop_status_t trihop_shuffle_dump(const struct trihop_shuffle_t *shuffle, int 
 trihop_status_t trihop_shuffle_close(struct trihop_shuffle_t *shuffle);
 
 // Opens a stream of items of `item_bytes` bytes. Collective over all ranks: the same names in the same order, with the same
-// size and options. `options` null stands for those of the job. `context` is handed to `handler`.
+// size and options. `options` null stands for those of the job. `context` is handed to `handler`. Where that is null, items
+// wait for `trihop_items_take`, up to `deliverq_max`; then their senders wait.
 //
 // An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
 // (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000 with
@@ -795,6 +821,23 @@ trihop_status_t trihop_items_open(const struct trihop_job_t *job,
 // `spill_bytes` are used up, or memory is: then the job fails too.
 // Threads: any. There is no order between items of different threads.
 trihop_status_t trihop_items_push(const struct trihop_items_t *items, uint32_t target, const void *item);
+
+// As `trihop_items_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
+//
+// Threads: any. It waits for the engine while another thread has it, never for room.
+trihop_status_t trihop_items_try_push(const struct trihop_items_t *items,
+                                      uint32_t target,
+                                      const void *item);
+
+// Makes a round of progress, then hands all items that wait to `taker`, which may send: those of one source that came one
+// after the other by one call. Their number goes to `count`, which may be null. For streams that were opened without a
+// handler. `context` is handed to `taker`.
+//
+// Threads: any; `taker` is called on the thread that calls.
+trihop_status_t trihop_items_take(const struct trihop_items_t *items,
+                                  trihop_items_handler_t taker,
+                                  void *context,
+                                  uint64_t *count);
 
 // Sends `count` items, one after the other in memory, each to the rank in its place of `targets`: cheaper than one call
 // for each. Otherwise as `trihop_items_push`; after a failure, some of them may have been sent.
@@ -920,7 +963,7 @@ trihop_status_t trihop_details_text(const struct trihop_details_t *details,
 void trihop_details_free(struct trihop_details_t *details);
 
 // Fills `threads` with what each thread of the job has used so far: the progress thread, and a delivery thread for each
-// stream. There is room for `capacity` structs, of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it.
+// stream; none for an inline job. There is room for `capacity` structs, of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it.
 // The number of threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0), the call
 // fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.
 //

@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     is_sleepy = strcmp(way, "sleepy") == 0;
     is_endless = strcmp(way, "endless") == 0;
     memset(expected, 7, sizeof expected);
-    check(trihop_init(NULL, &job), "trihop_init");
+    check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     size = trihop_size(job);
     check(trihop_shuffle_open(job, "requests", NULL, on_record, NULL, &requests),
           "trihop_shuffle_open");

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use trihop::capi::job::*;
 use trihop::capi::log::*;
 use trihop::capi::options::*;
+use trihop::capi::seat::trihop_seat_t;
 use trihop::capi::status::trihop_status_t::*;
 use trihop::capi::status::*;
 
@@ -81,7 +82,12 @@ fn what_a_filter_lets_through_reaches_callback_ring_and_file() {
         );
         let set = trihop_options_set(&mut of_job, c"launcher".as_ptr(), c"single".as_ptr());
         assert_eq!(set, TRIHOP_OK, "{}", last_error());
-        assert_eq!(trihop_init(&of_job, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &of_job, &mut job),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         let dump = format!("{}/dump\0", folder.path().display());
         let dumped = trihop_dump_to_file(job, dump.as_ptr().cast());
         assert_eq!(dumped, TRIHOP_OK, "{}", last_error());

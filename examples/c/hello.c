@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     uint64_t total[3] = {0, 0, 0}; /* greetings, goodbyes, wrong */
     uint32_t rank, size;
 
-    check(trihop_init(NULL, &job), "trihop_init");
+    check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     rank = trihop_rank(job);
     size = trihop_size(job);
     heard.count = count;

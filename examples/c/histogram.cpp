@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     trihop_job_t *job = nullptr;
     static Table table;
     try {
-        check(trihop_init(nullptr, &job), "trihop_init");
+        check(trihop_init(TRIHOP_THREADED, nullptr, &job), "trihop_init");
         const bool right = histogram(job, argc > 1 ? std::stoull(argv[1]) : 100'000, table);
         check(trihop_finalize(job), "trihop_finalize");
         return right ? EXIT_SUCCESS : EXIT_FAILURE;

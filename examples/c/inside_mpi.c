@@ -65,8 +65,8 @@ int main(int argc, char **argv)
     MPI_Comm_rank(world, &rank);
     MPI_Comm_size(world, &size);
 
-    check(trihop_init_custom((uint32_t)rank, (uint32_t)size, node_label(rank, ranks_per_node), allgather, &world, NULL,
-                             &job),
+    check(trihop_init_custom(TRIHOP_THREADED, (uint32_t)rank, (uint32_t)size,
+                             node_label(rank, ranks_per_node), allgather, &world, NULL, &job),
           "trihop_init_custom");
     check(trihop_shuffle_open(job, "numbers", NULL, add, &heard, &shuffle), "trihop_shuffle_open");
     for (uint64_t round = 0; round < rounds; round++)

@@ -168,7 +168,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "at least %u vertices\n", PARTS);
         return EXIT_FAILURE;
     }
-    check(trihop_init(NULL, &job), "trihop_init");
+    check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     state.rank = trihop_rank(job);
     state.size = trihop_size(job);
     make_graph(&state.graph, vertices);

@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     struct record request;
     uint32_t size;
 
-    check(trihop_init(NULL, &job), "trihop_init");
+    check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     size = trihop_size(job);
     seen.rank = trihop_rank(job);
     seen.count = count;

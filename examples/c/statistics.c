@@ -100,7 +100,7 @@ int main(int argc, char **argv)
     trihop_stats_t totals;
     uint32_t size;
 
-    check(trihop_init(NULL, &job), "trihop_init");
+    check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     size = trihop_size(job);
     check(trihop_shuffle_open(job, "numbers", NULL, ignore, NULL, &shuffle), "trihop_shuffle_open");
     for (uint64_t number = 0; number < count; number++)

@@ -1,7 +1,11 @@
 //! Functions of a C program that the library calls.
 
+use std::cell::Cell;
 use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::Outbox;
 
 /// What a caller wants its function to be called with. Opaque to the library.
 #[derive(Clone, Copy)]
@@ -50,4 +54,36 @@ impl Gate {
             let _ = opened.recv();
         }
     }
+}
+
+thread_local! {
+    /// What the handler of an inline job that is being called on this thread sends with.
+    static OUTBOX: Cell<Option<NonNull<Outbox<'static>>>> = const { Cell::new(None) };
+}
+
+/// Calls a handler of an inline job, which sends by the same functions as its program does: they
+/// find `outbox`.
+pub(crate) fn with_outbox<R>(outbox: &mut Outbox<'_>, call: impl FnOnce() -> R) -> R {
+    /// Puts back what was there before, also when a panic ends the call.
+    struct Before(Option<NonNull<Outbox<'static>>>);
+
+    impl Drop for Before {
+        fn drop(&mut self) {
+            OUTBOX.set(self.0);
+        }
+    }
+
+    let here = NonNull::from(outbox).cast();
+    let _before = Before(OUTBOX.replace(Some(here)));
+    call()
+}
+
+/// Sends with the outbox of the handler that is being called on this thread, if one is.
+pub(crate) fn send_by_outbox<R>(send: impl FnOnce(&mut Outbox<'_>) -> R) -> Option<R> {
+    let mut outbox = OUTBOX.take()?;
+    // SAFETY: `with_outbox` put it there and is up the stack, so that it lives, and nobody else uses
+    // it: its borrower waits for the handler, and it was taken out for the time of this call.
+    let sent = send(unsafe { outbox.as_mut() });
+    OUTBOX.set(Some(outbox));
+    Some(sent)
 }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::argument;
 use super::job::trihop_job_t;
+use super::seat::either;
 use super::status::{Failure, guard, trihop_status_t};
 use crate::Reduce;
 
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn trihop_barrier(job: *const trihop_job_t) -> trihop_stat
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
         let job = unsafe { argument::reference(job, "job")? };
-        Ok(job.job.barrier()?)
+        Ok(either!(&job.job, job => job.barrier())?)
     })
 }
 
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn trihop_allreduce(
         .into_iter()
         .find_map(|(number, how)| (number as i32 == reduce).then_some(how))
         .ok_or_else(|| Failure::argument(format!("{reduce} is no reduction")))?;
-        Ok(job.job.allreduce(values, reduce)?)
+        Ok(either!(&job.job, job => job.allreduce(values, reduce))?)
     })
 }
 
@@ -85,14 +86,16 @@ pub unsafe extern "C" fn trihop_allgather(
                 argument::bytes(mine, length, "mine")?,
             )
         };
-        let total = (job.job.size() as usize).checked_mul(length).ok_or_else(|| {
-            Failure::argument(format!(
-                "{length} bytes of each rank are more than memory can hold"
-            ))
-        })?;
+        let total = (either!(&job.job, job => job.size()) as usize)
+            .checked_mul(length)
+            .ok_or_else(|| {
+                Failure::argument(format!(
+                    "{length} bytes of each rank are more than memory can hold"
+                ))
+            })?;
         // SAFETY: the header asks for as many bytes, which nobody else uses; the reference ends here, as `mine` may be in them.
         unsafe { argument::slice(all.cast::<u8>(), total, "all")? };
-        let gathered = job.job.allgather(mine)?;
+        let gathered = either!(&job.job, job => job.allgather(mine))?;
         // SAFETY: as above; `mine` is not used any more.
         let all = unsafe { argument::slice_mut(all.cast::<u8>(), total, "all")? };
         for (rank, theirs) in gathered.iter().enumerate() {

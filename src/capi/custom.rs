@@ -6,9 +6,10 @@ use super::argument;
 use super::callback::Context;
 use super::job::{load_or_environment, trihop_job_t};
 use super::options::trihop_options_t;
+use super::seat::{Either, trihop_seat_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::threaded::Job;
 use crate::transport::bootstrap::Custom;
+use crate::{Job, threaded};
 
 /// Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as `MPI_Allgather` does; returns 0, or
 /// a number of its own on failure. Every rank calls it equally often, with the same `bytes`.
@@ -20,12 +21,13 @@ pub type trihop_allgather_t = Option<
 
 /// Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
 /// the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
-/// `allgather`. `options` null stands for those of the environment.
+/// `allgather`. `seat` and `options` are as of `trihop_init`.
 ///
 /// Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks contradict each other.
 /// Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_init_custom(
+    seat: i32,
     rank: u32,
     size: u32,
     node: u64,
@@ -40,6 +42,7 @@ pub unsafe extern "C" fn trihop_init_custom(
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { load_or_environment(options)? };
+        let seat = trihop_seat_t::parse(seat)?;
         let function = allgather.ok_or_else(|| Failure::argument("`allgather` is a null pointer"))?;
         let context = Context::new(context);
         let gather = move |mine: &[u8], all: &mut [u8]| {
@@ -51,7 +54,11 @@ pub unsafe extern "C" fn trihop_init_custom(
             }
         };
         let bootstrap = Custom::new(rank, size, node, Box::new(gather))?;
-        let started = Job::start_with(options.clone(), Box::new(bootstrap))?;
+        let (given, bootstrap) = (options.clone(), Box::new(bootstrap));
+        let started = match seat {
+            trihop_seat_t::TRIHOP_THREADED => Either::Threaded(threaded::Job::start_with(given, bootstrap)?),
+            trihop_seat_t::TRIHOP_INLINE => Either::Inline(Job::start_with(given, bootstrap)?),
+        };
         *place = trihop_job_t::give(started, options);
         Ok(())
     })

@@ -6,19 +6,25 @@ use std::io::{self, Write};
 use super::argument;
 use super::dump;
 use super::options::trihop_options_t;
+use super::seat::{Either, either, trihop_seat_t};
 use super::status::{Failure, guard, guard_or, trihop_status_t};
-use crate::Options;
-use crate::threaded::{DumpOutput, Job};
+use crate::threaded::DumpOutput;
+use crate::{Job, Options, threaded};
 
-/// One rank's part of a job, with a progress thread of its own: traffic goes on while the program computes.
+/// One rank's part of a job, over the seat that `trihop_init` was given.
 ///
-/// Threads: except where a function says otherwise, any thread may call at any time, several at once too.
+/// Threads: of a job with threads (`TRIHOP_THREADED`), except where a function says otherwise, any thread may call at any
+/// time, several at once too. Of an inline job (`TRIHOP_INLINE`), and of its streams, all functions are called on the thread
+/// that has started it, whatever they say of threads themselves; inside its handlers, only those that send.
 pub struct trihop_job_t {
-    pub(crate) job: Job,
+    pub(crate) job: JobOf,
     options: Options,
     launcher: CString,
     provider: Option<CString>,
 }
+
+/// A job of either seat.
+pub(crate) type JobOf = Either<threaded::Job, Job<'static>>;
 
 /// Version of the library that runs, for instance `0.1.0`.
 ///
@@ -30,13 +36,15 @@ pub extern "C" fn trihop_version() -> *const c_char {
 }
 
 /// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a launcher, a job of one.
-/// Collective over all ranks. `options` null stands for those of the environment.
+/// Collective over all ranks; `seat`, of `trihop_seat_t`, may differ between them. `options` null stands for those of the
+/// environment.
 ///
 /// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and where this is one of
 /// several tasks of a launcher that offers neither PMI nor PMIx.
 /// Threads: any. A process can be in several jobs, if its launcher knows how.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_init(
+    seat: i32,
     options: *const trihop_options_t,
     job: *mut *mut trihop_job_t,
 ) -> trihop_status_t {
@@ -46,7 +54,11 @@ pub unsafe extern "C" fn trihop_init(
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { load_or_environment(options)? };
-        *place = trihop_job_t::give(Job::start(options.clone())?, options);
+        let job = match trihop_seat_t::parse(seat)? {
+            trihop_seat_t::TRIHOP_THREADED => Either::Threaded(threaded::Job::start(options.clone())?),
+            trihop_seat_t::TRIHOP_INLINE => Either::Inline(Job::start(options.clone())?),
+        };
+        *place = trihop_job_t::give(job, options);
         Ok(())
     })
 }
@@ -94,12 +106,31 @@ pub unsafe extern "C" fn trihop_finalize(job: *mut trihop_job_t) -> trihop_statu
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
         let taken = unsafe { argument::reference(job, "job")? };
-        let outcome = taken.job.clone().shutdown();
+        let outcome = either!(&taken.job, job => job.clone().shutdown());
         if !matches!(outcome, Err(crate::Error::Nested(_))) {
             // SAFETY: made by `give`; the header allows no other call on it.
             drop(unsafe { Box::from_raw(job) });
         }
         Ok(outcome?)
+    })
+}
+
+/// Makes one round of progress of everything in the job: on an inline job handlers are called here. `moved` becomes 1 where
+/// anything moved, else 0; it may be null. A job with threads needs it not: there it saves its progress thread one.
+///
+/// Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer is gone.
+/// Threads: as the job.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_poll(job: *const trihop_job_t, moved: *mut c_int) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::reference(job, "job")? };
+        let worked = either!(&job.job, job => job.progress())?;
+        if !moved.is_null() {
+            // SAFETY: not null, so the header asks for a place for a number.
+            *unsafe { argument::place(moved, "moved")? } = c_int::from(worked);
+        }
+        Ok(())
     })
 }
 
@@ -123,7 +154,7 @@ pub unsafe extern "C" fn trihop_abort(
             // SAFETY: the header asks for null or a text that ends with NUL.
             unsafe { argument::text(why, "why")? }
         };
-        match job.job.abort(exit_status, why) {
+        match either!(&job.job, job => job.abort(exit_status, why)) {
             true => Ok(()),
             false => Err(super::stats::busy()),
         }
@@ -132,10 +163,10 @@ pub unsafe extern "C" fn trihop_abort(
 
 impl trihop_job_t {
     /// A handle for the caller, which [`trihop_finalize`] takes back.
-    pub(crate) fn give(job: Job, options: Options) -> *mut Self {
-        crate::log::set_rank_or_warn(job.rank().0);
-        let launcher = CString::new(job.launcher().name()).unwrap_or_default();
-        let provider = job.provider().and_then(|name| CString::new(name).ok());
+    pub(crate) fn give(job: JobOf, options: Options) -> *mut Self {
+        crate::log::set_rank_or_warn(either!(&job, job => job.rank()).0);
+        let launcher = CString::new(either!(&job, job => job.launcher()).name()).unwrap_or_default();
+        let provider = either!(&job, job => job.provider()).and_then(|name| CString::new(name).ok());
         Box::into_raw(Box::new(Self {
             job,
             options,
@@ -200,8 +231,8 @@ pub unsafe extern "C" fn trihop_dump_to_file(
 }
 
 /// All that is to be known of a job.
-fn whole(job: &Job, out: &mut dyn Write) -> io::Result<()> {
-    job.dump(out)?;
+fn whole(job: &JobOf, out: &mut dyn Write) -> io::Result<()> {
+    either!(job, job => job.dump(out))?;
     dump::write_recent(out)
 }
 
@@ -226,6 +257,6 @@ pub unsafe extern "C" fn trihop_dump_on_signal(
             // SAFETY: not null, so the header asks for a text that ends with NUL.
             DumpOutput::Files(unsafe { argument::text(path, "path")? }.into())
         };
-        Ok(job.job.dump_on(number, output)?)
+        Ok(either!(&job.job, job => job.dump_on(number, output))?)
     })
 }

@@ -8,7 +8,7 @@ use trihop_shuffle::options_table;
 use super::argument;
 use super::sized::{check_size, load_sized, store_sized};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::Options;
+use crate::{Options, StreamOptions};
 
 /// Makes the struct out of the table of options; the build script makes its text for the header.
 macro_rules! c_struct {
@@ -150,6 +150,18 @@ pub unsafe extern "C" fn trihop_options_set(
 }
 
 impl trihop_options_t {
+    /// Options of one stream; `None` for those of its job.
+    ///
+    /// # Safety
+    /// `options` is null or as for [`trihop_options_t::load`].
+    pub(crate) unsafe fn of_stream(options: *const Self) -> Result<Option<StreamOptions>, Failure> {
+        if options.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: as the caller promises.
+        Ok(Some(unsafe { Self::load(options)? }.stream))
+    }
+
     /// What the caller's struct says, checked; fields that the caller's version does not have keep their defaults.
     ///
     /// # Safety

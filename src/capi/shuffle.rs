@@ -4,26 +4,53 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::argument;
 use super::callback::{Context, Gate};
+use super::callback::{send_by_outbox, with_outbox};
 use super::details::{self, trihop_details_t};
 use super::dump;
 use super::job::trihop_job_t;
 use super::options::trihop_options_t;
+use super::seat::{Either, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::threaded::Shuffle;
-use crate::{BroadcastTo, Error, Queues, Rank};
+use crate::{BroadcastTo, Error, Message, Outbox, Queues, Rank, Shuffle, threaded};
 
 /// A shuffle of byte records between all ranks of a job.
 ///
 /// Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
-/// handler of any stream.
+/// handler of any stream; but of an inline job as `trihop_job_t` says.
 pub struct trihop_shuffle_t {
-    shuffle: Shuffle,
+    shuffle: ShuffleOf,
 }
 
-/// Called for every record that arrives. `bytes` are valid during the call only; it is not null where `length` is 0.
+/// A shuffle over either seat.
+type ShuffleOf = Either<threaded::Shuffle, Shuffle<'static>>;
+
+/// Sends on a shuffle: inside a handler of an inline job by the handler's outbox, which spills what finds no room.
+#[inline]
+fn send(
+    shuffle: &ShuffleOf,
+    by_threaded: impl FnOnce(&threaded::Shuffle) -> crate::Result<()>,
+    by_inline: impl FnOnce(&Shuffle<'static>) -> crate::Result<()>,
+    by_outbox: impl FnOnce(&mut Outbox<'_>) -> crate::Result<()>,
+) -> Result<(), Failure> {
+    let shuffle = match shuffle {
+        Either::Threaded(shuffle) => return Ok(by_threaded(shuffle)?),
+        Either::Inline(shuffle) => shuffle,
+    };
+    match by_inline(shuffle) {
+        Err(Error::Nested(call)) => {
+            let sent = send_by_outbox(|outbox| by_outbox(&mut outbox.on(shuffle)?));
+            Ok(sent.unwrap_or(Err(Error::Nested(call)))?)
+        }
+        sent => Ok(sent?),
+    }
+}
+
+/// Called for every record that arrives. `bytes` are valid during the call only, aligned to 8 bytes, and not null where
+/// `length` is 0.
 ///
-/// Threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
+/// Threads: of an inline job in calls that make progress, on the thread that makes them; it may send, by the same functions,
+/// on any stream of the job, and nothing else of the library. Of a job with threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
 /// block, and its senders then wait. It may read counters, and send on any stream of the job, its own
 /// one too, to any rank, any number of times: see `trihop_shuffle_send`. It may not wait for others:
 /// no flush, fence, collective, open or close. It must return: no exception and no longjmp across it.
@@ -86,7 +113,8 @@ impl trihop_broadcast_t {
 }
 
 /// Opens a shuffle. Collective over all ranks: the same names in the same order, with the same options. `options` null
-/// stands for those of the job. `context` is handed to `handler`.
+/// stands for those of the job. `context` is handed to `handler`. Where that is null, records wait for
+/// `trihop_shuffle_take`, up to `deliverq_max`; then their senders wait.
 ///
 /// Fails on impossible options, and on every rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
 /// Threads: any, but one that opens at a time; not inside a handler.
@@ -105,21 +133,42 @@ pub unsafe extern "C" fn trihop_shuffle_open(
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
         let (job, name) = unsafe { (argument::reference(job, "job")?, argument::text(name, "name")?) };
-        let handler = handler.ok_or_else(|| Failure::argument("`handler` is a null pointer"))?;
-        let mut builder = job.job.shuffle(name);
-        if !options.is_null() {
-            // SAFETY: not null, so the header asks for initialised options.
-            builder = builder.options(unsafe { trihop_options_t::load(options)? }.stream);
-        }
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { trihop_options_t::of_stream(options)? };
         let context = Context::new(context);
-        let (mut gate, opened) = Gate::closed();
-        let builder = builder.handler(move |message| {
-            gate.pass();
-            let (bytes, length) = (message.bytes.as_ptr().cast(), message.bytes.len());
-            // SAFETY: the header says how a handler is called, and this is how.
-            unsafe { handler(context.get(), message.source.0, message.kind, bytes, length) }
+        let call = handler.map(|handler| {
+            move |message: Message<'_>| {
+                let (bytes, length) = (message.bytes.as_ptr().cast(), message.bytes.len());
+                // SAFETY: the header says how a handler is called, and this is how.
+                unsafe { handler(context.get(), message.source.0, message.kind, bytes, length) }
+            }
         });
-        let shuffle = builder.open()?;
+        let (mut gate, opened) = Gate::closed();
+        let shuffle = match &job.job {
+            Either::Threaded(job) => {
+                let mut builder = job.shuffle(name);
+                if let Some(options) = options {
+                    builder = builder.options(options);
+                }
+                if let Some(call) = call {
+                    builder = builder.handler(move |message| {
+                        gate.pass();
+                        call(message);
+                    });
+                }
+                Either::Threaded(builder.open()?)
+            }
+            Either::Inline(job) => {
+                let mut builder = job.shuffle(name);
+                if let Some(options) = options {
+                    builder = builder.options(options);
+                }
+                if let Some(call) = call {
+                    builder = builder.handler(move |message, outbox| with_outbox(outbox, || call(message)));
+                }
+                Either::Inline(builder.open()?)
+            }
+        };
         *place = Box::into_raw(Box::new(trihop_shuffle_t { shuffle }));
         drop(opened);
         Ok(())
@@ -133,7 +182,7 @@ pub unsafe extern "C" fn trihop_shuffle_open(
 #[inline]
 unsafe fn with(
     shuffle: *const trihop_shuffle_t,
-    call: impl FnOnce(&Shuffle) -> Result<(), Failure>,
+    call: impl FnOnce(&ShuffleOf) -> Result<(), Failure>,
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: as the caller promises.
@@ -160,13 +209,18 @@ pub unsafe extern "C" fn trihop_shuffle_send(
     bytes: *const c_void,
     length: usize,
 ) -> trihop_status_t {
-    let send = |shuffle: &Shuffle| {
+    let call = |shuffle: &ShuffleOf| {
         // SAFETY: the header asks for `length` bytes that nobody changes during the call.
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
-        Ok(shuffle.send(Rank(target), kind, bytes)?)
+        send(
+            shuffle,
+            |shuffle| shuffle.send(Rank(target), kind, bytes),
+            |shuffle| shuffle.send(Rank(target), kind, bytes),
+            |outbox| outbox.send(Rank(target), kind, bytes),
+        )
     };
     // SAFETY: the header asks for null or a shuffle that was not closed.
-    unsafe { with(shuffle, send) }
+    unsafe { with(shuffle, call) }
 }
 
 /// As `trihop_shuffle_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
@@ -180,13 +234,18 @@ pub unsafe extern "C" fn trihop_shuffle_try_send(
     bytes: *const c_void,
     length: usize,
 ) -> trihop_status_t {
-    let send = |shuffle: &Shuffle| {
+    let call = |shuffle: &ShuffleOf| {
         // SAFETY: the header asks for `length` bytes that nobody changes during the call.
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
-        Ok(shuffle.try_send(Rank(target), kind, bytes)?)
+        send(
+            shuffle,
+            |shuffle| shuffle.try_send(Rank(target), kind, bytes),
+            |shuffle| shuffle.try_send(Rank(target), kind, bytes),
+            |outbox| outbox.send(Rank(target), kind, bytes),
+        )
     };
     // SAFETY: the header asks for null or a shuffle that was not closed.
-    unsafe { with(shuffle, send) }
+    unsafe { with(shuffle, call) }
 }
 
 /// Sends a record to all other ranks or to every rank, as `to` says, one of `trihop_broadcast_t`: along the tree of the
@@ -202,13 +261,48 @@ pub unsafe extern "C" fn trihop_shuffle_broadcast(
     length: usize,
     to: i32,
 ) -> trihop_status_t {
-    let send = |shuffle: &Shuffle| {
+    let call = |shuffle: &ShuffleOf| {
         // SAFETY: the header asks for `length` bytes that nobody changes during the call.
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
-        Ok(shuffle.broadcast(kind, bytes, trihop_broadcast_t::parse(to)?)?)
+        let to = trihop_broadcast_t::parse(to)?;
+        send(
+            shuffle,
+            |shuffle| shuffle.broadcast(kind, bytes, to),
+            |shuffle| shuffle.broadcast(kind, bytes, to),
+            |outbox| outbox.broadcast(kind, bytes, to),
+        )
     };
     // SAFETY: the header asks for null or a shuffle that was not closed.
-    unsafe { with(shuffle, send) }
+    unsafe { with(shuffle, call) }
+}
+
+/// Makes a round of progress, then hands every record that waits to `taker`, which may send; their number goes to `count`,
+/// which may be null. For shuffles that were opened without a handler. `context` is handed to `taker`.
+///
+/// Threads: any; `taker` is called on the thread that calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_shuffle_take(
+    shuffle: *const trihop_shuffle_t,
+    taker: trihop_handler_t,
+    context: *mut c_void,
+    count: *mut u64,
+) -> trihop_status_t {
+    let call = |shuffle: &ShuffleOf| {
+        let taker = taker.ok_or_else(|| Failure::argument("`taker` is a null pointer"))?;
+        let take = |message: Message<'_>| {
+            let (bytes, length) = (message.bytes.as_ptr().cast(), message.bytes.len());
+            // SAFETY: the header says how it is called, and this is how.
+            unsafe { taker(context, message.source.0, message.kind, bytes, length) }
+        };
+        let taken = either!(shuffle, shuffle => shuffle.take(take))?;
+        if !count.is_null() {
+            // SAFETY: not null, so the header asks for a place for a number.
+            *unsafe { argument::place(count, "count")? } = taken;
+        }
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a shuffle that was not closed.
+    unsafe { with(shuffle, call) }
 }
 
 /// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
@@ -223,7 +317,8 @@ pub unsafe extern "C" fn trihop_shuffle_flush(
     // SAFETY: the header asks for null or a shuffle that was not closed.
     unsafe {
         with(shuffle, |shuffle| {
-            Ok(shuffle.flush(trihop_queues_t::parse(queues)?)?)
+            let queues = trihop_queues_t::parse(queues)?;
+            Ok(either!(shuffle, shuffle => shuffle.flush(queues))?)
         })
     }
 }
@@ -235,7 +330,11 @@ pub unsafe extern "C" fn trihop_shuffle_flush(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_shuffle_fence(shuffle: *const trihop_shuffle_t) -> trihop_status_t {
     // SAFETY: the header asks for null or a shuffle that was not closed.
-    unsafe { with(shuffle, |shuffle| Ok(shuffle.fence()?)) }
+    unsafe {
+        with(shuffle, |shuffle| {
+            Ok(either!(shuffle, shuffle => shuffle.fence())?)
+        })
+    }
 }
 
 /// As `trihop_barrier`, of the job that the shuffle belongs to.
@@ -244,7 +343,11 @@ pub unsafe extern "C" fn trihop_shuffle_fence(shuffle: *const trihop_shuffle_t) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_shuffle_barrier(shuffle: *const trihop_shuffle_t) -> trihop_status_t {
     // SAFETY: the header asks for null or a shuffle that was not closed.
-    unsafe { with(shuffle, |shuffle| Ok(shuffle.barrier()?)) }
+    unsafe {
+        with(shuffle, |shuffle| {
+            Ok(either!(shuffle, shuffle => shuffle.barrier())?)
+        })
+    }
 }
 
 /// Fills `counters` with what the shuffle has done on this rank. `size` is `sizeof(trihop_stats_t)` as the caller knows
@@ -258,7 +361,7 @@ pub unsafe extern "C" fn trihop_shuffle_stats(
     size: usize,
 ) -> trihop_status_t {
     // SAFETY: the header asks for null or `size` bytes that nobody else uses.
-    let give = |shuffle: &Shuffle| unsafe { stats::give(shuffle.stats(), counters, size) };
+    let give = |shuffle: &ShuffleOf| unsafe { stats::give(either!(shuffle, s => s.stats()), counters, size) };
     // SAFETY: the header asks for null or a shuffle that was not closed.
     unsafe { with(shuffle, give) }
 }
@@ -276,7 +379,9 @@ pub unsafe extern "C" fn trihop_shuffle_stats_json(
     length: *mut usize,
 ) -> trihop_status_t {
     // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
-    let give = |shuffle: &Shuffle| unsafe { stats::give_json(shuffle.stats(), text, capacity, length) };
+    let give = |shuffle: &ShuffleOf| unsafe {
+        stats::give_json(either!(shuffle, s => s.stats()), text, capacity, length)
+    };
     // SAFETY: the header asks for null or a shuffle that was not closed.
     unsafe { with(shuffle, give) }
 }
@@ -291,7 +396,8 @@ pub unsafe extern "C" fn trihop_shuffle_details(
     details: *mut *mut trihop_details_t,
 ) -> trihop_status_t {
     // SAFETY: the header asks for null or a place for a pointer.
-    let give = |shuffle: &Shuffle| unsafe { details::give(shuffle.detailed_stats(), details) };
+    let give =
+        |shuffle: &ShuffleOf| unsafe { details::give(either!(shuffle, s => s.detailed_stats()), details) };
     // SAFETY: the header asks for null or a shuffle that was not closed.
     unsafe { with(shuffle, give) }
 }
@@ -304,7 +410,8 @@ pub unsafe extern "C" fn trihop_shuffle_dump(
     shuffle: *const trihop_shuffle_t,
     descriptor: c_int,
 ) -> trihop_status_t {
-    let dump = |shuffle: &Shuffle| dump::to_descriptor(descriptor, |writer| shuffle.dump(writer));
+    let dump =
+        |shuffle: &ShuffleOf| dump::to_descriptor(descriptor, |writer| either!(shuffle, s => s.dump(writer)));
     // SAFETY: the header asks for null or a shuffle that was not closed.
     unsafe { with(shuffle, dump) }
 }
@@ -318,10 +425,8 @@ pub unsafe extern "C" fn trihop_shuffle_dump(
 pub unsafe extern "C" fn trihop_shuffle_close(shuffle: *mut trihop_shuffle_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a shuffle that was not closed.
-        let outcome = unsafe { argument::reference(shuffle, "shuffle")? }
-            .shuffle
-            .clone()
-            .shutdown();
+        let open = unsafe { argument::reference(shuffle, "shuffle")? };
+        let outcome = either!(&open.shuffle, shuffle => shuffle.clone().shutdown());
         if !matches!(outcome, Err(Error::Nested(_))) {
             // SAFETY: made by `trihop_shuffle_open`; the header allows no other call on it.
             drop(unsafe { Box::from_raw(shuffle) });

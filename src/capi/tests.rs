@@ -12,6 +12,7 @@ use super::details::*;
 use super::items::*;
 use super::job::*;
 use super::options::*;
+use super::seat::trihop_seat_t;
 use super::shuffle::*;
 use super::stats::*;
 use super::status::trihop_status_t::*;
@@ -98,7 +99,68 @@ unsafe extern "C" fn add(context: *mut c_void, _source: u32, items: *const c_voi
 }
 
 #[test]
-fn a_job_of_one_sends_answers_and_ends() {
+fn a_job_of_one_with_threads_sends_answers_and_ends() {
+    a_job_of_one(trihop_seat_t::TRIHOP_THREADED);
+}
+
+#[test]
+fn an_inline_job_of_one_sends_answers_and_ends() {
+    a_job_of_one(trihop_seat_t::TRIHOP_INLINE);
+}
+
+#[test]
+fn without_a_handler_what_has_come_is_taken_on_either_seat() {
+    for seat in [trihop_seat_t::TRIHOP_THREADED, trihop_seat_t::TRIHOP_INLINE] {
+        let (options, _one) = single();
+        let (mut job, mut items, mut shuffle) = (null_mut(), null_mut(), null_mut());
+        let (mut total, mut count, mut moved) = (0u64, 0u64, 7);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
+            let opened = trihop_items_open(job, c"taken".as_ptr(), 8, null(), None, null_mut(), &mut items);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            let name = c"records".as_ptr();
+            let opened = trihop_shuffle_open(job, name, null(), None, null_mut(), &mut shuffle);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            for number in 1..=RECORDS {
+                let item = (&raw const number).cast();
+                assert_eq!(trihop_items_try_push(items, 0, item), TRIHOP_OK);
+                assert_eq!(trihop_shuffle_send(shuffle, 0, 0, item, 8), TRIHOP_OK);
+            }
+            assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_poll(job, &mut moved), TRIHOP_OK, "{}", last_error());
+            assert!(moved == 0 || moved == 1);
+            let context = (&raw mut total).cast();
+            assert_eq!(
+                trihop_items_take(items, Some(add), context, &mut count),
+                TRIHOP_OK
+            );
+            assert_eq!((total, count), (RECORDS * (RECORDS + 1) / 2, RECORDS));
+            assert_eq!(
+                trihop_items_take(items, None, context, &mut count),
+                TRIHOP_ERR_INVALID_ARGUMENT
+            );
+            assert_eq!(trihop_shuffle_fence(shuffle), TRIHOP_OK, "{}", last_error());
+            let mut heard = Heard::default();
+            let context = (&raw mut heard).cast();
+            assert_eq!(
+                trihop_shuffle_take(shuffle, Some(note), context, &mut count),
+                TRIHOP_OK
+            );
+            assert_eq!((heard.records, count), (RECORDS, RECORDS));
+            assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+        }
+    }
+}
+
+unsafe extern "C" fn note(context: *mut c_void, _: u32, _: u32, _: *const c_void, _: usize) {
+    // SAFETY: the context is what is taken into, and nobody else uses it meanwhile.
+    unsafe { (*context.cast::<Heard>()).records += 1 };
+}
+
+fn a_job_of_one(seat: trihop_seat_t) {
     let (options, _one) = single();
     let mut job = null_mut();
     let mut heard = Heard::default();
@@ -106,7 +168,12 @@ fn a_job_of_one_sends_answers_and_ends() {
     // SAFETY: what the header asks for: handles of ours, used until they are given back; the handlers' contexts outlive
     // the streams, and are looked at after a fence only.
     unsafe {
-        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_init(seat as i32, &options, &mut job),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         assert_eq!((trihop_rank(job), trihop_size(job), trihop_nodes(job)), (0, 1, 1));
         assert_eq!(CStr::from_ptr(trihop_launcher(job)), c"single");
         let mut own = options.clone();
@@ -197,7 +264,12 @@ fn a_broadcast_reaches_everyone_or_all_others() {
     let mut total = 0u64;
     // SAFETY: as in the test above.
     unsafe {
-        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, &mut job),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
         let status = trihop_shuffle_open(job, c"words".as_ptr(), null(), Some(hear), context, place);
@@ -262,7 +334,12 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
     let (mut job, mut heard) = (null_mut(), Heard::default());
     // SAFETY: as in the test above.
     unsafe {
-        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, &mut job),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
         let status = trihop_shuffle_open(job, c"counted".as_ptr(), null(), Some(hear), context, place);
@@ -402,7 +479,12 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
     let mut total = 0u64;
     // SAFETY: as in the test above.
     unsafe {
-        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, &mut job),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         let context = (&raw mut total).cast();
         let mut open = |bytes, options| {
             trihop_items_open(
@@ -446,18 +528,26 @@ fn impossible_arguments_are_refused_by_name() {
     let mut number = 0;
     // SAFETY: as in the test above; null is what this test is about.
     unsafe {
-        assert_eq!(trihop_init(&options, null_mut()), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(
+            trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, null_mut()),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
         assert_eq!(last_error(), "`job` is a null pointer");
         assert_eq!(trihop_size(null()), u32::MAX);
         assert_eq!(trihop_finalize(null_mut()), TRIHOP_ERR_INVALID_ARGUMENT);
         assert_eq!(trihop_shuffle_fence(null()), TRIHOP_ERR_INVALID_ARGUMENT);
 
-        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, &mut job),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
+        let mut none = null_mut();
+        assert_eq!(trihop_init(2, &options, &mut none), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert!(last_error().contains("TRIHOP_INLINE"), "{}", last_error());
         let context = (&raw mut heard).cast();
         let name = c"words".as_ptr();
-        let status = trihop_shuffle_open(job, name, null(), None, context, &mut shuffle);
-        assert_eq!(status, TRIHOP_ERR_INVALID_ARGUMENT);
-        assert!(last_error().contains("handler"), "{}", last_error());
         assert!(shuffle.is_null());
         let latin = c"caf\xe9".as_ptr();
         let status = trihop_shuffle_open(job, latin, null(), Some(hear), context, &mut shuffle);
@@ -522,7 +612,12 @@ fn a_dump_goes_to_a_descriptor_that_stays_open() {
     let mut job = null_mut();
     // SAFETY: as in the tests above; the descriptor is ours, and closed once.
     unsafe {
-        assert_eq!(trihop_init(&options, &mut job), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, &mut job),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         assert_eq!(trihop_dump(job, descriptor), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_dump(job, descriptor), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use super::argument;
 use super::job::trihop_job_t;
+use super::seat::Either;
 use super::sized::{check_size, store_sized};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::threaded::ThreadUse;
@@ -60,8 +61,16 @@ impl trihop_thread_use_t {
     }
 }
 
+/// What the threads of a job have used; an inline one has none.
+fn threads_of(job: &trihop_job_t) -> Vec<ThreadUse> {
+    match &job.job {
+        Either::Threaded(job) => job.threads(),
+        Either::Inline(_) => Vec::new(),
+    }
+}
+
 /// Fills `threads` with what each thread of the job has used so far: the progress thread, and a delivery thread for each
-/// stream. There is room for `capacity` structs, of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it.
+/// stream; none for an inline job. There is room for `capacity` structs, of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it.
 /// The number of threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0), the call
 /// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.
 ///
@@ -78,7 +87,7 @@ pub unsafe extern "C" fn trihop_threads(
         check_size(size)?;
         // SAFETY: the header asks for null or a job that has not ended, and a place for a number.
         let (job, count) = unsafe { (argument::reference(job, "job")?, argument::place(count, "count")?) };
-        let used = job.job.threads();
+        let used = threads_of(job);
         *count = used.len();
         if used.len() > capacity {
             let why = format!("{} threads do not fit into {capacity} structs", used.len());
@@ -112,6 +121,6 @@ pub unsafe extern "C" fn trihop_threads_json(
         // SAFETY: the header asks for null or a job that has not ended.
         let job = unsafe { argument::reference(job, "job")? };
         // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
-        unsafe { argument::give_json(&job.job.threads(), text, capacity, length) }
+        unsafe { argument::give_json(&threads_of(job), text, capacity, length) }
     })
 }

@@ -2,6 +2,7 @@
 
 use super::argument;
 use super::job::trihop_job_t;
+use super::seat::either;
 use super::status::{Failure, guard, guard_or, trihop_status_t};
 use crate::{NodeId, Rank, Topology};
 
@@ -13,7 +14,7 @@ unsafe fn number(job: *const trihop_job_t, of: impl FnOnce(&Topology) -> u32) ->
     guard_or(|| {
         // SAFETY: as the caller promises.
         let job = unsafe { argument::reference(job, "job")? };
-        Ok(of(job.job.topology()))
+        Ok(of(either!(&job.job, job => job.topology())))
     })
     .unwrap_or(u32::MAX)
 }
@@ -104,7 +105,7 @@ unsafe fn answer(
     guard(|| {
         // SAFETY: as the caller promises.
         let (job, place) = unsafe { (argument::reference(job, "job")?, argument::place(place, name)?) };
-        *place = find(job.job.topology())?;
+        *place = find(either!(&job.job, job => job.topology()))?;
         Ok(())
     })
 }

@@ -57,7 +57,7 @@ static void begin(int *argc, char ***argv) {
     (void) argc;
     (void) argv;
 #endif
-    OK(trihop_init(NULL, &job));
+    OK(trihop_init(TRIHOP_THREADED, NULL, &job));
     rank = trihop_rank(job);
     size = trihop_size(job);
     OK(trihop_shuffle_open(job, "steps", NULL, count, &delivered, &shuffle));

@@ -9,6 +9,7 @@ use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
+use crate::queue::audience::BroadcastTo;
 use crate::seat::{Handle, Inline, Seat};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
@@ -112,6 +113,17 @@ impl Outbox<'_> {
     pub fn push_on<S: Seat>(&mut self, items: &Items<S>, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, items.item_bytes, item)?;
         self.for_handle(&items.handle)?.push_item(target, item)
+    }
+}
+
+impl Outbox<'_> {
+    /// Sends an item on a stream of items to many ranks, or spills it.
+    ///
+    /// # Errors
+    /// As [`Outbox::push_on`].
+    pub fn broadcast_on<S: Seat>(&mut self, items: &Items<S>, item: &[u8], to: BroadcastTo) -> Result<()> {
+        check_items(1, items.item_bytes, item)?;
+        self.for_handle(&items.handle)?.broadcast(0, item, to)
     }
 }
 

@@ -20,13 +20,19 @@ use crate::error::{Error, Result};
 use crate::job::{JobState, Patience, Started};
 use crate::signal::DumpOutput;
 
-/// A handler: see [`Handlers::call`].
+/// A handler: see [`Handlers::call`]. It is not called before the call that opens its stream has returned.
 pub(crate) type Handler<'h> =
     Box<dyn FnMut(Delivery<'_>, usize, &mut Outbox<'_>) -> Result<usize, BadRun> + 'h>;
 
 /// The handlers of the streams, by their places.
 #[derive(Default)]
-struct HandlerTable<'h>(Vec<Option<Handler<'h>>>);
+struct HandlerTable<'h>(Vec<Option<Installed<'h>>>);
+
+struct Installed<'h> {
+    handler: Handler<'h>,
+    /// The call that opens its stream has returned: the handler may use what that has given.
+    is_live: bool,
+}
 
 impl Handlers for HandlerTable<'_> {
     #[inline]
@@ -38,7 +44,8 @@ impl Handlers for HandlerTable<'_> {
         outbox: &mut Outbox<'_>,
     ) -> Result<usize, BadRun> {
         match self.0.get_mut(stream) {
-            Some(Some(handler)) => handler(delivery, done, outbox),
+            Some(Some(installed)) if installed.is_live => (installed.handler)(delivery, done, outbox),
+            Some(Some(_)) => Ok(done), // it waits, and comes again
             // Its stream was shut down by this rank, so by all: nothing is under way.
             _ => Ok(delivery.records()),
         }
@@ -97,13 +104,23 @@ impl<'h> Inline<'h> {
         self.0.state.try_borrow_mut().map_err(|_| Error::Nested(what))
     }
 
-    /// What is delivered to a stream goes to this handler.
-    pub(crate) fn set_handler(&self, stream: usize, handler: Handler<'h>) {
+    /// What is delivered to a stream goes to this handler, once that is live.
+    fn set_handler(&self, stream: usize, handler: Handler<'h>) {
         let table = &mut self.0.handlers.borrow_mut().0;
         if table.len() <= stream {
             table.resize_with(stream + 1, || None);
         }
-        table[stream] = Some(handler);
+        table[stream] = Some(Installed {
+            handler,
+            is_live: false,
+        });
+    }
+
+    /// The handler is called from now on, if the stream has one.
+    fn set_live(&self, stream: usize) {
+        if let Some(Some(installed)) = self.0.handlers.borrow_mut().0.get_mut(stream) {
+            installed.is_live = true;
+        }
     }
 
     fn check_not_taking(&self, what: &'static str) -> Result<()> {
@@ -155,6 +172,7 @@ impl<'h> Seating for Inline<'h> {
             }
         };
         let id = open(self, name, &options, item_bytes, sink, install)?;
+        self.set_live(id.stream);
         Ok(Handle::new(self.clone(), id, (), name))
     }
 

@@ -1,0 +1,46 @@
+//! Where the engine of a C program's job runs.
+
+use super::status::Failure;
+
+/// Where the engine of a job runs, and who calls its handlers.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_seat_t {
+    /// Any thread may call. A progress thread keeps traffic going while the program computes, and a delivery thread for each
+    /// stream calls its handler.
+    TRIHOP_THREADED = 0,
+    /// One thread calls, the one that has started the job. Progress is made inside of its calls, and handlers are called
+    /// there too: nothing is locked, so that small messages cost least. A program that computes for long forwards nothing
+    /// meanwhile, unless it calls `trihop_poll` now and then.
+    TRIHOP_INLINE = 1,
+}
+
+impl trihop_seat_t {
+    pub(crate) fn parse(number: i32) -> Result<Self, Failure> {
+        [Self::TRIHOP_THREADED, Self::TRIHOP_INLINE]
+            .into_iter()
+            .find(|known| *known as i32 == number)
+            .ok_or_else(|| {
+                Failure::argument(format!("{number} is neither TRIHOP_THREADED nor TRIHOP_INLINE"))
+            })
+    }
+}
+
+/// What a handle of a C program is for, over one seat or the other.
+pub(crate) enum Either<T, I> {
+    Threaded(T),
+    /// Used by the thread that has started the job only: the header says so.
+    Inline(I),
+}
+
+/// Calls the method of whichever there is.
+macro_rules! either {
+    ($self:expr, $inner:ident => $call:expr) => {
+        match $self {
+            $crate::capi::seat::Either::Threaded($inner) => $call,
+            $crate::capi::seat::Either::Inline($inner) => $call,
+        }
+    };
+}
+
+pub(crate) use either;
