@@ -69,6 +69,11 @@ impl Block {
         u64::from(self.first_node) + u64::from(self.nodes)
     }
 
+    /// The rank with number `local` among those that the block places on a node of its own.
+    fn rank_at(&self, node: NodeId, local: u32) -> Rank {
+        Rank(self.first_rank + (node.0 - self.first_node) * self.ranks_per_node + local)
+    }
+
     fn holds(&self, node: NodeId) -> bool {
         node.0 >= self.first_node && node.0 - self.first_node < self.nodes
     }
@@ -302,7 +307,7 @@ impl Topology {
     /// When one of the nodes is not in the job.
     pub fn representative(&self, of: NodeId, towards: NodeId) -> Rank {
         self.placement.assert_node(towards);
-        self.rank_at(of, towards.0 % self.local_size_of(of))
+        self.placement.representative(of, towards)
     }
 
     /// The rank on my node that sends to `target_node`.

@@ -101,12 +101,21 @@ impl Placement {
         self.blocks_of(node).map(|b| b.ranks_per_node).sum()
     }
 
+    /// The rank on node `of` with the local rank `towards % local_size`: by one search where `of` is in one block only.
+    pub(super) fn representative(&self, of: NodeId, towards: NodeId) -> Rank {
+        self.assert_node(of);
+        match self.blocks_of(of).next() {
+            Some(block) if self.by_node.is_some() => block.rank_at(of, towards.0 % block.ranks_per_node),
+            _ => self.rank_at(of, towards.0 % self.local_size_of(of)),
+        }
+    }
+
     pub(super) fn rank_at(&self, node: NodeId, local: u32) -> Rank {
         self.assert_node(node);
         let mut left = local;
         for block in self.blocks_of(node) {
             if left < block.ranks_per_node {
-                return Rank(block.first_rank + (node.0 - block.first_node) * block.ranks_per_node + left);
+                return block.rank_at(node, left);
             }
             left -= block.ranks_per_node;
         }
