@@ -93,10 +93,10 @@ fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
     assert!(!turns.fenced(0), "it ends with a message under way");
     let mut ended = [false; 4];
     for _ in 0..1000 {
-        for rank in 0..4 {
+        for (rank, ended) in ended.iter_mut().enumerate() {
             turns.progress(rank);
-            ended[rank] = ended[rank] || turns.fenced(rank);
-            assert!(!ended[rank] || turns.handled.get() == 3);
+            *ended = *ended || turns.fenced(rank);
+            assert!(!*ended || turns.handled.get() == 3);
         }
     }
     assert_eq!(ended, [true; 4]);
