@@ -47,7 +47,7 @@ impl<T> MaskedThread<T> {
     ///
     /// # Errors
     /// What it panicked with.
-    pub fn join(self) -> thread::Result<T> {
+    pub fn join(self) -> std::thread::Result<T> {
         self.handle.join()
     }
 }

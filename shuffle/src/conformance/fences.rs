@@ -96,10 +96,10 @@ fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
     assert!(!turns.fenced(0), "it ends with a message under way");
     let mut ended = [false; 4];
     for _ in 0..1000 {
-        for rank in 0..4 {
+        for (rank, ended) in ended.iter_mut().enumerate() {
             turns.progress(rank);
-            ended[rank] = ended[rank] || turns.fenced(rank);
-            assert!(!ended[rank] || turns.handled.get() == 3);
+            *ended = *ended || turns.fenced(rank);
+            assert!(!*ended || turns.handled.get() == 3);
         }
     }
     assert_eq!(ended, [true; 4]);
@@ -146,4 +146,21 @@ fn a_delivery_flush_waits_for_what_had_come_over_lanes() {
 #[test]
 fn a_delivery_flush_waits_for_what_had_come_over_links() {
     delivery_flush_of(&[1, 1]);
+}
+
+#[test]
+fn an_origin_flush_waits_for_the_consumers_of_lanes() {
+    let options = StreamOptions::default();
+    let mut world = World::new(&[2], &options, 1, sim_with_eager(1, 4096), false, true);
+    assert!(world.send(0, 1, 0, 8));
+    let mut flush = Flush::begin(Queues::Origin, world.core(0));
+    for tick in 1..10 {
+        let endpoint = &world.job.members[0].endpoint;
+        endpoint.progress(tick * TICK_NS).unwrap();
+        assert!(!flush.poll(world.core(0)).unwrap(), "nobody has taken it");
+    }
+    assert_eq!(world.heard(1, 0), []);
+    world.job.members[1].endpoint.progress(10 * TICK_NS).unwrap();
+    assert_eq!(world.heard(1, 0), [0]);
+    assert!(flush.poll(world.core(0)).unwrap());
 }

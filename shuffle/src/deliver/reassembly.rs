@@ -201,6 +201,7 @@ mod tests {
         assert!(add(&mut reassembly, 0, &first(u64::MAX, b"")).is_err());
         assert!(add(&mut reassembly, 0, &fragment(run_flags::FIRST, 3, b"")).is_err());
         assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_ok());
+        assert!(add(&mut reassembly, 0, &fragment(run_flags::MORE, 4, b"another's")).is_err());
         assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_err());
         assert!(add(&mut reassembly, 0, &fragment(run_flags::LAST, 3, b"too short")).is_err());
     }

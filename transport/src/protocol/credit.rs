@@ -480,4 +480,17 @@ mod tests {
                 .unwrap()
         );
     }
+
+    #[test]
+    fn a_peer_that_wants_many_large_slots_leaves_others_their_share() {
+        let mut shared = Shared::new(10, 3);
+        let mut greedy = Receiving::default();
+        let wants_many = Counters {
+            wanted: 9,
+            ..Counters::default()
+        };
+        greedy.update(&wants_many).unwrap();
+        let granted = (0..10).take_while(|_| shared.grant(&mut greedy)).count();
+        assert_eq!((granted, shared.free_slots()), (3, 7));
+    }
 }
