@@ -1,10 +1,56 @@
-//! Many-to-many messaging for HPC jobs: any rank sends small messages to any rank, over shared-memory rings inside a
-//! node and libfabric between nodes, with memory per rank that follows local ranks + nodes / local ranks.
+//! Many-to-many messaging for HPC jobs: any rank sends small messages to any rank, over
+//! shared-memory rings inside a node and libfabric between nodes.
 //!
-//! It never drops a message silently, never lets a queue grow without bound, never waits in a `try_*` call, and in
-//! steady state neither allocates, nor locks, nor enters the kernel per message.
+//! ```text
+//!      node A                                            node B
+//!   SRC --ring--> SRCREP ========= libfabric ========> DSTREP --ring--> DST
+//!   ranks of A    represents A towards B    represents B towards A    ranks of B
+//! ```
 //!
-//! Start with [`Job`]; send byte records with [`Shuffle`] and typed items with [`Stream`].
+//! A [`Job`] is one rank's part of a job. A [`Shuffle`] of it sends byte records, a [`Stream`]
+//! typed items, which arrive as slices:
+//!
+//! ```
+//! use std::cell::Cell;
+//! use trihop::{Job, Options, Rank};
+//!
+//! let sum = Cell::new(0);
+//! let job = Job::start(Options::from_env()?)?;
+//! let numbers = job
+//!     .stream::<u64>("numbers")
+//!     .handler(|_source, items, _outbox| sum.set(sum.get() + items.iter().sum::<u64>()))
+//!     .open()?;
+//! numbers.extend((0..job.size()).map(|rank| (Rank(rank), 1 + u64::from(rank))))?;
+//! numbers.fence()?; // all that any rank sent has been handled
+//! assert_eq!(sum.get(), u64::from(job.size()) * (1 + u64::from(job.rank().0)));
+//! job.shutdown()?;
+//! # Ok::<(), trihop::Error>(())
+//! ```
+//!
+//! Without a launcher, that is a job of one rank; `trihop run -n 4 --nodes 2 -- PROGRAM` makes it
+//! one of four. A [`Job`] stays on its thread and makes progress inside its calls; a
+//! [`threaded::Job`] is for all threads of a process, and has a thread that forwards while they
+//! compute.
+//!
+//! # Promises
+//!
+//! - Per source, target and stream, messages arrive in order and exactly once, or an error names
+//!   the peer. None is dropped silently.
+//! - Every queue has a bound, and the memory of a rank follows local ranks + nodes / local ranks.
+//! - `try_*` calls never wait, and neither do sends of handlers. Other calls wait with progress.
+//! - In steady state a message costs no allocation and no system call. Only jobs with threads have
+//!   a lock, one for each call.
+//! - A rank that dies or fails is known to all: their calls end with an error that names it.
+//!
+//! # Limits
+//!
+//! - A death ends the job; nothing is sent again.
+//! - Handlers may send until `spill_bytes` are used up; then the job ends with
+//!   [`Error::SpillFull`].
+//! - A record has at most `max_message_bytes`, an item some 16 KB; no item is aligned to more than 8.
+//! - Linux, 64 bits. After `fork` the child uses nothing of a job. Nothing is encrypted.
+//!
+//! [`Options`] has all that can be set; the defaults are meant to be left alone.
 
 #[cfg(feature = "capi")]
 pub mod capi;
