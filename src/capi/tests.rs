@@ -523,7 +523,7 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
 fn impossible_arguments_are_refused_by_name() {
     let (options, _one) = single();
     let mut job = null_mut();
-    let mut shuffle = null_mut();
+    let mut shuffle = null_mut::<trihop_shuffle_t>();
     let mut heard = Heard::default();
     let mut number = 0;
     // SAFETY: as in the test above; null is what this test is about.

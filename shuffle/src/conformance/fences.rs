@@ -153,14 +153,18 @@ fn an_origin_flush_waits_for_the_consumers_of_lanes() {
     let options = StreamOptions::default();
     let mut world = World::new(&[2], &options, 1, sim_with_eager(1, 4096), false, true);
     assert!(world.send(0, 1, 0, 8));
-    let mut flush = Flush::begin(Queues::Origin, world.core(0));
+    let (core, out, _) = world.job.members[0].stream_mut();
+    let mut flush = Flush::begin(Queues::ORIGIN, core, out);
+    let mut has_ended = |world: &mut World| {
+        let (core, out, _) = world.job.members[0].stream_mut();
+        flush.poll(core, out).unwrap()
+    };
     for tick in 1..10 {
-        let endpoint = &world.job.members[0].endpoint;
-        endpoint.progress(tick * TICK_NS).unwrap();
-        assert!(!flush.poll(world.core(0)).unwrap(), "nobody has taken it");
+        world.round(0, tick * TICK_NS).unwrap();
+        assert!(!has_ended(&mut world), "nobody has taken it");
     }
     assert_eq!(world.heard(1, 0), []);
-    world.job.members[1].endpoint.progress(10 * TICK_NS).unwrap();
+    world.round(1, 10 * TICK_NS).unwrap();
     assert_eq!(world.heard(1, 0), [0]);
-    assert!(flush.poll(world.core(0)).unwrap());
+    assert!(has_ended(&mut world));
 }

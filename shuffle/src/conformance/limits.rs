@@ -25,8 +25,8 @@ fn a_lane_holds_no_more_than_maxrpc_batches_that_are_not_consumed() {
     let mut world = World::new(&[2], &options, 1, sim_with_eager(1, 4096), false, true);
     assert!(world.send(0, 1, 0, 900) && world.send(0, 1, 1, 900));
     assert!(!world.send(0, 1, 2, 900), "2,000 bytes may be in the lane");
-    assert_eq!(world.core(0).snapshot().queue_waits, 1);
-    world.job.members[1].endpoint.progress(TICK_NS).unwrap();
+    assert_eq!(world.stats(0).queue_waits, 1);
+    world.round(1, TICK_NS).unwrap();
     assert!(world.send(0, 1, 2, 900), "and have been consumed");
     world.fence();
     assert_eq!(world.heard(1, 0), [0, 1, 2]);
