@@ -89,7 +89,7 @@ impl<'h> Handle<'h> {
     }
 
     /// Tries `send` until it is taken, with progress in between.
-    #[inline]
+    #[inline(always)] // part of every send
     pub fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
         // Outside of the `match`, whose scrutinee would keep the queues borrowed while progress needs them.
         let sent = send(&mut *self.outbound()?);
