@@ -209,7 +209,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::stream`].
-    #[inline]
+    #[inline(always)] // part of every send
     pub fn out(&mut self, id: StreamId) -> Result<&mut Outbound> {
         match self.outs.get_mut(id.stream) {
             Some(out) if out.opened == id.opened => Ok(out),

@@ -38,7 +38,7 @@ impl<S: Seating> Handle<S> {
     }
 
     /// Uses what the stream sends.
-    #[inline]
+    #[inline(always)] // part of every send
     pub(crate) fn with_out<R>(
         &self,
         what: &'static str,
@@ -48,7 +48,7 @@ impl<S: Seating> Handle<S> {
     }
 
     /// Sends: waits while there is no room, but not in a handler, whose sends are spilled.
-    #[inline]
+    #[inline(always)] // part of every send
     pub(crate) fn send(
         &self,
         send: impl FnMut(&mut Outbound) -> Result<()>,
@@ -76,7 +76,7 @@ impl<S: Seating> Handle<S> {
     }
 
     /// Tries `send` until it is taken, with progress in between.
-    #[inline]
+    #[inline(always)] // part of every send
     pub(crate) fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
         let sent = self.with_out("a send", |out| {
             send(out)?;

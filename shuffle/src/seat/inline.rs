@@ -99,7 +99,7 @@ impl<'h> Inline<'h> {
         Some((started, place.park.into_inner()))
     }
 
-    #[inline]
+    #[inline(always)] // part of every send
     fn state(&self, what: &'static str) -> Result<RefMut<'_, JobState>> {
         self.0.state.try_borrow_mut().map_err(|_| Error::Nested(what))
     }
@@ -176,7 +176,7 @@ impl<'h> Seating for Inline<'h> {
         Ok(Handle::new(self.clone(), id, (), name))
     }
 
-    #[inline]
+    #[inline(always)] // part of every send
     fn with<R>(&self, what: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
         call(&mut *self.state(what)?)
     }
