@@ -72,7 +72,7 @@ macro_rules! declare {
                 },)+
             ];
 
-            /// Takes the counters of another queue of the class in.
+            /// Takes the counters of another queue of the stage in.
             fn add(&mut self, other: &Self) {
                 $(take_in!($q_whole self.$q, other.$q);)+
             }

@@ -360,7 +360,7 @@ impl Outbound {
             self.space_in_run(target, item.len())?.copy_from_slice(item);
         } else {
             self.make_way(target)?;
-            // Items fit a frame: `Endpoint::prepare` saw to that.
+            // Items fit a frame: `Engine::plan` saw to that.
             self.push_alone(target, item.len(), |space| space.copy_from_slice(item))?;
         }
         self.note_sent(item.len());

@@ -150,7 +150,7 @@ impl<S: Seating> Handle<S> {
         Ok(delivered()? - before)
     }
 
-    /// Waits until the queues of one class have passed on what was in them.
+    /// Waits until the queues of one stage have passed on what was in them.
     pub(crate) fn flush(&self, queues: Queues) -> Result<()> {
         let what = "a flush";
         self.seat.may_wait(what)?;

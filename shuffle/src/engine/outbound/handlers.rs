@@ -80,7 +80,7 @@ impl Outbound {
         if item.len() <= self.gathered_bytes {
             self.space_or_spill(target, item.len())?.copy_from_slice(item);
         } else {
-            // Items fit a frame: `Endpoint::prepare` saw to that.
+            // Items fit a frame: `Engine::plan` saw to that.
             self.alone_or_spill(target, item.len(), |space| space.copy_from_slice(item))?;
         }
         self.note_sent(item.len());
