@@ -1,11 +1,12 @@
 //! The start of a job: from a launcher's store to endpoints that may send to each other.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
 use trihop_transport::memory::handover::Handover;
 use trihop_transport::memory::limit::{self, Scope};
+use trihop_transport::park::spin_budget;
 use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::secret::Secret;
@@ -36,8 +37,8 @@ pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
 pub(crate) struct Started {
     pub state: JobState,
     pub doorbell: Doorbell,
-    /// Ranks that share the cores.
-    pub neighbours: u32,
+    /// How long its waits spin.
+    pub spin: Duration,
 }
 
 impl JobState {
@@ -148,7 +149,7 @@ impl JobState {
         Ok(Started {
             state,
             doorbell,
-            neighbours,
+            spin: spin_budget(neighbours as usize),
         })
     }
 

@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::io::Write;
 use std::rc::Rc;
+use std::time::Duration;
 
-use trihop_transport::park::Step;
+use trihop_transport::park::{Backoff, Step};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 
-use super::park::{Park, backoff};
+use super::park::Park;
 use super::{Handle, Seating, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
@@ -64,8 +65,8 @@ struct Place<'h> {
     handlers: RefCell<HandlerTable<'h>>,
     park: RefCell<Park>,
     doorbell: Doorbell,
-    /// Ranks that share the cores.
-    neighbours: u32,
+    /// How long a wait spins.
+    spin: Duration,
     /// Deliveries are being handed out by a call that does not use the state: nothing polls inside.
     taking: Cell<bool>,
 }
@@ -75,7 +76,7 @@ impl<'h> Inline<'h> {
         let Started {
             state,
             doorbell,
-            neighbours,
+            spin,
         } = started;
         let park = Park::new(&doorbell, &state)?;
         Ok(Self(Rc::new(Place {
@@ -83,7 +84,7 @@ impl<'h> Inline<'h> {
             handlers: RefCell::default(),
             park: RefCell::new(park),
             doorbell,
-            neighbours,
+            spin,
             taking: Cell::new(false),
         })))
     }
@@ -94,7 +95,7 @@ impl<'h> Inline<'h> {
         let started = Started {
             state: place.state.into_inner(),
             doorbell: place.doorbell,
-            neighbours: place.neighbours,
+            spin: place.spin,
         };
         Some((started, place.park.into_inner()))
     }
@@ -203,7 +204,7 @@ impl<'h> Seating for Inline<'h> {
         what: &'static str,
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut backoff = backoff(self.0.neighbours);
+        let mut backoff = Backoff::new(self.0.spin);
         let mut patience = Patience::default();
         loop {
             let mut state = self.state(what)?;

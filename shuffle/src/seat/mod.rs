@@ -26,7 +26,7 @@ pub(crate) use collective::{allgather, allreduce, barrier};
 pub(crate) use end::shut_down;
 pub use inline::Inline;
 pub(crate) use open::open;
-pub(crate) use park::{Park, backoff};
+pub(crate) use park::Park;
 pub(crate) use start::start;
 
 /// Where the engine of a job runs, and how its callers wait: [`Inline`] or

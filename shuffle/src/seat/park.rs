@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trihop_transport::park::{Backoff, Parker, spin_budget};
+use trihop_transport::park::Parker;
 use trihop_transport::ring::Doorbell;
 
 use crate::error::Result;
@@ -19,11 +19,6 @@ const HANDOVER_MARK: u64 = LINK_MARK + 1;
 pub(crate) struct Park {
     parker: Parker,
     woken: Vec<u64>,
-}
-
-/// How a wait begins, among `neighbours` ranks that share the cores.
-pub(crate) fn backoff(neighbours: u32) -> Backoff {
-    Backoff::new(spin_budget(neighbours as usize))
 }
 
 impl Park {

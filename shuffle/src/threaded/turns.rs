@@ -1,15 +1,16 @@
 //! The engine among threads: one uses it at a time, and a progress thread keeps it moving.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use trihop_transport::park::{Step, Taken, Turn};
+use trihop_transport::park::{Backoff, Step, Taken, Turn};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
 use crate::engine::sink::NoHandlers;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
-use crate::seat::{Park, backoff};
+use crate::seat::Park;
 
 /// How the progress thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub(crate) struct Turns {
     turn: Turn<InTurn>,
     /// The progress thread sleeps on it.
     doorbell: Doorbell,
-    /// Ranks that share the cores.
-    neighbours: u32,
+    /// How long a wait spins.
+    spin: Duration,
     /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
     failed: Flag,
     /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with that of the sleep which
@@ -54,7 +55,7 @@ impl Turns {
         let Started {
             state,
             doorbell,
-            neighbours,
+            spin,
         } = started;
         Self {
             turn: Turn::new(InTurn {
@@ -65,7 +66,7 @@ impl Turns {
                 failure: None,
             }),
             doorbell,
-            neighbours,
+            spin,
             failed: Flag::default(),
             stopping: Flag::default(),
         }
@@ -159,7 +160,7 @@ impl Turns {
         does: impl Fn(T),
     ) {
         let mut turn = self.turn.take();
-        let mut backoff = backoff(self.neighbours);
+        let mut backoff = Backoff::new(self.spin);
         while !self.is_stopping() {
             if let Some(something) = asked() {
                 turn.unlocked(|| does(something));
@@ -273,7 +274,7 @@ impl Turns {
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
         let mut turn = self.turn.take();
-        let mut backoff = backoff(self.neighbours);
+        let mut backoff = Backoff::new(self.spin);
         let mut patience = Patience::default();
         // Whether the progress thread may sleep without knowing what is waited for here.
         let mut unknown = true;
