@@ -441,11 +441,8 @@ impl Engine {
             outcome?;
         }
         for &at in &self.open {
-            // `as_deref_mut` would fix the box's lifetime to this borrow's, hence the match.
-            let link = match &mut self.link {
-                Some(link) => Some(&mut **link as &mut dyn Link),
-                None => None,
-            };
+            // `as_deref_mut` would fix the box's lifetime to this borrow's.
+            let link = self.link.as_mut().map(|link| &mut **link as &mut dyn Link);
             worked |= self.streams[at].progress(&mut self.outs, at, handlers, link, now_ns)?;
         }
         worked |= self.pump_collectives()?;

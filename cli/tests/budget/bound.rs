@@ -220,7 +220,7 @@ fn what_an_endpoint_allocates_stands_in_the_dump() {
         let choice = Options::from_env().unwrap().choice();
         let (link, bytes) = counted_bytes(|| trihop::transport::fabric::open(&choice).unwrap());
         eprintln!("{}: {bytes} bytes are allocated, {said} are said", link.name());
-        assert_eq!(Some(link.name()), job.provider().as_deref());
+        assert_eq!(Some(link.name()), job.provider());
         assert!(
             said > 0 && said <= bytes && bytes <= said + BESIDE_BYTES,
             "{said}, {bytes}"
