@@ -120,7 +120,7 @@ impl<H: Handlers> Forwarding<'_, H> {
         let is_plain = !run.is_fragment();
         let admitted = match &mut *self.sink {
             _ if self.discards => true,
-            Sink::Handler => !waits_for_spill(self.waits_for, self.outs),
+            Sink::Handler => self.handlers.is_live(self.own) && !waits_for_spill(self.waits_for, self.outs),
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
                     true => self.reassembly.record_bytes(feeder),

@@ -13,6 +13,9 @@ use crate::deliver::{Delivery, DeliveryQueue, Handover};
 /// The handlers of a rank's streams. They belong to its seat, so that the engine may go to another
 /// thread where they may not.
 pub(crate) trait Handlers {
+    /// Whether the handler of stream `stream` may be called by now.
+    fn is_live(&self, stream: usize) -> bool;
+
     /// Calls the handler of stream `stream`: once per run, never once per record. Takes the number
     /// of records that are done already, returns the number that are done now: fewer than all where
     /// a spill that it has overfilled keeps the rest waiting.
@@ -29,6 +32,10 @@ pub(crate) trait Handlers {
 pub(crate) struct NoHandlers;
 
 impl Handlers for NoHandlers {
+    fn is_live(&self, _: usize) -> bool {
+        true
+    }
+
     fn call(
         &mut self,
         stream: usize,

@@ -37,6 +37,12 @@ struct Installed<'h> {
 
 impl Handlers for HandlerTable<'_> {
     #[inline]
+    fn is_live(&self, stream: usize) -> bool {
+        let installed = self.0.get(stream).and_then(Option::as_ref);
+        installed.is_none_or(|installed| installed.is_live)
+    }
+
+    #[inline]
     fn call(
         &mut self,
         stream: usize,
@@ -45,8 +51,7 @@ impl Handlers for HandlerTable<'_> {
         outbox: &mut Outbox<'_>,
     ) -> Result<usize, BadRun> {
         match self.0.get_mut(stream) {
-            Some(Some(installed)) if installed.is_live => (installed.handler)(delivery, done, outbox),
-            Some(Some(_)) => Ok(done), // it waits, and comes again
+            Some(Some(installed)) => (installed.handler)(delivery, done, outbox),
             // Its stream was shut down by this rank, so by all: nothing is under way.
             _ => Ok(delivery.records()),
         }

@@ -32,6 +32,10 @@ struct HandlerOf<'a, 'h> {
 }
 
 impl Handlers for HandlerOf<'_, '_> {
+    fn is_live(&self, _: usize) -> bool {
+        true
+    }
+
     fn call(
         &mut self,
         _: usize,

@@ -278,13 +278,14 @@ impl Turns {
         let mut patience = Patience::default();
         // Whether the progress thread may sleep without knowing what is waited for here.
         let mut unknown = true;
+        turn.check_failure()?;
         let outcome = loop {
-            turn.check_failure()?;
             match done(&mut turn.job) {
                 Ok(Some(value)) => break Ok(value),
                 Ok(None) => {}
                 Err(error) => break Err(error),
             }
+            turn.check_failure()?;
             if self.round(&mut turn)? {
                 backoff.reset();
                 unknown = true;
