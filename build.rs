@@ -147,6 +147,7 @@ fn write_header() {
     let files = [
         "status",
         "options",
+        "seat",
         "job",
         "topology",
         "collective",

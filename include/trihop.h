@@ -143,6 +143,28 @@ typedef int32_t trihop_reduce_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Where the engine of a job runs, and who calls its handlers.
+enum trihop_seat_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Any thread may call. A progress thread keeps traffic going while the program computes, and a delivery thread for each
+  // stream calls its handler.
+  TRIHOP_THREADED = 0,
+  // One thread calls, the one that has started the job. Progress is made inside of its calls, and handlers are called
+  // there too: nothing is locked, so that small messages cost least. A program that computes for long forwards nothing
+  // meanwhile, unless it calls `trihop_poll` now and then.
+  TRIHOP_INLINE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_seat_t trihop_seat_t;
+#else
+typedef int32_t trihop_seat_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // What a stream and each of its queues had done on this rank at one moment: of `trihop_shuffle_details` or
 // `trihop_items_details`. It does not change, and outlives its stream.
 //

@@ -5,7 +5,7 @@
 use shuttle::sync::Barrier;
 use trihop_loom_tests::shuttled::explore_jobs;
 use trihop_shuffle::threaded::{Job, Shuffle};
-use trihop_shuffle::{Options, Queues, Rank, StreamOptions};
+use trihop_shuffle::{Options, Queues, Rank, Shares, ShimOptions, StreamOptions};
 use trihop_transport::bootstrap::{Allgather, Custom, Launcher};
 use trihop_transport::sync::{Arc, Condvar, Mutex, thread};
 
@@ -146,7 +146,7 @@ fn a_fence_ends_after_everything_was_handled() {
 #[test]
 fn a_rank_alone_flushes_what_it_sends_to_itself() {
     exchange(1, tiny, |shuffle, heard| {
-        shuffle.flush(Queues::Origin).unwrap();
+        shuffle.flush(Queues::ORIGIN).unwrap();
         shuffle.flush(Queues::Delivery).unwrap();
         heard.check();
     });
@@ -155,7 +155,7 @@ fn a_rank_alone_flushes_what_it_sends_to_itself() {
 #[test]
 fn a_flush_ends_after_everything_was_taken() {
     exchange(2, tiny, |shuffle, _| {
-        for queues in [Queues::Origin, Queues::Remote, Queues::Relay, Queues::Delivery] {
+        for queues in [Queues::ORIGIN, Queues::REMOTE, Queues::RELAY, Queues::Delivery] {
             shuffle.flush(queues).unwrap();
         }
     });
@@ -171,12 +171,12 @@ fn threads_that_flush_at_once_end_both() {
                 let (job, shuffle) = (job.clone(), shuffle.clone());
                 move || {
                     send_all(&job, &shuffle);
-                    shuffle.flush(Queues::Origin).unwrap();
+                    shuffle.flush(Queues::ORIGIN).unwrap();
                     shuffle.flush(Queues::Delivery).unwrap();
                 }
             });
             send_all(&job, &shuffle);
-            shuffle.flush(Queues::Origin).unwrap();
+            shuffle.flush(Queues::ORIGIN).unwrap();
             other.join().unwrap();
             heard.wait_for(2 * RECORDS as usize);
             drop(shuffle);
@@ -206,7 +206,10 @@ fn what_one_round_in_passing_leaves_unshown_is_handled_though_no_caller_comes_ba
 fn a_flush_is_kept_waiting_by_no_threshold() {
     let thrifty = || StreamOptions {
         deliverq_max: 64,
-        deliverq_threshold: 60,
+        shim: ShimOptions {
+            deliverq_threshold: 60,
+            ..ShimOptions::default()
+        },
         ..StreamOptions::default()
     };
     exchange(2, thrifty, |shuffle, heard| {
@@ -222,7 +225,10 @@ const ANSWER: u32 = 1 << 31;
 /// and the next call waits until they have left.
 fn answers(size: usize, then: fn(&Shuffle)) {
     let options = || StreamOptions {
-        spill_mark_bytes: 1,
+        given_shares: Some(Shares {
+            spill_mark_bytes: 1,
+            ..Shares::default()
+        }),
         ..tiny()
     };
     explore_jobs(move || {
