@@ -296,7 +296,10 @@ fn a_fence_ends_when_a_handler_fails() {
                 .handler(move |message| assert!(!fails || message.kind < 2, "on purpose"))
                 .open()
                 .unwrap();
-            let sent = (0..RECORDS).try_for_each(|kind| shuffle.send(Rank(1), kind, b"record"));
+            // Nobody sends before all have opened; the failure may be there before a rank knows that all have.
+            let opened = job.barrier();
+            let send = |kind| shuffle.send(Rank(1), kind, b"record");
+            let sent = opened.and_then(|()| (0..RECORDS).try_for_each(send));
             assert!(sent.and_then(|()| shuffle.fence()).is_err());
             assert!(job.shutdown().is_err());
         });
