@@ -65,22 +65,22 @@ macro_rules! counters_source {
         );
         stream.field(&[size], "size", "usize");
         $(stream.field(&[$($doc),+], stringify!($name), "u64");)+
-        let mut class = Struct::new(
-            "trihop_class_stats_t",
-            &[" What the queues of one class have done together. Later versions add fields at the end."],
+        let mut stage = Struct::new(
+            "trihop_stage_stats_t",
+            &[" What the queues of one stage have done together. Later versions add fields at the end."],
         );
-        class.field(&[size], "size", "usize");
-        class.field(
-            &[" Queues of the class that were ever used: `trihop_details_queue` takes numbers below it."],
+        stage.field(&[size], "size", "usize");
+        stage.field(
+            &[" Queues of the stage that were ever used: `trihop_details_queue` takes numbers below it."],
             "queues",
             "u64",
         );
-        class.field(
-            &[" Times that own sends met the class's limit, which clients of DeltaFS set."],
+        stage.field(
+            &[" Times that own sends met the stage's limit, which clients of DeltaFS set."],
             "limit_hits",
             "u64",
         );
-        $(class.field(&[&whole(stringify!($whole), stringify!($q))], stringify!($q), "u64");)+
+        $(stage.field(&[&whole(stringify!($whole), stringify!($q))], stringify!($q), "u64");)+
         let mut queue = Struct::new(
             "trihop_queue_stats_t",
             &[" What one output queue has done. Later versions add fields at the end."],
@@ -88,11 +88,11 @@ macro_rules! counters_source {
         queue.field(&[size], "size", "usize");
         queue.field(&[" Rank at the other end."], "peer", "u64");
         $(queue.field(&[$($q_doc),+], stringify!($q), "u64");)+
-        [stream, class, queue].map(|source| source.0 + "}\n").concat()
+        [stream, stage, queue].map(|source| source.0 + "}\n").concat()
     }};
 }
 
-/// What the queues' counters of this name come to in their class.
+/// What the queues' counters of this name come to in their stage.
 #[cfg(feature = "header")]
 fn whole(how: &str, name: &str) -> String {
     match how {

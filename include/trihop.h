@@ -201,7 +201,7 @@ typedef struct trihop_shuffle_t trihop_shuffle_t;
 typedef struct trihop_options_t {
   // Bytes of this struct as the caller knows it; set by `trihop_options_init`.
   size_t size;
-  // Batches of the origin class that may be unconsumed per local queue.
+  // Batches of the origin stage that may be unconsumed per local queue.
   // They count as this times `origin_buftarget_bytes`. Where the queue is a link
   // (`fabric-only`), no more than 1,024 count, all ranks need the same, and each
   // takes a buffer as long as those of other nodes.
@@ -367,7 +367,7 @@ typedef struct trihop_stats_t {
   uint64_t broadcast_copies;
   // Records that arrived and were dropped on purpose, as clients of DeltaFS may ask for.
   uint64_t discarded;
-  // Times that own sends met a limit over all queues of a class, which clients of DeltaFS set.
+  // Times that own sends met a limit over all queues of a stage, which clients of DeltaFS set.
   uint64_t limit_hits;
   // Records that arrived and were never delivered because the job failed, or was
   // dropped without being shut down.
@@ -380,13 +380,13 @@ typedef struct trihop_stats_t {
 // Threads: as `trihop_handler_t`.
 typedef void (*trihop_items_handler_t)(void *context, uint32_t source, const void *items, size_t count);
 
-// What the queues of one class have done together. Later versions add fields at the end.
-typedef struct trihop_class_stats_t {
+// What the queues of one stage have done together. Later versions add fields at the end.
+typedef struct trihop_stage_stats_t {
   // Bytes of this struct as the caller knows it; set by the library.
   size_t size;
-  // Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
+  // Queues of the stage that were ever used: `trihop_details_queue` takes numbers below it.
   uint64_t queues;
-  // Times that own sends met the class's limit, which clients of DeltaFS set.
+  // Times that own sends met the stage's limit, which clients of DeltaFS set.
   uint64_t limit_hits;
   // Sum over the queues of `own_runs`.
   uint64_t own_runs;
@@ -404,7 +404,7 @@ typedef struct trihop_class_stats_t {
   uint64_t longest_wait_ns;
   // Largest of the queues' `waiting_ns`.
   uint64_t waiting_ns;
-} trihop_class_stats_t;
+} trihop_stage_stats_t;
 
 // What one output queue has done. Later versions add fields at the end.
 typedef struct trihop_queue_stats_t {
@@ -761,7 +761,7 @@ trihop_status_t trihop_shuffle_take(const struct trihop_shuffle_t *shuffle,
                                     void *context,
                                     uint64_t *count);
 
-// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
+// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in them. Not inside a
 // handler.
 //
 // Threads: any.
@@ -797,7 +797,7 @@ trihop_status_t trihop_shuffle_stats_json(const struct trihop_shuffle_t *shuffle
                                           size_t capacity,
                                           size_t *length);
 
-// Stores what the shuffle and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+// Stores what the shuffle and each of its queues have done on this rank until now, to be read with `trihop_details_stage` and
 // the like, and freed with `trihop_details_free`.
 //
 // Threads: as `trihop_shuffle_stats`.
@@ -878,7 +878,7 @@ trihop_status_t trihop_items_broadcast(const struct trihop_items_t *items,
                                        const void *item,
                                        int32_t to);
 
-// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
+// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in them. Not inside a
 // handler.
 //
 // Threads: any.
@@ -914,7 +914,7 @@ trihop_status_t trihop_items_stats_json(const struct trihop_items_t *items,
                                         size_t capacity,
                                         size_t *length);
 
-// Stores what the stream and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+// Stores what the stream and each of its queues have done on this rank until now, to be read with `trihop_details_stage` and
 // the like, and freed with `trihop_details_free`.
 //
 // Threads: as `trihop_items_stats`.
@@ -940,17 +940,17 @@ trihop_status_t trihop_details_totals(const struct trihop_details_t *details,
                                       struct trihop_stats_t *counters,
                                       size_t size);
 
-// Fills `counters` with those of one class of queues, of `trihop_queues_t`: what this rank sent
+// Fills `counters` with those of the queues of one stage, of `trihop_queues_t`: what this rank sent
 // (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from there
-// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_class_stats_t)` as the caller knows it.
+// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_stage_stats_t)` as the caller knows it.
 //
 // Threads: any.
-trihop_status_t trihop_details_class(const struct trihop_details_t *details,
+trihop_status_t trihop_details_stage(const struct trihop_details_t *details,
                                      int32_t queues,
-                                     struct trihop_class_stats_t *counters,
+                                     struct trihop_stage_stats_t *counters,
                                      size_t size);
 
-// Fills `counters` with those of one queue of a class, of `trihop_queues_t`. `index` is below the `queues` of the class.
+// Fills `counters` with those of one queue of a stage, of `trihop_queues_t`. `index` is below the `queues` of the stage.
 // `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
 //
 // Threads: any.

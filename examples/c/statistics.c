@@ -1,6 +1,6 @@
 /*
  * Prints what each queue and each thread of every rank did, after verifying that the figures agree: those of the queues add
- * up to those of their class, and what came is what was sent.
+ * up to those of their stage, and what came is what was sent.
  *
  *   cc statistics.c $(pkg-config --cflags --libs trihop) -o statistics
  *   trihop run -n 4 --nodes 2 -- ./statistics
@@ -34,15 +34,15 @@ static void ignore(void *context, uint32_t source, uint32_t kind, const void *by
     (void)context, (void)source, (void)kind, (void)bytes, (void)length;
 }
 
-/* Runs of this rank's own and runs forwarded by the queues of a class, which it adds up. */
+/* Runs of this rank's own and runs forwarded by the queues of a stage, which it adds up. */
 static void add_class(const trihop_details_t *details, int32_t which, const char *name, uint64_t runs[2])
 {
-    trihop_class_stats_t class_stats;
+    trihop_stage_stats_t stage_stats;
     trihop_queue_stats_t queue;
     uint64_t own = 0, forwarded = 0, sends = 0, waits = 0, longest_ns = 0;
 
-    check(trihop_details_class(details, which, &class_stats, sizeof class_stats), "trihop_details_class");
-    for (uint64_t index = 0; index < class_stats.queues; index++) {
+    check(trihop_details_stage(details, which, &stage_stats, sizeof stage_stats), "trihop_details_stage");
+    for (uint64_t index = 0; index < stage_stats.queues; index++) {
         check(trihop_details_queue(details, which, index, &queue, sizeof queue), "trihop_details_queue");
         if (queue.peer >= trihop_size(job))
             fail(name, "a queue leads to a rank that does not exist");
@@ -55,9 +55,9 @@ static void add_class(const trihop_details_t *details, int32_t which, const char
         if (queue.longest_wait_ns > longest_ns)
             longest_ns = queue.longest_wait_ns;
     }
-    if (own != class_stats.own_runs || forwarded != class_stats.forwarded_runs || sends != class_stats.sends ||
-        waits != class_stats.waits || longest_ns != class_stats.longest_wait_ns)
-        fail(name, "the queues do not add up to their class");
+    if (own != stage_stats.own_runs || forwarded != stage_stats.forwarded_runs || sends != stage_stats.sends ||
+        waits != stage_stats.waits || longest_ns != stage_stats.longest_wait_ns)
+        fail(name, "the queues do not add up to their stage");
     runs[0] += own;
     runs[1] += forwarded;
 }

@@ -233,8 +233,8 @@ mod tests {
             longest_wait_ns,
             ..QueueStats::default()
         };
-        let class = StageStats::of("origin", [queue(2, 50), queue(0, 0), queue(3, 40)].into_iter(), 1);
-        assert_eq!((class.all.waits, class.all.longest_wait_ns), (5, 50));
-        assert_eq!((class.queues.len(), class.limit_hits), (2, 1));
+        let stage = StageStats::of("origin", [queue(2, 50), queue(0, 0), queue(3, 40)].into_iter(), 1);
+        assert_eq!((stage.all.waits, stage.all.longest_wait_ns), (5, 50));
+        assert_eq!((stage.queues.len(), stage.limit_hits), (2, 1));
     }
 }

@@ -37,15 +37,15 @@ macro_rules! c_structs {
             $($(#[doc = $doc])+ pub $name: u64,)+
         }
 
-        /// What the queues of one class have done together. Later versions add fields at the end.
+        /// What the queues of one stage have done together. Later versions add fields at the end.
         #[repr(C)]
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct trihop_class_stats_t {
+        pub struct trihop_stage_stats_t {
             /// Bytes of this struct as the caller knows it; set by the library.
             pub size: usize,
-            /// Queues of the class that were ever used: `trihop_details_queue` takes numbers below it.
+            /// Queues of the stage that were ever used: `trihop_details_queue` takes numbers below it.
             pub queues: u64,
-            /// Times that own sends met the class's limit, which clients of DeltaFS set.
+            /// Times that own sends met the stage's limit, which clients of DeltaFS set.
             pub limit_hits: u64,
             $($(#[doc = $doc])+ pub $name: u64,)+
         }
@@ -60,13 +60,13 @@ macro_rules! c_structs {
             }
         }
 
-        impl trihop_class_stats_t {
-            fn from_rust(class: &StageStats, size: usize) -> Self {
+        impl trihop_stage_stats_t {
+            fn from_rust(stage: &StageStats, size: usize) -> Self {
                 Self {
                     size,
-                    queues: class.queues.len() as u64,
-                    limit_hits: class.limit_hits,
-                    $($name: class.all.$name,)+
+                    queues: stage.queues.len() as u64,
+                    limit_hits: stage.limit_hits,
+                    $($name: stage.all.$name,)+
                 }
             }
         }
@@ -76,7 +76,7 @@ macro_rules! c_structs {
 counters_table!(c_structs);
 
 const _: () = assert!(size_of::<trihop_queue_stats_t>() == (2 + QueueStats::TABLE.len()) * 8);
-const _: () = assert!(size_of::<trihop_class_stats_t>() == (3 + QueueStats::TABLE.len()) * 8);
+const _: () = assert!(size_of::<trihop_stage_stats_t>() == (3 + QueueStats::TABLE.len()) * 8);
 
 /// Hands a stream's counters of this moment to the caller.
 ///
@@ -106,9 +106,9 @@ unsafe fn with(
     guard(|| call(&unsafe { argument::reference(details, "details")? }.details))
 }
 
-/// The class with this number, with nothing in it where the route has no such stage.
-fn class_of(details: &DetailedStats, class: i32) -> Result<Cow<'_, StageStats>, Failure> {
-    match trihop_queues_t::parse(class)? {
+/// The stage with this number, with nothing in it where the route has no such stage.
+fn stage_of(details: &DetailedStats, stage: i32) -> Result<Cow<'_, StageStats>, Failure> {
+    match trihop_queues_t::parse(stage)? {
         Queues::Stage(name) => Ok(details.stage(name).map_or_else(Cow::default, Cow::Borrowed)),
         Queues::Delivery => Err(Failure::argument(
             "the delivery queue has no counters of its own: `delivered` and `blocked_deliveries` of the totals are its",
@@ -131,22 +131,22 @@ pub unsafe extern "C" fn trihop_details_totals(
     unsafe { with(details, give) }
 }
 
-/// Fills `counters` with those of one class of queues, of `trihop_queues_t`: what this rank sent
+/// Fills `counters` with those of the queues of one stage, of `trihop_queues_t`: what this rank sent
 /// (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from there
-/// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_class_stats_t)` as the caller knows it.
+/// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_stage_stats_t)` as the caller knows it.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_details_class(
+pub unsafe extern "C" fn trihop_details_stage(
     details: *const trihop_details_t,
     queues: i32,
-    counters: *mut trihop_class_stats_t,
+    counters: *mut trihop_stage_stats_t,
     size: usize,
 ) -> trihop_status_t {
     let give = |details: &DetailedStats| {
         check_size(size)?;
-        let class = class_of(details, queues)?;
-        let filled = trihop_class_stats_t::from_rust(&class, size);
+        let stage = stage_of(details, queues)?;
+        let filled = trihop_stage_stats_t::from_rust(&stage, size);
         // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes, so that there
         // is no padding.
         unsafe { store_sized(&filled, counters, size, "counters") }
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn trihop_details_class(
     unsafe { with(details, give) }
 }
 
-/// Fills `counters` with those of one queue of a class, of `trihop_queues_t`. `index` is below the `queues` of the class.
+/// Fills `counters` with those of one queue of a stage, of `trihop_queues_t`. `index` is below the `queues` of the stage.
 /// `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
 ///
 /// Threads: any.
@@ -169,12 +169,12 @@ pub unsafe extern "C" fn trihop_details_queue(
 ) -> trihop_status_t {
     let give = |details: &DetailedStats| {
         check_size(size)?;
-        let class = class_of(details, queues)?;
-        let all = &class.queues;
+        let stage = stage_of(details, queues)?;
+        let all = &stage.queues;
         let queue = usize::try_from(index).ok().and_then(|index| all.get(index));
         let queue = queue.ok_or_else(|| {
             let count = all.len();
-            Failure::argument(format!("queue {index} of a class of which {count} were used"))
+            Failure::argument(format!("queue {index} of a stage of which {count} were used"))
         })?;
         let filled = trihop_queue_stats_t::from_rust(queue, size);
         // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes, so that there

@@ -289,7 +289,7 @@ pub unsafe extern "C" fn trihop_items_broadcast(
     unsafe { with(items, send) }
 }
 
-/// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
+/// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in them. Not inside a
 /// handler.
 ///
 /// Threads: any.
@@ -374,7 +374,7 @@ pub unsafe extern "C" fn trihop_items_stats_json(
     unsafe { with(items, give) }
 }
 
-/// Stores what the stream and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+/// Stores what the stream and each of its queues have done on this rank until now, to be read with `trihop_details_stage` and
 /// the like, and freed with `trihop_details_free`.
 ///
 /// Threads: as `trihop_items_stats`.

@@ -82,7 +82,7 @@ impl trihop_queues_t {
         ]
         .into_iter()
         .find_map(|(known, queues)| (known as i32 == number).then_some(queues))
-        .ok_or_else(|| Failure::argument(format!("{number} is no class of queues")))
+        .ok_or_else(|| Failure::argument(format!("{number} is none of trihop_queues_t")))
     }
 }
 
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn trihop_shuffle_take(
     unsafe { with(shuffle, call) }
 }
 
-/// Waits until this rank's queues of one class, of `trihop_queues_t`, have passed on what was in them. Not inside a
+/// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in them. Not inside a
 /// handler.
 ///
 /// Threads: any.
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn trihop_shuffle_stats_json(
     unsafe { with(shuffle, give) }
 }
 
-/// Stores what the shuffle and each of its queues have done on this rank until now, to be read with `trihop_details_class` and
+/// Stores what the shuffle and each of its queues have done on this rank until now, to be read with `trihop_details_stage` and
 /// the like, and freed with `trihop_details_free`.
 ///
 /// Threads: as `trihop_shuffle_stats`.

@@ -356,18 +356,18 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         assert_eq!(trihop_shuffle_details(shuffle, &mut details), TRIHOP_OK);
         let totals = filled(|place, size| trihop_details_totals(details, place, size));
         assert_eq!((totals.sent, totals.delivered), (2, 2), "the handler answers");
-        let class = filled(|place, size| trihop_details_class(details, origin, place, size));
-        assert_eq!((class.size, class.queues), (size_of_val(&class), 1));
+        let stage = filled(|place, size| trihop_details_stage(details, origin, place, size));
+        assert_eq!((stage.size, stage.queues), (size_of_val(&stage), 1));
         let queue = filled(|place, size| trihop_details_queue(details, origin, 0, place, size));
         assert_eq!((queue.size, queue.peer), (size_of_val(&queue), 0));
         assert_eq!((queue.own_runs, queue.forwarded_runs), (2, 0));
         assert!(queue.sends == 2 && queue.flush_sends > 0, "{queue:?}");
         assert_eq!(
-            (class.own_runs, class.sends, class.flush_sends, class.waits),
+            (stage.own_runs, stage.sends, stage.flush_sends, stage.waits),
             (queue.own_runs, queue.sends, queue.flush_sends, queue.waits)
         );
         let mut other = queue;
-        for (class, index, why) in [
+        for (stage, index, why) in [
             (origin, 1, "of which 1 were used"),
             (
                 trihop_queues_t::TRIHOP_REMOTE_QUEUES as i32,
@@ -379,15 +379,15 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
                 0,
                 "blocked_deliveries",
             ),
-            (9, 0, "no class of queues"),
+            (9, 0, "none of trihop_queues_t"),
         ] {
-            let refused = trihop_details_queue(details, class, index, &mut other, size_of_val(&queue));
-            assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT, "{class}");
+            let refused = trihop_details_queue(details, stage, index, &mut other, size_of_val(&queue));
+            assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT, "{stage}");
             assert!(last_error().contains(why), "{}", last_error());
         }
         let mut older = [u64::MAX; 5];
         let known = 4 * size_of::<u64>();
-        let status = trihop_details_class(details, origin, older.as_mut_ptr().cast(), known);
+        let status = trihop_details_stage(details, origin, older.as_mut_ptr().cast(), known);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         assert_eq!(
             older,
@@ -395,7 +395,7 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
             "what an older program knows"
         );
         assert_eq!(
-            trihop_details_class(details, origin, older.as_mut_ptr().cast(), 9),
+            trihop_details_stage(details, origin, older.as_mut_ptr().cast(), 9),
             TRIHOP_ERR_INVALID_ARGUMENT
         );
 
@@ -435,8 +435,8 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         assert_eq!(trihop_items_push(items, 0, (&raw const number).cast()), TRIHOP_OK);
         assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_items_details(items, &mut details), TRIHOP_OK);
-        let class = filled(|place, size| trihop_details_class(details, origin, place, size));
-        assert_eq!((class.queues, class.own_runs), (1, 1));
+        let stage = filled(|place, size| trihop_details_stage(details, origin, place, size));
+        assert_eq!((stage.queues, stage.own_runs), (1, 1));
         trihop_details_free(details);
 
         let mut count = 0;

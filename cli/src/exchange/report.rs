@@ -95,7 +95,7 @@ pub struct Report {
     wire_bytes: u64,
     wire_bytes_per_msg: f64,
     queue_waits: u64,
-    /// Sends that a limit over all queues of a class kept.
+    /// Sends that a limit over all queues of a stage kept.
     limit_hits: u64,
     blocked_deliveries: u64,
     faults: u64,

@@ -20,7 +20,7 @@ macro_rules! options_table {
     ($then:ident) => {
         $then! {
             stream {
-                /// Batches of the origin class that may be unconsumed per local queue.
+                /// Batches of the origin stage that may be unconsumed per local queue.
                 /// They count as this times `origin_buftarget_bytes`. Where the queue is a link
                 /// (`fabric-only`), no more than 1,024 count, all ranks need the same, and each
                 /// takes a buffer as long as those of other nodes.

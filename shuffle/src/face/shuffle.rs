@@ -118,8 +118,8 @@ impl<S: Seat> Shuffle<S> {
     /// thread sends, or several after one another, keep their order.
     ///
     /// From a handler on a delivery thread it never waits: what finds no room goes to the spill, ahead of what the
-    /// application sends. The handler's next call waits as long as that is above `spill_mark_bytes` and drains. A handler of
-    /// an inline job sends with its [`Outbox`].
+    /// application sends. The handler's next call waits as long as that is above its mark, a share of `memory_bytes`, and
+    /// drains. A handler of an inline job sends with its [`Outbox`].
     ///
     /// # Errors
     /// A bad rank or length, a dead peer, a call from inside an inline handler; without a handler [`Error::WouldBlock`] when

@@ -11,7 +11,7 @@
 /// name "unit" "; {} as people read it";
 /// ```
 ///
-/// and of a queue `sum` or `max` stands before it: what the queues of a class come to. A text that
+/// and of a queue `sum` or `max` stands before it: what the queues of a stage come to. A text that
 /// begins with `?` is left out where the counter is 0.
 #[doc(hidden)]
 #[macro_export]
@@ -65,7 +65,7 @@ macro_rules! counters_table {
                 broadcast_copies "copies" ", {} copies";
                 /// Records that arrived and were dropped on purpose, as clients of DeltaFS may ask for.
                 discarded "records" "; {} records discarded";
-                /// Times that own sends met a limit over all queues of a class, which clients of DeltaFS set.
+                /// Times that own sends met a limit over all queues of a stage, which clients of DeltaFS set.
                 limit_hits "times" ", {} limit hits";
                 /// Records that arrived and were never delivered because the job failed, or was
                 /// dropped without being shut down.

@@ -278,7 +278,7 @@ pub unsafe extern "C" fn shuffle_flush_delivery(sh: *mut shuffle) -> hg_return_t
     })
 }
 
-/// Waits for the queues of one class.
+/// Waits for the queues of one stage.
 ///
 /// # Safety
 /// As `shuffle_at`.
