@@ -217,3 +217,58 @@ fn what_a_handler_sends_keeps_its_order_through_the_spill() {
         "each hears what the other's handler sent"
     );
 }
+
+/// Short records, one that goes by rendezvous and one of many fragments, from a rank of the same node and one of another.
+#[test]
+fn what_comes_before_a_handler_is_live_waits_for_it() {
+    const BYTES: [usize; 5] = [8, 40_000, 300, 200_000, 1_000];
+    /// Rounds of sending with the handler held.
+    const HELD: u32 = 20;
+    let topology = Topology::from_node_sizes(&[2, 2], Rank(0)).unwrap();
+    let heard = RefCell::new(Vec::new());
+    let mut job = Simulation::new(&topology, SimulationOptions::default(), |rank, message, _| {
+        assert_eq!(rank, Rank(1));
+        let wrong = message.bytes.iter().any(|&byte| byte != 9);
+        assert!(!wrong, "bytes of {}", message.kind);
+        let mut heard = heard.borrow_mut();
+        heard.push((message.source, message.kind as usize, message.bytes.len()));
+    })
+    .unwrap();
+    job.hold_handler(Rank(1));
+    let mut sent = [0; 2];
+    for round in 0..2 * HELD {
+        for (source, sent) in [Rank(0), Rank(3)].into_iter().zip(&mut sent) {
+            while *sent < BYTES.len() {
+                match job.try_send(source, Rank(1), *sent as u32, &vec![9; BYTES[*sent]]) {
+                    Ok(()) => *sent += 1,
+                    Err(Error::WouldBlock) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        // A rank that waits for its handler does not rest.
+        for _ in 0..1000 {
+            job.step().unwrap();
+        }
+        if round == HELD {
+            assert!(sent.iter().all(|&sent| sent > 0), "{sent:?}");
+            assert_eq!(*heard.borrow(), []);
+            job.release_handler(Rank(1));
+        }
+    }
+    assert_eq!(sent, [BYTES.len(); 2]);
+    job.fence().unwrap();
+    for source in [Rank(0), Rank(3)] {
+        let of_source = heard
+            .borrow()
+            .iter()
+            .filter(|entry| entry.0 == source)
+            .copied()
+            .collect::<Vec<_>>();
+        let all = BYTES.into_iter().enumerate();
+        assert_eq!(
+            of_source,
+            all.map(|(kind, bytes)| (source, kind, bytes)).collect::<Vec<_>>()
+        );
+    }
+}

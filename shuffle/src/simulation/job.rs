@@ -1,5 +1,7 @@
 //! The job: its ranks, what they send, and what is waited for.
 
+use std::collections::BTreeSet;
+
 use trihop_transport::sim::Net;
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
@@ -28,12 +30,13 @@ pub(crate) type RankHandler<'h> =
 /// The handler as one rank's engine knows it.
 struct HandlerOf<'a, 'h> {
     rank: Rank,
+    is_live: bool,
     handler: &'a mut RankHandler<'h>,
 }
 
 impl Handlers for HandlerOf<'_, '_> {
     fn is_live(&self, _: usize) -> bool {
-        true
+        self.is_live
     }
 
     fn call(
@@ -52,6 +55,8 @@ pub struct Simulation<'h> {
     pub(crate) fabric: Fabric,
     pub(crate) members: Vec<Member>,
     handler: RankHandler<'h>,
+    /// Ranks whose handlers are not live yet.
+    held: BTreeSet<Rank>,
     topology: Topology,
     item_bytes: usize,
     turns: Turns,
@@ -106,6 +111,7 @@ impl<'h> Simulation<'h> {
             fabric,
             members,
             handler,
+            held: BTreeSet::new(),
             topology: topology.clone(),
             item_bytes: options.item_bytes,
             turns: Turns::new(topology.size(), options.schedule, seed),
@@ -181,6 +187,19 @@ impl<'h> Simulation<'h> {
     pub fn settle(&mut self) -> Result<(), SimulationError> {
         while self.step()? {}
         Ok(())
+    }
+
+    /// Calls the handler of `rank` no more until [`Simulation::release_handler`], as on a rank that has not returned from
+    /// opening its stream while others send already.
+    pub fn hold_handler(&mut self, rank: Rank) {
+        self.held.insert(rank);
+    }
+
+    /// Calls the handler of `rank` again, and first for what has waited.
+    pub fn release_handler(&mut self, rank: Rank) {
+        if self.held.remove(&rank) {
+            self.turns.wake(rank.0);
+        }
     }
 
     /// All ranks join a fence: returns when every message that was sent, and every one that handlers sent because of them,
@@ -317,6 +336,7 @@ impl<'h> Simulation<'h> {
     pub(crate) fn round(&mut self, rank: Rank, now_ns: u64) -> Result<bool, Error> {
         let mut handlers = HandlerOf {
             rank,
+            is_live: !self.held.contains(&rank),
             handler: &mut self.handler,
         };
         self.members[rank.0 as usize].engine.round(&mut handlers, now_ns)
@@ -326,6 +346,7 @@ impl<'h> Simulation<'h> {
     fn turn(&mut self, rank: u32) -> Result<bool, SimulationError> {
         let mut handlers = HandlerOf {
             rank: Rank(rank),
+            is_live: !self.held.contains(&Rank(rank)),
             handler: &mut self.handler,
         };
         self.turns
