@@ -278,7 +278,8 @@ impl Turns {
         let mut patience = Patience::default();
         // Whether the progress thread may sleep without knowing what is waited for here.
         let mut unknown = true;
-        turn.check_failure()?;
+        // First whether it is done, then whether the job has failed: who has got what this waits for
+        // may end at once, and is no failure of this call.
         let outcome = loop {
             match done(&mut turn.job) {
                 Ok(Some(value)) => break Ok(value),
@@ -286,7 +287,14 @@ impl Turns {
                 Err(error) => break Err(error),
             }
             turn.check_failure()?;
-            if self.round(&mut turn)? {
+            let worked = match self.round(&mut turn) {
+                Ok(worked) => worked,
+                Err(error) => match done(&mut turn.job) {
+                    Ok(Some(value)) => break Ok(value),
+                    _ => break Err(error),
+                },
+            };
+            if worked {
                 backoff.reset();
                 unknown = true;
                 turn.tell_moved();
