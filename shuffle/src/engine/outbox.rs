@@ -66,9 +66,12 @@ impl<'a> Outbox<'a> {
         self.with(|out| out.send_or_spill(target, kind, bytes))
     }
 
-    #[inline]
+    #[inline(always)] // as its callers' fast path
     pub(crate) fn push_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        self.with(|out| out.push_or_spill(target, item))
+        // No closure: it would not be inlined, and the item would go through memory.
+        let sent = self.outs[self.stream].push_or_spill(target, item);
+        self.note_overfilled();
+        sent
     }
 
     pub(crate) fn extend_items<T: IntoBytes + Immutable>(
@@ -81,11 +84,15 @@ impl<'a> Outbox<'a> {
     /// Sends by the verbs of handlers, and notes what comes of it.
     #[inline]
     pub(crate) fn with<R>(&mut self, send: impl FnOnce(&mut Outbound) -> R) -> R {
-        let out = &mut self.outs[self.stream];
-        let sent = send(out);
-        if out.take_overfilled() {
+        let sent = send(&mut self.outs[self.stream]);
+        self.note_overfilled();
+        sent
+    }
+
+    #[inline(always)] // part of every send of a handler
+    fn note_overfilled(&mut self) {
+        if self.outs[self.stream].take_overfilled() {
             self.overfilled.get_or_insert(self.stream);
         }
-        sent
     }
 }

@@ -45,6 +45,7 @@ impl<T: Item> ItemOutbox<'_, T> {
     ///
     /// # Errors
     /// [`Error::SpillFull`] when the spill is full too, and the error of a bad rank.
+    #[inline(always)] // an item that goes through memory on its way is stored and loaded at different widths
     pub fn push(&mut self, target: Rank, item: T) -> Result<()> {
         self.outbox.push_item(target, item.as_bytes())
     }

@@ -66,7 +66,7 @@ impl Outbound {
     }
 
     /// An item of a handler.
-    #[inline]
+    #[inline(always)] // so that an item's size is a constant of the copy
     pub fn push_or_spill(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         if self.append_item(!self.closed, target, item) {
             return Ok(());
