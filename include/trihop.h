@@ -29,7 +29,8 @@ enum trihop_status_t
  {
   // Done.
   TRIHOP_OK = 0,
-  // No room now and nothing was taken; try again.
+  // No room now. A send has taken nothing; a flush, fence, barrier or close goes on at the next
+  // call. Make progress, take what waits on streams without a handler, and call again.
   TRIHOP_ERR_WOULD_BLOCK = 1,
   // A rank outside of the job.
   TRIHOP_ERR_RANK = 2,
@@ -63,7 +64,8 @@ enum trihop_status_t
   TRIHOP_ERR_BUFFER_TOO_SMALL = 16,
   // No memory.
   TRIHOP_ERR_NO_MEMORY = 17,
-  // A defect of the library: please report the text. The object that was called is in no known state.
+  // A defect of the library: please report the text. The object that was called is in no known
+  // state.
   TRIHOP_ERR_PANIC = 18,
   // A failure that this interface has no number for yet; the text says what it is.
   TRIHOP_ERR_OTHER = 19,
@@ -149,12 +151,13 @@ enum trihop_seat_t
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // Any thread may call. A progress thread keeps traffic going while the program computes, and a delivery thread for each
-  // stream calls its handler.
+  // Any thread may call. A progress thread keeps traffic going while the program computes, and a
+  // delivery thread for each stream calls its handler.
   TRIHOP_THREADED = 0,
-  // One thread calls, the one that has started the job. Progress is made inside of its calls, and handlers are called
-  // there too: nothing is locked, so that small messages cost least. A program that computes for long forwards nothing
-  // meanwhile, unless it calls `trihop_poll` now and then.
+  // One thread calls, the one that has started the job. Progress is made inside of its calls,
+  // and handlers are called there too: no lock is taken per message, so that small ones cost least. A
+  // program that computes for long forwards nothing meanwhile, unless it calls `trihop_poll` now
+  // and then.
   TRIHOP_INLINE = 1,
 };
 #ifndef __cplusplus
@@ -165,31 +168,27 @@ typedef int32_t trihop_seat_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a stream and each of its queues had done on this rank at one moment: of `trihop_shuffle_details` or
-// `trihop_items_details`. It does not change, and outlives its stream.
+// What a stream and each of its queues had done on this rank at one moment, of
+// `trihop_stream_details`. It does not change, and outlives its stream.
 //
 // Threads: any thread may read it, several at once too.
 typedef struct trihop_details_t trihop_details_t;
 
-// A stream of items of one size between all ranks of a job: a run of items has one header, so that small items cost less
-// than records.
-//
-// Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
-// handler of any stream; but of an inline job as `trihop_job_t` says.
-typedef struct trihop_items_t trihop_items_t;
-
 // One rank's part of a job, over the seat that `trihop_init` was given.
 //
-// Threads: of a job with threads (`TRIHOP_THREADED`), except where a function says otherwise, any thread may call at any
-// time, several at once too. Of an inline job (`TRIHOP_INLINE`), and of its streams, all functions are called on the thread
-// that has started it, whatever they say of threads themselves; inside its handlers, only those that send.
+// Threads: of a job with threads (`TRIHOP_THREADED`), except where a function says otherwise, any
+// thread may call at any time, several at once too. Of an inline job (`TRIHOP_INLINE`), and of its
+// streams, all functions are called on the thread that has started it, whatever they say of
+// threads themselves. Inside its handlers functions of streams send and no others; what never
+// changes (ranks, nodes, names, errors) may be asked for there.
 typedef struct trihop_job_t trihop_job_t;
 
-// A shuffle of byte records between all ranks of a job.
+// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
+// of items of one size, of which a run has one header, so that small ones cost less.
 //
-// Threads: except where a function says otherwise, any thread may call at any time, several at once too, and so may the
-// handler of any stream; but of an inline job as `trihop_job_t` says.
-typedef struct trihop_shuffle_t trihop_shuffle_t;
+// Threads: except where a function says otherwise, any thread may call at any time, several at
+// once too, and so may the handler of any stream; but of an inline job as `trihop_job_t` says.
+typedef struct trihop_stream_t trihop_stream_t;
 
 // Options of a job and of its streams, with the names, units, ranges and defaults of the library's
 // documentation (docs/OPTIONS.md, or `Options` and `StreamOptions` of the Rust interface). 0 and empty texts
@@ -297,25 +296,51 @@ typedef struct trihop_options_t {
   uint64_t watch_timeout_ms;
 } trihop_options_t;
 
-// Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as `MPI_Allgather` does; returns 0, or
-// a number of its own on failure. Every rank calls it equally often, with the same `bytes`.
+// Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as
+// `MPI_Allgather` does; returns 0, or a number of its own on failure. Every rank calls it equally
+// often, with the same `bytes`.
 //
-// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these calls only.
+// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these
+// calls only.
 typedef int32_t (*trihop_allgather_t)(void *context, const void *mine, size_t bytes, void *all);
 
-// Called for every record that arrives. `bytes` are valid during the call only, aligned to 8 bytes, and not null where
-// `length` is 0.
+// What a handler is called with: a record, or the items of one source that arrived one after the
+// other. Later versions add fields at the end.
+typedef struct trihop_message_t {
+  // Stream that it came by. A handler may answer on it.
+  const struct trihop_stream_t *stream;
+  // Rank that sent it.
+  uint32_t source;
+  // Of a record what its sender gave with it; 0 with items.
+  uint32_t kind;
+  // This rank.
+  uint32_t rank;
+  // Ranks of the job.
+  uint32_t size;
+  // How many items lie in `bytes`, one after the other; 1 for a record.
+  size_t count;
+  // Bytes of the record, or of all the items.
+  size_t length;
+  // Valid during the call only, and never null. A record is aligned to 8 bytes, and so are items
+  // where their size is a multiple of 8.
+  const void *bytes;
+} trihop_message_t;
+
+// Called for every record, or for every run of items, that arrives, with the `context` that the
+// stream was opened with.
 //
-// Threads: of an inline job in calls that make progress, on the thread that makes them; it may send, by the same functions,
-// on any stream of the job, and nothing else of the library. Of a job with threads: on the delivery thread of the shuffle, one call at a time; the first one comes after the handle was stored. It may
-// block, and its senders then wait. It may read counters, and send on any stream of the job, its own
-// one too, to any rank, any number of times: see `trihop_shuffle_send`. It may not wait for others:
-// no flush, fence, collective, open or close. It must return: no exception and no longjmp across it.
-typedef void (*trihop_handler_t)(void *context,
-                                 uint32_t source,
-                                 uint32_t kind,
-                                 const void *bytes,
-                                 size_t length);
+// Threads: of an inline job in calls that make progress, on the thread that makes them, and not
+// before the one that opens the stream has returned. Of a job with threads on the stream's
+// delivery thread, one call at a time, the first one after the handle was stored; it may block,
+// and its senders then wait.
+//
+// It may send on any stream of the job, its own one too, to any rank, any number of times: see
+// `trihop_stream_send`. It may not wait for others: no flush, fence, collective, open or close. It
+// must return: no exception and no longjmp across it.
+typedef void (*trihop_handler_t)(void *context, const struct trihop_message_t *message);
+
+// Fills the `length` zeroed bytes of a record in place: see `trihop_stream_reserve`.
+typedef void (*trihop_filler_t)(void *context, void *bytes, size_t length);
 
 // What a stream has done on this rank since it was opened. Later versions add fields at the end.
 typedef struct trihop_stats_t {
@@ -374,12 +399,6 @@ typedef struct trihop_stats_t {
   uint64_t undelivered;
 } trihop_stats_t;
 
-// Called for `count` items of one source that arrived one after the other. `items` are valid during the call only, and
-// aligned to 8 bytes where the size of an item is a multiple of 8.
-//
-// Threads: as `trihop_handler_t`.
-typedef void (*trihop_items_handler_t)(void *context, uint32_t source, const void *items, size_t count);
-
 // What the queues of one stage have done together. Later versions add fields at the end.
 typedef struct trihop_stage_stats_t {
   // Bytes of this struct as the caller knows it; set by the library.
@@ -432,7 +451,8 @@ typedef struct trihop_queue_stats_t {
   uint64_t waiting_ns;
 } trihop_queue_stats_t;
 
-// What one thread of a job has used so far, as the kernel counts it. Later versions add fields at the end.
+// What one thread of a job has used so far, as the kernel counts it. Later versions add fields at
+// the end.
 typedef struct trihop_thread_use_t {
   // Bytes of this struct as the caller knows it; set by the library.
   size_t size;
@@ -446,23 +466,25 @@ typedef struct trihop_thread_use_t {
   uint64_t involuntary_switches;
   // Page faults that cost no reading.
   uint64_t minor_faults;
-  // What the thread is for: `progress`, or `deliver` and the name of its stream, of which the end may be missing. Ends
-  // with NUL.
+  // What the thread is for: `progress`, or `deliver` and the name of its stream, of which the
+  // end may be missing. Ends with NUL.
   char name[64];
 } trihop_thread_use_t;
 
-// Takes each message that is recorded. `level` is 1 for errors, 2 warnings, 3 information, 4 and 5 details; `facility` is the
-// part of the library that it comes from. Both texts are valid during the call only.
+// Takes each message that is recorded. `level` is 1 for errors, 2 warnings, 3 information, 4 and 5
+// details; `facility` is the part of the library that it comes from. Both texts are valid during
+// the call only.
 //
-// Threads: several at once, whichever have something to say. It may call the library; what that logs does not come here.
+// Threads: several at once, whichever have something to say. It may call the library; what that
+// logs does not come here.
 typedef void (*trihop_log_callback_t)(void *context, int32_t level, const char *facility, const char *text);
 
-// What is recorded and where it goes. Later versions add fields at the end. Fill it with `trihop_log_options_init`; all texts
-// have to live until `trihop_log_install` has returned.
+// What is recorded and where it goes. Later versions add fields at the end. Fill it with
+// `trihop_log_options_init`; all texts have to live until `trihop_log_install` has returned.
 //
-// A filter is a list of levels and of `FACILITY=LEVEL` with commas, later ones win, such as `info,fabric=debug`. Levels are
-// `off`, `error`, `warn`, `info`, `debug`, `trace`; facilities `client`, `route`, `queue`, `link`, `deliver`, `bootstrap`,
-// `fabric`, `memory`, `other`.
+// A filter is a list of levels and of `FACILITY=LEVEL` with commas, later ones win, such as
+// `info,fabric=debug`. Levels are `off`, `error`, `warn`, `info`, `debug`, `trace`; facilities
+// `client`, `route`, `queue`, `link`, `deliver`, `bootstrap`, `fabric`, `memory`, `other`.
 typedef struct trihop_log_options_t {
   // Bytes of this struct as the caller knows it; set by `trihop_log_options_init`.
   size_t size;
@@ -482,11 +504,13 @@ typedef struct trihop_log_options_t {
   void *context;
   // Number of first ranks that log in more detail.
   uint64_t detailed_ranks;
-  // 1 if each rank has a file of its own, with `.` and the rank added to its name; 0 if all append to one.
+  // 1 if each rank has a file of its own, with `.` and the rank added to its name; 0 if all
+  // append to one.
   uint64_t file_per_rank;
   // 1 if only ranks below `detailed_ranks` write to a file, else 0.
   uint64_t file_of_detailed_only;
-  // Memory in bytes for the last lines, which `trihop_log_recent` and a core dump show; 0 for none.
+  // Memory in bytes for the last lines, which `trihop_log_recent` and a core dump show; 0 for
+  // none.
   uint64_t ring_bytes;
 } trihop_log_options_t;
 
@@ -494,48 +518,48 @@ typedef struct trihop_log_options_t {
 extern "C" {
 #endif // __cplusplus
 
-// What a status means, in a few words; never null. Statuses that this version does not know have words too.
+// What a status means, in a few words; never null. Statuses that this version does not know have
+// words too.
 //
 // Threads: any. The text lives as long as the library.
 const char *trihop_strerror(int32_t status);
 
-// The full sentence about the last call of this thread that failed: what, on which object, with which value, and the
-// remedy. Empty where none has; never null. Successful calls leave it as it is.
+// The full sentence about the last call of this thread that failed: what, on which object, with
+// which value, and the remedy. Empty where none has; never null. Successful calls leave it as it
+// is.
 //
-// Threads: any, each sees its own. The text is valid until the next call of this thread that fails.
+// Threads: any, each sees its own. The text is valid until the next call of this thread that
+// fails.
 const char *trihop_last_error(void);
 
-// Fills `options` with the defaults, overridden by the environment (`TRIHOP_<NAME>` for each field). `size` is
-// `sizeof(trihop_options_t)` as the caller knows it.
+// Fills `options` with the defaults, overridden by the environment (`TRIHOP_<NAME>` for each
+// field). `size` is `sizeof(trihop_options_t)` as the caller knows it.
 //
 // Fails with `TRIHOP_ERR_CONFIG` where the environment has a mistyped or impossible option.
 // Threads: any, but none that changes the environment meanwhile.
-trihop_status_t trihop_options_init(struct trihop_options_t *options,
-                                    size_t size);
+trihop_status_t trihop_options_init(struct trihop_options_t *options, size_t size);
 
-// Sets one option by its name, for instance `"remote_maxrpc"` to `"9"`. The name is that of the field.
+// Sets one option by its name, for instance `"remote_maxrpc"` to `"9"`. The name is that of the
+// field.
 //
-// Fails with `TRIHOP_ERR_CONFIG` on an unknown name (`trihop_last_error` has the nearest) or an impossible value.
+// Fails with `TRIHOP_ERR_CONFIG` on an unknown name (`trihop_last_error` has the nearest) or an
+// impossible value.
 // Threads: any, one at a time for each struct.
-trihop_status_t trihop_options_set(struct trihop_options_t *options,
-                                   const char *name,
-                                   const char *value);
+trihop_status_t trihop_options_set(struct trihop_options_t *options, const char *name, const char *value);
 
 // Version of the library that runs, for instance `0.1.0`.
 //
 // Threads: any.
 const char *trihop_version(void);
 
-// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a launcher, a job of one.
-// Collective over all ranks; `seat`, of `trihop_seat_t`, may differ between them. `options` null stands for those of the
-// environment.
+// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a
+// launcher, a job of one. Collective over all ranks; `seat`, of `trihop_seat_t`, may differ
+// between them. `options` null stands for those of the environment.
 //
-// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and where this is one of
-// several tasks of a launcher that offers neither PMI nor PMIx.
+// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
+// where this is one of several tasks of a launcher that offers neither PMI nor PMIx.
 // Threads: any. A process can be in several jobs, if its launcher knows how.
-trihop_status_t trihop_init(int32_t seat,
-                            const struct trihop_options_t *options,
-                            struct trihop_job_t **job);
+trihop_status_t trihop_init(int32_t seat, const struct trihop_options_t *options, struct trihop_job_t **job);
 
 // Fills `options` with those of the job, as a start for the options of one stream. `size` is
 // `sizeof(trihop_options_t)` as the caller knows it.
@@ -545,63 +569,65 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
                                    struct trihop_options_t *options,
                                    size_t size);
 
-// Leaves the job: every stream that is still open is fenced, and everyone is waited for. Collective over all ranks.
+// Leaves the job: every stream that is still open is fenced, and everyone is waited for.
+// Collective over all ranks.
 //
-// The job is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
-// `TRIHOP_ERR_NESTED`. Handles of its shuffles and streams remain valid, answer `TRIHOP_ERR_CLOSED`, and have to be closed
-// for their memory.
-// Threads: any, but no other call on the job may be under way or follow. After `trihop_init_custom` the allgather is
-// called on this thread.
+// The job is gone afterwards, whatever is returned, with one exception: inside a handler the call
+// is refused with `TRIHOP_ERR_NESTED`. Handles of its streams remain valid, answer
+// `TRIHOP_ERR_CLOSED`, and have to be closed for their memory.
+// Threads: any, but no other call on the job may be under way or follow. After
+// `trihop_init_custom` the allgather is called on this thread.
 trihop_status_t trihop_finalize(struct trihop_job_t *job);
 
-// Makes one round of progress of everything in the job: on an inline job handlers are called here. `moved` becomes 1 where
-// anything moved, else 0; it may be null. A job with threads needs it not: there it saves its progress thread one.
+// Makes one round of progress of everything in the job: on an inline job handlers are called here.
+// `moved` becomes 1 where anything moved, else 0; it may be null. A job with threads makes progress
+// without it.
 //
-// Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer is gone.
+// Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer
+// is gone.
 // Threads: as the job.
-trihop_status_t trihop_poll(const struct trihop_job_t *job,
-                            int *moved);
+trihop_status_t trihop_poll(const struct trihop_job_t *job, int *moved);
 
-// Ends the whole job through its launcher, where that can; the caller still has to exit. `why` goes to the launcher's
-// output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could not be asked, because the job is being finalized
-// or its engine does not come free: exiting is all that is left.
+// Ends the whole job through its launcher, where that can; the caller still has to exit. `why`
+// goes to the launcher's output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could
+// not be asked, because the job is being finalized, its engine does not come free, or this is a
+// handler of an inline job: exiting is all that is left.
 //
 // Threads: any.
-trihop_status_t trihop_abort(const struct trihop_job_t *job,
-                             int exit_status,
-                             const char *why);
+trihop_status_t trihop_abort(const struct trihop_job_t *job, int exit_status, const char *why);
 
 // Who started the job: `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
 //
 // Threads: any. The text lives as long as the job.
 const char *trihop_launcher(const struct trihop_job_t *job);
 
-// Provider that carries this rank's traffic to other nodes; null where it carries none, or where `job` is null.
+// Provider that carries this rank's traffic to other nodes; null where it carries none, or where
+// `job` is null.
 //
 // Threads: any. The text lives as long as the job.
 const char *trihop_provider(const struct trihop_job_t *job);
 
-// Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
-// value; then the lines that `trihop_log_recent` gives. For people to read; the text may change.
+// Writes the state of every stream to a file descriptor: queues with their use and bounds, the
+// memory formula with its value; then the lines that `trihop_log_recent` gives. For people to
+// read; the text may change.
 //
 // Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
-trihop_status_t trihop_dump(const struct trihop_job_t *job,
-                            int descriptor);
+trihop_status_t trihop_dump(const struct trihop_job_t *job, int descriptor);
 
 // As `trihop_dump`, into a file, which is made or replaced.
 //
 // Threads: any.
 trihop_status_t trihop_dump_to_file(const struct trihop_job_t *job, const char *path);
 
-// Dumps as `trihop_dump` does, without lines of logs, whenever the process gets signal `number` (`SIGUSR1`, say), within a
-// tenth of a second: to the file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
-// is called too. No signal is handled without this call.
+// Dumps as `trihop_dump` does, without lines of logs, whenever the process gets signal `number`
+// (`SIGUSR1`, say): to the file `<path>.<rank>`, behind what is in it, or to standard error where
+// `path` is null. A job with threads does so within a tenth of a second, an inline one at its next
+// call that makes progress. Whatever handled the signal before is called too. No
+// signal is handled without this call.
 //
 // Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
 // Threads: any.
-trihop_status_t trihop_dump_on_signal(const struct trihop_job_t *job,
-                                      int number,
-                                      const char *path);
+trihop_status_t trihop_dump_on_signal(const struct trihop_job_t *job, int number, const char *path);
 
 // This rank: 0 to `trihop_size` - 1. `UINT32_MAX` where `job` is null, as for the other numbers.
 //
@@ -664,13 +690,14 @@ trihop_status_t trihop_representative(const struct trihop_job_t *job,
                                       uint32_t towards,
                                       uint32_t *rank);
 
-// Waits until every rank has called this as often as this rank. Collective over all ranks; not inside a handler.
+// Waits until every rank has called this as often as this rank. Collective over all ranks; not
+// inside a handler.
 //
 // Threads: any, but all ranks have to call collectives in one order, so one at a time.
 trihop_status_t trihop_barrier(const struct trihop_job_t *job);
 
-// Replaces each of `count` values by its reduction over all ranks. `reduce` is one of `trihop_reduce_t`. Collective over
-// all ranks, each with as many values; not inside a handler.
+// Replaces each of `count` values by its reduction over all ranks. `reduce` is one of
+// `trihop_reduce_t`. Collective over all ranks, each with as many values; not inside a handler.
 //
 // Threads: as `trihop_barrier`.
 trihop_status_t trihop_allreduce(const struct trihop_job_t *job,
@@ -678,22 +705,23 @@ trihop_status_t trihop_allreduce(const struct trihop_job_t *job,
                                  uint64_t *values,
                                  size_t count);
 
-// Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank order. Collective over
-// all ranks, each with the same length; not inside a handler. `mine` may be this rank's place in `all`.
+// Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank
+// order. Collective over all ranks, each with the same length; not inside a handler. `mine` may be
+// this rank's place in `all`.
 //
 // Fails with `TRIHOP_ERR_MISMATCH` on every rank where lengths differ.
 // Threads: as `trihop_barrier`.
-trihop_status_t trihop_allgather(const struct trihop_job_t *job,
-                                 const void *mine,
-                                 size_t length,
-                                 void *all);
+trihop_status_t trihop_allgather(const struct trihop_job_t *job, const void *mine, size_t length, void *all);
 
-// Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
-// the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
-// `allgather`. `seat` and `options` are as of `trihop_init`.
+// Starts a job among ranks that already know each other. Collective over all ranks. This one is
+// number `rank` of `size`, on the node with label `node`: any number that is equal for the ranks
+// of one node, and for them only. `context` is handed to `allgather`. `seat` and `options` are as
+// of `trihop_init`.
 //
-// Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks contradict each other.
-// Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one thread.
+// Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks
+// contradict each other.
+// Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one
+// thread.
 trihop_status_t trihop_init_custom(int32_t seat,
                                    uint32_t rank,
                                    uint32_t size,
@@ -703,246 +731,191 @@ trihop_status_t trihop_init_custom(int32_t seat,
                                    const struct trihop_options_t *options,
                                    struct trihop_job_t **job);
 
-// Opens a shuffle. Collective over all ranks: the same names in the same order, with the same options. `options` null
-// stands for those of the job. `context` is handed to `handler`. Where that is null, records wait for
-// `trihop_shuffle_take`, up to `deliverq_max`; then their senders wait.
+// Opens a stream of items of `item_bytes` bytes, or of byte records where that is 0. Collective
+// over all ranks: the same names in the same order, with the same size and options. `options` null
+// stands for those of the job. `context` is handed to `handler`.
 //
-// Fails on impossible options, and on every rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
-// Threads: any, but one that opens at a time; not inside a handler.
-trihop_status_t trihop_shuffle_open(const struct trihop_job_t *job,
-                                    const char *name,
-                                    const struct trihop_options_t *options,
-                                    trihop_handler_t handler,
-                                    void *context,
-                                    struct trihop_shuffle_t **shuffle);
-
-// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while there is no room.
-// Records from one rank to another arrive in the order in which they were sent, each exactly once.
-//
-// Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of this
-// shuffle, ahead of what the application sends. The next call of the handler waits while more than
-// a 32nd of `memory_bytes` of it is kept and less and less are.
-//
-// Fails on a bad rank, a record that is too long, and a peer that is gone; inside a handler with
-// `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then the job fails too.
-// Threads: any. There is no order between records of different threads.
-trihop_status_t trihop_shuffle_send(const struct trihop_shuffle_t *shuffle,
-                                    uint32_t target,
-                                    uint32_t kind,
-                                    const void *bytes,
-                                    size_t length);
-
-// As `trihop_shuffle_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
-//
-// Threads: any. It waits for the engine while another thread has it, never for room.
-trihop_status_t trihop_shuffle_try_send(const struct trihop_shuffle_t *shuffle,
-                                        uint32_t target,
-                                        uint32_t kind,
-                                        const void *bytes,
-                                        size_t length);
-
-// Sends a record to all other ranks or to every rank, as `to` says, one of `trihop_broadcast_t`: along the tree of the
-// route, one copy to each node. One that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
-// Otherwise as `trihop_shuffle_send`; after a failure, some of the ranks may get it.
-//
-// Threads: any.
-trihop_status_t trihop_shuffle_broadcast(const struct trihop_shuffle_t *shuffle,
-                                         uint32_t kind,
-                                         const void *bytes,
-                                         size_t length,
-                                         int32_t to);
-
-// Makes a round of progress, then hands every record that waits to `taker`, which may send; their number goes to `count`,
-// which may be null. For shuffles that were opened without a handler. `context` is handed to `taker`.
-//
-// Threads: any; `taker` is called on the thread that calls.
-trihop_status_t trihop_shuffle_take(const struct trihop_shuffle_t *shuffle,
-                                    trihop_handler_t taker,
-                                    void *context,
-                                    uint64_t *count);
-
-// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in them. Not inside a
-// handler.
-//
-// Threads: any.
-trihop_status_t trihop_shuffle_flush(const struct trihop_shuffle_t *shuffle,
-                                     int32_t queues);
-
-// Returns on every rank when every record that any rank sent before, and every record that handlers sent because of
-// them, has been handled. Collective over all ranks; not inside a handler.
-//
-// Threads: any, one fence of a shuffle at a time.
-trihop_status_t trihop_shuffle_fence(const struct trihop_shuffle_t *shuffle);
-
-// As `trihop_barrier`, of the job that the shuffle belongs to.
-//
-// Threads: as `trihop_barrier`.
-trihop_status_t trihop_shuffle_barrier(const struct trihop_shuffle_t *shuffle);
-
-// Fills `counters` with what the shuffle has done on this rank. `size` is `sizeof(trihop_stats_t)` as the caller knows
-// it.
-//
-// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come free.
-trihop_status_t trihop_shuffle_stats(const struct trihop_shuffle_t *shuffle,
-                                     struct trihop_stats_t *counters,
-                                     size_t size);
-
-// Writes what the shuffle has done on this rank as a JSON object that ends with NUL, and its length without that. Where
-// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
-// stores the length.
-//
-// Threads: as `trihop_shuffle_stats`.
-trihop_status_t trihop_shuffle_stats_json(const struct trihop_shuffle_t *shuffle,
-                                          char *text,
-                                          size_t capacity,
-                                          size_t *length);
-
-// Stores what the shuffle and each of its queues have done on this rank until now, to be read with `trihop_details_stage` and
-// the like, and freed with `trihop_details_free`.
-//
-// Threads: as `trihop_shuffle_stats`.
-trihop_status_t trihop_shuffle_details(const struct trihop_shuffle_t *shuffle,
-                                       struct trihop_details_t **details);
-
-// As `trihop_dump`, of this shuffle alone and without lines of the log.
-//
-// Threads: as `trihop_dump`.
-trihop_status_t trihop_shuffle_dump(const struct trihop_shuffle_t *shuffle, int descriptor);
-
-// Fences the shuffle and closes it. Collective over all ranks, unless the job has ended.
-//
-// The shuffle is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
-// `TRIHOP_ERR_NESTED`. The handler is not called any more once this has returned.
-// Threads: any, but no other call on the shuffle may be under way or follow.
-trihop_status_t trihop_shuffle_close(struct trihop_shuffle_t *shuffle);
-
-// Opens a stream of items of `item_bytes` bytes. Collective over all ranks: the same names in the same order, with the same
-// size and options. `options` null stands for those of the job. `context` is handed to `handler`. Where that is null, items
-// wait for `trihop_items_take`, up to `deliverq_max`; then their senders wait.
+// Where `handler` is null, what arrives waits for `trihop_stream_take`, up to `deliverq_max`; then
+// its senders wait. Calls on such a stream that wait (sends, flushes, fences, barriers, its close)
+// give way with `TRIHOP_ERR_WOULD_BLOCK` where only taking makes room: take, and call again.
 //
 // An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
-// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000 with
-// 500 links), both shares of `memory_bytes`. What is longer is sent as a record of a shuffle.
+// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000
+// with 500 links), both shares of `memory_bytes`. What is longer is sent as a record.
 //
 // Fails on impossible options or sizes, naming the option that admits longer items, and on every
 // rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
 // Threads: any, but one that opens at a time; not inside a handler.
-trihop_status_t trihop_items_open(const struct trihop_job_t *job,
-                                  const char *name,
-                                  size_t item_bytes,
-                                  const struct trihop_options_t *options,
-                                  trihop_items_handler_t handler,
-                                  void *context,
-                                  struct trihop_items_t **items);
+trihop_status_t trihop_stream_open(const struct trihop_job_t *job,
+                                   const char *name,
+                                   size_t item_bytes,
+                                   const struct trihop_options_t *options,
+                                   trihop_handler_t handler,
+                                   void *context,
+                                   struct trihop_stream_t **stream);
 
-// Sends one item, which is copied. Waits while there is no room, but not inside a handler: there it
-// does as `trihop_shuffle_send`. Items from one rank to another arrive in the order in which they were
-// sent, each exactly once.
+// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while
+// there is no room. What one rank sends to another arrives in the order in which it was sent, each
+// exactly once.
 //
-// Fails on a bad rank and on a peer that is gone; inside a handler with `TRIHOP_ERR_NO_MEMORY` where
-// `spill_bytes` are used up, or memory is: then the job fails too.
-// Threads: any. There is no order between items of different threads.
-trihop_status_t trihop_items_push(const struct trihop_items_t *items, uint32_t target, const void *item);
+// Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of
+// this stream, ahead of what the application sends. The next call of the handler waits while more
+// than a 32nd of `memory_bytes` of it is kept and less and less are.
+//
+// Fails on a bad rank, a record that is too long, a stream of items, and a peer that is gone;
+// inside a handler with `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then
+// the job fails too.
+// Threads: any. There is no order between what different threads send.
+trihop_status_t trihop_stream_send(const struct trihop_stream_t *stream,
+                                   uint32_t target,
+                                   uint32_t kind,
+                                   const void *bytes,
+                                   size_t length);
 
-// As `trihop_items_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing.
+// As `trihop_stream_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+// and has taken nothing. Inside a handler of an inline job it is `trihop_stream_send`, which does
+// not wait there either.
 //
 // Threads: any. It waits for the engine while another thread has it, never for room.
-trihop_status_t trihop_items_try_push(const struct trihop_items_t *items,
+trihop_status_t trihop_stream_try_send(const struct trihop_stream_t *stream,
+                                       uint32_t target,
+                                       uint32_t kind,
+                                       const void *bytes,
+                                       size_t length);
+
+// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this
+// thread, before this returns: on an inline job in the queue itself, without a copy. It may not
+// call the library. Otherwise as `trihop_stream_send`.
+//
+// Threads: any.
+trihop_status_t trihop_stream_reserve(const struct trihop_stream_t *stream,
                                       uint32_t target,
-                                      const void *item);
+                                      uint32_t kind,
+                                      size_t length,
+                                      trihop_filler_t filler,
+                                      void *context);
 
-// Makes a round of progress, then hands all items that wait to `taker`, which may send: those of one source that came one
-// after the other by one call. Their number goes to `count`, which may be null. For streams that were opened without a
-// handler. `context` is handed to `taker`.
+// Sends one item of the stream's size, which is copied. Otherwise as `trihop_stream_send`, inside
+// a handler too.
 //
+// Fails on a bad rank, a stream of records, and a peer that is gone; inside a handler with
+// `TRIHOP_ERR_NO_MEMORY` as `trihop_stream_send` does.
+// Threads: any. There is no order between what different threads send.
+trihop_status_t trihop_stream_push(const struct trihop_stream_t *stream, uint32_t target, const void *item);
+
+// As `trihop_stream_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+// and has taken nothing. Inside a handler of an inline job it is `trihop_stream_push`, which does
+// not wait there either.
+//
+// Threads: any. It waits for the engine while another thread has it, never for room.
+trihop_status_t trihop_stream_try_push(const struct trihop_stream_t *stream,
+                                       uint32_t target,
+                                       const void *item);
+
+// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
+// cheaper than one call for each. Otherwise as `trihop_stream_push`; after a failure, some of them
+// may have been sent.
+//
+// Threads: any.
+trihop_status_t trihop_stream_push_many(const struct trihop_stream_t *stream,
+                                        const uint32_t *targets,
+                                        const void *items,
+                                        size_t count);
+
+// Sends a record, or an item of `length` bytes and kind 0, to all other ranks or to every rank, as
+// `to` says, one of `trihop_broadcast_t`: along the tree of the route, one copy to each node. A
+// record that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
+// Otherwise as `trihop_stream_send`; after a failure, some of the ranks may get it.
+//
+// Threads: any.
+trihop_status_t trihop_stream_broadcast(const struct trihop_stream_t *stream,
+                                        uint32_t kind,
+                                        const void *bytes,
+                                        size_t length,
+                                        int32_t to);
+
+// Makes a round of progress, then hands all that waits to `taker`, called with `context` as a
+// handler is. How many records or items goes to `count`, which may be null. For streams that were
+// opened without a handler.
+//
+// `taker` may send. Of an inline job that waits for no room there: it fails with
+// `TRIHOP_ERR_NESTED` instead, with nothing taken. What `taker` cannot send it keeps, and sends
+// after this has returned.
 // Threads: any; `taker` is called on the thread that calls.
-trihop_status_t trihop_items_take(const struct trihop_items_t *items,
-                                  trihop_items_handler_t taker,
-                                  void *context,
-                                  uint64_t *count);
+trihop_status_t trihop_stream_take(const struct trihop_stream_t *stream,
+                                   trihop_handler_t taker,
+                                   void *context,
+                                   uint64_t *count);
 
-// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`: cheaper than one call
-// for each. Otherwise as `trihop_items_push`; after a failure, some of them may have been sent.
+// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in
+// them. Not inside a handler.
 //
 // Threads: any.
-trihop_status_t trihop_items_push_many(const struct trihop_items_t *items,
-                                       const uint32_t *targets,
-                                       const void *values,
-                                       size_t count);
+trihop_status_t trihop_stream_flush(const struct trihop_stream_t *stream, int32_t queues);
 
-// Sends one item to all other ranks or to every rank, as `trihop_shuffle_broadcast` does with a record. Otherwise as
-// `trihop_items_push`; after a failure, some of the ranks may get it.
-//
-// Threads: any.
-trihop_status_t trihop_items_broadcast(const struct trihop_items_t *items,
-                                       const void *item,
-                                       int32_t to);
-
-// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in them. Not inside a
-// handler.
-//
-// Threads: any.
-trihop_status_t trihop_items_flush(const struct trihop_items_t *items,
-                                   int32_t queues);
-
-// Returns on every rank when every record that any rank sent before, and every record that handlers sent because of
-// them, has been handled. Collective over all ranks; not inside a handler.
+// Returns on every rank when all that any rank sent before, and all that handlers sent because of
+// it, has been handled. Collective over all ranks; not inside a handler.
 //
 // Threads: any, one fence of a stream at a time.
-trihop_status_t trihop_items_fence(const struct trihop_items_t *items);
+trihop_status_t trihop_stream_fence(const struct trihop_stream_t *stream);
 
 // As `trihop_barrier`, of the job that the stream belongs to.
 //
 // Threads: as `trihop_barrier`.
-trihop_status_t trihop_items_barrier(const struct trihop_items_t *items);
+trihop_status_t trihop_stream_barrier(const struct trihop_stream_t *stream);
 
-// Fills `counters` with what the stream has done on this rank. `size` is `sizeof(trihop_stats_t)` as the caller knows
-// it.
+// Fills `counters` with what the stream has done on this rank. `size` is `sizeof(trihop_stats_t)`
+// as the caller knows it.
 //
-// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come free.
-trihop_status_t trihop_items_stats(const struct trihop_items_t *items,
-                                   struct trihop_stats_t *counters,
-                                   size_t size);
+// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come
+// free.
+trihop_status_t trihop_stream_stats(const struct trihop_stream_t *stream,
+                                    struct trihop_stats_t *counters,
+                                    size_t size);
 
-// Writes what the stream has done on this rank as a JSON object that ends with NUL, and its length without that. Where
-// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
-// stores the length.
+// Writes what the stream has done on this rank as a JSON object that ends with NUL, and its length
+// without that. Where `capacity` is too small (`text` may be null where it is 0), the call fails
+// with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
 //
-// Threads: as `trihop_items_stats`.
-trihop_status_t trihop_items_stats_json(const struct trihop_items_t *items,
-                                        char *text,
-                                        size_t capacity,
-                                        size_t *length);
+// Threads: as `trihop_stream_stats`.
+trihop_status_t trihop_stream_stats_json(const struct trihop_stream_t *stream,
+                                         char *text,
+                                         size_t capacity,
+                                         size_t *length);
 
-// Stores what the stream and each of its queues have done on this rank until now, to be read with `trihop_details_stage` and
-// the like, and freed with `trihop_details_free`.
+// Stores what the stream and each of its queues have done on this rank until now, to be read with
+// `trihop_details_stage` and the like, and freed with `trihop_details_free`.
 //
-// Threads: as `trihop_items_stats`.
-trihop_status_t trihop_items_details(const struct trihop_items_t *items,
-                                     struct trihop_details_t **details);
+// Threads: as `trihop_stream_stats`.
+trihop_status_t trihop_stream_details(const struct trihop_stream_t *stream,
+                                      struct trihop_details_t **details);
 
 // As `trihop_dump`, of this stream alone and without lines of the log.
 //
 // Threads: as `trihop_dump`.
-trihop_status_t trihop_items_dump(const struct trihop_items_t *items, int descriptor);
+trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int descriptor);
 
-// Fences the stream and closes it. Collective over all ranks, unless the job has ended.
+// Fences the stream and closes it. Collective over all ranks, unless the job has ended. The
+// handler is not called any more once this has returned. What still waits for `trihop_stream_take`
+// is given up; the log says how much.
 //
-// The stream is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
-// `TRIHOP_ERR_NESTED`. The handler is not called any more once this has returned.
+// The stream is gone afterwards, whatever is returned, with two exceptions: inside a handler the
+// call is refused with `TRIHOP_ERR_NESTED`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
+// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again.
 // Threads: any, but no other call on the stream may be under way or follow.
-trihop_status_t trihop_items_close(struct trihop_items_t *items);
+trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
 
-// Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the caller knows it.
+// Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
+// caller knows it.
 //
 // Threads: any.
 trihop_status_t trihop_details_totals(const struct trihop_details_t *details,
                                       struct trihop_stats_t *counters,
                                       size_t size);
 
-// Fills `counters` with those of the queues of one stage, of `trihop_queues_t`: what this rank sent
-// (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from there
-// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_stage_stats_t)` as the caller knows it.
+// Fills `counters` with those of the queues of one stage, of `trihop_queues_t`: what this rank
+// sent (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from
+// there (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_stage_stats_t)` as the caller knows it.
 //
 // Threads: any.
 trihop_status_t trihop_details_stage(const struct trihop_details_t *details,
@@ -950,8 +923,8 @@ trihop_status_t trihop_details_stage(const struct trihop_details_t *details,
                                      struct trihop_stage_stats_t *counters,
                                      size_t size);
 
-// Fills `counters` with those of one queue of a stage, of `trihop_queues_t`. `index` is below the `queues` of the stage.
-// `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
+// Fills `counters` with those of one queue of a stage, of `trihop_queues_t`. `index` is below the
+// `queues` of the stage. `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
 //
 // Threads: any.
 trihop_status_t trihop_details_queue(const struct trihop_details_t *details,
@@ -960,8 +933,9 @@ trihop_status_t trihop_details_queue(const struct trihop_details_t *details,
                                      struct trihop_queue_stats_t *counters,
                                      size_t size);
 
-// Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`, `rank`, `totals`, and for
-// each stage of the route (`origin`, `remote` and `relay` with three hops) an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
+// Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`,
+// `rank`, `totals`, and for each stage of the route (`origin`, `remote` and `relay` with three
+// hops) an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
 // fields. Where `capacity` is too small (`text` may be null where it is 0), the call fails with
 // `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
 //
@@ -984,10 +958,11 @@ trihop_status_t trihop_details_text(const struct trihop_details_t *details,
 // Threads: any, but no other call on them may be under way or follow.
 void trihop_details_free(struct trihop_details_t *details);
 
-// Fills `threads` with what each thread of the job has used so far: the progress thread, and a delivery thread for each
-// stream; none for an inline job. There is room for `capacity` structs, of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it.
-// The number of threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0), the call
-// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.
+// Fills `threads` with what each thread of the job has used so far: the progress thread, and a
+// delivery thread for each stream; none for an inline job. There is room for `capacity` structs,
+// of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it. The number of
+// threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0),
+// the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.
 //
 // Threads: any.
 trihop_status_t trihop_threads(const struct trihop_job_t *job,
@@ -996,9 +971,10 @@ trihop_status_t trihop_threads(const struct trihop_job_t *job,
                                size_t capacity,
                                size_t *count);
 
-// As `trihop_threads`, as a JSON array that ends with NUL, an object for each thread with the names of the struct's fields;
-// its length without the NUL goes to `length`. Where `capacity` is too small (`text` may be null where it is 0), the call
-// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length; numbers may have grown when it is called again.
+// As `trihop_threads`, as a JSON array that ends with NUL, an object for each thread with the
+// names of the struct's fields; its length without the NUL goes to `length`. Where `capacity` is
+// too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL`
+// and only stores the length; numbers may have grown when it is called again.
 //
 // Threads: any.
 trihop_status_t trihop_threads_json(const struct trihop_job_t *job,
@@ -1006,28 +982,29 @@ trihop_status_t trihop_threads_json(const struct trihop_job_t *job,
                                     size_t capacity,
                                     size_t *length);
 
-// Fills `options` with the defaults. `size` is `sizeof(trihop_log_options_t)` as the caller knows it.
+// Fills `options` with the defaults. `size` is `sizeof(trihop_log_options_t)` as the caller knows
+// it.
 //
 // Threads: any.
 trihop_status_t trihop_log_options_init(struct trihop_log_options_t *options, size_t size);
 
-// Takes the library's messages from now on, once per process and before its first job. `options` null stands for those of
-// the environment. Without this call the library says nothing but what its calls return, and, on standard error, warnings
-// about how the process was started (unless `TRIHOP_LOG` is `off` or `error`).
+// Takes the library's messages from now on, once per process and before its first job. `options`
+// null stands for those of the environment. Without this call the library says nothing but what
+// its calls return, and, on standard error, warnings about how the process was started (unless
+// `TRIHOP_LOG` is `off` or `error`).
 //
-// Fails with `TRIHOP_ERR_CONFIG` on a filter that is none and where it was called before, and with `TRIHOP_ERR_SYSTEM` where
-// the file cannot be opened.
+// Fails with `TRIHOP_ERR_CONFIG` on a filter that is none and where it was called before, and with
+// `TRIHOP_ERR_SYSTEM` where the file cannot be opened.
 // Threads: any, but none that changes the environment meanwhile.
 trihop_status_t trihop_log_install(const struct trihop_log_options_t *options);
 
-// Writes the last lines that were recorded, oldest first, as a text that ends with NUL, and its length without that. Where
-// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
-// stores the length; more may have been recorded when it is called again.
+// Writes the last lines that were recorded, oldest first, as a text that ends with NUL, and its
+// length without that. Where `capacity` is too small (`text` may be null where it is 0), the call
+// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length; more may have been recorded
+// when it is called again.
 //
 // Threads: any.
-trihop_status_t trihop_log_recent(char *text,
-                                  size_t capacity,
-                                  size_t *length);
+trihop_status_t trihop_log_recent(char *text, size_t capacity, size_t *length);
 
 #ifdef __cplusplus
 }  // extern "C"

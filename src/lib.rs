@@ -38,8 +38,8 @@
 //!   the peer. None is dropped silently.
 //! - Every queue has a bound, and the memory of a rank follows local ranks + nodes / local ranks.
 //! - `try_*` calls never wait, and neither do sends of handlers. Other calls wait with progress.
-//! - In steady state a message costs no allocation and no system call. Only jobs with threads have
-//!   a lock, one for each call.
+//! - In steady state a message costs no allocation and no system call. A lock is taken per
+//!   call in jobs with threads, per batch and round in all.
 //! - A rank that dies or fails is known to all: their calls end with an error that names it.
 //!
 //! # Limits
@@ -56,10 +56,10 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    BroadcastTo, BytesOutbox, CounterRow, DetailedStats, DumpOutput, Error, Inline, Item, ItemOutbox, Items,
-    ItemsBuilder, Job, Message, NodeId, OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce,
-    Reservation, Result, Seat, Shuffle, ShuffleBuilder, StageStats, Stats, Stream, StreamBuilder,
-    StreamOptions, Topology, over, route, simulation, threaded,
+    Arrival, BroadcastTo, CounterRow, DetailedStats, DumpOutput, Error, Inline, Item, ItemOutbox, Job,
+    Message, NodeId, OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce, Reservation, Result, Seat,
+    Shuffle, ShuffleBuilder, StageStats, Stats, Stream, StreamBuilder, StreamOptions, Topology, Untyped,
+    UntypedBuilder, UntypedOutbox, over, route, simulation, threaded,
 };
 
 /// Sizes of a stream's parts, for streams that are unlike any other, and for tests.

@@ -19,7 +19,7 @@
 enum { REQUEST, ANSWER, LAST_REQUEST, LAST_ANSWER, KINDS };
 
 static trihop_job_t *job;
-static trihop_shuffle_t *requests, *answers;
+static trihop_stream_t *requests, *answers;
 static int is_sleepy, is_endless;
 
 /* Written by the one delivery thread that the kind comes to, read after the fences. */
@@ -40,14 +40,17 @@ static void check(trihop_status_t status, const char *what)
         fail(what);
 }
 
-static void on_record(void *context, uint32_t source, uint32_t kind, const void *bytes,
-                      size_t length)
+static void on_record(void *context, const trihop_message_t *message)
 {
+    uint32_t source = message->source, kind = message->kind;
+    const void *bytes = message->bytes;
+    size_t length = message->length;
+
     (void)context;
     if (is_endless) {
         /* A refused send is told by the fence, on every rank. */
         for (int copies = 0; copies < 2; copies++)
-            (void)trihop_shuffle_send(requests, source, kind, bytes, length);
+            (void)trihop_stream_send(requests, source, kind, bytes, length);
         return;
     }
     if (kind >= KINDS || length != sizeof expected || memcmp(bytes, expected, length) != 0) {
@@ -63,9 +66,9 @@ static void on_record(void *context, uint32_t source, uint32_t kind, const void 
         nanosleep(&nap, NULL);
     }
     if (kind == REQUEST || kind == LAST_REQUEST)
-        check(trihop_shuffle_send(answers, source, kind + 1, bytes, length), "an answer");
+        check(trihop_stream_send(answers, source, kind + 1, bytes, length), "an answer");
     else if (kind == ANSWER && answers != requests)
-        check(trihop_shuffle_send(requests, source, LAST_REQUEST, bytes, length),
+        check(trihop_stream_send(requests, source, LAST_REQUEST, bytes, length),
               "a request of a handler");
 }
 
@@ -74,9 +77,9 @@ static int end_endless(void)
     uint32_t rank = trihop_rank(job);
     trihop_status_t status;
 
-    status = trihop_shuffle_send(requests, rank, REQUEST, expected, sizeof expected);
+    status = trihop_stream_send(requests, rank, REQUEST, expected, sizeof expected);
     if (status == TRIHOP_OK)
-        status = trihop_shuffle_fence(requests);
+        status = trihop_stream_fence(requests);
     if (status == TRIHOP_OK) {
         fprintf(stderr, "records without end came to an end\n");
         return EXIT_FAILURE;
@@ -98,28 +101,28 @@ int main(int argc, char **argv)
     memset(expected, 7, sizeof expected);
     check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     size = trihop_size(job);
-    check(trihop_shuffle_open(job, "requests", NULL, on_record, NULL, &requests),
-          "trihop_shuffle_open");
+    check(trihop_stream_open(job, "requests", 0, NULL, on_record, NULL, &requests),
+          "trihop_stream_open");
     answers = requests;
     if (is_endless)
         return end_endless();
     if (!is_sleepy)
-        check(trihop_shuffle_open(job, "answers", NULL, on_record, NULL, &answers),
-              "trihop_shuffle_open");
+        check(trihop_stream_open(job, "answers", 0, NULL, on_record, NULL, &answers),
+              "trihop_stream_open");
     /* Handlers look at both handles: nobody sends before everybody has them. */
     check(trihop_barrier(job), "trihop_barrier");
 
     for (uint64_t number = 0; number < count; number++) {
         uint64_t word = (number + trihop_rank(job) + 1) * UINT64_C(0x9e3779b97f4a7c15);
 
-        check(trihop_shuffle_send(requests, (uint32_t)((word >> 33) % size), REQUEST, expected,
+        check(trihop_stream_send(requests, (uint32_t)((word >> 33) % size), REQUEST, expected,
                                   sizeof expected),
-              "trihop_shuffle_send");
+              "trihop_stream_send");
     }
     /* When no request is under way the answers are heard, and their handler asks once more. */
     for (int round = 0; round < 3; round++) {
-        check(trihop_shuffle_fence(requests), "trihop_shuffle_fence");
-        check(trihop_shuffle_fence(answers), "trihop_shuffle_fence");
+        check(trihop_stream_fence(requests), "trihop_stream_fence");
+        check(trihop_stream_fence(answers), "trihop_stream_fence");
     }
 
     memcpy(totals, heard, sizeof totals);
@@ -134,8 +137,8 @@ int main(int argc, char **argv)
                size, trihop_nodes(job), way, totals[REQUEST], totals[LAST_REQUEST], totals[ANSWER],
                totals[LAST_ANSWER]);
     if (answers != requests)
-        check(trihop_shuffle_close(answers), "trihop_shuffle_close");
-    check(trihop_shuffle_close(requests), "trihop_shuffle_close");
+        check(trihop_stream_close(answers), "trihop_stream_close");
+    check(trihop_stream_close(requests), "trihop_stream_close");
     check(trihop_finalize(job), "trihop_finalize");
     return is_right ? EXIT_SUCCESS : EXIT_FAILURE;
 }

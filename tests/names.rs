@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use trihop::threaded::{DumpOutput, Items, Job, Shuffle, ThreadUse};
+use trihop::threaded::{DumpOutput, Job, Shuffle, ThreadUse, Untyped};
 use trihop::transport::bootstrap::{Bootstrap, Custom, Launcher};
 use trihop::transport::link::Mover;
 use trihop::{DetailedStats, Error, Options, QueueStats, Queues, Rank, StageStats, Stats, Topology};
@@ -11,7 +11,7 @@ use trihop::{DetailedStats, Error, Options, QueueStats, Queues, Rank, StageStats
 struct Kept {
     job: Job,
     shuffle: Shuffle,
-    items: Items,
+    items: Untyped,
     topology: Topology,
     launcher: Launcher,
     mover: Option<Mover>,
@@ -35,7 +35,7 @@ impl Kept {
         });
         Ok(Self {
             shuffle: shuffle.open()?,
-            items: job.items("items", 4).handler(|_, _| ()).open()?,
+            items: job.untyped("items", 4).handler(|_| ()).open()?,
             topology: job.topology().clone(),
             launcher: job.launcher(),
             mover,

@@ -39,22 +39,23 @@ struct heard {
     uint64_t wrong;
 };
 
-static void on_greeting(void *context, uint32_t source, uint32_t kind, const void *bytes, size_t length)
+static void on_greeting(void *context, const trihop_message_t *message)
 {
+    uint32_t source = message->source;
     struct heard *heard = context;
     struct greeting greeting;
     char expected[sizeof greeting.text];
 
-    if (kind == GOODBYE) {
-        heard->wrong += length != 0 || heard->next[source] != heard->count;
+    if (message->kind == GOODBYE) {
+        heard->wrong += message->length != 0 || heard->next[source] != heard->count;
         heard->goodbyes++;
         return;
     }
-    if (length != sizeof greeting) {
+    if (message->length != sizeof greeting) {
         heard->wrong++;
         return;
     }
-    memcpy(&greeting, bytes, sizeof greeting);
+    memcpy(&greeting, message->bytes, sizeof greeting);
     snprintf(expected, sizeof expected, "hello from %" PRIu32, source);
     if (greeting.number != heard->next[source] || strcmp(greeting.text, expected) != 0)
         heard->wrong++;
@@ -64,7 +65,7 @@ static void on_greeting(void *context, uint32_t source, uint32_t kind, const voi
 int main(int argc, char **argv)
 {
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000;
-    trihop_shuffle_t *shuffle;
+    trihop_stream_t *shuffle;
     struct greeting greeting;
     struct heard heard;
     uint64_t total[3] = {0, 0, 0}; /* greetings, goodbyes, wrong */
@@ -78,15 +79,15 @@ int main(int argc, char **argv)
     heard.next = calloc(size, sizeof *heard.next);
     if (heard.next == NULL)
         return EXIT_FAILURE;
-    check(trihop_shuffle_open(job, "greetings", NULL, on_greeting, &heard, &shuffle), "trihop_shuffle_open");
+    check(trihop_stream_open(job, "greetings", 0, NULL, on_greeting, &heard, &shuffle), "trihop_stream_open");
 
     memset(&greeting, 0, sizeof greeting);
     snprintf(greeting.text, sizeof greeting.text, "hello from %" PRIu32, rank);
     for (greeting.number = 0; greeting.number < count; greeting.number++)
         for (uint32_t target = 0; target < size; target++)
-            check(trihop_shuffle_send(shuffle, target, GREETING, &greeting, sizeof greeting), "trihop_shuffle_send");
-    check(trihop_shuffle_broadcast(shuffle, GOODBYE, NULL, 0, TRIHOP_TO_EVERYONE), "trihop_shuffle_broadcast");
-    check(trihop_shuffle_fence(shuffle), "trihop_shuffle_fence");
+            check(trihop_stream_send(shuffle, target, GREETING, &greeting, sizeof greeting), "trihop_stream_send");
+    check(trihop_stream_broadcast(shuffle, GOODBYE, NULL, 0, TRIHOP_TO_EVERYONE), "trihop_stream_broadcast");
+    check(trihop_stream_fence(shuffle), "trihop_stream_fence");
 
     for (uint32_t source = 0; source < size; source++)
         total[0] += heard.next[source];
@@ -98,7 +99,7 @@ int main(int argc, char **argv)
                " wrong\n",
                size, trihop_nodes(job), total[0], total[1], total[2]);
 
-    check(trihop_shuffle_close(shuffle), "trihop_shuffle_close");
+    check(trihop_stream_close(shuffle), "trihop_stream_close");
     check(trihop_finalize(job), "trihop_finalize");
     free(heard.next);
     return total[0] == count * size * size && total[1] == (uint64_t)size * size && total[2] == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -28,10 +28,10 @@ struct Table {
 };
 
 // Runs on the delivery thread of the stream; no exception may leave it.
-void update(void *context, std::uint32_t /*source*/, const void *items, std::size_t count) noexcept {
+void update(void *context, const trihop_message_t *message) noexcept {
     auto &table = *static_cast<Table *>(context);
-    const auto *places = static_cast<const std::uint64_t *>(items);
-    for (std::size_t i = 0; i < count; i++) {
+    const auto *places = static_cast<const std::uint64_t *>(message->bytes);
+    for (std::size_t i = 0; i < message->count; i++) {
         if (places[i] < places_per_rank)
             table.counts[places[i]]++;
         else
@@ -42,9 +42,9 @@ void update(void *context, std::uint32_t /*source*/, const void *items, std::siz
 // The table outlives the stream: after a failure the delivery thread may still write to it.
 bool histogram(trihop_job_t *job, std::uint64_t updates, Table &table) {
     const std::uint32_t size = trihop_size(job);
-    trihop_items_t *items = nullptr;
-    check(trihop_items_open(job, "histogram", sizeof(std::uint64_t), nullptr, update, &table, &items),
-          "trihop_items_open");
+    trihop_stream_t *items = nullptr;
+    check(trihop_stream_open(job, "histogram", sizeof(std::uint64_t), nullptr, update, &table, &items),
+          "trihop_stream_open");
 
     // The same seeds everywhere, so that every rank knows what it ought to have been sent.
     std::vector<std::uint64_t> expected(places_per_rank);
@@ -63,8 +63,8 @@ bool histogram(trihop_job_t *job, std::uint64_t updates, Table &table) {
             }
         }
     }
-    check(trihop_items_push_many(items, targets.data(), places.data(), targets.size()), "trihop_items_push_many");
-    check(trihop_items_fence(items), "trihop_items_fence");
+    check(trihop_stream_push_many(items, targets.data(), places.data(), targets.size()), "trihop_stream_push_many");
+    check(trihop_stream_fence(items), "trihop_stream_fence");
 
     std::uint64_t sums[2] = {0, table.wrong};
     for (std::uint64_t place = 0; place < places_per_rank; place++) {
@@ -75,7 +75,7 @@ bool histogram(trihop_job_t *job, std::uint64_t updates, Table &table) {
     if (trihop_rank(job) == 0)
         std::printf("%llu updates on %u ranks, %llu places wrong\n", static_cast<unsigned long long>(sums[0]), size,
                     static_cast<unsigned long long>(sums[1]));
-    check(trihop_items_close(items), "trihop_items_close");
+    check(trihop_stream_close(items), "trihop_stream_close");
     return sums[0] == updates * size && sums[1] == 0;
 }
 

@@ -33,37 +33,35 @@ struct update {
 
 /* The handler and main are one thread: what one writes, the other reads. */
 struct state {
-    trihop_items_t *answers;
+    trihop_stream_t *answers;
     uint64_t table[SLOTS];
     uint64_t answered;
 };
 
-static void on_updates(void *context, uint32_t source, const void *items, size_t count)
+static void on_updates(void *context, const trihop_message_t *message)
 {
     struct state *state = context;
-    const struct update *updates = items;
+    const struct update *updates = message->bytes;
 
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < message->count; i++) {
         state->table[updates[i].slot]++;
         if (updates[i].asks)
-            check(trihop_items_push(state->answers, source, &updates[i].slot), "an answer");
+            check(trihop_stream_push(state->answers, message->source, &updates[i].slot), "an answer");
     }
 }
 
-static void on_answers(void *context, uint32_t source, const void *items, size_t count)
+static void on_answers(void *context, const trihop_message_t *message)
 {
     struct state *state = context;
 
-    (void)source;
-    (void)items;
-    state->answered += count;
+    state->answered += message->count;
 }
 
 int main(int argc, char **argv)
 {
     uint64_t updates = argc > 1 ? strtoull(argv[1], NULL, 0) : 1000000, random, asked = 0;
     struct state *state = calloc(1, sizeof *state);
-    trihop_items_t *stream = NULL;
+    trihop_stream_t *stream = NULL;
     uint64_t sums[3] = {0};
     trihop_status_t status;
     uint32_t rank, size;
@@ -75,11 +73,11 @@ int main(int argc, char **argv)
     rank = trihop_rank(job);
     size = trihop_size(job);
     /* Without a handler: answers wait until main takes them. */
-    check(trihop_items_open(job, "answers", sizeof(uint32_t), NULL, NULL, NULL, &state->answers),
-          "trihop_items_open");
-    check(trihop_items_open(job, "updates", sizeof(struct update), NULL, on_updates, state,
+    check(trihop_stream_open(job, "answers", sizeof(uint32_t), NULL, NULL, NULL, &state->answers),
+          "trihop_stream_open");
+    check(trihop_stream_open(job, "updates", sizeof(struct update), NULL, on_updates, state,
                             &stream),
-          "trihop_items_open");
+          "trihop_stream_open");
     random = (rank + 1) * UINT64_C(0x9e3779b97f4a7c15);
     for (uint64_t i = 0; i < updates; i++) {
         struct update update;
@@ -90,19 +88,19 @@ int main(int argc, char **argv)
         update.slot = (uint32_t)(random >> 32) % SLOTS;
         update.asks = i % ASKS == 0;
         asked += update.asks;
-        check(trihop_items_push(stream, (uint32_t)((random & UINT32_MAX) % size), &update),
-              "trihop_items_push");
+        check(trihop_stream_push(stream, (uint32_t)((random & UINT32_MAX) % size), &update),
+              "trihop_stream_push");
         if (i % 1024 == 0)
-            check(trihop_items_take(state->answers, on_answers, state, NULL),
-                  "trihop_items_take");
+            check(trihop_stream_take(state->answers, on_answers, state, NULL),
+                  "trihop_stream_take");
     }
-    check(trihop_items_fence(stream), "trihop_items_fence");
+    check(trihop_stream_fence(stream), "trihop_stream_fence");
     /* The fence of the answers gives way where taking them is all that makes room. */
     do {
-        status = trihop_items_fence(state->answers);
-        check(trihop_items_take(state->answers, on_answers, state, NULL), "trihop_items_take");
+        status = trihop_stream_fence(state->answers);
+        check(trihop_stream_take(state->answers, on_answers, state, NULL), "trihop_stream_take");
     } while (status == TRIHOP_ERR_WOULD_BLOCK);
-    check(status, "trihop_items_fence");
+    check(status, "trihop_stream_fence");
     for (size_t slot = 0; slot < SLOTS; slot++)
         sums[0] += state->table[slot];
     sums[1] = state->answered;
@@ -111,8 +109,8 @@ int main(int argc, char **argv)
     if (rank == 0)
         printf("%" PRIu32 " ranks: %" PRIu64 " updates, %" PRIu64 " answers, %" PRIu64 " wrong\n",
                size, sums[0], sums[1], sums[2]);
-    check(trihop_items_close(stream), "trihop_items_close");
-    check(trihop_items_close(state->answers), "trihop_items_close");
+    check(trihop_stream_close(stream), "trihop_stream_close");
+    check(trihop_stream_close(state->answers), "trihop_stream_close");
     check(trihop_finalize(job), "trihop_finalize");
     right = sums[2] == 0 && sums[0] == updates * size;
     free(state);

@@ -43,11 +43,9 @@ static uint64_t node_label(int rank, int ranks_per_node)
     return (uint64_t)lowest;
 }
 
-static void add(void *context, uint32_t source, uint32_t kind, const void *bytes, size_t length)
+static void add(void *context, const trihop_message_t *message)
 {
-    (void)source;
-    (void)bytes;
-    *(uint64_t *)context += length == 0 ? kind : 1000000;
+    *(uint64_t *)context += message->length == 0 ? message->kind : 1000000;
 }
 
 int main(int argc, char **argv)
@@ -56,7 +54,7 @@ int main(int argc, char **argv)
     int ranks_per_node = argc > 2 ? atoi(argv[2]) : 0;
     MPI_Comm world = MPI_COMM_WORLD;
     trihop_job_t *job = NULL;
-    trihop_shuffle_t *shuffle = NULL;
+    trihop_stream_t *shuffle = NULL;
     uint64_t heard = 0, sum = 0, expected;
     int rank, size, provided;
 
@@ -68,19 +66,19 @@ int main(int argc, char **argv)
     check(trihop_init_custom(TRIHOP_THREADED, (uint32_t)rank, (uint32_t)size,
                              node_label(rank, ranks_per_node), allgather, &world, NULL, &job),
           "trihop_init_custom");
-    check(trihop_shuffle_open(job, "numbers", NULL, add, &heard, &shuffle), "trihop_shuffle_open");
+    check(trihop_stream_open(job, "numbers", 0, NULL, add, &heard, &shuffle), "trihop_stream_open");
     for (uint64_t round = 0; round < rounds; round++)
         for (uint32_t target = 0; target < (uint32_t)size; target++)
-            check(trihop_shuffle_send(shuffle, target, (uint32_t)rank + 1, NULL, 0), "trihop_shuffle_send");
+            check(trihop_stream_send(shuffle, target, (uint32_t)rank + 1, NULL, 0), "trihop_stream_send");
 
     /* While every rank sits in MPI, trihop's threads go on: these flushes and barriers deliver everything. */
-    check(trihop_shuffle_flush(shuffle, TRIHOP_ORIGIN_QUEUES), "trihop_shuffle_flush");
+    check(trihop_stream_flush(shuffle, TRIHOP_ORIGIN_QUEUES), "trihop_stream_flush");
     MPI_Barrier(world);
-    check(trihop_shuffle_flush(shuffle, TRIHOP_REMOTE_QUEUES), "trihop_shuffle_flush");
+    check(trihop_stream_flush(shuffle, TRIHOP_REMOTE_QUEUES), "trihop_stream_flush");
     MPI_Barrier(world);
-    check(trihop_shuffle_flush(shuffle, TRIHOP_RELAY_QUEUES), "trihop_shuffle_flush");
+    check(trihop_stream_flush(shuffle, TRIHOP_RELAY_QUEUES), "trihop_stream_flush");
     MPI_Barrier(world);
-    check(trihop_shuffle_flush(shuffle, TRIHOP_DELIVERY_QUEUE), "trihop_shuffle_flush");
+    check(trihop_stream_flush(shuffle, TRIHOP_DELIVERY_QUEUE), "trihop_stream_flush");
 
     /* Rank r heard from every rank s, in each round, the number s + 1. */
     expected = rounds * (uint64_t)size * ((uint64_t)size + 1) / 2;
@@ -91,7 +89,7 @@ int main(int argc, char **argv)
         printf("%d ranks on %" PRIu32 " nodes by %s: heard %" PRIu64 " of %" PRIu64 "\n", size, trihop_nodes(job),
                trihop_launcher(job), sum, expected * (uint64_t)size);
 
-    check(trihop_shuffle_close(shuffle), "trihop_shuffle_close");
+    check(trihop_stream_close(shuffle), "trihop_stream_close");
     check(trihop_finalize(job), "trihop_finalize");
     MPI_Finalize();
     return sum == expected * (uint64_t)size ? EXIT_SUCCESS : EXIT_FAILURE;

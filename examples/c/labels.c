@@ -60,7 +60,6 @@ struct graph {
  * sends or waits for the fence; main looks after it.
  */
 struct state {
-    trihop_items_t *items; /* stored before the handler is called for the first time */
     struct graph graph;
     uint32_t rank, size;
     uint32_t *labels;
@@ -124,27 +123,27 @@ static uint32_t *expected_labels(const struct graph *graph)
     return labels;
 }
 
-static uint64_t tell_neighbours(struct state *state, uint32_t vertex, uint32_t label)
+static uint64_t tell_neighbours(const struct state *state, const trihop_stream_t *stream,
+                                uint32_t vertex, uint32_t label)
 {
     const struct graph *graph = &state->graph;
 
     for (size_t at = graph->begins[vertex]; at < graph->begins[vertex + 1]; at++) {
         struct news news = {graph->neighbours[at], label};
 
-        check(trihop_items_push(state->items, news.vertex % state->size, &news),
-              "trihop_items_push");
+        check(trihop_stream_push(stream, news.vertex % state->size, &news),
+              "trihop_stream_push");
     }
     return graph->begins[vertex + 1] - graph->begins[vertex];
 }
 
-static void on_news(void *context, uint32_t source, const void *items, size_t count)
+static void on_news(void *context, const trihop_message_t *message)
 {
     struct state *state = context;
-    const struct news *news = items;
+    const struct news *news = message->bytes;
 
-    (void)source;
-    state->heard += count;
-    for (size_t i = 0; i < count; i++) {
+    state->heard += message->count;
+    for (size_t i = 0; i < message->count; i++) {
         uint32_t vertex = news[i].vertex;
 
         if (vertex >= state->graph.vertices || vertex % state->size != state->rank)
@@ -152,7 +151,7 @@ static void on_news(void *context, uint32_t source, const void *items, size_t co
         else if (news[i].label < state->labels[vertex]) {
             state->labels[vertex] = news[i].label;
             /* On the same stream: in a handler a push never waits. */
-            state->told += tell_neighbours(state, vertex, news[i].label);
+            state->told += tell_neighbours(state, message->stream, vertex, news[i].label);
         }
     }
 }
@@ -162,6 +161,7 @@ int main(int argc, char **argv)
     uint32_t vertices = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 20000;
     struct state state = {0};
     uint64_t totals[3]; /* sent, heard, wrong */
+    trihop_stream_t *stream;
     uint32_t *expected;
 
     if (vertices < PARTS) {
@@ -176,13 +176,13 @@ int main(int argc, char **argv)
     state.labels = allocate(vertices, sizeof *state.labels);
     for (uint32_t vertex = 0; vertex < vertices; vertex++)
         state.labels[vertex] = vertex;
-    check(trihop_items_open(job, "labels", sizeof(struct news), NULL, on_news, &state,
-                            &state.items),
-          "trihop_items_open");
+    check(trihop_stream_open(job, "labels", sizeof(struct news), NULL, on_news, &state,
+                            &stream),
+          "trihop_stream_open");
 
     for (uint32_t vertex = state.rank; vertex < vertices; vertex += state.size)
-        state.sent_at_first += tell_neighbours(&state, vertex, vertex);
-    check(trihop_items_fence(state.items), "trihop_items_fence");
+        state.sent_at_first += tell_neighbours(&state, stream, vertex, vertex);
+    check(trihop_stream_fence(stream), "trihop_stream_fence");
 
     totals[0] = state.sent_at_first + state.told;
     totals[1] = state.heard;
@@ -195,7 +195,7 @@ int main(int argc, char **argv)
                " labels sent, %" PRIu64 " heard, %" PRIu64 " wrong\n",
                vertices, state.size, trihop_nodes(job), totals[0], totals[1], totals[2]);
 
-    check(trihop_items_close(state.items), "trihop_items_close");
+    check(trihop_stream_close(stream), "trihop_stream_close");
     check(trihop_finalize(job), "trihop_finalize");
     free(expected);
     free(state.labels);

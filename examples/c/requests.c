@@ -1,6 +1,6 @@
 /*
  * Every rank sends requests of 4,000 bytes to random ranks; the handler of each answers it on the
- * same shuffle. Every answer is verified, and each request has exactly one. Nothing is tuned: what
+ * same stream. Every answer is verified, and each request has exactly one. Nothing is tuned: what
  * the queues have no room for waits in memory.
  *
  *   cc requests.c $(pkg-config --cflags --libs trihop) -o requests
@@ -34,8 +34,6 @@ struct record {
 
 /* What the handler has seen; it runs on the delivery thread, and main looks after the fence. */
 struct seen {
-    trihop_shuffle_t *shuffle; /* stored before the handler is called for the first time */
-    uint32_t rank;
     uint64_t count;
     unsigned char *answered; /* for each request whether it has its answer */
     uint64_t requests, answers, wrong;
@@ -56,25 +54,26 @@ static void fill(struct record *record, uint32_t source)
         record->filler[i] = word + i;
 }
 
-static void on_record(void *context, uint32_t source, uint32_t kind, const void *bytes,
-                      size_t length)
+static void on_record(void *context, const trihop_message_t *message)
 {
+    int is_request = message->kind == REQUEST;
     struct seen *seen = context;
     struct record got, expected;
 
-    if (length != sizeof got) {
+    if (message->length != sizeof got) {
         seen->wrong++;
         return;
     }
-    memcpy(&got, bytes, sizeof got);
+    memcpy(&got, message->bytes, sizeof got);
     expected.number = got.number;
-    fill(&expected, kind == REQUEST ? source : seen->rank);
+    fill(&expected, is_request ? message->source : message->rank);
     seen->wrong += memcmp(&got, &expected, sizeof got) != 0;
-    if (kind == REQUEST) {
+    if (is_request) {
         seen->requests++;
         /* Here a send never waits. */
-        check(trihop_shuffle_send(seen->shuffle, source, ANSWER, bytes, length),
-              "trihop_shuffle_send in the handler");
+        check(trihop_stream_send(message->stream, message->source, ANSWER, message->bytes,
+                                 message->length),
+              "trihop_stream_send in the handler");
     } else {
         seen->answers++;
         if (got.number >= seen->count || seen->answered[got.number]++ != 0)
@@ -88,37 +87,38 @@ int main(int argc, char **argv)
     uint64_t totals[3]; /* requests, answers, wrong */
     struct seen seen = {0};
     struct record request;
-    uint32_t size;
+    trihop_stream_t *stream;
+    uint32_t rank, size;
 
     check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     size = trihop_size(job);
-    seen.rank = trihop_rank(job);
+    rank = trihop_rank(job);
     seen.count = count;
     seen.answered = calloc(count + 1, 1);
     if (seen.answered == NULL)
         return EXIT_FAILURE;
-    check(trihop_shuffle_open(job, "requests", NULL, on_record, &seen, &seen.shuffle),
-          "trihop_shuffle_open");
+    check(trihop_stream_open(job, "requests", 0, NULL, on_record, &seen, &stream),
+          "trihop_stream_open");
 
     for (request.number = 0; request.number < count; request.number++) {
-        uint32_t target = (uint32_t)(mix(request.number + (uint64_t)seen.rank * count + 1) % size);
+        uint32_t target = (uint32_t)(mix(request.number + (uint64_t)rank * count + 1) % size);
 
-        fill(&request, seen.rank);
-        check(trihop_shuffle_send(seen.shuffle, target, REQUEST, &request, sizeof request),
-              "trihop_shuffle_send");
+        fill(&request, rank);
+        check(trihop_stream_send(stream, target, REQUEST, &request, sizeof request),
+              "trihop_stream_send");
     }
-    check(trihop_shuffle_fence(seen.shuffle), "trihop_shuffle_fence");
+    check(trihop_stream_fence(stream), "trihop_stream_fence");
 
     totals[0] = seen.requests;
     totals[1] = seen.answers;
     totals[2] = seen.wrong + (seen.answers != count);
     check(trihop_allreduce(job, TRIHOP_SUM, totals, 3), "trihop_allreduce");
-    if (seen.rank == 0)
+    if (rank == 0)
         printf("%" PRIu32 " ranks on %" PRIu32 " nodes: %" PRIu64 " requests, %" PRIu64
                " answers, %" PRIu64 " wrong\n",
                size, trihop_nodes(job), totals[0], totals[1], totals[2]);
 
-    check(trihop_shuffle_close(seen.shuffle), "trihop_shuffle_close");
+    check(trihop_stream_close(stream), "trihop_stream_close");
     check(trihop_finalize(job), "trihop_finalize");
     free(seen.answered);
     if (totals[0] != count * size || totals[1] != count * size || totals[2] != 0)

@@ -29,9 +29,9 @@ static void check(trihop_status_t status, const char *what)
         fail(what, trihop_last_error());
 }
 
-static void ignore(void *context, uint32_t source, uint32_t kind, const void *bytes, size_t length)
+static void ignore(void *context, const trihop_message_t *message)
 {
-    (void)context, (void)source, (void)kind, (void)bytes, (void)length;
+    (void)context, (void)message;
 }
 
 /* Runs of this rank's own and runs forwarded by the queues of a stage, which it adds up. */
@@ -95,20 +95,20 @@ int main(int argc, char **argv)
 {
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000;
     uint64_t sums[4] = {0, 0, 0, 0}; /* sent, delivered, own runs, forwarded runs */
-    trihop_shuffle_t *shuffle;
+    trihop_stream_t *shuffle;
     trihop_details_t *details;
     trihop_stats_t totals;
     uint32_t size;
 
     check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
     size = trihop_size(job);
-    check(trihop_shuffle_open(job, "numbers", NULL, ignore, NULL, &shuffle), "trihop_shuffle_open");
+    check(trihop_stream_open(job, "numbers", 0, NULL, ignore, NULL, &shuffle), "trihop_stream_open");
     for (uint64_t number = 0; number < count; number++)
         for (uint32_t target = 0; target < size; target++)
-            check(trihop_shuffle_send(shuffle, target, 0, &number, sizeof number), "trihop_shuffle_send");
-    check(trihop_shuffle_fence(shuffle), "trihop_shuffle_fence");
+            check(trihop_stream_send(shuffle, target, 0, &number, sizeof number), "trihop_stream_send");
+    check(trihop_stream_fence(shuffle), "trihop_stream_fence");
 
-    check(trihop_shuffle_details(shuffle, &details), "trihop_shuffle_details");
+    check(trihop_stream_details(shuffle, &details), "trihop_stream_details");
     check(trihop_details_totals(details, &totals, sizeof totals), "trihop_details_totals");
     sums[0] = totals.sent;
     sums[1] = totals.delivered;
@@ -124,7 +124,7 @@ int main(int argc, char **argv)
         fail("totals", "not every record was sent and delivered once");
     if (sums[2] == 0 || (sums[3] == 0) != (trihop_nodes(job) == 1 || trihop_nodes(job) == size))
         fail("runs", "only ranks that speak for others forward");
-    check(trihop_shuffle_close(shuffle), "trihop_shuffle_close");
+    check(trihop_stream_close(shuffle), "trihop_stream_close");
     check(trihop_finalize(job), "trihop_finalize");
     return EXIT_SUCCESS;
 }

@@ -35,17 +35,17 @@ pub use config::{Shares, ShimOptions};
 pub use deliver::Message;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
-pub use face::items::BytesOutbox;
 pub use face::stream::{Item, ItemOutbox};
+pub use face::untyped::{Arrival, UntypedOutbox};
 pub use seat::{Inline, Seat};
 
 /// What applications hold, over any [`Seat`].
 pub mod over {
-    pub use crate::face::items::{Items, ItemsBuilder};
     pub use crate::face::job::Job;
     pub use crate::face::reservation::Reservation;
     pub use crate::face::shuffle::{Shuffle, ShuffleBuilder};
     pub use crate::face::stream::{Stream, StreamBuilder};
+    pub use crate::face::untyped::{Untyped, UntypedBuilder};
     pub use crate::threaded::Threaded;
 }
 
@@ -82,11 +82,11 @@ pub type Stream<'h, T> = over::Stream<T, Inline<'h>>;
 /// Opens a [`Stream`].
 pub type StreamBuilder<'h, T> = over::StreamBuilder<T, Inline<'h>>;
 
-/// A stream of items of a [`Job`] whose size is known at run time only.
-pub type Items<'h> = over::Items<Inline<'h>>;
+/// A stream of a [`Job`] whose items have a size that is known at run time only, or none.
+pub type Untyped<'h> = over::Untyped<Inline<'h>>;
 
-/// Opens [`Items`].
-pub type ItemsBuilder<'h> = over::ItemsBuilder<Inline<'h>>;
+/// Opens an [`Untyped`] stream.
+pub type UntypedBuilder<'h> = over::UntypedBuilder<Inline<'h>>;
 
 /// Space for a record of a [`Shuffle`], to be filled in place.
 pub type Reservation<'a, 'h> = over::Reservation<'a, Inline<'h>>;

@@ -11,7 +11,8 @@ fn null(name: &str) -> Failure {
 /// The object behind a pointer.
 ///
 /// # Safety
-/// The pointer is null, or points to a `T` that lives as long as `'a` and that nobody changes meanwhile.
+/// The pointer is null, or points to a `T` that lives as long as `'a` and that nobody changes
+/// meanwhile.
 #[inline]
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
     // SAFETY: as the caller promises.
@@ -21,7 +22,8 @@ pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&
 /// The place behind a pointer, to be read and written.
 ///
 /// # Safety
-/// The pointer is null, or points to a `T` that lives as long as `'a` and that nobody else uses meanwhile.
+/// The pointer is null, or points to a `T` that lives as long as `'a` and that nobody else uses
+/// meanwhile.
 #[inline]
 pub(crate) unsafe fn place<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut T, Failure> {
     // SAFETY: as the caller promises.
@@ -31,7 +33,8 @@ pub(crate) unsafe fn place<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut
 /// The values behind a pointer; a null pointer is fine where there are none.
 ///
 /// # Safety
-/// The pointer is null, or points to `count` values that live as long as `'a` and that nobody changes meanwhile.
+/// The pointer is null, or points to `count` values that live as long as `'a` and that nobody
+/// changes meanwhile.
 #[inline]
 pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
     if count == 0 {
@@ -48,7 +51,8 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -
 /// As [`slice`], for values that are written.
 ///
 /// # Safety
-/// The pointer is null, or points to `count` values that live as long as `'a` and that nobody else uses meanwhile.
+/// The pointer is null, or points to `count` values that live as long as `'a` and that nobody else
+/// uses meanwhile.
 #[inline]
 pub(crate) unsafe fn slice_mut<'a, T>(
     pointer: *mut T,
@@ -92,7 +96,8 @@ pub(crate) unsafe fn bytes<'a>(
 /// A text that ends with NUL.
 ///
 /// # Safety
-/// The pointer is null, or points to a text that ends with NUL, lives as long as `'a`, and is not changed meanwhile.
+/// The pointer is null, or points to a text that ends with NUL, lives as long as `'a`, and is not
+/// changed meanwhile.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Failure> {
     if pointer.is_null() {
         return Err(null(name));
@@ -103,11 +108,12 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
         .map_err(|_| Failure::argument(format!("`{name}` is not UTF-8: {text:?}")))
 }
 
-/// Writes a text that ends with NUL into a caller's buffer, and its length without the NUL to `length`.
+/// Writes a text that ends with NUL into a caller's buffer, and its length without the NUL to
+/// `length`.
 ///
 /// # Safety
-/// `buffer` is null where `capacity` is 0, else points to as many bytes that nobody else uses; `length` is null, or a place for
-/// a number.
+/// `buffer` is null where `capacity` is 0, else points to as many bytes that nobody else uses;
+/// `length` is null, or a place for a number.
 pub(crate) unsafe fn give_text(
     text: &str,
     buffer: *mut c_char,

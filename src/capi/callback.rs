@@ -5,14 +5,14 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::Outbox;
+use crate::UntypedOutbox;
 
 /// What a caller wants its function to be called with. Opaque to the library.
 #[derive(Clone, Copy)]
 pub(crate) struct Context(*mut c_void);
 
-// SAFETY: the library only hands the pointer back; the header says on which thread, and whoever gave it sees to it that it
-// may be used there.
+// SAFETY: the library only hands the pointer back; the header says on which thread, and whoever
+// gave it sees to it that it may be used there.
 unsafe impl Send for Context {}
 
 // SAFETY: as above.
@@ -29,8 +29,8 @@ impl Context {
     }
 }
 
-/// Holds back the first delivery until the caller has the handle that its handler may want to use: messages can come
-/// before the function that opens a stream has returned.
+/// Holds back the first delivery until the caller has the handle that its handler may want to use:
+/// messages can come before the function that opens a stream has returned.
 pub(crate) struct Gate {
     opened: Option<Receiver<()>>,
 }
@@ -58,14 +58,14 @@ impl Gate {
 
 thread_local! {
     /// What the handler of an inline job that is being called on this thread sends with.
-    static OUTBOX: Cell<Option<NonNull<Outbox<'static>>>> = const { Cell::new(None) };
+    static OUTBOX: Cell<Option<NonNull<UntypedOutbox<'static>>>> = const { Cell::new(None) };
 }
 
 /// Calls a handler of an inline job, which sends by the same functions as its program does: they
 /// find `outbox`.
-pub(crate) fn with_outbox<R>(outbox: &mut Outbox<'_>, call: impl FnOnce() -> R) -> R {
+pub(crate) fn with_outbox<R>(outbox: &mut UntypedOutbox<'_>, call: impl FnOnce() -> R) -> R {
     /// Puts back what was there before, also when a panic ends the call.
-    struct Before(Option<NonNull<Outbox<'static>>>);
+    struct Before(Option<NonNull<UntypedOutbox<'static>>>);
 
     impl Drop for Before {
         fn drop(&mut self) {
@@ -79,10 +79,10 @@ pub(crate) fn with_outbox<R>(outbox: &mut Outbox<'_>, call: impl FnOnce() -> R) 
 }
 
 /// Sends with the outbox of the handler that is being called on this thread, if one is.
-pub(crate) fn send_by_outbox<R>(send: impl FnOnce(&mut Outbox<'_>) -> R) -> Option<R> {
+pub(crate) fn send_by_outbox<R>(send: impl FnOnce(&mut UntypedOutbox<'_>) -> R) -> Option<R> {
     let mut outbox = OUTBOX.take()?;
-    // SAFETY: `with_outbox` put it there and is up the stack, so that it lives, and nobody else uses
-    // it: its borrower waits for the handler, and it was taken out for the time of this call.
+    // SAFETY: `with_outbox` put it there and is up the stack, so that it lives, and nobody else
+    // uses it: its borrower waits for the handler, and it was taken out for the time of this call.
     let sent = send(unsafe { outbox.as_mut() });
     OUTBOX.set(Some(outbox));
     Some(sent)

@@ -22,7 +22,8 @@ pub enum trihop_reduce_t {
     TRIHOP_XOR = 3,
 }
 
-/// Waits until every rank has called this as often as this rank. Collective over all ranks; not inside a handler.
+/// Waits until every rank has called this as often as this rank. Collective over all ranks; not
+/// inside a handler.
 ///
 /// Threads: any, but all ranks have to call collectives in one order, so one at a time.
 #[unsafe(no_mangle)]
@@ -34,8 +35,8 @@ pub unsafe extern "C" fn trihop_barrier(job: *const trihop_job_t) -> trihop_stat
     })
 }
 
-/// Replaces each of `count` values by its reduction over all ranks. `reduce` is one of `trihop_reduce_t`. Collective over
-/// all ranks, each with as many values; not inside a handler.
+/// Replaces each of `count` values by its reduction over all ranks. `reduce` is one of
+/// `trihop_reduce_t`. Collective over all ranks, each with as many values; not inside a handler.
 ///
 /// Threads: as `trihop_barrier`.
 #[unsafe(no_mangle)]
@@ -46,7 +47,8 @@ pub unsafe extern "C" fn trihop_allreduce(
     count: usize,
 ) -> trihop_status_t {
     guard(|| {
-        // SAFETY: the header asks for null or a job that has not ended, and values that nobody else uses.
+        // SAFETY: the header asks for null or a job that has not ended, and values that nobody else
+        // uses.
         let (job, values) = unsafe {
             (
                 argument::reference(job, "job")?,
@@ -66,8 +68,9 @@ pub unsafe extern "C" fn trihop_allreduce(
     })
 }
 
-/// Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank order. Collective over
-/// all ranks, each with the same length; not inside a handler. `mine` may be this rank's place in `all`.
+/// Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank
+/// order. Collective over all ranks, each with the same length; not inside a handler. `mine` may be
+/// this rank's place in `all`.
 ///
 /// Fails with `TRIHOP_ERR_MISMATCH` on every rank where lengths differ.
 /// Threads: as `trihop_barrier`.
@@ -93,7 +96,8 @@ pub unsafe extern "C" fn trihop_allgather(
                     "{length} bytes of each rank are more than memory can hold"
                 ))
             })?;
-        // SAFETY: the header asks for as many bytes, which nobody else uses; the reference ends here, as `mine` may be in them.
+        // SAFETY: the header asks for as many bytes, which nobody else uses; the reference ends
+        // here, as `mine` may be in them.
         unsafe { argument::slice(all.cast::<u8>(), total, "all")? };
         let gathered = either!(&job.job, job => job.allgather(mine))?;
         // SAFETY: as above; `mine` is not used any more.

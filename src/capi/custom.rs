@@ -11,20 +11,25 @@ use super::status::{Failure, guard, trihop_status_t};
 use crate::transport::bootstrap::Custom;
 use crate::{Job, threaded};
 
-/// Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as `MPI_Allgather` does; returns 0, or
-/// a number of its own on failure. Every rank calls it equally often, with the same `bytes`.
+/// Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as
+/// `MPI_Allgather` does; returns 0, or a number of its own on failure. Every rank calls it equally
+/// often, with the same `bytes`.
 ///
-/// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these calls only.
+/// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these
+/// calls only.
 pub type trihop_allgather_t = Option<
     unsafe extern "C" fn(context: *mut c_void, mine: *const c_void, bytes: usize, all: *mut c_void) -> i32,
 >;
 
-/// Starts a job among ranks that already know each other. Collective over all ranks. This one is number `rank` of `size`, on
-/// the node with label `node`: any number that is equal for the ranks of one node, and for them only. `context` is handed to
-/// `allgather`. `seat` and `options` are as of `trihop_init`.
+/// Starts a job among ranks that already know each other. Collective over all ranks. This one is
+/// number `rank` of `size`, on the node with label `node`: any number that is equal for the ranks
+/// of one node, and for them only. `context` is handed to `allgather`. `seat` and `options` are as
+/// of `trihop_init`.
 ///
-/// Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks contradict each other.
-/// Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one thread.
+/// Fails as `trihop_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the ranks
+/// contradict each other.
+/// Threads: any, and only on it `allgather` is called; so MPI may have been initialised for one
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_init_custom(
     seat: i32,
@@ -47,7 +52,8 @@ pub unsafe extern "C" fn trihop_init_custom(
         let context = Context::new(context);
         let gather = move |mine: &[u8], all: &mut [u8]| {
             let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-            // SAFETY: the header says how the function is called: `all` has a place of as many bytes for each rank.
+            // SAFETY: the header says how the function is called: `all` has a place of as many
+            // bytes for each rank.
             match unsafe { function(context.get(), from, mine.len(), into) } {
                 0 => Ok(()),
                 status => Err(status),

@@ -1,4 +1,5 @@
-//! Counters of each queue of a stream for C: as they were at one moment, in structs that may grow, JSON and text.
+//! Counters of each queue of a stream for C: as they were at one moment, in structs that may grow,
+//! JSON and text.
 
 use std::borrow::Cow;
 use std::ffi::c_char;
@@ -6,21 +7,22 @@ use std::ffi::c_char;
 use trihop_shuffle::counters_table;
 
 use super::argument;
-use super::shuffle::trihop_queues_t;
 use super::sized::{check_size, store_sized};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
+use super::stream::trihop_queues_t;
 use crate::{DetailedStats, QueueStats, Queues, StageStats};
 
-/// What a stream and each of its queues had done on this rank at one moment: of `trihop_shuffle_details` or
-/// `trihop_items_details`. It does not change, and outlives its stream.
+/// What a stream and each of its queues had done on this rank at one moment, of
+/// `trihop_stream_details`. It does not change, and outlives its stream.
 ///
 /// Threads: any thread may read it, several at once too.
 pub struct trihop_details_t {
     details: DetailedStats,
 }
 
-/// Makes the structs out of the table of counters; the build script makes their text for the header.
+/// Makes the structs out of the table of counters; the build script makes their text for the
+/// header.
 macro_rules! c_structs {
     (
         stream { $($stream:tt)* }
@@ -43,7 +45,8 @@ macro_rules! c_structs {
         pub struct trihop_stage_stats_t {
             /// Bytes of this struct as the caller knows it; set by the library.
             pub size: usize,
-            /// Queues of the stage that were ever used: `trihop_details_queue` takes numbers below it.
+            /// Queues of the stage that were ever used: `trihop_details_queue` takes numbers below
+            /// it.
             pub queues: u64,
             /// Times that own sends met the stage's limit, which clients of DeltaFS set.
             pub limit_hits: u64,
@@ -116,7 +119,8 @@ fn stage_of(details: &DetailedStats, stage: i32) -> Result<Cow<'_, StageStats>, 
     }
 }
 
-/// Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the caller knows it.
+/// Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
+/// caller knows it.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -131,9 +135,9 @@ pub unsafe extern "C" fn trihop_details_totals(
     unsafe { with(details, give) }
 }
 
-/// Fills `counters` with those of the queues of one stage, of `trihop_queues_t`: what this rank sent
-/// (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from there
-/// (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_stage_stats_t)` as the caller knows it.
+/// Fills `counters` with those of the queues of one stage, of `trihop_queues_t`: what this rank
+/// sent (`TRIHOP_ORIGIN_QUEUES`), what goes to other nodes (`TRIHOP_REMOTE_QUEUES`), what came from
+/// there (`TRIHOP_RELAY_QUEUES`). `size` is `sizeof(trihop_stage_stats_t)` as the caller knows it.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -147,16 +151,16 @@ pub unsafe extern "C" fn trihop_details_stage(
         check_size(size)?;
         let stage = stage_of(details, queues)?;
         let filled = trihop_stage_stats_t::from_rust(&stage, size);
-        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes, so that there
-        // is no padding.
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have
+        // eight bytes, so that there is no padding.
         unsafe { store_sized(&filled, counters, size, "counters") }
     };
     // SAFETY: the header asks for null or details that were not freed.
     unsafe { with(details, give) }
 }
 
-/// Fills `counters` with those of one queue of a stage, of `trihop_queues_t`. `index` is below the `queues` of the stage.
-/// `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
+/// Fills `counters` with those of one queue of a stage, of `trihop_queues_t`. `index` is below the
+/// `queues` of the stage. `size` is `sizeof(trihop_queue_stats_t)` as the caller knows it.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -177,16 +181,17 @@ pub unsafe extern "C" fn trihop_details_queue(
             Failure::argument(format!("queue {index} of a stage of which {count} were used"))
         })?;
         let filled = trihop_queue_stats_t::from_rust(queue, size);
-        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes, so that there
-        // is no padding.
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have
+        // eight bytes, so that there is no padding.
         unsafe { store_sized(&filled, counters, size, "counters") }
     };
     // SAFETY: the header asks for null or details that were not freed.
     unsafe { with(details, give) }
 }
 
-/// Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`, `rank`, `totals`, and for
-/// each stage of the route (`origin`, `remote` and `relay` with three hops) an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
+/// Writes all of it as a JSON object that ends with NUL, and its length without that: `stream`,
+/// `rank`, `totals`, and for each stage of the route (`origin`, `remote` and `relay` with three
+/// hops) an object with `all`, `limit_hits` and an array `queues`, with the names of the structs'
 /// fields. Where `capacity` is too small (`text` may be null where it is 0), the call fails with
 /// `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
 ///

@@ -16,7 +16,8 @@ pub(crate) fn to_descriptor(
     if descriptor < 0 {
         return Err(Failure::argument(format!("{descriptor} is no file descriptor")));
     }
-    // SAFETY: not negative; it is the caller's, who keeps it open during the call, and is never closed here.
+    // SAFETY: not negative; it is the caller's, who keeps it open during the call, and is never
+    // closed here.
     let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
     write(&mut file, dump)
         .map_err(|e| Failure::system(format_args!("writing to descriptor {descriptor}"), &e))
@@ -32,7 +33,8 @@ pub(crate) fn to_file(
         .map_err(|e| Failure::system(format_args!("writing {path}"), &e))
 }
 
-/// What dumps end with: the last lines of the log, where logs are installed and keep some in memory.
+/// What dumps end with: the last lines of the log, where logs are installed and keep some in
+/// memory.
 pub(crate) fn write_recent(out: &mut dyn Write) -> io::Result<()> {
     let recent = log::recent();
     match recent.is_empty() {

@@ -13,9 +13,11 @@ use crate::{Job, Options, threaded};
 
 /// One rank's part of a job, over the seat that `trihop_init` was given.
 ///
-/// Threads: of a job with threads (`TRIHOP_THREADED`), except where a function says otherwise, any thread may call at any
-/// time, several at once too. Of an inline job (`TRIHOP_INLINE`), and of its streams, all functions are called on the thread
-/// that has started it, whatever they say of threads themselves; inside its handlers, only those that send.
+/// Threads: of a job with threads (`TRIHOP_THREADED`), except where a function says otherwise, any
+/// thread may call at any time, several at once too. Of an inline job (`TRIHOP_INLINE`), and of its
+/// streams, all functions are called on the thread that has started it, whatever they say of
+/// threads themselves. Inside its handlers functions of streams send and no others; what never
+/// changes (ranks, nodes, names, errors) may be asked for there.
 pub struct trihop_job_t {
     pub(crate) job: JobOf,
     options: Options,
@@ -35,12 +37,12 @@ pub extern "C" fn trihop_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a launcher, a job of one.
-/// Collective over all ranks; `seat`, of `trihop_seat_t`, may differ between them. `options` null stands for those of the
-/// environment.
+/// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a
+/// launcher, a job of one. Collective over all ranks; `seat`, of `trihop_seat_t`, may differ
+/// between them. `options` null stands for those of the environment.
 ///
-/// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and where this is one of
-/// several tasks of a launcher that offers neither PMI nor PMIx.
+/// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
+/// where this is one of several tasks of a launcher that offers neither PMI nor PMIx.
 /// Threads: any. A process can be in several jobs, if its launcher knows how.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_init(
@@ -94,13 +96,14 @@ pub unsafe extern "C" fn trihop_job_options(
     })
 }
 
-/// Leaves the job: every stream that is still open is fenced, and everyone is waited for. Collective over all ranks.
+/// Leaves the job: every stream that is still open is fenced, and everyone is waited for.
+/// Collective over all ranks.
 ///
-/// The job is gone afterwards, whatever is returned, with one exception: inside a handler the call is refused with
-/// `TRIHOP_ERR_NESTED`. Handles of its shuffles and streams remain valid, answer `TRIHOP_ERR_CLOSED`, and have to be closed
-/// for their memory.
-/// Threads: any, but no other call on the job may be under way or follow. After `trihop_init_custom` the allgather is
-/// called on this thread.
+/// The job is gone afterwards, whatever is returned, with one exception: inside a handler the call
+/// is refused with `TRIHOP_ERR_NESTED`. Handles of its streams remain valid, answer
+/// `TRIHOP_ERR_CLOSED`, and have to be closed for their memory.
+/// Threads: any, but no other call on the job may be under way or follow. After
+/// `trihop_init_custom` the allgather is called on this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_finalize(job: *mut trihop_job_t) -> trihop_status_t {
     guard(|| {
@@ -115,10 +118,12 @@ pub unsafe extern "C" fn trihop_finalize(job: *mut trihop_job_t) -> trihop_statu
     })
 }
 
-/// Makes one round of progress of everything in the job: on an inline job handlers are called here. `moved` becomes 1 where
-/// anything moved, else 0; it may be null. A job with threads needs it not: there it saves its progress thread one.
+/// Makes one round of progress of everything in the job: on an inline job handlers are called here.
+/// `moved` becomes 1 where anything moved, else 0; it may be null. A job with threads makes progress
+/// without it.
 ///
-/// Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer is gone.
+/// Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer
+/// is gone.
 /// Threads: as the job.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_poll(job: *const trihop_job_t, moved: *mut c_int) -> trihop_status_t {
@@ -134,9 +139,10 @@ pub unsafe extern "C" fn trihop_poll(job: *const trihop_job_t, moved: *mut c_int
     })
 }
 
-/// Ends the whole job through its launcher, where that can; the caller still has to exit. `why` goes to the launcher's
-/// output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could not be asked, because the job is being finalized
-/// or its engine does not come free: exiting is all that is left.
+/// Ends the whole job through its launcher, where that can; the caller still has to exit. `why`
+/// goes to the launcher's output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could
+/// not be asked, because the job is being finalized, its engine does not come free, or this is a
+/// handler of an inline job: exiting is all that is left.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -186,7 +192,8 @@ pub unsafe extern "C" fn trihop_launcher(job: *const trihop_job_t) -> *const c_c
     launcher.unwrap_or(std::ptr::null())
 }
 
-/// Provider that carries this rank's traffic to other nodes; null where it carries none, or where `job` is null.
+/// Provider that carries this rank's traffic to other nodes; null where it carries none, or where
+/// `job` is null.
 ///
 /// Threads: any. The text lives as long as the job.
 #[unsafe(no_mangle)]
@@ -202,8 +209,9 @@ pub unsafe extern "C" fn trihop_provider(job: *const trihop_job_t) -> *const c_c
     .unwrap_or(std::ptr::null())
 }
 
-/// Writes the state of every stream to a file descriptor: queues with their use and bounds, the memory formula with its
-/// value; then the lines that `trihop_log_recent` gives. For people to read; the text may change.
+/// Writes the state of every stream to a file descriptor: queues with their use and bounds, the
+/// memory formula with its value; then the lines that `trihop_log_recent` gives. For people to
+/// read; the text may change.
 ///
 /// Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
 #[unsafe(no_mangle)]
@@ -224,7 +232,8 @@ pub unsafe extern "C" fn trihop_dump_to_file(
     path: *const c_char,
 ) -> trihop_status_t {
     guard(|| {
-        // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
+        // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
+        // NUL.
         let (job, path) = unsafe { (argument::reference(job, "job")?, argument::text(path, "path")?) };
         dump::to_file(path, |writer| whole(&job.job, writer))
     })
@@ -236,9 +245,11 @@ fn whole(job: &JobOf, out: &mut dyn Write) -> io::Result<()> {
     dump::write_recent(out)
 }
 
-/// Dumps as `trihop_dump` does, without lines of logs, whenever the process gets signal `number` (`SIGUSR1`, say), within a
-/// tenth of a second: to the file `<path>.<rank>`, behind what is in it, or to standard error where `path` is null. Whatever handled the signal before
-/// is called too. No signal is handled without this call.
+/// Dumps as `trihop_dump` does, without lines of logs, whenever the process gets signal `number`
+/// (`SIGUSR1`, say): to the file `<path>.<rank>`, behind what is in it, or to standard error where
+/// `path` is null. A job with threads does so within a tenth of a second, an inline one at its next
+/// call that makes progress. Whatever handled the signal before is called too. No
+/// signal is handled without this call.
 ///
 /// Fails with `TRIHOP_ERR_CONFIG` on a signal that cannot be handled.
 /// Threads: any.

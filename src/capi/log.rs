@@ -8,20 +8,22 @@ use super::sized::{check_size, load_sized, store_sized};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::log::{self, Filter};
 
-/// Takes each message that is recorded. `level` is 1 for errors, 2 warnings, 3 information, 4 and 5 details; `facility` is the
-/// part of the library that it comes from. Both texts are valid during the call only.
+/// Takes each message that is recorded. `level` is 1 for errors, 2 warnings, 3 information, 4 and 5
+/// details; `facility` is the part of the library that it comes from. Both texts are valid during
+/// the call only.
 ///
-/// Threads: several at once, whichever have something to say. It may call the library; what that logs does not come here.
+/// Threads: several at once, whichever have something to say. It may call the library; what that
+/// logs does not come here.
 pub type trihop_log_callback_t = Option<
     unsafe extern "C" fn(context: *mut c_void, level: i32, facility: *const c_char, text: *const c_char),
 >;
 
-/// What is recorded and where it goes. Later versions add fields at the end. Fill it with `trihop_log_options_init`; all texts
-/// have to live until `trihop_log_install` has returned.
+/// What is recorded and where it goes. Later versions add fields at the end. Fill it with
+/// `trihop_log_options_init`; all texts have to live until `trihop_log_install` has returned.
 ///
-/// A filter is a list of levels and of `FACILITY=LEVEL` with commas, later ones win, such as `info,fabric=debug`. Levels are
-/// `off`, `error`, `warn`, `info`, `debug`, `trace`; facilities `client`, `route`, `queue`, `link`, `deliver`, `bootstrap`,
-/// `fabric`, `memory`, `other`.
+/// A filter is a list of levels and of `FACILITY=LEVEL` with commas, later ones win, such as
+/// `info,fabric=debug`. Levels are `off`, `error`, `warn`, `info`, `debug`, `trace`; facilities
+/// `client`, `route`, `queue`, `link`, `deliver`, `bootstrap`, `fabric`, `memory`, `other`.
 #[repr(C)]
 pub struct trihop_log_options_t {
     /// Bytes of this struct as the caller knows it; set by `trihop_log_options_init`.
@@ -42,11 +44,13 @@ pub struct trihop_log_options_t {
     pub context: *mut c_void,
     /// Number of first ranks that log in more detail.
     pub detailed_ranks: u64,
-    /// 1 if each rank has a file of its own, with `.` and the rank added to its name; 0 if all append to one.
+    /// 1 if each rank has a file of its own, with `.` and the rank added to its name; 0 if all
+    /// append to one.
     pub file_per_rank: u64,
     /// 1 if only ranks below `detailed_ranks` write to a file, else 0.
     pub file_of_detailed_only: u64,
-    /// Memory in bytes for the last lines, which `trihop_log_recent` and a core dump show; 0 for none.
+    /// Memory in bytes for the last lines, which `trihop_log_recent` and a core dump show; 0 for
+    /// none.
     pub ring_bytes: u64,
 }
 
@@ -134,7 +138,8 @@ fn flag(name: &str, value: u64) -> Result<bool, Failure> {
     }
 }
 
-/// Fills `options` with the defaults. `size` is `sizeof(trihop_log_options_t)` as the caller knows it.
+/// Fills `options` with the defaults. `size` is `sizeof(trihop_log_options_t)` as the caller knows
+/// it.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -146,17 +151,19 @@ pub unsafe extern "C" fn trihop_log_options_init(
         check_size(size)?;
         let mut filled = trihop_log_options_t::defaults();
         filled.size = size;
-        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have eight bytes.
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have
+        // eight bytes.
         unsafe { store_sized(&filled, options, size, "options") }
     })
 }
 
-/// Takes the library's messages from now on, once per process and before its first job. `options` null stands for those of
-/// the environment. Without this call the library says nothing but what its calls return, and, on standard error, warnings
-/// about how the process was started (unless `TRIHOP_LOG` is `off` or `error`).
+/// Takes the library's messages from now on, once per process and before its first job. `options`
+/// null stands for those of the environment. Without this call the library says nothing but what
+/// its calls return, and, on standard error, warnings about how the process was started (unless
+/// `TRIHOP_LOG` is `off` or `error`).
 ///
-/// Fails with `TRIHOP_ERR_CONFIG` on a filter that is none and where it was called before, and with `TRIHOP_ERR_SYSTEM` where
-/// the file cannot be opened.
+/// Fails with `TRIHOP_ERR_CONFIG` on a filter that is none and where it was called before, and with
+/// `TRIHOP_ERR_SYSTEM` where the file cannot be opened.
 /// Threads: any, but none that changes the environment meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_log_install(options: *const trihop_log_options_t) -> trihop_status_t {
@@ -164,15 +171,17 @@ pub unsafe extern "C" fn trihop_log_install(options: *const trihop_log_options_t
         if options.is_null() {
             return Ok(log::install(log::Options::from_env()?)?);
         }
-        // SAFETY: not null, so the header asks for initialised options and for texts that end with NUL.
+        // SAFETY: not null, so the header asks for initialised options and for texts that end with
+        // NUL.
         let options = unsafe { load_sized(options, trihop_log_options_t::defaults())?.to_rust()? };
         Ok(log::install(options)?)
     })
 }
 
-/// Writes the last lines that were recorded, oldest first, as a text that ends with NUL, and its length without that. Where
-/// `capacity` is too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only
-/// stores the length; more may have been recorded when it is called again.
+/// Writes the last lines that were recorded, oldest first, as a text that ends with NUL, and its
+/// length without that. Where `capacity` is too small (`text` may be null where it is 0), the call
+/// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length; more may have been recorded
+/// when it is called again.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -1,8 +1,9 @@
 //! The C interface, `include/trihop.h`: opaque handles, a status per call, a sentence per failure.
 //!
-//! It adds no behaviour of its own. Every function checks its pointers, hands over to a job of either seat behind a boundary that no
-//! panic crosses, and turns an [`crate::Error`] into a [`status::trihop_status_t`] and the text that
-//! [`status::trihop_last_error`] gives. Comments of public items are the header's.
+//! It adds no behaviour of its own. Every function checks its pointers, hands over to a job of
+//! either seat behind a boundary that no panic crosses, and turns an [`crate::Error`] into a
+//! [`status::trihop_status_t`] and the text that [`status::trihop_last_error`] gives. Comments of
+//! public items are the header's.
 
 #![allow(
     non_camel_case_types,
@@ -17,14 +18,13 @@ pub mod collective;
 pub mod custom;
 pub mod deltafs;
 pub mod details;
-pub mod items;
 pub mod job;
 pub mod log;
 pub mod options;
 pub mod seat;
-pub mod shuffle;
 pub mod stats;
 pub mod status;
+pub mod stream;
 pub mod threads;
 pub mod topology;
 

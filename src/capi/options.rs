@@ -109,8 +109,8 @@ fn config(key: &str, why: String) -> Failure {
     })
 }
 
-/// Fills `options` with the defaults, overridden by the environment (`TRIHOP_<NAME>` for each field). `size` is
-/// `sizeof(trihop_options_t)` as the caller knows it.
+/// Fills `options` with the defaults, overridden by the environment (`TRIHOP_<NAME>` for each
+/// field). `size` is `sizeof(trihop_options_t)` as the caller knows it.
 ///
 /// Fails with `TRIHOP_ERR_CONFIG` where the environment has a mistyped or impossible option.
 /// Threads: any, but none that changes the environment meanwhile.
@@ -123,9 +123,11 @@ pub unsafe extern "C" fn trihop_options_init(options: *mut trihop_options_t, siz
     })
 }
 
-/// Sets one option by its name, for instance `"remote_maxrpc"` to `"9"`. The name is that of the field.
+/// Sets one option by its name, for instance `"remote_maxrpc"` to `"9"`. The name is that of the
+/// field.
 ///
-/// Fails with `TRIHOP_ERR_CONFIG` on an unknown name (`trihop_last_error` has the nearest) or an impossible value.
+/// Fails with `TRIHOP_ERR_CONFIG` on an unknown name (`trihop_last_error` has the nearest) or an
+/// impossible value.
 /// Threads: any, one at a time for each struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_options_set(
@@ -134,7 +136,8 @@ pub unsafe extern "C" fn trihop_options_set(
     value: *const c_char,
 ) -> trihop_status_t {
     guard(|| {
-        // SAFETY: the header asks for null or initialised options that nobody else uses, and texts that end with NUL.
+        // SAFETY: the header asks for null or initialised options that nobody else uses, and texts
+        // that end with NUL.
         let (mut known, size) = unsafe {
             (
                 trihop_options_t::load(options)?,
@@ -162,16 +165,19 @@ impl trihop_options_t {
         Ok(Some(unsafe { Self::load(options)? }.stream))
     }
 
-    /// What the caller's struct says, checked; fields that the caller's version does not have keep their defaults.
+    /// What the caller's struct says, checked; fields that the caller's version does not have keep
+    /// their defaults.
     ///
     /// # Safety
-    /// `options` is null, or points to as many bytes as its first field says, filled by [`trihop_options_init`].
+    /// `options` is null, or points to as many bytes as its first field says, filled by
+    /// [`trihop_options_init`].
     pub(crate) unsafe fn load(options: *const Self) -> Result<Options, Failure> {
         // SAFETY: as the caller promises.
         unsafe { load_sized(options, Self::from_rust(&Options::default())?)? }.to_rust()
     }
 
-    /// Fills the caller's struct, as much of it as both know; what only the caller knows becomes zero.
+    /// Fills the caller's struct, as much of it as both know; what only the caller knows becomes
+    /// zero.
     ///
     /// # Safety
     /// `options` is null, or points to `size` bytes that nobody else uses.
@@ -204,7 +210,8 @@ mod tests {
     }
 
     fn load(options: *const trihop_options_t) -> Result<Options, Failure> {
-        // SAFETY: every test passes as many bytes as the first field says, or a first field that is refused.
+        // SAFETY: every test passes as many bytes as the first field says, or a first field that is
+        // refused.
         unsafe { trihop_options_t::load(options) }
     }
 

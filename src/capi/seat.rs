@@ -6,12 +6,13 @@ use super::status::Failure;
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum trihop_seat_t {
-    /// Any thread may call. A progress thread keeps traffic going while the program computes, and a delivery thread for each
-    /// stream calls its handler.
+    /// Any thread may call. A progress thread keeps traffic going while the program computes, and a
+    /// delivery thread for each stream calls its handler.
     TRIHOP_THREADED = 0,
-    /// One thread calls, the one that has started the job. Progress is made inside of its calls, and handlers are called
-    /// there too: nothing is locked, so that small messages cost least. A program that computes for long forwards nothing
-    /// meanwhile, unless it calls `trihop_poll` now and then.
+    /// One thread calls, the one that has started the job. Progress is made inside of its calls,
+    /// and handlers are called there too: no lock is taken per message, so that small ones cost least. A
+    /// program that computes for long forwards nothing meanwhile, unless it calls `trihop_poll` now
+    /// and then.
     TRIHOP_INLINE = 1,
 }
 

@@ -1,15 +1,17 @@
-//! Structs whose first field is their size, so that they may grow while programs of other versions go on using them.
+//! Structs whose first field is their size, so that they may grow while programs of other versions
+//! go on using them.
 
 use std::mem::MaybeUninit;
 
 use super::argument;
 use super::status::Failure;
 
-/// What a caller's struct says whose first field is its size; fields that the caller's version does not have are those of
-/// `defaults`.
+/// What a caller's struct says whose first field is its size; fields that the caller's version does
+/// not have are those of `defaults`.
 ///
 /// # Safety
-/// `place` is null, or points to as many bytes as its first field says, filled by this library. Any bytes are a `T`.
+/// `place` is null, or points to as many bytes as its first field says, filled by this library. Any
+/// bytes are a `T`.
 pub(crate) unsafe fn load_sized<T>(place: *const T, defaults: T) -> Result<T, Failure> {
     // SAFETY: as the caller promises, there is at least the first field.
     let size = *unsafe { argument::reference(place.cast::<usize>(), "options")? };
@@ -38,7 +40,8 @@ pub(crate) unsafe fn load_sized<T>(place: *const T, defaults: T) -> Result<T, Fa
     Ok(copy)
 }
 
-/// Copies what both sides know of a struct whose first field is its size; the rest of the caller's becomes zero.
+/// Copies what both sides know of a struct whose first field is its size; the rest of the caller's
+/// becomes zero.
 ///
 /// # Safety
 /// `place` is null, or points to `size` bytes that nobody else uses. `T` has no padding.

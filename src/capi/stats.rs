@@ -15,7 +15,8 @@ macro_rules! c_struct {
         stream { $($(#[doc = $doc:literal])+ $name:ident $unit:tt $text:tt;)+ }
         queue { $($queue:tt)* }
     ) => {
-        /// What a stream has done on this rank since it was opened. Later versions add fields at the end.
+        /// What a stream has done on this rank since it was opened. Later versions add fields at
+        /// the end.
         #[repr(C)]
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct trihop_stats_t {

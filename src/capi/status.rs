@@ -1,4 +1,5 @@
-//! What a call says about itself: a number, a sentence for it, and the full text of this thread's last failure.
+//! What a call says about itself: a number, a sentence for it, and the full text of this thread's
+//! last failure.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,7 +15,8 @@ use crate::transport::Error as TransportError;
 pub enum trihop_status_t {
     /// Done.
     TRIHOP_OK = 0,
-    /// No room now and nothing was taken; try again.
+    /// No room now. A send has taken nothing; a flush, fence, barrier or close goes on at the next
+    /// call. Make progress, take what waits on streams without a handler, and call again.
     TRIHOP_ERR_WOULD_BLOCK = 1,
     /// A rank outside of the job.
     TRIHOP_ERR_RANK = 2,
@@ -48,7 +50,8 @@ pub enum trihop_status_t {
     TRIHOP_ERR_BUFFER_TOO_SMALL = 16,
     /// No memory.
     TRIHOP_ERR_NO_MEMORY = 17,
-    /// A defect of the library: please report the text. The object that was called is in no known state.
+    /// A defect of the library: please report the text. The object that was called is in no known
+    /// state.
     TRIHOP_ERR_PANIC = 18,
     /// A failure that this interface has no number for yet; the text says what it is.
     TRIHOP_ERR_OTHER = 19,
@@ -62,7 +65,7 @@ impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
     const ALL: [(Self, &'static CStr); 21] = [
         (TRIHOP_OK, c"done"),
-        (TRIHOP_ERR_WOULD_BLOCK, c"no room now; try again"),
+        (TRIHOP_ERR_WOULD_BLOCK, c"no room now; take what waits, and call again"),
         (TRIHOP_ERR_RANK, c"there is no such rank in the job"),
         (TRIHOP_ERR_TOO_LARGE, c"the record is above max_message_bytes"),
         (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
@@ -186,7 +189,8 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> trihop_status
 /// As [`guard`], for functions that return something else than a status.
 #[inline]
 pub(crate) fn guard_or<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, trihop_status_t> {
-    // What a panic leaves half done is only reached through handles, and the header says that these are lost then.
+    // What a panic leaves half done is only reached through handles, and the header says that these
+    // are lost then.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(failure)) => Err(note(failure)),
@@ -203,7 +207,8 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     format!("a defect inside trihop: {said}; please report it")
 }
 
-/// What a status means, in a few words; never null. Statuses that this version does not know have words too.
+/// What a status means, in a few words; never null. Statuses that this version does not know have
+/// words too.
 ///
 /// Threads: any. The text lives as long as the library.
 #[unsafe(no_mangle)]
@@ -214,10 +219,12 @@ pub extern "C" fn trihop_strerror(status: i32) -> *const c_char {
     known.map_or(c"unknown status", |(_, words)| words).as_ptr()
 }
 
-/// The full sentence about the last call of this thread that failed: what, on which object, with which value, and the
-/// remedy. Empty where none has; never null. Successful calls leave it as it is.
+/// The full sentence about the last call of this thread that failed: what, on which object, with
+/// which value, and the remedy. Empty where none has; never null. Successful calls leave it as it
+/// is.
 ///
-/// Threads: any, each sees its own. The text is valid until the next call of this thread that fails.
+/// Threads: any, each sees its own. The text is valid until the next call of this thread that
+/// fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn trihop_last_error() -> *const c_char {
     LAST_ERROR

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use super::collective::*;
 use super::details::*;
-use super::items::*;
 use super::job::*;
 use super::options::*;
 use super::seat::trihop_seat_t;
-use super::shuffle::*;
 use super::stats::*;
 use super::status::trihop_status_t::*;
 use super::status::*;
+use super::stream::*;
 use super::threads::*;
 use super::topology::*;
 
@@ -57,7 +56,7 @@ fn last_error() -> String {
 /// What the handlers of a test have seen.
 #[derive(Default)]
 struct Heard {
-    shuffle: *mut trihop_shuffle_t,
+    shuffle: *mut trihop_stream_t,
     records: u64,
     sum: u64,
     answers: u64,
@@ -65,9 +64,18 @@ struct Heard {
 }
 
 /// Kind 0 is answered by kind 1.
-unsafe extern "C" fn hear(context: *mut c_void, source: u32, kind: u32, bytes: *const c_void, length: usize) {
-    assert_eq!(source, 0);
-    // SAFETY: the context is a `Heard` that nobody else uses while the handler runs; the record has `length` bytes.
+unsafe extern "C" fn hear(context: *mut c_void, message: *const trihop_message_t) {
+    // SAFETY: as the header says.
+    let message = unsafe { &*message };
+    let trihop_message_t {
+        kind, length, bytes, ..
+    } = *message;
+    assert_eq!(
+        (message.source, message.rank, message.size, message.count),
+        (0, 0, 1, 1)
+    );
+    // SAFETY: the context is a `Heard` that nobody else uses while the handler runs; the record has
+    // `length` bytes.
     unsafe {
         let heard = &mut *context.cast::<Heard>();
         if kind == 1 {
@@ -79,21 +87,26 @@ unsafe extern "C" fn hear(context: *mut c_void, source: u32, kind: u32, bytes: *
         assert_eq!(length, 8);
         heard.records += 1;
         heard.sum += bytes.cast::<u64>().read_unaligned();
-        assert_eq!(trihop_shuffle_send(heard.shuffle, 0, 1, null(), 0), TRIHOP_OK);
+        assert_eq!(trihop_stream_send(message.stream, 0, 1, null(), 0), TRIHOP_OK);
         if heard.records == 1 {
             heard.nested = vec![
-                trihop_shuffle_fence(heard.shuffle),
-                trihop_shuffle_flush(heard.shuffle, trihop_queues_t::TRIHOP_ORIGIN_QUEUES as i32),
-                trihop_shuffle_close(heard.shuffle),
+                trihop_stream_fence(heard.shuffle),
+                trihop_stream_flush(heard.shuffle, trihop_queues_t::TRIHOP_ORIGIN_QUEUES as i32),
+                trihop_stream_close(heard.shuffle),
             ];
         }
     }
 }
 
-unsafe extern "C" fn add(context: *mut c_void, _source: u32, items: *const c_void, count: usize) {
-    // SAFETY: the context is a number that nobody else uses while the handler runs; there are `count` items of 8 bytes.
+unsafe extern "C" fn add(context: *mut c_void, message: *const trihop_message_t) {
+    // SAFETY: the context is a number that nobody else uses while the handler runs; there are
+    // `count` items of 8 bytes.
     unsafe {
-        let items = std::slice::from_raw_parts(items.cast::<u64>(), count);
+        let trihop_message_t {
+            count, length, bytes, ..
+        } = *message;
+        assert_eq!(length % (8 * count), 0);
+        let items = std::slice::from_raw_parts(bytes.cast::<u64>(), count);
         *context.cast::<u64>() += items.iter().sum::<u64>();
     }
 }
@@ -117,45 +130,152 @@ fn without_a_handler_what_has_come_is_taken_on_either_seat() {
         // SAFETY: as above.
         unsafe {
             assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
-            let opened = trihop_items_open(job, c"taken".as_ptr(), 8, null(), None, null_mut(), &mut items);
+            let opened = trihop_stream_open(job, c"taken".as_ptr(), 8, null(), None, null_mut(), &mut items);
             assert_eq!(opened, TRIHOP_OK, "{}", last_error());
             let name = c"records".as_ptr();
-            let opened = trihop_shuffle_open(job, name, null(), None, null_mut(), &mut shuffle);
+            let opened = trihop_stream_open(job, name, 0, null(), None, null_mut(), &mut shuffle);
             assert_eq!(opened, TRIHOP_OK, "{}", last_error());
             for number in 1..=RECORDS {
                 let item = (&raw const number).cast();
-                assert_eq!(trihop_items_try_push(items, 0, item), TRIHOP_OK);
-                assert_eq!(trihop_shuffle_send(shuffle, 0, 0, item, 8), TRIHOP_OK);
+                assert_eq!(trihop_stream_try_push(items, 0, item), TRIHOP_OK);
+                assert_eq!(trihop_stream_send(shuffle, 0, 0, item, 8), TRIHOP_OK);
             }
-            assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_fence(items), TRIHOP_OK, "{}", last_error());
             assert_eq!(trihop_poll(job, &mut moved), TRIHOP_OK, "{}", last_error());
             assert!(moved == 0 || moved == 1);
             let context = (&raw mut total).cast();
             assert_eq!(
-                trihop_items_take(items, Some(add), context, &mut count),
+                trihop_stream_take(items, Some(add), context, &mut count),
                 TRIHOP_OK
             );
             assert_eq!((total, count), (RECORDS * (RECORDS + 1) / 2, RECORDS));
             assert_eq!(
-                trihop_items_take(items, None, context, &mut count),
+                trihop_stream_take(items, None, context, &mut count),
                 TRIHOP_ERR_INVALID_ARGUMENT
             );
-            assert_eq!(trihop_shuffle_fence(shuffle), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_fence(shuffle), TRIHOP_OK, "{}", last_error());
             let mut heard = Heard::default();
             let context = (&raw mut heard).cast();
             assert_eq!(
-                trihop_shuffle_take(shuffle, Some(note), context, &mut count),
+                trihop_stream_take(shuffle, Some(note), context, &mut count),
                 TRIHOP_OK
             );
             assert_eq!((heard.records, count), (RECORDS, RECORDS));
-            assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
-            assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_close(shuffle), TRIHOP_OK, "{}", last_error());
             assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
         }
     }
 }
 
-unsafe extern "C" fn note(context: *mut c_void, _: u32, _: u32, _: *const c_void, _: usize) {
+#[test]
+fn a_close_that_gives_way_keeps_the_stream_and_is_made_again() {
+    for seat in [trihop_seat_t::TRIHOP_THREADED, trihop_seat_t::TRIHOP_INLINE] {
+        let (options, _one) = single();
+        let (mut job, mut stream) = (null_mut(), null_mut());
+        let mut narrow = options.clone();
+        narrow.deliverq_max = 1;
+        let mut heard = Heard::default();
+        let context = (&raw mut heard).cast();
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
+            let name = c"narrow".as_ptr();
+            let opened = trihop_stream_open(job, name, 0, &narrow, None, null_mut(), &mut stream);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            let mut sent = 0;
+            while sent < 200 && trihop_stream_try_send(stream, 0, 0, null(), 0) == TRIHOP_OK {
+                sent += 1;
+                trihop_poll(job, null_mut());
+            }
+            assert_eq!(
+                trihop_stream_close(stream),
+                TRIHOP_ERR_WOULD_BLOCK,
+                "{}",
+                last_error()
+            );
+            loop {
+                let fenced = trihop_stream_fence(stream);
+                let taken = trihop_stream_take(stream, Some(note), context, null_mut());
+                assert_eq!(taken, TRIHOP_OK, "{}", last_error());
+                match fenced {
+                    TRIHOP_OK => break,
+                    status => assert_eq!(status, TRIHOP_ERR_WOULD_BLOCK, "{}", last_error()),
+                }
+            }
+            assert_eq!(heard.records, sent);
+            assert_eq!(trihop_stream_close(stream), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+        }
+    }
+}
+
+#[test]
+fn a_record_is_filled_in_place_and_verbs_of_the_other_kind_are_refused() {
+    unsafe extern "C" fn fill(context: *mut c_void, bytes: *mut c_void, length: usize) {
+        // SAFETY: the context is a byte, and there are `length` others.
+        unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length).fill(*context.cast::<u8>()) };
+    }
+    unsafe extern "C" fn hear_filled(context: *mut c_void, message: *const trihop_message_t) {
+        // SAFETY: the context is a `Heard` that nobody else uses while the handler runs.
+        let (heard, message) = unsafe { (&mut *context.cast::<Heard>(), &*message) };
+        // SAFETY: as the header says.
+        let bytes = unsafe { std::slice::from_raw_parts(message.bytes.cast::<u8>(), message.length) };
+        assert!(bytes.iter().all(|byte| u32::from(*byte) == message.kind));
+        heard.records += 1;
+        heard.sum += message.length as u64;
+        if message.kind == 7 {
+            let mut byte = 8u8;
+            let context = (&raw mut byte).cast();
+            // SAFETY: as in the test.
+            let sent = unsafe { trihop_stream_reserve(message.stream, 0, 8, 40, Some(fill), context) };
+            assert_eq!(sent, TRIHOP_OK, "{}", last_error());
+        }
+    }
+    for seat in [trihop_seat_t::TRIHOP_THREADED, trihop_seat_t::TRIHOP_INLINE] {
+        let (options, _one) = single();
+        let (mut job, mut records, mut items) = (null_mut(), null_mut(), null_mut());
+        let mut heard = Heard::default();
+        let mut byte = 7u8;
+        let context = (&raw mut byte).cast();
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
+            let name = c"records".as_ptr();
+            let place = (&raw mut heard).cast();
+            let opened = trihop_stream_open(job, name, 0, null(), Some(hear_filled), place, &mut records);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            let name = c"items".as_ptr();
+            let opened = trihop_stream_open(job, name, 8, null(), None, null_mut(), &mut items);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            for length in [0, 24, 100_000] {
+                let sent = trihop_stream_reserve(records, 0, 7, length, Some(fill), context);
+                assert_eq!(sent, TRIHOP_OK, "{}", last_error());
+            }
+            let none = trihop_stream_reserve(records, 0, 7, 8, None, context);
+            assert_eq!(none, TRIHOP_ERR_INVALID_ARGUMENT);
+            let everyone = trihop_broadcast_t::TRIHOP_TO_EVERYONE as i32;
+            for refused in [
+                trihop_stream_reserve(items, 0, 7, 8, Some(fill), context),
+                trihop_stream_send(items, 0, 0, [0u64].as_ptr().cast(), 8),
+                trihop_stream_push(records, 0, context),
+                trihop_stream_try_push(records, 0, context),
+                trihop_stream_push_many(records, [0u32].as_ptr(), context, 1),
+                trihop_stream_broadcast(items, 1, [0u64].as_ptr().cast(), 8, everyone),
+                trihop_stream_broadcast(items, 0, [0u64].as_ptr().cast(), 7, everyone),
+            ] {
+                assert_eq!(refused, TRIHOP_ERR_CONFIG, "{}", last_error());
+            }
+            assert_eq!(trihop_stream_fence(records), TRIHOP_OK, "{}", last_error());
+            assert_eq!((heard.records, heard.sum), (6, 100_024 + 3 * 40));
+            assert_eq!(trihop_stream_close(records), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+        }
+    }
+}
+
+unsafe extern "C" fn note(context: *mut c_void, _: *const trihop_message_t) {
     // SAFETY: the context is what is taken into, and nobody else uses it meanwhile.
     unsafe { (*context.cast::<Heard>()).records += 1 };
 }
@@ -165,8 +285,8 @@ fn a_job_of_one(seat: trihop_seat_t) {
     let mut job = null_mut();
     let mut heard = Heard::default();
     let mut total = 0u64;
-    // SAFETY: what the header asks for: handles of ours, used until they are given back; the handlers' contexts outlive
-    // the streams, and are looked at after a fence only.
+    // SAFETY: what the header asks for: handles of ours, used until they are given back; the
+    // handlers' contexts outlive the streams, and are looked at after a fence only.
     unsafe {
         assert_eq!(
             trihop_init(seat as i32, &options, &mut job),
@@ -182,46 +302,46 @@ fn a_job_of_one(seat: trihop_seat_t) {
 
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
-        let status = trihop_shuffle_open(job, c"words".as_ptr(), &own, Some(hear), context, place);
+        let status = trihop_stream_open(job, c"words".as_ptr(), 0, &own, Some(hear), context, place);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let shuffle = heard.shuffle;
         for number in 0..RECORDS {
-            let status = trihop_shuffle_send(shuffle, 0, 0, (&raw const number).cast(), 8);
+            let status = trihop_stream_send(shuffle, 0, 0, (&raw const number).cast(), 8);
             assert_eq!(status, TRIHOP_OK, "{}", last_error());
         }
-        assert_eq!(trihop_shuffle_fence(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_fence(shuffle), TRIHOP_OK, "{}", last_error());
         assert_eq!((heard.records, heard.answers), (RECORDS, RECORDS));
         assert_eq!(heard.sum, RECORDS * (RECORDS - 1) / 2);
         assert_eq!(heard.nested, [TRIHOP_ERR_NESTED; 3]);
 
         let mut counters = std::mem::zeroed::<trihop_stats_t>();
         assert_eq!(
-            trihop_shuffle_stats(shuffle, &mut counters, size_of_val(&counters)),
+            trihop_stream_stats(shuffle, &mut counters, size_of_val(&counters)),
             TRIHOP_OK
         );
         assert_eq!((counters.sent, counters.delivered), (2 * RECORDS, 2 * RECORDS));
         let mut length = 0;
-        let status = trihop_shuffle_stats_json(shuffle, null_mut(), 0, &mut length);
+        let status = trihop_stream_stats_json(shuffle, null_mut(), 0, &mut length);
         assert_eq!(status, TRIHOP_ERR_BUFFER_TOO_SMALL);
         let mut json = vec![0u8; length + 1];
-        let status = trihop_shuffle_stats_json(shuffle, json.as_mut_ptr().cast(), length + 1, &mut length);
+        let status = trihop_stream_stats_json(shuffle, json.as_mut_ptr().cast(), length + 1, &mut length);
         assert_eq!(status, TRIHOP_OK);
         let json: serde_json::Value = serde_json::from_slice(&json[..length]).unwrap();
         assert_eq!(json["delivered"], 2 * RECORDS);
 
         let mut items = null_mut();
         let context = (&raw mut total).cast();
-        let status = trihop_items_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
+        let status = trihop_stream_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let values: Vec<u64> = (0..RECORDS).collect();
         let targets = vec![0u32; values.len()];
-        let status = trihop_items_push_many(items, targets.as_ptr(), values.as_ptr().cast(), values.len());
+        let status = trihop_stream_push_many(items, targets.as_ptr(), values.as_ptr().cast(), values.len());
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         assert_eq!(
-            trihop_items_push(items, 0, (&raw const values[7]).cast()),
+            trihop_stream_push(items, 0, (&raw const values[7]).cast()),
             TRIHOP_OK
         );
-        assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_fence(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(total, RECORDS * (RECORDS - 1) / 2 + 7);
 
         let mut sum = [41u64, 1];
@@ -244,11 +364,11 @@ fn a_job_of_one(seat: trihop_seat_t) {
             TRIHOP_ERR_INVALID_ARGUMENT
         );
 
-        assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
-        let refused = trihop_shuffle_send(shuffle, 0, 0, null(), 0);
+        let refused = trihop_stream_send(shuffle, 0, 0, null(), 0);
         assert_eq!(refused, TRIHOP_ERR_CLOSED, "{}", last_error());
-        assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_close(shuffle), TRIHOP_OK, "{}", last_error());
     }
 }
 
@@ -272,37 +392,37 @@ fn a_broadcast_reaches_everyone_or_all_others() {
         );
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
-        let status = trihop_shuffle_open(job, c"words".as_ptr(), null(), Some(hear), context, place);
+        let status = trihop_stream_open(job, c"words".as_ptr(), 0, null(), Some(hear), context, place);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let shuffle = heard.shuffle;
         // Kind 1 is heard and not answered.
         for (to, times) in [(others, 0), (everyone, 1)] {
-            let status = trihop_shuffle_broadcast(shuffle, 1, null(), 0, to);
+            let status = trihop_stream_broadcast(shuffle, 1, null(), 0, to);
             assert_eq!(status, TRIHOP_OK, "{}", last_error());
-            assert_eq!(trihop_shuffle_fence(shuffle), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_fence(shuffle), TRIHOP_OK, "{}", last_error());
             assert_eq!((heard.answers, heard.records), (times, 0));
         }
         let context = (&raw mut total).cast();
-        let status = trihop_items_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
+        let status = trihop_stream_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let item = 7u64;
         for (to, sum) in [(others, 0), (everyone, 7)] {
-            let status = trihop_items_broadcast(items, (&raw const item).cast(), to);
+            let status = trihop_stream_broadcast(items, 0, (&raw const item).cast(), 8, to);
             assert_eq!(status, TRIHOP_OK, "{}", last_error());
-            assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_fence(items), TRIHOP_OK, "{}", last_error());
             assert_eq!(total, sum);
         }
         for refused in [
-            trihop_shuffle_broadcast(shuffle, 1, null(), 0, 2),
-            trihop_shuffle_broadcast(shuffle, 1, null(), 1, everyone),
-            trihop_items_broadcast(items, null(), everyone),
-            trihop_items_broadcast(items, (&raw const item).cast(), -1),
+            trihop_stream_broadcast(shuffle, 1, null(), 0, 2),
+            trihop_stream_broadcast(shuffle, 1, null(), 1, everyone),
+            trihop_stream_broadcast(items, 0, null(), 8, everyone),
+            trihop_stream_broadcast(items, 0, (&raw const item).cast(), 8, -1),
         ] {
             assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT);
         }
         assert!(last_error().contains("-1 is neither"), "{}", last_error());
-        assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
-        assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_close(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
     }
 }
@@ -342,18 +462,18 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         );
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
-        let status = trihop_shuffle_open(job, c"counted".as_ptr(), null(), Some(hear), context, place);
+        let status = trihop_stream_open(job, c"counted".as_ptr(), 0, null(), Some(hear), context, place);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let shuffle = heard.shuffle;
         let number = 7u64;
         assert_eq!(
-            trihop_shuffle_send(shuffle, 0, 0, (&raw const number).cast(), 8),
+            trihop_stream_send(shuffle, 0, 0, (&raw const number).cast(), 8),
             TRIHOP_OK
         );
-        assert_eq!(trihop_shuffle_fence(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_fence(shuffle), TRIHOP_OK, "{}", last_error());
 
         let mut details = null_mut();
-        assert_eq!(trihop_shuffle_details(shuffle, &mut details), TRIHOP_OK);
+        assert_eq!(trihop_stream_details(shuffle, &mut details), TRIHOP_OK);
         let totals = filled(|place, size| trihop_details_totals(details, place, size));
         assert_eq!((totals.sent, totals.delivered), (2, 2), "the handler answers");
         let stage = filled(|place, size| trihop_details_stage(details, origin, place, size));
@@ -400,8 +520,8 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         );
 
         // The details are those of their moment.
-        assert_eq!(trihop_shuffle_send(shuffle, 0, 1, null(), 0), TRIHOP_OK);
-        assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_send(shuffle, 0, 1, null(), 0), TRIHOP_OK);
+        assert_eq!(trihop_stream_close(shuffle), TRIHOP_OK, "{}", last_error());
         let json = text(|place, capacity, length| trihop_details_json(details, place, capacity, length));
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(
@@ -422,7 +542,7 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         // The struct has room for the first half of the last letter.
         let name = format!("{}\u{e9}\0", "n".repeat(54));
         let context = (&raw mut total).cast();
-        let status = trihop_items_open(
+        let status = trihop_stream_open(
             job,
             name.as_ptr().cast(),
             8,
@@ -432,9 +552,12 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
             &mut items,
         );
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
-        assert_eq!(trihop_items_push(items, 0, (&raw const number).cast()), TRIHOP_OK);
-        assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
-        assert_eq!(trihop_items_details(items, &mut details), TRIHOP_OK);
+        assert_eq!(
+            trihop_stream_push(items, 0, (&raw const number).cast()),
+            TRIHOP_OK
+        );
+        assert_eq!(trihop_stream_fence(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_details(items, &mut details), TRIHOP_OK);
         let stage = filled(|place, size| trihop_details_stage(details, origin, place, size));
         assert_eq!((stage.queues, stage.own_runs), (1, 1));
         trihop_details_free(details);
@@ -468,7 +591,7 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         );
 
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
-        assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
     }
 }
 
@@ -487,7 +610,7 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
         );
         let context = (&raw mut total).cast();
         let mut open = |bytes, options| {
-            trihop_items_open(
+            trihop_stream_open(
                 job,
                 c"long".as_ptr(),
                 bytes,
@@ -511,10 +634,10 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
         short.memory_bytes = 2 << 20;
         assert_eq!(open(16_320, &raw const short), TRIHOP_OK, "{}", last_error());
         let item = [7u64; 2040];
-        assert_eq!(trihop_items_push(items, 0, item.as_ptr().cast()), TRIHOP_OK);
-        assert_eq!(trihop_items_fence(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_push(items, 0, item.as_ptr().cast()), TRIHOP_OK);
+        assert_eq!(trihop_stream_fence(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(total, 7);
-        assert_eq!(trihop_items_close(items), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
     }
 }
@@ -523,7 +646,7 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
 fn impossible_arguments_are_refused_by_name() {
     let (options, _one) = single();
     let mut job = null_mut();
-    let mut shuffle = null_mut::<trihop_shuffle_t>();
+    let mut shuffle = null_mut::<trihop_stream_t>();
     let mut heard = Heard::default();
     let mut number = 0;
     // SAFETY: as in the test above; null is what this test is about.
@@ -535,7 +658,7 @@ fn impossible_arguments_are_refused_by_name() {
         assert_eq!(last_error(), "`job` is a null pointer");
         assert_eq!(trihop_size(null()), u32::MAX);
         assert_eq!(trihop_finalize(null_mut()), TRIHOP_ERR_INVALID_ARGUMENT);
-        assert_eq!(trihop_shuffle_fence(null()), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(trihop_stream_fence(null()), TRIHOP_ERR_INVALID_ARGUMENT);
 
         assert_eq!(
             trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, &mut job),
@@ -550,32 +673,32 @@ fn impossible_arguments_are_refused_by_name() {
         let name = c"words".as_ptr();
         assert!(shuffle.is_null());
         let latin = c"caf\xe9".as_ptr();
-        let status = trihop_shuffle_open(job, latin, null(), Some(hear), context, &mut shuffle);
+        let status = trihop_stream_open(job, latin, 0, null(), Some(hear), context, &mut shuffle);
         assert_eq!(status, TRIHOP_ERR_INVALID_ARGUMENT);
         assert!(last_error().contains("UTF-8"), "{}", last_error());
         let mut wrong = options.clone();
         wrong.remote_maxrpc = 0;
-        let status = trihop_shuffle_open(job, name, &wrong, Some(hear), context, &mut shuffle);
+        let status = trihop_stream_open(job, name, 0, &wrong, Some(hear), context, &mut shuffle);
         assert_eq!(status, TRIHOP_ERR_CONFIG);
         assert!(last_error().contains("remote_maxrpc"), "{}", last_error());
 
-        let status = trihop_shuffle_open(job, name, null(), Some(hear), context, &mut shuffle);
+        let status = trihop_stream_open(job, name, 0, null(), Some(hear), context, &mut shuffle);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
-        assert_eq!(trihop_shuffle_send(shuffle, 1, 0, null(), 0), TRIHOP_ERR_RANK);
+        assert_eq!(trihop_stream_send(shuffle, 1, 0, null(), 0), TRIHOP_ERR_RANK);
         assert_eq!(last_error(), "rank 1 does not exist in a job of 1 ranks");
         assert_eq!(
-            trihop_shuffle_send(shuffle, 0, 0, null(), 1),
+            trihop_stream_send(shuffle, 0, 0, null(), 1),
             TRIHOP_ERR_INVALID_ARGUMENT
         );
         let one = b"x".as_ptr().cast();
         assert_eq!(
-            trihop_shuffle_send(shuffle, 0, 0, one, usize::MAX),
+            trihop_stream_send(shuffle, 0, 0, one, usize::MAX),
             TRIHOP_ERR_INVALID_ARGUMENT
         );
         let too_long = vec![0u8; options.max_message_bytes as usize + 1];
-        let status = trihop_shuffle_send(shuffle, 0, 0, too_long.as_ptr().cast(), too_long.len());
+        let status = trihop_stream_send(shuffle, 0, 0, too_long.as_ptr().cast(), too_long.len());
         assert_eq!(status, TRIHOP_ERR_TOO_LARGE);
-        assert_eq!(trihop_shuffle_flush(shuffle, 9), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(trihop_stream_flush(shuffle, 9), TRIHOP_ERR_INVALID_ARGUMENT);
         assert_eq!(
             trihop_allreduce(job, 9, null_mut(), 0),
             TRIHOP_ERR_INVALID_ARGUMENT
@@ -599,7 +722,7 @@ fn impossible_arguments_are_refused_by_name() {
             "{}",
             last_error()
         );
-        assert_eq!(trihop_shuffle_close(shuffle), TRIHOP_OK, "{}", last_error());
+        assert_eq!(trihop_stream_close(shuffle), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
     }
 }

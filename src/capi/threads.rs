@@ -9,7 +9,8 @@ use super::sized::{check_size, store_sized};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::threaded::ThreadUse;
 
-/// What one thread of a job has used so far, as the kernel counts it. Later versions add fields at the end.
+/// What one thread of a job has used so far, as the kernel counts it. Later versions add fields at
+/// the end.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct trihop_thread_use_t {
@@ -25,8 +26,8 @@ pub struct trihop_thread_use_t {
     pub involuntary_switches: u64,
     /// Page faults that cost no reading.
     pub minor_faults: u64,
-    /// What the thread is for: `progress`, or `deliver` and the name of its stream, of which the end may be missing. Ends
-    /// with NUL.
+    /// What the thread is for: `progress`, or `deliver` and the name of its stream, of which the
+    /// end may be missing. Ends with NUL.
     pub name: [c_char; 64],
 }
 
@@ -69,10 +70,11 @@ fn threads_of(job: &trihop_job_t) -> Vec<ThreadUse> {
     }
 }
 
-/// Fills `threads` with what each thread of the job has used so far: the progress thread, and a delivery thread for each
-/// stream; none for an inline job. There is room for `capacity` structs, of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it.
-/// The number of threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0), the call
-/// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.
+/// Fills `threads` with what each thread of the job has used so far: the progress thread, and a
+/// delivery thread for each stream; none for an inline job. There is room for `capacity` structs,
+/// of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it. The number of
+/// threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0),
+/// the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -97,17 +99,19 @@ pub unsafe extern "C" fn trihop_threads(
             let mut filled = trihop_thread_use_t::from_rust(used);
             filled.size = size;
             let place = threads.wrapping_byte_add(index * size);
-            // SAFETY: the header asks for null, which the first round refuses, or room for `capacity` structs of `size` bytes,
-            // and this is one of them. Fields have eight bytes, or eight times eight, so that there is no padding.
+            // SAFETY: the header asks for null, which the first round refuses, or room for
+            // `capacity` structs of `size` bytes, and this is one of them. Fields have eight bytes,
+            // or eight times eight, so that there is no padding.
             unsafe { store_sized(&filled, place, size, "threads")? };
         }
         Ok(())
     })
 }
 
-/// As `trihop_threads`, as a JSON array that ends with NUL, an object for each thread with the names of the struct's fields;
-/// its length without the NUL goes to `length`. Where `capacity` is too small (`text` may be null where it is 0), the call
-/// fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length; numbers may have grown when it is called again.
+/// As `trihop_threads`, as a JSON array that ends with NUL, an object for each thread with the
+/// names of the struct's fields; its length without the NUL goes to `length`. Where `capacity` is
+/// too small (`text` may be null where it is 0), the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL`
+/// and only stores the length; numbers may have grown when it is called again.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -24,7 +24,7 @@
 #define STEPS 20
 
 static trihop_job_t *job;
-static trihop_shuffle_t *shuffle;
+static trihop_stream_t *shuffle;
 static uint32_t rank, size;
 
 static void fail(int line, const char *what) {
@@ -42,8 +42,8 @@ static void watchdog(int signal_number) {
     _exit(4);
 }
 
-static void count(void *context, uint32_t source, uint32_t kind, const void *bytes, uintptr_t length) {
-    (void) source, (void) kind, (void) bytes, (void) length;
+static void count(void *context, const trihop_message_t *message) {
+    (void) message;
     __atomic_fetch_add((uint64_t *) context, 1, __ATOMIC_RELAXED);
 }
 
@@ -60,22 +60,22 @@ static void begin(int *argc, char ***argv) {
     OK(trihop_init(TRIHOP_THREADED, NULL, &job));
     rank = trihop_rank(job);
     size = trihop_size(job);
-    OK(trihop_shuffle_open(job, "steps", NULL, count, &delivered, &shuffle));
+    OK(trihop_stream_open(job, "steps", 0, NULL, count, &delivered, &shuffle));
 }
 
 static void steps(void) {
     uint32_t step, target;
     for (step = 0; step < STEPS; step++) {
         for (target = 0; target < size; target++)
-            OK(trihop_shuffle_send(shuffle, target, 0, &step, sizeof step));
-        OK(trihop_shuffle_fence(shuffle));
+            OK(trihop_stream_send(shuffle, target, 0, &step, sizeof step));
+        OK(trihop_stream_fence(shuffle));
     }
     printf("rank %u: results\n", (unsigned) rank);
     fflush(stdout);
 }
 
 static void leave_trihop(void) {
-    OK(trihop_shuffle_close(shuffle));
+    OK(trihop_stream_close(shuffle));
     OK(trihop_finalize(job));
 }
 
@@ -89,7 +89,7 @@ static void *send_for_ever(void *unused) {
     uint32_t target = 0;
     (void) unused;
     for (;;) { /* whatever is said: others may be gone */
-        (void) trihop_shuffle_send(shuffle, target, 0, &target, sizeof target);
+        (void) trihop_stream_send(shuffle, target, 0, &target, sizeof target);
         target = (target + 1) % size;
     }
     return NULL;

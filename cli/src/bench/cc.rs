@@ -212,24 +212,24 @@ fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let session = Session::new(args, &job);
     let share = Arc::new(Share::new(args.count.unwrap_or(VERTICES), job.topology()));
     // Nobody sends before the barrier that begins the first round, and by then it is here.
-    let opened = Arc::new(OnceLock::<threaded::Items>::new());
+    let opened = Arc::new(OnceLock::<threaded::Untyped>::new());
     let handling = Arc::clone(&share);
     // Not a handle of its own: a stream that its handler holds would never end.
     let own = Arc::downgrade(&opened);
     let mut piece = Piece::default();
-    let handler = move |_, labels: &[u8]| {
+    let handler = move |labels: trihop::Arrival<'_>| {
         let own = own.upgrade();
         let Some(stream) = own.as_deref().and_then(OnceLock::get) else {
             handling.wrong.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let words = labels.chunks_exact(size_of::<Label>());
+        let words = labels.bytes.chunks_exact(size_of::<Label>());
         let words = words.map(|word| Label::from_ne_bytes(word.try_into().unwrap_or_default()));
         handling.hear(words, |neighbours, label| {
             piece.send(stream, news(neighbours, label))
         });
     };
-    let items = job.items("cc", size_of::<Label>()).handler(handler).open()?;
+    let items = job.untyped("cc", size_of::<Label>()).handler(handler).open()?;
     let stream = opened.get_or_init(|| items);
     let mut piece = Piece::default();
     let (reps, labels) = repeat(&session, &share, || {
@@ -252,7 +252,7 @@ struct Piece {
 impl Piece {
     fn send(
         &mut self,
-        stream: &threaded::Items,
+        stream: &threaded::Untyped,
         mut news: impl Iterator<Item = (Rank, Label)>,
     ) -> Result<(), EngineError> {
         loop {

@@ -350,6 +350,13 @@ impl Core {
         self.sink = Sink::Closed;
         Some(waiting)
     }
+
+    /// So many records were still to be taken when the stream, or the job, ended.
+    pub fn warn_of_lost(&self, lost: u64) {
+        if lost > 0 {
+            tracing::warn!(stream = self.name, lost, "records were not taken before the end");
+        }
+    }
 }
 
 /// The lanes into a rank, while their runs move on.

@@ -160,6 +160,16 @@ impl Outbound {
         self.job
     }
 
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
     /// Refuses what can never be sent.
     pub fn check(&self, target: Rank, bytes: usize) -> Result<()> {
         if target.0 >= self.size {

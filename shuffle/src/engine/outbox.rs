@@ -9,10 +9,11 @@ use crate::error::Result;
 
 /// What a handler gets to send with: its sends never wait, and take whatever rank and stream they name.
 ///
-/// What finds no room in a queue goes to the stream's spill, which leaves before the application's own sends. Above
-/// a mark (a 32nd of `memory_bytes`) of spill the next deliveries wait as long as it drains. Where it does not, they go on and the spill
-/// grows, up to `spill_bytes`: beyond that a send is [`crate::Error::SpillFull`], and the job ends with that error. So a
-/// program whose handlers send (forward, answer, once or many times for each message) never stands still.
+/// What finds no room in a queue goes to the stream's spill, which leaves before the application's
+/// own sends. Above a mark (a 32nd of `memory_bytes`) of spill the next deliveries wait as long as it
+/// drains. Where it does not, they go on and the spill grows, up to `spill_bytes`: beyond that a send
+/// is [`crate::Error::SpillFull`], and the job ends with that error. So a program whose handlers send
+/// (forward, answer, once or many times for each message) never stands still.
 pub struct Outbox<'a> {
     /// What all streams send, of which this is number `stream`.
     outs: &'a mut [Outbound],
@@ -49,6 +50,21 @@ impl<'a> Outbox<'a> {
             stream,
             overfilled: self.overfilled,
         })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        Rank(self.outs[self.stream].rank())
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.outs[self.stream].size()
+    }
+
+    /// Refuses what can never be sent.
+    pub(crate) fn check(&self, target: Rank, bytes: usize) -> Result<()> {
+        self.outs[self.stream].check(target, bytes)
     }
 
     /// Whether a spill was filled above its mark: the rest of a run waits.

@@ -7,7 +7,6 @@
 
 use crate::engine::outbox::Outbox;
 use crate::error::Result;
-use crate::face::items::Items;
 use crate::face::shuffle::Shuffle;
 use crate::face::stream::{Item, ItemOutbox, Stream};
 use crate::queue::audience::BroadcastTo;
@@ -70,19 +69,13 @@ impl<T: Item, S: Seat> Stream<T, S> {
     }
 }
 
-impl<S: Seat> Items<S> {
-    /// As [`Shuffle::broadcast`], for an item.
-    ///
-    /// # Errors
-    /// As [`Items::push`].
-    pub fn broadcast(&self, item: &[u8], to: BroadcastTo) -> Result<()> {
-        self.check(1, item)?;
-        broadcast(&self.handle, 0, item, to)
-    }
-}
-
 /// A broadcast of a record, or of an item.
-fn broadcast<S: Seating>(handle: &Handle<S>, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+pub(crate) fn broadcast<S: Seating>(
+    handle: &Handle<S>,
+    kind: u32,
+    bytes: &[u8],
+    to: BroadcastTo,
+) -> Result<()> {
     handle.send(
         |out| out.try_broadcast(to, kind, bytes),
         |out| out.broadcast_or_spill(to, kind, bytes),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::topology::{Rank, Topology};
 
-use super::items::ItemsBuilder;
 use super::shuffle::ShuffleBuilder;
 use super::stream::{Item, StreamBuilder};
+use super::untyped::UntypedBuilder;
 use crate::config::Options;
 use crate::error::Result;
 use crate::job::{JobState, detect};
@@ -110,9 +110,10 @@ impl<S: Seat> Job<S> {
         StreamBuilder::new(&self.seat, name)
     }
 
-    /// A stream of items of `item_bytes` bytes. Opening is collective; the same names in the same order on every rank.
-    pub fn items(&self, name: &str, item_bytes: usize) -> ItemsBuilder<S> {
-        ItemsBuilder::new(&self.seat, name, item_bytes)
+    /// A stream of items of `item_bytes` bytes, or of byte records where that is 0: for bindings to
+    /// other languages. Opening is collective; the same names in the same order on every rank.
+    pub fn untyped(&self, name: &str, item_bytes: usize) -> UntypedBuilder<S> {
+        UntypedBuilder::new(&self.seat, name, item_bytes)
     }
 
     /// Waits until every rank has called this as often as this rank.

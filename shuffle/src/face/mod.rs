@@ -1,8 +1,9 @@
 //! What an application holds: a job, its shuffles of bytes, its streams of items.
 
 mod broadcast;
-pub(crate) mod items;
 pub(crate) mod job;
 pub(crate) mod reservation;
 pub(crate) mod shuffle;
 pub(crate) mod stream;
+pub(crate) mod untyped;
+mod verbs;

@@ -22,26 +22,35 @@ impl<S: Seat> Shuffle<S> {
     /// # Errors
     /// As [`Shuffle::send`].
     pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<Reservation<'_, S>> {
-        let handle = &self.handle;
-        let due = handle.with_out(WHAT, |out| {
-            out.check(target, bytes)?;
-            Ok(out.count_call())
-        })?;
-        if due {
-            handle.seat.progress_in_passing()?;
-        }
-        let space = match in_place(handle, target, kind, bytes)? {
-            Some(out) => Space::InPlace(out),
-            None => Space::Staged(vec![0; bytes]),
-        };
-        Ok(Reservation {
-            handle,
-            space: Some(space),
-            target,
-            kind,
-            bytes,
-        })
+        reserve(&self.handle, target, kind, bytes)
     }
+}
+
+/// A reservation on a stream of records.
+pub(crate) fn reserve<S: Seat>(
+    handle: &Handle<S>,
+    target: Rank,
+    kind: u32,
+    bytes: usize,
+) -> Result<Reservation<'_, S>> {
+    let due = handle.with_out(WHAT, |out| {
+        out.check(target, bytes)?;
+        Ok(out.count_call())
+    })?;
+    if due {
+        handle.seat.progress_in_passing()?;
+    }
+    let space = match in_place(handle, target, kind, bytes)? {
+        Some(out) => Space::InPlace(out),
+        None => Space::Staged(vec![0; bytes]),
+    };
+    Ok(Reservation {
+        handle,
+        space: Some(space),
+        target,
+        kind,
+        bytes,
+    })
 }
 
 /// Space in the open run of `target`, where it has any. The borrow that finds it is the one that keeps it: any progress in

@@ -1,16 +1,14 @@
 //! The byte face of the engine: records of any length with 32 bits of kind.
 
-use std::io::Write;
-
 use trihop_transport::topology::Rank;
 
+use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message};
 use crate::engine::BadRun;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::seat::{Handle, Inline, Seat, Seating};
-use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Queues;
 
 /// Opens a [`Shuffle`]: name, options, handler.
@@ -109,11 +107,6 @@ pub struct Shuffle<S: Seat> {
 }
 
 impl<S: Seat> Shuffle<S> {
-    /// Name given at opening.
-    pub fn name(&self) -> &str {
-        &self.handle.name
-    }
-
     /// Sends a record; waits, with progress and deliveries, while its queue is full. The bytes are copied. Records that one
     /// thread sends, or several after one another, keep their order.
     ///
@@ -142,14 +135,6 @@ impl<S: Seat> Shuffle<S> {
             .with_out("a send", |out| out.try_send(target, kind, bytes))
     }
 
-    /// One round of progress; returns the records that were delivered to this shuffle meanwhile.
-    ///
-    /// # Errors
-    /// The transport's, and [`Error::Nested`] inside an inline handler.
-    pub fn poll(&self) -> Result<u64> {
-        self.handle.poll()
-    }
-
     /// One round of progress, then every record that waits is handed to `take`, which may send; returns how many. For
     /// shuffles without a handler.
     ///
@@ -163,14 +148,6 @@ impl<S: Seat> Shuffle<S> {
             };
             each_message(delivery, 0, all).map(|_| ())
         })
-    }
-
-    /// Waits until the queues of one stage have passed on what was in them; [`Queues::Delivery`] waits for the handler.
-    ///
-    /// # Errors
-    /// As [`Shuffle::poll`]; without a handler [`Error::WouldBlock`] when only taking deliveries can make room.
-    pub fn flush(&self, queues: Queues) -> Result<()> {
-        self.handle.flush(queues)
     }
 
     /// [`Shuffle::flush`] of the origin queues.
@@ -204,54 +181,9 @@ impl<S: Seat> Shuffle<S> {
     pub fn flush_delivery(&self) -> Result<()> {
         self.flush(Queues::Delivery)
     }
-
-    /// Collective: returns on every rank when every record that any rank sent before, and every record that handlers
-    /// sent because of them, has been handled (or waits for [`Shuffle::take`]).
-    ///
-    /// # Errors
-    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
-    pub fn fence(&self) -> Result<()> {
-        self.handle.fence()
-    }
-
-    /// As [`crate::Job::barrier`], but gives way when only taking deliveries can make room, so that the flushes of
-    /// others can end: for streams without a handler.
-    ///
-    /// # Errors
-    /// As [`Shuffle::flush`]; after [`Error::WouldBlock`] take deliveries and call again on this rank.
-    pub fn barrier(&self) -> Result<()> {
-        self.handle.barrier()
-    }
-
-    /// Counters of this rank; `None` inside an inline handler or with an open reservation, and when the engine is in use and
-    /// does not come free.
-    pub fn stats(&self) -> Option<Stats> {
-        self.handle.stats()
-    }
-
-    /// As [`Shuffle::stats`], with each queue's.
-    pub fn detailed_stats(&self) -> Option<DetailedStats> {
-        self.handle.detailed_stats()
-    }
-
-    /// Writes every queue of this rank with its use and its bound, and the memory formula with its value. Does not wait for
-    /// long: where the engine cannot be had, it says so.
-    ///
-    /// # Errors
-    /// The writer's.
-    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        self.handle.dump(writer)
-    }
-
-    /// A fence, after which the shuffle takes and delivers nothing more, and its handler is gone. Collective. Its memory is
-    /// kept for another of the same options, since libfabric cannot take posted receives back.
-    ///
-    /// # Errors
-    /// As [`Shuffle::fence`].
-    pub fn shutdown(self) -> Result<()> {
-        self.handle.shut_down()
-    }
 }
+
+common_verbs!([S: Seat] Shuffle<S>);
 
 impl Outbox<'_> {
     /// What sends on another stream of the same job, from inside a handler: by the same rules.

@@ -1,20 +1,18 @@
 //! The typed face of the engine: items of one fixed size, delivered as slices of runs.
 
-use std::io::Write;
 use std::marker::PhantomData;
 
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::runs::Stop;
 use crate::seat::{Handle, Inline, Seat};
-use crate::stats::{DetailedStats, Stats};
-use crate::terminate::flush::Queues;
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
 /// An item fits a frame: 16,320 bytes at most, less where lanes or batches are short. Opening says
@@ -39,6 +37,16 @@ impl<T: Item> ItemOutbox<'_, T> {
             outbox: self.outbox.for_handle(&stream.handle)?,
             item: PhantomData,
         })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.outbox.rank()
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.outbox.size()
     }
 
     /// Sends an item, or spills it.
@@ -157,11 +165,6 @@ impl<T, S: Seat> Clone for Stream<T, S> {
 const POLL_EVERY: usize = 1024;
 
 impl<T: Item, S: Seat> Stream<T, S> {
-    /// Name given at opening.
-    pub fn name(&self) -> &str {
-        &self.handle.name
-    }
-
     /// Sends an item; waits as [`crate::Shuffle::send`] does.
     ///
     /// # Errors
@@ -224,14 +227,6 @@ impl<T: Item, S: Seat> Stream<T, S> {
         }
     }
 
-    /// One round of progress; returns the items that were delivered to this stream meanwhile.
-    ///
-    /// # Errors
-    /// As [`crate::Shuffle::poll`].
-    pub fn poll(&self) -> Result<u64> {
-        self.handle.poll()
-    }
-
     /// One round of progress, then every run that waits is handed to `take`; returns how many items.
     ///
     /// # Errors
@@ -243,54 +238,6 @@ impl<T: Item, S: Seat> Stream<T, S> {
             Ok(())
         })
     }
-
-    /// As [`crate::Shuffle::flush`].
-    ///
-    /// # Errors
-    /// As [`crate::Shuffle::flush`].
-    pub fn flush(&self, queues: Queues) -> Result<()> {
-        self.handle.flush(queues)
-    }
-
-    /// As [`crate::Shuffle::fence`].
-    ///
-    /// # Errors
-    /// As [`crate::Shuffle::fence`].
-    pub fn fence(&self) -> Result<()> {
-        self.handle.fence()
-    }
-
-    /// As [`crate::Shuffle::barrier`].
-    ///
-    /// # Errors
-    /// As [`crate::Shuffle::barrier`].
-    pub fn barrier(&self) -> Result<()> {
-        self.handle.barrier()
-    }
-
-    /// As [`crate::Shuffle::stats`].
-    pub fn stats(&self) -> Option<Stats> {
-        self.handle.stats()
-    }
-
-    /// As [`crate::Shuffle::detailed_stats`].
-    pub fn detailed_stats(&self) -> Option<DetailedStats> {
-        self.handle.detailed_stats()
-    }
-
-    /// As [`crate::Shuffle::dump`].
-    ///
-    /// # Errors
-    /// The writer's.
-    pub fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        self.handle.dump(writer)
-    }
-
-    /// As [`crate::Shuffle::shutdown`].
-    ///
-    /// # Errors
-    /// As [`crate::Shuffle::shutdown`].
-    pub fn shutdown(self) -> Result<()> {
-        self.handle.shut_down()
-    }
 }
+
+common_verbs!([T: Item, S: Seat] Stream<T, S>);

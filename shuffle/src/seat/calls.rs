@@ -252,6 +252,9 @@ impl<S: Seating> Handle<S> {
             self.seat.with(what, |job| {
                 let (core, out, _) = job.engine.stream_mut(self.id)?;
                 out.closed = true;
+                if let Some(lost) = core.give_up_untaken() {
+                    core.warn_of_lost(lost);
+                }
                 core.sink = Sink::Closed;
                 job.engine.retire(self.id);
                 Ok(())

@@ -81,14 +81,7 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
     seat.with(what, |job| {
         let (core, out, _) = job.engine.stream_mut(id)?;
         if let Some(untaken) = untaken {
-            let lost = untaken + core.delivered() - before;
-            if lost > 0 {
-                tracing::warn!(
-                    stream = core.name,
-                    lost,
-                    "records were not taken before the job ended"
-                );
-            }
+            core.warn_of_lost(untaken + core.delivered() - before);
         }
         out.closed = true;
         tracing::debug!(

@@ -20,9 +20,9 @@ use crate::config::Options;
 use crate::deliver::Message;
 use crate::error::{Error, Result};
 use crate::face;
-use crate::face::items::bytes_of;
 use crate::face::shuffle::each_message;
 use crate::face::stream::{Item, slice_of};
+use crate::face::untyped::{Arrival, each_arrival};
 use crate::job::detect;
 use crate::seat::start;
 pub use crate::signal::DumpOutput;
@@ -69,11 +69,12 @@ pub type Stream<T> = face::stream::Stream<T, Threaded>;
 /// Opens a [`Stream`].
 pub type StreamBuilder<T> = face::stream::StreamBuilder<T, Threaded>;
 
-/// A stream of items whose size is known at run time only, for all threads of a process.
-pub type Items = face::items::Items<Threaded>;
+/// A stream whose items have a size that is known at run time only, or none, for all threads of a
+/// process.
+pub type Untyped = face::untyped::Untyped<Threaded>;
 
-/// Opens [`Items`].
-pub type ItemsBuilder = face::items::ItemsBuilder<Threaded>;
+/// Opens an [`Untyped`] stream.
+pub type UntypedBuilder = face::untyped::UntypedBuilder<Threaded>;
 
 impl Job {
     /// As [`crate::Job::start`], with a progress thread.
@@ -125,16 +126,14 @@ impl<T: Item> StreamBuilder<T> {
     }
 }
 
-impl ItemsBuilder {
-    /// Calls `handler` for every run that arrives: source, and the bytes of at least one item, 8-byte aligned. As
+impl UntypedBuilder {
+    /// Calls `handler` for each record, or for each run of items, that arrives. As
     /// [`ShuffleBuilder::handler`].
-    pub fn handler(self, mut handler: impl FnMut(Rank, &[u8]) + Send + 'static) -> Self {
+    pub fn handler(self, mut handler: impl FnMut(Arrival<'_>) + Send + 'static) -> Self {
         let item_bytes = self.item_bytes();
         self.handle_by(Box::new(move |delivery, calls| {
-            let (source, bytes) = bytes_of(&delivery, item_bytes)?;
-            let items = bytes.len() / item_bytes;
-            calls.make(items as u64, || handler(source, bytes));
-            Ok(())
+            let call = |arrival: Arrival<'_>, _| calls.make(arrival.count as u64, || handler(arrival));
+            each_arrival(delivery, item_bytes, 0, call).map(drop)
         }))
     }
 }

@@ -15,6 +15,7 @@ use trihop_transport::sync::{AtomicBool, AtomicU64, Ordering, thread};
 use super::*;
 use crate::config::{ShimOptions, StreamOptions};
 use crate::error::Error;
+use crate::queue::audience::BroadcastTo;
 use crate::terminate::flush::Queues;
 
 fn job() -> Job {
@@ -278,10 +279,10 @@ fn items_of_a_size_known_at_run_time() {
     let sum = Arc::new(AtomicU64::new(0));
     let add = Arc::clone(&sum);
     let items = job
-        .items("items", 12)
-        .handler(move |source, bytes| {
-            assert_eq!((source, bytes.len() % 12), (Rank(0), 0));
-            for item in bytes.chunks(12) {
+        .untyped("items", 12)
+        .handler(move |items| {
+            assert_eq!((items.source, items.bytes.len()), (Rank(0), 12 * items.count));
+            for item in items.bytes.chunks(12) {
                 add.fetch_add(u64::from(item[11]), Ordering::Relaxed);
             }
         })
@@ -291,10 +292,21 @@ fn items_of_a_size_known_at_run_time() {
     items.push_many(&[0; 1000], &[2; 12_000]).unwrap();
     assert!(items.push_many(&[0; 2], &[0; 23]).is_err());
     assert!(items.push(Rank(1), &[0; 12]).is_err());
+    for refused in [
+        items.send(Rank(0), 0, &[0; 12]),
+        items.try_send(Rank(0), 0, &[0; 12]),
+        items.send_filled(Rank(0), 0, 12, |_| ()),
+        items.broadcast(1, &[0; 12], BroadcastTo::Everyone),
+    ] {
+        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+    }
     items.fence().unwrap();
     assert_eq!(sum.load(Ordering::Relaxed), 2001);
     items.shutdown().unwrap();
-    assert!(job.items("none", 0).handler(|_, _| {}).open().is_err());
+    let records = job.untyped("records", 0).handler(|_| {}).open().unwrap();
+    assert!(records.push(Rank(0), &[]).is_err() && records.push_many(&[], &[]).is_err());
+    records.send(Rank(0), 3, b"any length").unwrap();
+    records.shutdown().unwrap();
     job.shutdown().unwrap();
 }
 

@@ -1,0 +1,388 @@
+//! Streams whose items have a size that is known at run time only, or none: for bindings to other
+//! languages.
+
+use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::topology::Rank;
+
+use super::broadcast::broadcast;
+use super::reservation::reserve;
+use super::shuffle::each_message;
+use super::verbs::common_verbs;
+use crate::config::StreamOptions;
+use crate::deliver::{Delivery, Message};
+use crate::engine::outbox::Outbox;
+use crate::error::{Error, Result};
+use crate::queue::audience::BroadcastTo;
+use crate::seat::{Handle, Inline, Seat};
+
+/// Opens an [`Untyped`] stream: name, size of an item, options, handler.
+pub struct UntypedBuilder<S: Seat> {
+    seat: S,
+    name: String,
+    item_bytes: usize,
+    options: Option<StreamOptions>,
+    handler: Option<S::Handler>,
+}
+
+impl<S: Seat> UntypedBuilder<S> {
+    pub(crate) fn new(seat: &S, name: &str, item_bytes: usize) -> Self {
+        Self {
+            seat: seat.clone(),
+            name: name.to_owned(),
+            item_bytes,
+            options: None,
+            handler: None,
+        }
+    }
+
+    /// Options of this stream instead of the job's.
+    pub fn options(mut self, options: StreamOptions) -> Self {
+        self.options = Some(options);
+        self
+    }
+
+    pub(crate) fn item_bytes(&self) -> usize {
+        self.item_bytes
+    }
+
+    pub(crate) fn handle_by(mut self, handler: S::Handler) -> Self {
+        self.handler = Some(handler);
+        self
+    }
+
+    /// Opens the stream; collective.
+    ///
+    /// # Errors
+    /// Impossible options, ranks that disagree, memory, and the transport's.
+    pub fn open(self) -> Result<Untyped<S>> {
+        let item_bytes = self.item_bytes;
+        let handle = self
+            .seat
+            .open(&self.name, self.options, item_bytes, self.handler)?;
+        Ok(Untyped { handle, item_bytes })
+    }
+}
+
+impl<'h> UntypedBuilder<Inline<'h>> {
+    /// Calls `handler` for each record, or for each run of items, that arrives. Without a handler,
+    /// they wait for [`Untyped::take`].
+    pub fn handler(self, mut handler: impl FnMut(Arrival<'_>, &mut UntypedOutbox<'_>) + 'h) -> Self {
+        let item_bytes = self.item_bytes;
+        self.handle_by(Box::new(move |delivery, done, outbox| {
+            let mut outbox = UntypedOutbox {
+                outbox: outbox.again(),
+                item_bytes,
+            };
+            each_arrival(delivery, item_bytes, done, |arrival, first| {
+                // As for a shuffle: the rest of a run waits for the spill.
+                if !first && outbox.outbox.has_overfilled() {
+                    return false;
+                }
+                handler(arrival, &mut outbox);
+                true
+            })
+        }))
+    }
+}
+
+/// A record, or items of one source that arrived one after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// Rank that sent it.
+    pub source: Rank,
+    /// The 32 bits that the sender gave with a record; 0 with items.
+    pub kind: u32,
+    /// How many items; 1 for a record.
+    pub count: usize,
+    /// The bytes of all, aligned to 8; they are gone when the handler returns.
+    pub bytes: &'a [u8],
+}
+
+/// As [`each_message`], for streams of either kind; the items of a run are one arrival.
+pub(crate) fn each_arrival(
+    delivery: Delivery<'_>,
+    item_bytes: usize,
+    done: usize,
+    mut take: impl FnMut(Arrival<'_>, bool) -> bool,
+) -> Result<usize, BadRun> {
+    if item_bytes == 0 {
+        return each_message(delivery, done, |message, first| {
+            let Message { source, kind, bytes } = message;
+            let arrival = Arrival {
+                source,
+                kind,
+                count: 1,
+                bytes,
+            };
+            take(arrival, first)
+        });
+    }
+    let Delivery::Run(run) = delivery else {
+        return Err(BadRun::Fragment("a fragmented record on a stream of items"));
+    };
+    let count = usize::from(run.header.count);
+    let bytes = run.payload.get(..count * item_bytes);
+    let arrival = Arrival {
+        source: Rank(run.header.source),
+        kind: 0,
+        count,
+        bytes: bytes.ok_or(BadRun::Records {
+            count: run.header.count,
+            bytes: run.payload.len(),
+        })?,
+    };
+    Ok(if take(arrival, true) { count } else { 0 })
+}
+
+/// What a handler of an [`Untyped`] stream gets to send with: its sends never wait.
+pub struct UntypedOutbox<'a> {
+    outbox: Outbox<'a>,
+    item_bytes: usize,
+}
+
+impl UntypedOutbox<'_> {
+    /// What sends on another stream of the same job: by the same rules.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] where that stream was shut down and another has its place.
+    #[inline]
+    pub fn on<S: Seat>(&mut self, stream: &Untyped<S>) -> Result<UntypedOutbox<'_>> {
+        Ok(UntypedOutbox {
+            outbox: self.outbox.for_handle(&stream.handle)?,
+            item_bytes: stream.item_bytes,
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.outbox.rank()
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.outbox.size()
+    }
+
+    /// Sends a record, or spills it.
+    ///
+    /// # Errors
+    /// As [`Outbox::send`]; a stream of items.
+    #[inline]
+    pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        check_record(self.item_bytes)?;
+        self.outbox.send(target, kind, bytes)
+    }
+
+    /// Sends an item, or spills it.
+    ///
+    /// # Errors
+    /// As [`Outbox::send`]; an item of another size.
+    #[inline]
+    pub fn push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
+        check_items(1, self.item_bytes, item)?;
+        self.outbox.push_item(target, item)
+    }
+
+    /// Sends a record of `bytes` zeroed bytes that `fill` fills, or spills it.
+    ///
+    /// # Errors
+    /// As [`UntypedOutbox::send`].
+    pub fn send_filled(
+        &mut self,
+        target: Rank,
+        kind: u32,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
+        check_record(self.item_bytes)?;
+        self.outbox.check(target, bytes)?;
+        let mut record = vec![0; bytes];
+        fill(&mut record);
+        self.outbox.send(target, kind, &record)
+    }
+
+    /// Sends many items, or spills them, `items` being one after the other for the ranks of
+    /// `targets`.
+    ///
+    /// # Errors
+    /// As [`UntypedOutbox::push`]; items before the failing one are sent.
+    pub fn push_many(&mut self, targets: &[u32], items: &[u8]) -> Result<()> {
+        check_items(targets.len(), self.item_bytes, items)?;
+        let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
+        pairs.try_for_each(|(&target, item)| self.outbox.push_item(Rank(target), item))
+    }
+
+    /// Sends a record or an item to many ranks, or spills it.
+    ///
+    /// # Errors
+    /// As [`Outbox::send`]; an item of another size, or with a kind.
+    pub fn broadcast(&mut self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        check_either(self.item_bytes, kind, bytes)?;
+        self.outbox.broadcast(kind, bytes, to)
+    }
+}
+
+/// Refuses records on a stream of items.
+#[inline]
+fn check_record(item_bytes: usize) -> Result<()> {
+    match item_bytes {
+        0 => Ok(()),
+        _ => Err(wrong(format!(
+            "the stream has items of {item_bytes} bytes, which are pushed, and no records"
+        ))),
+    }
+}
+
+/// Refuses what are not `count` items.
+#[inline]
+fn check_items(count: usize, item_bytes: usize, items: &[u8]) -> Result<()> {
+    if item_bytes > 0 && items.len() == count * item_bytes {
+        return Ok(());
+    }
+    Err(not_items(count, item_bytes, items.len()))
+}
+
+#[cold]
+fn not_items(count: usize, item_bytes: usize, bytes: usize) -> Error {
+    wrong(match item_bytes {
+        0 => "the stream has records, which are sent, and no items".to_owned(),
+        _ => format!("{bytes} bytes are not {count} items of {item_bytes} bytes"),
+    })
+}
+
+/// Refuses what is neither a record of a stream of records nor an item of a stream of items.
+fn check_either(item_bytes: usize, kind: u32, bytes: &[u8]) -> Result<()> {
+    match (item_bytes, kind) {
+        (0, _) => Ok(()),
+        (_, 0) => check_items(1, item_bytes, bytes),
+        _ => Err(wrong(format!("an item has no kind, and {kind} was given"))),
+    }
+}
+
+fn wrong(why: String) -> Error {
+    Error::config("item_bytes", why)
+}
+
+/// A stream between all ranks of a job of items of one size that is known at run time only, or of
+/// byte records, where that size is 0. Clones are handles of the same stream.
+///
+/// Programs in Rust have [`Shuffle`](crate::Shuffle) and [`Stream`](crate::Stream), which the
+/// compiler checks.
+#[derive(Clone)]
+pub struct Untyped<S: Seat> {
+    pub(crate) handle: Handle<S>,
+    item_bytes: usize,
+}
+
+impl<S: Seat> Untyped<S> {
+    /// Bytes of an item; 0 where it has records.
+    pub fn item_bytes(&self) -> usize {
+        self.item_bytes
+    }
+
+    /// Sends a record; waits as [`crate::Shuffle::send`] does.
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::send`]; a stream of items.
+    #[inline]
+    pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        check_record(self.item_bytes)?;
+        self.handle.send(
+            |out| out.try_send(target, kind, bytes),
+            |out| out.send_or_spill(target, kind, bytes),
+        )
+    }
+
+    /// Sends a record if there is room now; never waits and makes no progress.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], with nothing taken; as [`Untyped::send`].
+    #[inline]
+    pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        check_record(self.item_bytes)?;
+        self.handle
+            .with_out("a send", |out| out.try_send(target, kind, bytes))
+    }
+
+    /// Sends a record of `bytes` zeroed bytes that `fill` fills: where it can, in place. As
+    /// [`crate::Shuffle::reserve`].
+    ///
+    /// # Errors
+    /// As [`Untyped::send`].
+    pub fn send_filled(
+        &self,
+        target: Rank,
+        kind: u32,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
+        check_record(self.item_bytes)?;
+        let mut space = reserve(&self.handle, target, kind, bytes)?;
+        fill(&mut space);
+        space.commit()
+    }
+
+    /// Sends an item; waits as [`crate::Shuffle::send`] does.
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::send`]; an item of another size.
+    #[inline]
+    pub fn push(&self, target: Rank, item: &[u8]) -> Result<()> {
+        check_items(1, self.item_bytes, item)?;
+        self.handle.send(
+            |out| out.try_push(target, item),
+            |out| out.push_or_spill(target, item),
+        )
+    }
+
+    /// Sends an item if there is room now; never waits and makes no progress.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], with nothing taken; as [`Untyped::push`].
+    #[inline]
+    pub fn try_push(&self, target: Rank, item: &[u8]) -> Result<()> {
+        check_items(1, self.item_bytes, item)?;
+        self.handle.with_out("a send", |out| out.try_push(target, item))
+    }
+
+    /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine is
+    /// taken once per few hundred of them.
+    ///
+    /// # Errors
+    /// As [`Untyped::push`]; items before the failing one are sent.
+    pub fn push_many(&self, targets: &[u32], items: &[u8]) -> Result<()> {
+        check_items(targets.len(), self.item_bytes, items)?;
+        let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
+        self.handle.send_all(
+            &mut pairs,
+            |out, &(&target, item)| out.try_push(Rank(target), item),
+            |out, &(&target, item)| out.push_or_spill(Rank(target), item),
+        )
+    }
+
+    /// As [`crate::Shuffle::broadcast`]; `kind` is 0 for an item.
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::send`]; an item of another size, or with a kind.
+    pub fn broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        check_either(self.item_bytes, kind, bytes)?;
+        broadcast(&self.handle, kind, bytes, to)
+    }
+
+    /// One round of progress, then each record, or run of items, that waits is handed to `take`;
+    /// returns how many records or items.
+    ///
+    /// # Errors
+    /// As [`crate::Shuffle::take`].
+    pub fn take(&self, mut take: impl FnMut(Arrival<'_>)) -> Result<u64> {
+        self.handle.take(|delivery| {
+            let all = |arrival: Arrival<'_>, _| {
+                take(arrival);
+                true
+            };
+            each_arrival(delivery, self.item_bytes, 0, all).map(drop)
+        })
+    }
+}
+
+common_verbs!([S: Seat] Untyped<S>);

@@ -1,0 +1,85 @@
+//! The verbs that all streams have, whatever they carry.
+
+/// Gives a face with a `handle` the verbs of all streams.
+macro_rules! common_verbs {
+    ([$($generics:tt)*] $face:ty) => {
+        impl<$($generics)*> $face {
+            /// Name given at opening.
+            pub fn name(&self) -> &str {
+                &self.handle.name
+            }
+
+            /// One round of progress; returns how many records or items were delivered to this
+            /// stream meanwhile.
+            ///
+            /// # Errors
+            /// The transport's, and [`Error::Nested`](crate::Error::Nested) inside an inline handler.
+            pub fn poll(&self) -> $crate::error::Result<u64> {
+                self.handle.poll()
+            }
+
+            /// Waits until the queues of one stage have passed on what was in them;
+            /// [`Queues::Delivery`](crate::Queues::Delivery) waits for the handler.
+            ///
+            /// # Errors
+            /// As [`Self::poll`]; without a handler [`Error::WouldBlock`](crate::Error::WouldBlock)
+            /// when only taking deliveries can make room.
+            pub fn flush(&self, queues: $crate::terminate::flush::Queues) -> $crate::error::Result<()> {
+                self.handle.flush(queues)
+            }
+
+            /// Collective: returns on every rank when everything that any rank sent before, and
+            /// everything that handlers sent because of it, has been handled (or waits for
+            /// [`Self::take`]).
+            ///
+            /// # Errors
+            /// As [`Self::flush`]; after [`Error::WouldBlock`](crate::Error::WouldBlock) take
+            /// deliveries and call again on this rank.
+            pub fn fence(&self) -> $crate::error::Result<()> {
+                self.handle.fence()
+            }
+
+            /// As [`Job::barrier`](crate::Job::barrier), but gives way when only taking deliveries
+            /// can make room, so that the flushes of others can end: for streams without a handler.
+            ///
+            /// # Errors
+            /// As [`Self::fence`].
+            pub fn barrier(&self) -> $crate::error::Result<()> {
+                self.handle.barrier()
+            }
+
+            /// Counters of this rank; `None` inside an inline handler or with an open reservation,
+            /// and when the engine is in use and does not come free.
+            pub fn stats(&self) -> Option<$crate::stats::Stats> {
+                self.handle.stats()
+            }
+
+            /// As [`Self::stats`], with each queue's.
+            pub fn detailed_stats(&self) -> Option<$crate::stats::DetailedStats> {
+                self.handle.detailed_stats()
+            }
+
+            /// Writes every queue of this rank with its use and its bound, and the memory formula
+            /// with its value. Does not wait for long: where the engine cannot be had, it says so.
+            ///
+            /// # Errors
+            /// The writer's.
+            pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
+                self.handle.dump(writer)
+            }
+
+            /// A fence, after which the stream takes and delivers nothing more, and its handler is
+            /// gone. Collective. Without a handler, what still waits for [`Self::take`] is given up;
+            /// the log says how much. Its memory is kept for another stream of the same options,
+            /// since libfabric cannot take posted receives back.
+            ///
+            /// # Errors
+            /// As [`Self::fence`].
+            pub fn shutdown(self) -> $crate::error::Result<()> {
+                self.handle.shut_down()
+            }
+        }
+    };
+}
+
+pub(crate) use common_verbs;

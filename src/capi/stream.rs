@@ -1,0 +1,672 @@
+//! Streams, of byte records or of items of one size.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::argument;
+use super::callback::{Context, Gate};
+use super::callback::{send_by_outbox, with_outbox};
+use super::details::{self, trihop_details_t};
+use super::dump;
+use super::job::{JobOf, trihop_job_t};
+use super::options::trihop_options_t;
+use super::seat::{Either, either};
+use super::stats::{self, trihop_stats_t};
+use super::status::{Failure, guard, trihop_status_t};
+use crate::{Arrival, BroadcastTo, Error, Queues, Rank, StreamOptions, Untyped, UntypedOutbox, threaded};
+
+/// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
+/// of items of one size, of which a run has one header, so that small ones cost less.
+///
+/// Threads: except where a function says otherwise, any thread may call at any time, several at
+/// once too, and so may the handler of any stream; but of an inline job as `trihop_job_t` says.
+pub struct trihop_stream_t {
+    stream: StreamOf,
+    rank: u32,
+    size: u32,
+}
+
+/// A stream over either seat.
+type StreamOf = Either<threaded::Untyped, Untyped<'static>>;
+
+/// Sends on a stream: inside a handler of an inline job by the handler's outbox, which spills what
+/// finds no room.
+#[inline]
+fn send(
+    stream: &StreamOf,
+    by_threaded: impl FnOnce(&threaded::Untyped) -> crate::Result<()>,
+    by_inline: impl FnOnce(&Untyped<'static>) -> crate::Result<()>,
+    by_outbox: impl FnOnce(&mut UntypedOutbox<'_>) -> crate::Result<()>,
+) -> Result<(), Failure> {
+    let stream = match stream {
+        Either::Threaded(stream) => return Ok(by_threaded(stream)?),
+        Either::Inline(stream) => stream,
+    };
+    match by_inline(stream) {
+        Err(Error::Nested(call)) => {
+            let sent = send_by_outbox(|outbox| by_outbox(&mut outbox.on(stream)?));
+            Ok(sent.unwrap_or(Err(Error::Nested(call)))?)
+        }
+        sent => Ok(sent?),
+    }
+}
+
+/// What a handler is called with: a record, or the items of one source that arrived one after the
+/// other. Later versions add fields at the end.
+#[repr(C)]
+pub struct trihop_message_t {
+    /// Stream that it came by. A handler may answer on it.
+    pub stream: *const trihop_stream_t,
+    /// Rank that sent it.
+    pub source: u32,
+    /// Of a record what its sender gave with it; 0 with items.
+    pub kind: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks of the job.
+    pub size: u32,
+    /// How many items lie in `bytes`, one after the other; 1 for a record.
+    pub count: usize,
+    /// Bytes of the record, or of all the items.
+    pub length: usize,
+    /// Valid during the call only, and never null. A record is aligned to 8 bytes, and so are items
+    /// where their size is a multiple of 8.
+    pub bytes: *const c_void,
+}
+
+/// Called for every record, or for every run of items, that arrives, with the `context` that the
+/// stream was opened with.
+///
+/// Threads: of an inline job in calls that make progress, on the thread that makes them, and not
+/// before the one that opens the stream has returned. Of a job with threads on the stream's
+/// delivery thread, one call at a time, the first one after the handle was stored; it may block,
+/// and its senders then wait.
+///
+/// It may send on any stream of the job, its own one too, to any rank, any number of times: see
+/// `trihop_stream_send`. It may not wait for others: no flush, fence, collective, open or close. It
+/// must return: no exception and no longjmp across it.
+pub type trihop_handler_t =
+    Option<unsafe extern "C" fn(context: *mut c_void, message: *const trihop_message_t)>;
+
+/// Fills the `length` zeroed bytes of a record in place: see `trihop_stream_reserve`.
+pub type trihop_filler_t =
+    Option<unsafe extern "C" fn(context: *mut c_void, bytes: *mut c_void, length: usize)>;
+
+/// What calls a function of the caller's for what has arrived.
+#[derive(Clone, Copy)]
+struct Caller {
+    handler: unsafe extern "C" fn(*mut c_void, *const trihop_message_t),
+    context: Context,
+    /// The stream's handle, as the caller knows it.
+    stream: Context,
+    rank: u32,
+    size: u32,
+}
+
+impl Caller {
+    #[inline]
+    fn call(&self, arrival: Arrival<'_>) {
+        let message = trihop_message_t {
+            stream: self.stream.get().cast(),
+            source: arrival.source.0,
+            kind: arrival.kind,
+            rank: self.rank,
+            size: self.size,
+            count: arrival.count,
+            length: arrival.bytes.len(),
+            bytes: arrival.bytes.as_ptr().cast(),
+        };
+        // SAFETY: the header says how a handler is called, and this is how.
+        unsafe { (self.handler)(self.context.get(), &message) }
+    }
+}
+
+/// Which queues a flush empties.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_queues_t {
+    /// What this rank sent: until the next hop has taken it.
+    TRIHOP_ORIGIN_QUEUES = 0,
+    /// Batches to other nodes: until the representatives there have taken them.
+    TRIHOP_REMOTE_QUEUES = 1,
+    /// What came from other nodes for ranks of this node: until these have taken it.
+    TRIHOP_RELAY_QUEUES = 2,
+    /// What has arrived here: until it was handled.
+    TRIHOP_DELIVERY_QUEUE = 3,
+}
+
+impl trihop_queues_t {
+    pub(crate) fn parse(number: i32) -> Result<Queues, Failure> {
+        [
+            (Self::TRIHOP_ORIGIN_QUEUES, Queues::ORIGIN),
+            (Self::TRIHOP_REMOTE_QUEUES, Queues::REMOTE),
+            (Self::TRIHOP_RELAY_QUEUES, Queues::RELAY),
+            (Self::TRIHOP_DELIVERY_QUEUE, Queues::Delivery),
+        ]
+        .into_iter()
+        .find_map(|(known, queues)| (known as i32 == number).then_some(queues))
+        .ok_or_else(|| Failure::argument(format!("{number} is none of trihop_queues_t")))
+    }
+}
+
+/// Who gets a broadcast.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_broadcast_t {
+    /// All ranks but this one.
+    TRIHOP_TO_OTHERS = 0,
+    /// All ranks.
+    TRIHOP_TO_EVERYONE = 1,
+}
+
+impl trihop_broadcast_t {
+    pub(crate) fn parse(number: i32) -> Result<BroadcastTo, Failure> {
+        [
+            (Self::TRIHOP_TO_OTHERS, BroadcastTo::Others),
+            (Self::TRIHOP_TO_EVERYONE, BroadcastTo::Everyone),
+        ]
+        .into_iter()
+        .find_map(|(known, to)| (known as i32 == number).then_some(to))
+        .ok_or_else(|| {
+            Failure::argument(format!(
+                "{number} is neither TRIHOP_TO_OTHERS nor TRIHOP_TO_EVERYONE"
+            ))
+        })
+    }
+}
+
+/// Opens a stream of items of `item_bytes` bytes, or of byte records where that is 0. Collective
+/// over all ranks: the same names in the same order, with the same size and options. `options` null
+/// stands for those of the job. `context` is handed to `handler`.
+///
+/// Where `handler` is null, what arrives waits for `trihop_stream_take`, up to `deliverq_max`; then
+/// its senders wait. Calls on such a stream that wait (sends, flushes, fences, barriers, its close)
+/// give way with `TRIHOP_ERR_WOULD_BLOCK` where only taking makes room: take, and call again.
+///
+/// An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
+/// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000
+/// with 500 links), both shares of `memory_bytes`. What is longer is sent as a record.
+///
+/// Fails on impossible options or sizes, naming the option that admits longer items, and on every
+/// rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
+/// Threads: any, but one that opens at a time; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_open(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    item_bytes: usize,
+    options: *const trihop_options_t,
+    handler: trihop_handler_t,
+    context: *mut c_void,
+    stream: *mut *mut trihop_stream_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        let place = unsafe { argument::place(stream, "stream")? };
+        *place = std::ptr::null_mut();
+        // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
+        // NUL.
+        let (job, name) = unsafe { (argument::reference(job, "job")?, argument::text(name, "name")?) };
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { trihop_options_t::of_stream(options)? };
+        let (rank, size) = either!(&job.job, job => (job.rank().0, job.size()));
+        // Its place is made first: handlers are told of it, and none is called before it is filled.
+        let handle = Box::into_raw(Box::<trihop_stream_t>::new_uninit());
+        let caller = handler.map(|handler| Caller {
+            handler,
+            context: Context::new(context),
+            stream: Context::new(handle.cast()),
+            rank,
+            size,
+        });
+        let (gate, opened) = Gate::closed();
+        match open(&job.job, name, item_bytes, options, caller, gate) {
+            Ok(stream) => {
+                // SAFETY: made above and nobody else's yet: handlers wait for `opened`, or for this
+                // call's end.
+                unsafe {
+                    handle
+                        .cast::<trihop_stream_t>()
+                        .write(trihop_stream_t { stream, rank, size })
+                };
+                *place = handle.cast();
+                drop(opened);
+                Ok(())
+            }
+            Err(error) => {
+                // SAFETY: made above; what was to use it is gone with the stream.
+                drop(unsafe { Box::from_raw(handle) });
+                Err(error.into())
+            }
+        }
+    })
+}
+
+/// Opens a stream over the seat of `job`.
+fn open(
+    job: &JobOf,
+    name: &str,
+    item_bytes: usize,
+    options: Option<StreamOptions>,
+    caller: Option<Caller>,
+    mut gate: Gate,
+) -> crate::Result<StreamOf> {
+    match job {
+        Either::Threaded(job) => {
+            let mut builder = job.untyped(name, item_bytes);
+            if let Some(options) = options {
+                builder = builder.options(options);
+            }
+            if let Some(caller) = caller {
+                builder = builder.handler(move |arrival| {
+                    gate.pass();
+                    caller.call(arrival);
+                });
+            }
+            Ok(Either::Threaded(builder.open()?))
+        }
+        Either::Inline(job) => {
+            let mut builder = job.untyped(name, item_bytes);
+            if let Some(options) = options {
+                builder = builder.options(options);
+            }
+            if let Some(caller) = caller {
+                builder = builder.handler(move |arrival, outbox| {
+                    with_outbox(outbox, || caller.call(arrival));
+                });
+            }
+            Ok(Either::Inline(builder.open()?))
+        }
+    }
+}
+
+/// Runs `call` on the stream.
+///
+/// # Safety
+/// `stream` is null or a stream that was not closed.
+#[inline]
+unsafe fn with(
+    stream: *const trihop_stream_t,
+    call: impl FnOnce(&StreamOf) -> Result<(), Failure>,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        let stream = unsafe { argument::reference(stream, "stream")? };
+        call(&stream.stream)
+    })
+}
+
+/// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while
+/// there is no room. What one rank sends to another arrives in the order in which it was sent, each
+/// exactly once.
+///
+/// Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of
+/// this stream, ahead of what the application sends. The next call of the handler waits while more
+/// than a 32nd of `memory_bytes` of it is kept and less and less are.
+///
+/// Fails on a bad rank, a record that is too long, a stream of items, and a peer that is gone;
+/// inside a handler with `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then
+/// the job fails too.
+/// Threads: any. There is no order between what different threads send.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_send(
+    stream: *const trihop_stream_t,
+    target: u32,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+) -> trihop_status_t {
+    let call = |stream: &StreamOf| {
+        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
+        send(
+            stream,
+            |stream| stream.send(Rank(target), kind, bytes),
+            |stream| stream.send(Rank(target), kind, bytes),
+            |outbox| outbox.send(Rank(target), kind, bytes),
+        )
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, call) }
+}
+
+/// As `trihop_stream_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+/// and has taken nothing. Inside a handler of an inline job it is `trihop_stream_send`, which does
+/// not wait there either.
+///
+/// Threads: any. It waits for the engine while another thread has it, never for room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_try_send(
+    stream: *const trihop_stream_t,
+    target: u32,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+) -> trihop_status_t {
+    let call = |stream: &StreamOf| {
+        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
+        send(
+            stream,
+            |stream| stream.try_send(Rank(target), kind, bytes),
+            |stream| stream.try_send(Rank(target), kind, bytes),
+            |outbox| outbox.send(Rank(target), kind, bytes),
+        )
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, call) }
+}
+
+/// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this
+/// thread, before this returns: on an inline job in the queue itself, without a copy. It may not
+/// call the library. Otherwise as `trihop_stream_send`.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_reserve(
+    stream: *const trihop_stream_t,
+    target: u32,
+    kind: u32,
+    length: usize,
+    filler: trihop_filler_t,
+    context: *mut c_void,
+) -> trihop_status_t {
+    let call = |stream: &StreamOf| {
+        let filler = filler.ok_or_else(|| Failure::argument("`filler` is a null pointer"))?;
+        let fill = |bytes: &mut [u8]| {
+            // SAFETY: the header says how it is called, and this is how.
+            unsafe { filler(context, bytes.as_mut_ptr().cast(), bytes.len()) }
+        };
+        send(
+            stream,
+            |stream| stream.send_filled(Rank(target), kind, length, fill),
+            |stream| stream.send_filled(Rank(target), kind, length, fill),
+            |outbox| outbox.send_filled(Rank(target), kind, length, fill),
+        )
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, call) }
+}
+
+/// Sends one item of the stream's size, which is copied. Otherwise as `trihop_stream_send`, inside
+/// a handler too.
+///
+/// Fails on a bad rank, a stream of records, and a peer that is gone; inside a handler with
+/// `TRIHOP_ERR_NO_MEMORY` as `trihop_stream_send` does.
+/// Threads: any. There is no order between what different threads send.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_push(
+    stream: *const trihop_stream_t,
+    target: u32,
+    item: *const c_void,
+) -> trihop_status_t {
+    let push = |stream: &StreamOf| {
+        // SAFETY: the header asks for one item that nobody changes during the call.
+        let item = unsafe { argument::bytes(item, item_bytes(stream), "item")? };
+        send(
+            stream,
+            |stream| stream.push(Rank(target), item),
+            |stream| stream.push(Rank(target), item),
+            |outbox| outbox.push(Rank(target), item),
+        )
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, push) }
+}
+
+/// Bytes of an item; 0 where the stream has records.
+#[inline]
+fn item_bytes(stream: &StreamOf) -> usize {
+    either!(stream, stream => stream.item_bytes())
+}
+
+/// As `trihop_stream_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+/// and has taken nothing. Inside a handler of an inline job it is `trihop_stream_push`, which does
+/// not wait there either.
+///
+/// Threads: any. It waits for the engine while another thread has it, never for room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_try_push(
+    stream: *const trihop_stream_t,
+    target: u32,
+    item: *const c_void,
+) -> trihop_status_t {
+    let push = |stream: &StreamOf| {
+        // SAFETY: the header asks for one item that nobody changes during the call.
+        let item = unsafe { argument::bytes(item, item_bytes(stream), "item")? };
+        send(
+            stream,
+            |stream| stream.try_push(Rank(target), item),
+            |stream| stream.try_push(Rank(target), item),
+            |outbox| outbox.push(Rank(target), item),
+        )
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, push) }
+}
+
+/// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
+/// cheaper than one call for each. Otherwise as `trihop_stream_push`; after a failure, some of them
+/// may have been sent.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_push_many(
+    stream: *const trihop_stream_t,
+    targets: *const u32,
+    items: *const c_void,
+    count: usize,
+) -> trihop_status_t {
+    let push = |stream: &StreamOf| {
+        let size = item_bytes(stream);
+        let length = count.checked_mul(size).ok_or_else(|| {
+            Failure::argument(format!(
+                "{count} items of {size} bytes are more than memory can hold"
+            ))
+        })?;
+        // SAFETY: the header asks for `count` targets and items that nobody changes during the
+        // call.
+        let (targets, items) = unsafe {
+            (
+                argument::slice(targets, count, "targets")?,
+                argument::bytes(items, length, "items")?,
+            )
+        };
+        send(
+            stream,
+            |stream| stream.push_many(targets, items),
+            |stream| stream.push_many(targets, items),
+            |outbox| outbox.push_many(targets, items),
+        )
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, push) }
+}
+
+/// Sends a record, or an item of `length` bytes and kind 0, to all other ranks or to every rank, as
+/// `to` says, one of `trihop_broadcast_t`: along the tree of the route, one copy to each node. A
+/// record that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
+/// Otherwise as `trihop_stream_send`; after a failure, some of the ranks may get it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_broadcast(
+    stream: *const trihop_stream_t,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+    to: i32,
+) -> trihop_status_t {
+    let call = |stream: &StreamOf| {
+        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
+        let to = trihop_broadcast_t::parse(to)?;
+        send(
+            stream,
+            |stream| stream.broadcast(kind, bytes, to),
+            |stream| stream.broadcast(kind, bytes, to),
+            |outbox| outbox.broadcast(kind, bytes, to),
+        )
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, call) }
+}
+
+/// Makes a round of progress, then hands all that waits to `taker`, called with `context` as a
+/// handler is. How many records or items goes to `count`, which may be null. For streams that were
+/// opened without a handler.
+///
+/// `taker` may send. Of an inline job that waits for no room there: it fails with
+/// `TRIHOP_ERR_NESTED` instead, with nothing taken. What `taker` cannot send it keeps, and sends
+/// after this has returned.
+/// Threads: any; `taker` is called on the thread that calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_take(
+    stream: *const trihop_stream_t,
+    taker: trihop_handler_t,
+    context: *mut c_void,
+    count: *mut u64,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a stream that was not closed.
+        let open = unsafe { argument::reference(stream, "stream")? };
+        let caller = Caller {
+            handler: taker.ok_or_else(|| Failure::argument("`taker` is a null pointer"))?,
+            context: Context::new(context),
+            stream: Context::new(stream.cast_mut().cast()),
+            rank: open.rank,
+            size: open.size,
+        };
+        let taken = either!(&open.stream, stream => stream.take(|arrival| caller.call(arrival)))?;
+        if !count.is_null() {
+            // SAFETY: not null, so the header asks for a place for a number.
+            *unsafe { argument::place(count, "count")? } = taken;
+        }
+        Ok(())
+    })
+}
+
+/// Waits until this rank's queues of one stage, of `trihop_queues_t`, have passed on what was in
+/// them. Not inside a handler.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_flush(stream: *const trihop_stream_t, queues: i32) -> trihop_status_t {
+    let flush = |stream: &StreamOf| {
+        let queues = trihop_queues_t::parse(queues)?;
+        Ok(either!(stream, stream => stream.flush(queues))?)
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, flush) }
+}
+
+/// Returns on every rank when all that any rank sent before, and all that handlers sent because of
+/// it, has been handled. Collective over all ranks; not inside a handler.
+///
+/// Threads: any, one fence of a stream at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_fence(stream: *const trihop_stream_t) -> trihop_status_t {
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, |stream| Ok(either!(stream, stream => stream.fence())?)) }
+}
+
+/// As `trihop_barrier`, of the job that the stream belongs to.
+///
+/// Threads: as `trihop_barrier`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_barrier(stream: *const trihop_stream_t) -> trihop_status_t {
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, |stream| Ok(either!(stream, stream => stream.barrier())?)) }
+}
+
+/// Fills `counters` with what the stream has done on this rank. `size` is `sizeof(trihop_stats_t)`
+/// as the caller knows it.
+///
+/// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come
+/// free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_stats(
+    stream: *const trihop_stream_t,
+    counters: *mut trihop_stats_t,
+    size: usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or `size` bytes that nobody else uses.
+    let give = |stream: &StreamOf| unsafe { stats::give(either!(stream, s => s.stats()), counters, size) };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, give) }
+}
+
+/// Writes what the stream has done on this rank as a JSON object that ends with NUL, and its length
+/// without that. Where `capacity` is too small (`text` may be null where it is 0), the call fails
+/// with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores the length.
+///
+/// Threads: as `trihop_stream_stats`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_stats_json(
+    stream: *const trihop_stream_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
+    let give = |stream: &StreamOf| unsafe {
+        stats::give_json(either!(stream, s => s.stats()), text, capacity, length)
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, give) }
+}
+
+/// Stores what the stream and each of its queues have done on this rank until now, to be read with
+/// `trihop_details_stage` and the like, and freed with `trihop_details_free`.
+///
+/// Threads: as `trihop_stream_stats`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_details(
+    stream: *const trihop_stream_t,
+    details: *mut *mut trihop_details_t,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or a place for a pointer.
+    let give =
+        |stream: &StreamOf| unsafe { details::give(either!(stream, s => s.detailed_stats()), details) };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, give) }
+}
+
+/// As `trihop_dump`, of this stream alone and without lines of the log.
+///
+/// Threads: as `trihop_dump`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_dump(
+    stream: *const trihop_stream_t,
+    descriptor: c_int,
+) -> trihop_status_t {
+    let dump =
+        |stream: &StreamOf| dump::to_descriptor(descriptor, |writer| either!(stream, s => s.dump(writer)));
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, dump) }
+}
+
+/// Fences the stream and closes it. Collective over all ranks, unless the job has ended. The
+/// handler is not called any more once this has returned. What still waits for `trihop_stream_take`
+/// is given up; the log says how much.
+///
+/// The stream is gone afterwards, whatever is returned, with two exceptions: inside a handler the
+/// call is refused with `TRIHOP_ERR_NESTED`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
+/// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again.
+/// Threads: any, but no other call on the stream may be under way or follow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_close(stream: *mut trihop_stream_t) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a stream that was not closed.
+        let open = unsafe { argument::reference(stream, "stream")? };
+        let outcome = either!(&open.stream, stream => stream.clone().shutdown());
+        if !matches!(outcome, Err(Error::Nested(_) | Error::WouldBlock)) {
+            // SAFETY: made by `trihop_stream_open`; the header allows no other call on it.
+            drop(unsafe { Box::from_raw(stream) });
+        }
+        match outcome {
+            // The job has ended, and with it the stream.
+            Err(Error::Closed(_)) => Ok(()),
+            outcome => Ok(outcome?),
+        }
+    })
+}
