@@ -161,9 +161,22 @@ impl Engine {
         self.open.iter().map(|&at| (&self.streams[at], &self.outs[at]))
     }
 
-    /// As [`Engine::open_streams`], by their names for handles; without that of the collectives.
+    /// The open streams without that of the collectives, by their names for handles, in the order
+    /// of their numbers: the same on all ranks, as priorities need not be.
     pub fn open_ids(&self) -> Vec<StreamId> {
-        self.open.iter().skip(1).map(|&at| self.id_of(at)).collect()
+        let mut open: Vec<usize> = self.open.iter().copied().skip(1).collect();
+        open.sort_unstable_by_key(|&at| self.streams[at].id);
+        open.into_iter().map(|at| self.id_of(at)).collect()
+    }
+
+    /// Name of the stream in a place.
+    pub fn name_of(&self, stream: usize) -> String {
+        self.streams.get(stream).map_or_else(String::new, |core| core.name.clone())
+    }
+
+    /// Whether all streams were closed, that of the collectives too.
+    pub fn has_ended(&self) -> bool {
+        self.open.is_empty() && !self.streams.is_empty()
     }
 
     fn id_of(&self, stream: usize) -> StreamId {
@@ -263,6 +276,14 @@ impl Engine {
         if let Some(at) = self.open.iter().position(|&at| at == id.stream) {
             self.closed.push(self.open.remove(at));
         }
+    }
+
+    /// A stream could not be opened on all ranks: it takes and delivers nothing, and its place is
+    /// nobody's again.
+    pub fn give_up(&mut self, id: StreamId) {
+        self.open.retain(|&at| at != id.stream);
+        self.streams[id.stream].sink = Sink::Closed;
+        self.outs[id.stream].closed = true;
     }
 
     /// Takes and delivers nothing more, on any stream.
@@ -426,27 +447,26 @@ impl Engine {
     /// # Errors
     /// The transport's, a bad peer's, and what a handler's send has failed with for want of memory.
     pub fn round(&mut self, handlers: &mut impl Handlers, now_ns: u64) -> Result<bool> {
-        let mut worked = false;
+        // A part that fails takes no other with it: what has come may be what a call waits for, and
+        // it comes no more.
+        let mut outcome = Ok(false);
         if let Some(link) = self.link.as_deref_mut() {
             // At the exit of the process the calling thread may have lost its buffer already.
             let mut completions = COMPLETIONS.try_with(Cell::take).unwrap_or_default();
             completions.append(&mut self.completions);
-            worked |= link.poll(&mut completions)? > 0;
-            // One that fails takes no other with it: the rest are batches that came.
-            let mut outcome = Ok(());
+            outcome = note(outcome, link.poll(&mut completions), |moved| moved > 0);
             for completion in completions.drain(..) {
-                outcome = outcome.and(self.dispatch(completion));
+                outcome = note(outcome, self.dispatch(completion), |()| false);
             }
             let _ = COMPLETIONS.try_with(|buffer| buffer.set(completions));
-            outcome?;
         }
         for &at in &self.open {
             // `as_deref_mut` would fix the box's lifetime to this borrow's.
             let link = self.link.as_mut().map(|link| &mut **link as &mut dyn Link);
-            worked |= self.streams[at].progress(&mut self.outs, at, handlers, link, now_ns)?;
+            let moved = self.streams[at].progress(&mut self.outs, at, handlers, link, now_ns);
+            outcome = note(outcome, moved, |moved| moved);
         }
-        worked |= self.pump_collectives()?;
-        Ok(worked)
+        note(outcome, self.pump_collectives(), |moved| moved)
     }
 
     fn dispatch(&mut self, completion: Completion) -> Result<()> {
@@ -499,6 +519,15 @@ impl Engine {
             self.streams[at].want_space(&mut self.outs[at]);
         }
         self.open_streams().any(|(core, out)| core.waits_for_time(out))
+    }
+}
+
+/// The outcome of a round so far with that of one more part of it: the first error counts.
+fn note<T, E: Into<Error>>(so_far: Result<bool>, part: Result<T, E>, moved: fn(T) -> bool) -> Result<bool> {
+    match (so_far, part) {
+        (Ok(worked), Ok(part)) => Ok(worked | moved(part)),
+        (Ok(_), Err(error)) => Err(error.into()),
+        (Err(error), _) => Err(error),
     }
 }
 

@@ -1,12 +1,18 @@
 //! What can go wrong in a shuffle, one variant per thing that a caller does differently about it.
 
+use std::any::Any;
+
+use trihop_transport::Error as TransportError;
+use trihop_transport::SystemError;
 use trihop_transport::protocol::wire::BadRun;
 
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call on a job, shuffle or stream did not do what it says.
-#[derive(Debug, thiserror::Error)]
+///
+/// What has ended a job is told by every later call on it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No room now; nothing was taken. Poll (and, without a handler, take deliveries), then try again.
@@ -75,7 +81,7 @@ pub enum Error {
         /// What is wrong with it and what is possible.
         why: String,
     },
-    /// A handler panicked on its delivery thread; the job cannot go on.
+    /// A handler panicked; the job cannot go on.
     #[error("the handler of `{stream}` panicked: {why}")]
     Handler {
         /// Name of the stream.
@@ -83,30 +89,110 @@ pub enum Error {
         /// What it said.
         why: String,
     },
-    /// What has ended progress, on whichever thread of a threaded job; every later call on its job says so.
-    #[error(transparent)]
-    Stopped(std::sync::Arc<Error>),
-    /// The transport failed.
-    #[error(transparent)]
-    Transport(#[from] trihop_transport::Error),
+    /// A libfabric call failed for good.
+    #[error("libfabric {call} failed: {detail} (code {code})")]
+    Fabric {
+        /// Name of the libfabric call.
+        call: &'static str,
+        /// Positive libfabric error number.
+        code: i32,
+        /// libfabric's text for it, and the object concerned.
+        detail: String,
+    },
+    /// No provider of libfabric meets the needs.
+    #[error("no usable libfabric provider: {why}")]
+    NoProvider {
+        /// Each candidate with the reason of its rejection.
+        why: String,
+    },
+    /// A call of the operating system failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted, on which object, and the remedy where one is known.
+        what: String,
+        /// The operating system's answer.
+        #[source]
+        source: SystemError,
+    },
+    /// The launcher could not tell who we are, or a rank did not arrive.
+    #[error("bootstrap ({launcher}): {why}")]
+    Bootstrap {
+        /// Launcher protocol in use: `pmix`, `pmi1`, `local`, `single` or `custom`.
+        launcher: &'static str,
+        /// What is missing and from whom.
+        why: String,
+    },
+    /// Another rank runs a library that speaks another version of the wire format.
+    #[error(
+        "rank {rank} speaks trihop wire version {theirs}, this process speaks {ours}; start one version everywhere"
+    )]
+    Version {
+        /// The other rank.
+        rank: u32,
+        /// Our wire version.
+        ours: u32,
+        /// Its wire version.
+        theirs: u32,
+    },
+    /// A rank sent bytes, or wrote shared positions, that cannot be true.
+    #[error("rank {rank} sent bytes that are not valid: {why}")]
+    BadPeer {
+        /// The rank.
+        rank: u32,
+        /// Which check failed, with the values.
+        why: String,
+    },
+    /// A rank is gone.
+    #[error("rank {rank} is gone: {how}")]
+    PeerDead {
+        /// The rank.
+        rank: u32,
+        /// How it was noticed.
+        how: String,
+    },
+    /// A link to a rank failed, though nobody says that the rank is gone.
+    #[error("the link to rank {rank} failed: {why}")]
+    LinkFailed {
+        /// The rank.
+        rank: u32,
+        /// The provider's reason.
+        why: String,
+    },
+    /// A rank lives, but its part of the job has failed: the job cannot go on without it.
+    #[error("rank {rank} has failed: {why}")]
+    PeerFailed {
+        /// The rank.
+        rank: u32,
+        /// Its error.
+        why: String,
+    },
+    /// Something that this version has no word for.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<TransportError> for Error {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::Config { key, why } => Self::Config { key, why },
+            TransportError::Fabric { call, code, detail } => Self::Fabric { call, code, detail },
+            TransportError::NoProvider { why } => Self::NoProvider { why },
+            TransportError::System { what, source } => Self::System { what, source },
+            TransportError::Bootstrap { launcher, why } => Self::Bootstrap { launcher, why },
+            TransportError::Version { rank, ours, theirs } => Self::Version { rank, ours, theirs },
+            TransportError::BadPeer { rank, why } => Self::BadPeer { rank, why },
+            TransportError::PeerDead { rank, how } => Self::PeerDead { rank, how },
+            TransportError::LinkFailed { rank, why } => Self::LinkFailed { rank, why },
+            TransportError::PeerFailed { rank, why } => Self::PeerFailed { rank, why },
+            error => Self::Other(error.to_string()),
+        }
+    }
 }
 
 impl Error {
-    /// The error itself, also where another thread met it.
-    pub fn root(&self) -> &Self {
-        match self {
-            Self::Stopped(error) => error.root(),
-            other => other,
-        }
-    }
-
     /// Whether it says what became of a rank.
     pub(crate) fn is_about_peer(&self) -> bool {
-        use trihop_transport::Error as Transport;
-        matches!(
-            self.root(),
-            Self::Transport(Transport::PeerDead { .. } | Transport::PeerFailed { .. })
-        )
+        matches!(self, Self::PeerDead { .. } | Self::PeerFailed { .. })
     }
 
     pub(crate) fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
@@ -125,9 +211,19 @@ impl Error {
     }
 
     pub(crate) fn bad_peer(rank: u32, why: impl ToString) -> Self {
-        Self::Transport(trihop_transport::Error::BadPeer {
+        Self::BadPeer {
             rank,
             why: why.to_string(),
-        })
+        }
+    }
+
+    /// A handler of `stream` panicked with this.
+    pub(crate) fn handler(stream: &str, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Self::Handler {
+            stream: stream.to_owned(),
+            why: text.unwrap_or_else(|| "(with something that is no text)".to_owned()),
+        }
     }
 }

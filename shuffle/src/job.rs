@@ -18,7 +18,7 @@ use crate::config::Options;
 use crate::dump;
 use crate::endpoint::Engine;
 use crate::engine::sink::Handlers;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::signal::DumpOnSignal;
 use budget::Budget;
@@ -49,6 +49,8 @@ pub(crate) struct JobState {
     pub fencing: bool,
     checked_ns: u64,
     lives: Lives,
+    /// What has ended progress: every later call says so.
+    failure: Option<Error>,
     /// Rounds of progress that were made so far, by whichever call.
     pub rounds: u64,
     /// Fences and barriers that gave way.
@@ -79,7 +81,8 @@ impl JobState {
 
     /// One round of progress; true when anything moved.
     pub fn progress(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
-        self.progress_once(handlers).map_err(|error| self.explain(error))
+        self.check_failure()?;
+        self.progress_once(handlers).map_err(|error| self.fail(error))
     }
 
     fn progress_once(&mut self, handlers: &mut impl Handlers) -> Result<bool> {

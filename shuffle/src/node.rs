@@ -244,7 +244,7 @@ fn unreachable_or(rank: u32, error: TransportError) -> Error {
     match error {
         TransportError::System { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused => {
             let why = "its process takes no descriptors any more: it has ended".to_owned();
-            TransportError::PeerDead { rank, why }.into()
+            TransportError::PeerDead { rank, how: why }.into()
         }
         error => error.into(),
     }
@@ -252,7 +252,7 @@ fn unreachable_or(rank: u32, error: TransportError) -> Error {
 
 fn ended(rank: u32) -> Error {
     let why = "its process ended before the job had started".to_owned();
-    TransportError::PeerDead { rank, why }.into()
+    TransportError::PeerDead { rank, how: why }.into()
 }
 
 pub(crate) fn not_arrived(missing: &[u32], error: &dyn std::fmt::Display) -> Error {

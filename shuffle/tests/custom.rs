@@ -85,7 +85,7 @@ fn loopback() -> Options {
 /// Whether the fabric is missing here; then the test has nothing to say.
 fn lacks_provider<T>(outcome: &Result<T>) -> bool {
     match outcome {
-        Err(Error::Transport(error @ trihop_transport::Error::NoProvider { .. })) => {
+        Err(error @ Error::NoProvider { .. }) => {
             eprintln!("skipped: {error}");
             true
         }

@@ -65,7 +65,10 @@ impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
     const ALL: [(Self, &'static CStr); 21] = [
         (TRIHOP_OK, c"done"),
-        (TRIHOP_ERR_WOULD_BLOCK, c"no room now; take what waits, and call again"),
+        (
+            TRIHOP_ERR_WOULD_BLOCK,
+            c"no room now; take what waits, and call again",
+        ),
         (TRIHOP_ERR_RANK, c"there is no such rank in the job"),
         (TRIHOP_ERR_TOO_LARGE, c"the record is above max_message_bytes"),
         (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
@@ -92,7 +95,7 @@ impl trihop_status_t {
 
     /// The status of an error of the library.
     pub fn of(error: &Error) -> Self {
-        match error.root() {
+        match error {
             Error::WouldBlock => TRIHOP_ERR_WOULD_BLOCK,
             Error::Rank { .. } => TRIHOP_ERR_RANK,
             Error::TooLarge { .. } => TRIHOP_ERR_TOO_LARGE,
@@ -102,23 +105,15 @@ impl trihop_status_t {
             Error::Mismatch { .. } => TRIHOP_ERR_MISMATCH,
             Error::Config { .. } => TRIHOP_ERR_CONFIG,
             Error::Handler { .. } => TRIHOP_ERR_PANIC,
-            Error::Transport(error) => Self::of_transport(error),
-            _ => TRIHOP_ERR_OTHER,
-        }
-    }
-
-    fn of_transport(error: &TransportError) -> Self {
-        match error {
-            TransportError::Config { .. } => TRIHOP_ERR_CONFIG,
-            TransportError::Fabric { .. } => TRIHOP_ERR_FABRIC,
-            TransportError::NoProvider { .. } => TRIHOP_ERR_NO_PROVIDER,
-            TransportError::System { source, .. } => Self::of_system(source),
-            TransportError::Bootstrap { .. } => TRIHOP_ERR_BOOTSTRAP,
-            TransportError::Version { .. } => TRIHOP_ERR_WIRE_VERSION,
-            TransportError::BadPeer { .. } => TRIHOP_ERR_BAD_PEER,
-            TransportError::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
-            TransportError::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
-            TransportError::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
+            Error::Fabric { .. } => TRIHOP_ERR_FABRIC,
+            Error::NoProvider { .. } => TRIHOP_ERR_NO_PROVIDER,
+            Error::System { source, .. } => Self::of_system(source),
+            Error::Bootstrap { .. } => TRIHOP_ERR_BOOTSTRAP,
+            Error::Version { .. } => TRIHOP_ERR_WIRE_VERSION,
+            Error::BadPeer { .. } => TRIHOP_ERR_BAD_PEER,
+            Error::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
+            Error::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
+            Error::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
             _ => TRIHOP_ERR_OTHER,
         }
     }

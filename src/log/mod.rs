@@ -147,7 +147,7 @@ static RANK: Mutex<Option<u32>> = Mutex::new(None);
 ///
 /// # Errors
 /// [`Error::Config`] when it was called before, when the program has another `tracing` subscriber, or for an impossible
-/// option; [`Error::Transport`] when the file cannot be opened.
+/// option; [`Error::System`] when the file cannot be opened.
 pub fn install(mut options: Options) -> Result<()> {
     options.check()?;
     let rank = RANK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +172,7 @@ pub fn install(mut options: Options) -> Result<()> {
 /// then.
 ///
 /// # Errors
-/// [`Error::Transport`] when the file cannot be opened; everything else is logged as before.
+/// [`Error::System`] when the file cannot be opened; everything else is logged as before.
 pub fn set_rank(rank: u32) -> Result<()> {
     let mut known = RANK.lock().unwrap_or_else(PoisonError::into_inner);
     *known = Some(rank);

@@ -1,12 +1,14 @@
 //! What can go wrong below the shuffle, one variant per thing that a caller does differently about it.
 
 use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, on which object, and what to do about it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An option has an unknown name, an impossible value, or contradicts another one.
@@ -40,7 +42,7 @@ pub enum Error {
         what: String,
         /// The operating system's answer.
         #[source]
-        source: io::Error,
+        source: SystemError,
     },
     /// The launcher could not tell who we are, or a peer did not arrive.
     #[error("bootstrap ({launcher}): {why}")]
@@ -71,12 +73,12 @@ pub enum Error {
         why: String,
     },
     /// A peer died, or its node does not answer any more.
-    #[error("rank {rank} is gone: {why}")]
+    #[error("rank {rank} is gone: {how}")]
     PeerDead {
         /// Peer.
         rank: u32,
         /// How it was noticed.
-        why: String,
+        how: String,
     },
     /// A link to a peer failed, though nobody says that the peer is gone; what was under way on it is lost.
     #[error("the link to rank {rank} failed: {why}")]
@@ -96,12 +98,34 @@ pub enum Error {
     },
 }
 
+/// The operating system's answer: an [`io::Error`] that can be copied and compared.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+pub struct SystemError(Arc<io::Error>);
+
+impl Deref for SystemError {
+    type Target = io::Error;
+
+    fn deref(&self) -> &io::Error {
+        &self.0
+    }
+}
+
+impl PartialEq for SystemError {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |error: &Self| (error.kind(), error.raw_os_error(), error.to_string());
+        parts(self) == parts(other)
+    }
+}
+
+impl Eq for SystemError {}
+
 impl Error {
     /// An operating-system error with what was attempted.
     pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System {
             what: what.into(),
-            source: source.into(),
+            source: SystemError(Arc::new(source.into())),
         }
     }
 

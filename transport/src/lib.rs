@@ -23,4 +23,4 @@ pub mod watch;
 #[cfg(test)]
 mod watchdog;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, SystemError};

@@ -52,7 +52,7 @@ struct Pending {
     /// A flush or a fence waits until `done` has come so far.
     awaited: u64,
     /// What the handler failed with.
-    failure: Option<Arc<Error>>,
+    failure: Option<Error>,
 }
 
 /// Deliveries in the hands of a delivery thread.
@@ -249,7 +249,7 @@ impl Handover {
         self.freed.lower();
         if let Some(failure) = self.with(|pending| pending.failure.clone()) {
             self.freed.raise(); // for whoever asks next
-            return Err(Error::Stopped(failure));
+            return Err(failure);
         }
         Ok(true)
     }
@@ -303,7 +303,7 @@ impl Handover {
     pub fn fail(&self, failure: Error) {
         self.discard();
         self.with(|pending| {
-            pending.failure.get_or_insert_with(|| Arc::new(failure));
+            pending.failure.get_or_insert(failure);
         });
         self.tell();
     }

@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trihop_transport::Error as TransportError;
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::Bell;
 use trihop_transport::secret::Secret;
@@ -200,28 +199,45 @@ impl JobState {
         self.check_news()
     }
 
-    /// What this rank's calls fail with after `error` in a round of progress; all others hear of it.
-    pub fn explain(&mut self, error: Error) -> Error {
-        let own = match error.root() {
+    /// What has ended progress, if anything has.
+    #[inline]
+    pub fn check_failure(&self) -> Result<()> {
+        match &self.failure {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Progress has met `error`. What all calls of this rank fail with from now on; all others hear
+    /// of it.
+    #[cold]
+    pub fn fail(&mut self, error: Error) -> Error {
+        let error = self.explain(error);
+        // At the very end peers go when they like: nobody needs them any more.
+        if self.closing {
+            return error;
+        }
+        // Nobody would relieve a spill any more.
+        for (_, out) in self.engine.open_streams() {
+            out.gauge().end();
+        }
+        self.failure.get_or_insert(error).clone()
+    }
+
+    /// What `error` is due to; where that is this rank itself, all others hear of it.
+    fn explain(&mut self, error: Error) -> Error {
+        let own = match &error {
             // At the very end peers go when they like.
             _ if self.lives.is_over() => return error,
-            Error::Transport(TransportError::PeerDead { .. } | TransportError::PeerFailed { .. }) => false,
-            Error::Transport(
-                TransportError::LinkFailed { .. }
-                | TransportError::Fabric { .. }
-                | TransportError::System { .. },
-            ) => {
+            error if error.is_about_peer() => false,
+            Error::LinkFailed { .. } | Error::Fabric { .. } | Error::System { .. } => {
                 if self.closing {
                     return error;
                 }
                 self.wait_for_explanation();
                 true
             }
-            Error::Transport(_)
-            | Error::Handler { .. }
-            | Error::NoMemory { .. }
-            | Error::SpillFull { .. } => true,
-            _ => return error,
+            _ => true,
         };
         let error = match self.lives.news() {
             Some(news) if own => {

@@ -81,7 +81,7 @@ impl JobState {
     }
 
     /// Refuses a stream that does not fit beside those that were opened before.
-    fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
+    pub fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
         let limits = self.engine.link.as_ref().map(|l| l.limits());
         let need = |route, options: &_| Need::of(&self.engine.topology, route, options, limits);
         let mut needs = Vec::new();

@@ -29,6 +29,12 @@ impl Parked {
         self.barriers.remove(&stream)
     }
 
+    /// The stream is closed: another may get its place.
+    pub fn forget(&mut self, stream: usize) {
+        self.fences.remove(&stream);
+        self.barriers.remove(&stream);
+    }
+
     /// The stream's barrier gives way.
     pub fn park_barrier(&mut self, stream: usize, barrier: Ticket) {
         self.barriers.insert(stream, barrier);

@@ -139,6 +139,7 @@ impl JobState {
             fencing: false,
             checked_ns: 0,
             lives,
+            failure: None,
             rounds: 0,
             parked: Parked::default(),
             dump_on_signal: DumpOnSignal::default(),

@@ -126,7 +126,10 @@ impl<S: Seating> Handle<S> {
     /// Waits until `send` is taken.
     #[cold]
     pub(crate) fn send_waiting(&self, send: &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
-        self.seat.may_wait("a send that waits")?;
+        // Inside of a call that hands out deliveries on this thread: no progress is made there.
+        if self.seat.may_wait("a send that waits").is_err() {
+            return Err(Error::WouldBlock);
+        }
         self.seat
             .wait("room to send", |job| match send(job.engine.out(self.id)?) {
                 Ok(()) => Ok(Some(())),
@@ -206,7 +209,8 @@ impl<S: Seating> Handle<S> {
             });
             return outcome;
         }
-        pass_on_results(&self.seat)
+        pass_on_results(&self.seat);
+        Ok(())
     }
 
     /// A barrier that gives way as a fence does.
@@ -240,7 +244,8 @@ impl<S: Seating> Handle<S> {
             });
             return outcome;
         }
-        pass_on_results(&self.seat)
+        pass_on_results(&self.seat);
+        Ok(())
     }
 
     /// A fence, after which the stream takes and delivers nothing more. Whatever comes of it, the seat
@@ -256,6 +261,7 @@ impl<S: Seating> Handle<S> {
                     core.warn_of_lost(lost);
                 }
                 core.sink = Sink::Closed;
+                job.parked.forget(self.id.stream);
                 job.engine.retire(self.id);
                 Ok(())
             })
@@ -305,25 +311,29 @@ impl<S: Seating> Handle<S> {
             entries: Vec::new(),
             done: 0,
         };
-        let (size, rank) = self.seat.with("take", |job| {
+        let size = self.seat.with("take", |job| {
             let (core, _, _) = job.engine.stream_mut(self.id)?;
-            let Sink::Queue(queue) = &mut core.sink else {
-                return Err(Error::config(
-                    "handler",
-                    "this stream has a handler; `take` is for streams without one",
-                ));
+            taken.entries = match &mut core.sink {
+                Sink::Queue(queue) => queue.take_all(),
+                Sink::Closed => return Err(Error::Closed(core.name.clone())),
+                _ => {
+                    let why = "this stream has a handler; `take` is for streams without one";
+                    return Err(Error::config("handler", why));
+                }
             };
-            taken.entries = queue.take_all();
-            Ok((core.topology.size(), core.identity.rank))
+            Ok(core.topology.size())
         })?;
         let mut records = 0;
         while let Some(entry) = taken.entries.get(taken.done) {
             records += entry.records() as u64;
             // One that makes no sense is not handed out again.
             taken.done += 1;
-            entry
-                .hand_to(size, &mut take)
-                .map_err(|why| Error::bad_peer(rank, why))?;
+            let mut source = 0;
+            let taken = entry.hand_to(size, |delivery| {
+                source = delivery.source();
+                take(delivery)
+            });
+            taken.map_err(|why| Error::bad_peer(source, why))?;
         }
         Ok(records)
     }

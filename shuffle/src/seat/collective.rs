@@ -12,15 +12,17 @@ pub(crate) fn collective(seat: &impl Seating, operation: Operation, contribution
         Ok(job.engine.begin_collective(operation, contribution))
     })?;
     let result = seat.wait(what, |job| Ok(job.engine.collectives.result(ticket)))?;
-    pass_on_results(seat)?;
+    pass_on_results(seat);
     Ok(result)
 }
 
-/// Sends what a collective that is complete here still has to tell others: the caller may not come back for long.
-pub(super) fn pass_on_results(seat: &impl Seating) -> Result<()> {
-    seat.wait("results of a collective to leave", |job| {
+/// Sends what a collective that is complete here still has to tell others: the caller may not come
+/// back for long. What ends the job meanwhile is no failure of the call that is complete: the next
+/// one says so.
+pub(super) fn pass_on_results(seat: &impl Seating) {
+    let _ = seat.wait("results of a collective to leave", |job| {
         Ok(job.engine.has_passed_on_results().then_some(()))
-    })
+    });
 }
 
 /// See [`crate::Job::barrier`].

@@ -201,5 +201,5 @@ fn fence_while_progressing(
 
 fn look_after_peers(job: &mut JobState) -> Result<()> {
     let now_ns = job.now_ns();
-    job.look_after_peers(now_ns).map_err(|error| job.explain(error))
+    job.look_after_peers(now_ns).map_err(|error| job.fail(error))
 }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 
 use super::park::Park;
-use super::{Handle, Seating, open};
+use super::{ALL, Handle, Seating, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
 use crate::endpoint::StreamId;
@@ -27,7 +28,11 @@ pub(crate) type Handler<'h> =
 
 /// The handlers of the streams, by their places.
 #[derive(Default)]
-struct HandlerTable<'h>(Vec<Option<Installed<'h>>>);
+struct HandlerTable<'h> {
+    installed: Vec<Option<Installed<'h>>>,
+    /// Stream whose handler is being called.
+    calling: Option<usize>,
+}
 
 struct Installed<'h> {
     handler: Handler<'h>,
@@ -38,7 +43,7 @@ struct Installed<'h> {
 impl Handlers for HandlerTable<'_> {
     #[inline]
     fn is_live(&self, stream: usize) -> bool {
-        let installed = self.0.get(stream).and_then(Option::as_ref);
+        let installed = self.installed.get(stream).and_then(Option::as_ref);
         installed.is_none_or(|installed| installed.is_live)
     }
 
@@ -50,8 +55,13 @@ impl Handlers for HandlerTable<'_> {
         done: usize,
         outbox: &mut Outbox<'_>,
     ) -> Result<usize, BadRun> {
-        match self.0.get_mut(stream) {
-            Some(Some(installed)) => (installed.handler)(delivery, done, outbox),
+        match self.installed.get_mut(stream) {
+            Some(Some(installed)) => {
+                self.calling = Some(stream);
+                let outcome = (installed.handler)(delivery, done, outbox);
+                self.calling = None;
+                outcome
+            }
             // Its stream was shut down by this rank, so by all: nothing is under way.
             _ => Ok(delivery.records()),
         }
@@ -112,7 +122,7 @@ impl<'h> Inline<'h> {
 
     /// What is delivered to a stream goes to this handler, once that is live.
     fn set_handler(&self, stream: usize, handler: Handler<'h>) {
-        let table = &mut self.0.handlers.borrow_mut().0;
+        let table = &mut self.0.handlers.borrow_mut().installed;
         if table.len() <= stream {
             table.resize_with(stream + 1, || None);
         }
@@ -124,7 +134,7 @@ impl<'h> Inline<'h> {
 
     /// The handler is called from now on, if the stream has one.
     fn set_live(&self, stream: usize) {
-        if let Some(Some(installed)) = self.0.handlers.borrow_mut().0.get_mut(stream) {
+        if let Some(Some(installed)) = self.0.handlers.borrow_mut().installed.get_mut(stream) {
             installed.is_live = true;
         }
     }
@@ -136,15 +146,43 @@ impl<'h> Inline<'h> {
         }
     }
 
+    /// A handler that panics ends the job: what it was called with is not handed out again.
     fn round(&self, state: &mut JobState) -> Result<bool> {
-        state.progress(&mut *self.0.handlers.borrow_mut())
+        let round = || state.progress(&mut *self.0.handlers.borrow_mut());
+        match catch_unwind(AssertUnwindSafe(round)) {
+            Ok(outcome) => outcome,
+            Err(panic) => {
+                if let Some(stream) = self.0.handlers.borrow_mut().calling.take() {
+                    let error = Error::handler(&state.engine.name_of(stream), &*panic);
+                    state.fail(error);
+                }
+                resume_unwind(panic)
+            }
+        }
     }
 
     fn sleep(&self, what: &'static str) -> Result<()> {
         let (mut state, mut park) = (self.state(what)?, self.0.park.borrow_mut());
         let timed = state.prepare_to_sleep();
-        park.sleep(&self.0.doorbell, timed, || state.must_stay_awake())?;
-        park.look_around(&mut state)
+        park.sleep(&self.0.doorbell, timed, || state.must_stay_awake())
+            .and_then(|()| park.look_around(&mut state))
+            .map_err(|error| state.fail(error))
+    }
+
+    /// The job was shut down.
+    fn check_not_ended(&self, what: &'static str) -> Result<()> {
+        match self.state(what)?.engine.has_ended() {
+            true => Err(Error::Closed(ALL.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// The stream is gone, and so is its handler.
+    fn drop_handler(&self, stream: usize) {
+        let mut table = self.0.handlers.borrow_mut();
+        let handler = table.installed.get_mut(stream).and_then(Option::take);
+        drop(table);
+        drop(handler); // with nothing borrowed: it may own more than that
     }
 }
 
@@ -172,19 +210,33 @@ impl<'h> Seating for Inline<'h> {
             Some(_) => Sink::Handler,
             None => Sink::Queue(DeliveryQueue::new(&options)),
         };
+        let mut place = None;
         let install = |stream| {
             if let Some(handler) = handler {
+                place = Some(stream);
                 self.set_handler(stream, handler);
             }
         };
-        let id = open(self, name, &options, item_bytes, sink, install)?;
-        self.set_live(id.stream);
-        Ok(Handle::new(self.clone(), id, (), name))
+        let opened = self.one_at_a_time(None, "opening a stream", || {
+            open(self, name, &options, item_bytes, sink, install)
+        });
+        match opened {
+            Ok(id) => {
+                self.set_live(id.stream);
+                Ok(Handle::new(self.clone(), id, (), name))
+            }
+            Err(error) => {
+                place.into_iter().for_each(|stream| self.drop_handler(stream));
+                Err(error)
+            }
+        }
     }
 
     #[inline(always)] // part of every send
     fn with<R>(&self, what: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
-        call(&mut *self.state(what)?)
+        let mut state = self.state(what)?;
+        state.check_failure()?;
+        call(&mut state)
     }
 
     fn may_wait(&self, what: &'static str) -> Result<()> {
@@ -217,7 +269,16 @@ impl<'h> Seating for Inline<'h> {
                 return Ok(value);
             }
             self.check_not_taking(what)?;
-            if self.round(&mut state)? {
+            state.check_failure()?;
+            let worked = match self.round(&mut state) {
+                Ok(worked) => worked,
+                // Who has got what this waits for may end at once, and is no failure of this call.
+                Err(error) => match done(&mut state) {
+                    Ok(Some(value)) => return Ok(value),
+                    _ => return Err(error),
+                },
+            };
+            if worked {
                 backoff.reset();
                 continue;
             }
@@ -270,11 +331,14 @@ impl<'h> Seating for Inline<'h> {
 
     fn one_at_a_time<R>(
         &self,
-        _: Option<&()>,
+        of: Option<&()>,
         what: &'static str,
         call: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
         self.may_wait(what)?;
+        if of.is_none() {
+            self.check_not_ended(what)?;
+        }
         call()
     }
 
@@ -282,10 +346,7 @@ impl<'h> Seating for Inline<'h> {
         if failed {
             return; // its handler may still be called by what was under way
         }
-        let mut table = self.0.handlers.borrow_mut();
-        let handler = table.0.get_mut(id.stream).and_then(Option::take);
-        drop(table);
-        drop(handler); // with nothing borrowed: it may own more than that
+        self.drop_handler(id.stream);
     }
 
     /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle ends here.

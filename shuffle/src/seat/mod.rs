@@ -29,6 +29,9 @@ pub(crate) use open::open;
 pub(crate) use park::Park;
 pub(crate) use start::start;
 
+/// Stands for the names of all streams of a job that was shut down.
+pub(crate) const ALL: &str = "(all of the job)";
+
 /// Where the engine of a job runs, and how its callers wait: [`Inline`] or
 /// [`Threaded`](crate::threaded::Threaded). Handles of jobs and streams are the same over each.
 #[expect(private_bounds, reason = "the seats are the library's own")]

@@ -52,7 +52,7 @@ pub(crate) fn open(
         Begun::Again(id, plan) if least[2..] == [old, !old] => {
             seat.with(what, |job| job.engine.reopen(id, plan, sink))
         }
-        begun => connect_new(seat, begun, sink),
+        begun => connect_new(seat, name, options, begun, sink),
     };
     if let Ok(id) = &opened {
         install(id.stream);
@@ -61,6 +61,10 @@ pub(crate) fn open(
     let all_open = agree(seat, [u64::from(opened.is_ok())])? == [1];
     let id = opened?;
     if !all_open {
+        seat.with(what, |job| {
+            job.engine.give_up(id);
+            Ok(())
+        })?;
         let why = "another rank could not open it, and says why".to_owned();
         return Err(Error::Mismatch {
             name: name.to_owned(),
@@ -73,12 +77,21 @@ pub(crate) fn open(
     })
 }
 
-fn connect_new(seat: &impl Seating, begun: Begun, sink: Sink) -> Result<StreamId> {
+fn connect_new(
+    seat: &impl Seating,
+    name: &str,
+    options: &StreamOptions,
+    begun: Begun,
+    sink: Sink,
+) -> Result<StreamId> {
     let (number, prepared) = seat.with("opening a stream", |job| {
         let number = job.engine.take_number()?;
         match begun {
             Begun::New(prepared) => Ok((number, prepared)),
-            Begun::Again(_, plan) => Ok((number, job.engine.prepare(plan)?)),
+            Begun::Again(_, plan) => {
+                job.admit(name, options)?;
+                Ok((number, job.engine.prepare(plan)?))
+            }
         }
     })?;
     connect(seat, number, prepared, sink)

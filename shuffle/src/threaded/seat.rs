@@ -19,7 +19,7 @@ use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Started};
-use crate::seat::{Handle, Park, Seating, open};
+use crate::seat::{ALL, Handle, Park, Seating, open};
 use crate::signal::{DumpOnSignal, DumpOutput};
 
 /// A handler as a delivery thread calls it.
@@ -300,7 +300,7 @@ impl Seating for Threaded {
         let lock = of.map_or(&self.0.collective, |of| &of.collective);
         let _one = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if of.is_none() && self.0.threads.lock().ended {
-            return Err(Error::Closed("(all of the job)".into()));
+            return Err(Error::Closed(ALL.to_owned()));
         }
         call()
     }

@@ -269,7 +269,7 @@ fn a_handler_that_panics_fails_the_job_with_what_it_said() {
         .unwrap();
     shuffle.send(Rank(0), 0, b"").unwrap();
     let error = shuffle.fence().unwrap_err();
-    let text = error.root().to_string();
+    let text = error.to_string();
     assert!(text.contains("fragile") && text.contains("on purpose"), "{text}");
 }
 

@@ -1,6 +1,5 @@
 //! Threads of a job: they take no signals, and say what they are for.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -98,10 +97,7 @@ pub(crate) fn deliver(
             let failure = match outcome {
                 Ok(Ok(())) => None,
                 Ok(Err((source, why))) => Some(Error::bad_run(source, why)),
-                Err(panic) => Some(Error::Handler {
-                    stream: stream.clone(),
-                    why: text_of(&*panic),
-                }),
+                Err(panic) => Some(Error::handler(&stream, &*panic)),
             };
             handover.finish(&mut chunk, calls);
             if let Some(failure) = failure {
@@ -109,12 +105,4 @@ pub(crate) fn deliver(
             }
         }
     })
-}
-
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "(with something that is no text)".to_owned())
 }

@@ -1,6 +1,5 @@
 //! The engine among threads: one uses it at a time, and a progress thread keeps it moving.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use trihop_transport::park::{Backoff, Step, Taken, Turn};
@@ -8,7 +7,7 @@ use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
 use crate::engine::sink::NoHandlers;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
 use crate::seat::Park;
 
@@ -32,8 +31,6 @@ struct InTurn {
     newcomer: bool,
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
     relieved: bool,
-    /// What has ended progress, whoever met it: all others hear of it.
-    failure: Option<Arc<Error>>,
 }
 
 /// What the threads of a job share of its engine.
@@ -63,7 +60,6 @@ impl Turns {
                 sleep: Sleep::Awake,
                 newcomer: false,
                 relieved: false,
-                failure: None,
             }),
             doorbell,
             spin,
@@ -113,33 +109,20 @@ impl Turns {
     fn round(&self, turn: &mut Taken<'_, InTurn>) -> Result<bool> {
         match turn.job.progress(&mut NoHandlers) {
             Ok(worked) => Ok(worked),
-            Err(error) => Err(self.keep_failure(turn, error)),
+            Err(error) => {
+                self.tell_failure(turn);
+                Err(error)
+            }
         }
     }
 
-    /// Keeps what has ended progress, and wakes everybody for it: the engine says it once, to whoever
-    /// asks first. Returns what the caller is told.
-    fn keep_failure(&self, turn: &mut Taken<'_, InTurn>, error: Error) -> Error {
-        // At the very end peers go when they like: nobody needs them any more.
-        if turn.job.closing {
-            return error;
-        }
-        let error = match error {
-            Error::Nested(_) => return error,
-            Error::Stopped(error) => error,
-            error => Arc::new(error),
-        };
-        let first = Arc::clone(turn.failure.get_or_insert(error));
-        if !self.failed.is_raised() {
+    /// Wakes everybody where the job has failed.
+    fn tell_failure(&self, turn: &mut Taken<'_, InTurn>) {
+        if turn.job.check_failure().is_err() && !self.failed.is_raised() {
             self.failed.raise();
-            // Nobody would relieve a spill any more.
-            for (_, out) in turn.job.engine.open_streams() {
-                out.gauge().end();
-            }
             turn.tell_moved();
             self.doorbell.ring();
         }
-        Error::Stopped(first)
     }
 
     /// Wakes the progress thread from this sleep, or a deeper one.
@@ -151,7 +134,7 @@ impl Turns {
         }
     }
 
-    /// What the progress thread does until [`Threaded::stop`]; what is `asked` of it before a round, it `does` without the
+    /// What the progress thread does until [`Turns::stop`]; what is `asked` of it before a round, it `does` without the
     /// turn. Ends at an error, which is kept for all callers.
     pub fn progress_until_stopped<T>(
         &self,
@@ -173,7 +156,7 @@ impl Turns {
                     continue;
                 }
                 Ok(false) => {}
-                Err(_) => break, // kept
+                Err(_) => break, // every call says so
             }
             let step = match std::mem::take(&mut turn.relieved) {
                 true => Step::Park,
@@ -187,8 +170,8 @@ impl Turns {
                     turn = again;
                     turn.tell_moved();
                     if let Err(error) = slept {
-                        let error = turn.job.explain(error);
-                        self.keep_failure(&mut turn, error);
+                        turn.job.fail(error);
+                        self.tell_failure(&mut turn);
                         break;
                     }
                 }
@@ -219,22 +202,11 @@ impl Turns {
     }
 }
 
-impl InTurn {
-    /// What has ended progress, if anything has.
-    #[inline]
-    fn check_failure(&self) -> Result<()> {
-        match &self.failure {
-            Some(error) => Err(Error::Stopped(Arc::clone(error))),
-            None => Ok(()),
-        }
-    }
-}
-
 impl Turns {
     #[inline]
     pub fn with<R>(&self, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
         let mut turn = self.turn.take();
-        turn.check_failure()?;
+        turn.job.check_failure()?;
         let result = call(&mut turn.job);
         // The call may have left something to be sent on by age.
         self.wake_from(&mut turn, Sleep::Deep);
@@ -243,7 +215,7 @@ impl Turns {
 
     pub fn progress(&self) -> Result<bool> {
         let mut turn = self.turn.take();
-        turn.check_failure()?;
+        turn.job.check_failure()?;
         let worked = self.round(&mut turn)?;
         if worked {
             // It may be what others wait for, and nobody else finds it any more.
@@ -255,7 +227,7 @@ impl Turns {
 
     pub fn progress_in_passing(&self) -> Result<()> {
         let mut turn = self.turn.take();
-        turn.check_failure()?;
+        turn.job.check_failure()?;
         if turn.sleep == Sleep::Nap {
             // The caller will be back soon: nobody needs to wake the progress thread.
             turn.relieved = true;
@@ -286,7 +258,7 @@ impl Turns {
                 Ok(None) => {}
                 Err(error) => break Err(error),
             }
-            turn.check_failure()?;
+            turn.job.check_failure()?;
             let worked = match self.round(&mut turn) {
                 Ok(worked) => worked,
                 Err(error) => match done(&mut turn.job) {

@@ -151,7 +151,7 @@ impl Asked<'_> {
         match log::install(options) {
             Ok(()) => {}
             // The file: everything else is a wrong option.
-            Err(error @ Error::Transport(_)) => say_off(&error),
+            Err(error @ Error::System { .. }) => say_off(&error),
             Err(error) => return Err(error.into()),
         }
         unknown.iter().for_each(|why| say("shuffle_cfglog", why));

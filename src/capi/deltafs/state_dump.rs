@@ -61,7 +61,7 @@ impl Notes {
     /// Keeps the failure of a call, unless the caller can do better.
     pub fn keep(&self, error: &Error) {
         if !matches!(
-            error.root(),
+            error,
             Error::Rank { .. }
                 | Error::TooLarge { .. }
                 | Error::NoMemory { .. }

@@ -57,7 +57,7 @@ impl News {
             ),
             Cause::Failed(why) => return Error::PeerFailed { rank, why },
         };
-        Error::PeerDead { rank, why }
+        Error::PeerDead { rank, how: why }
     }
 
     /// The cause as a number that is never 0, and its text.
