@@ -38,7 +38,7 @@ enum trihop_status_t
   TRIHOP_ERR_TOO_LARGE = 3,
   // A call that waits for others, from inside a handler.
   TRIHOP_ERR_NESTED = 4,
-  // The job, shuffle or stream was shut down.
+  // The job or the stream was shut down.
   TRIHOP_ERR_CLOSED = 5,
   // The ranks do not agree about a stream or a collective.
   TRIHOP_ERR_MISMATCH = 6,
@@ -105,7 +105,8 @@ enum trihop_queues_t
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // What this rank sent: until the next hop has taken it.
+  // What this rank sent: until the next hop has taken it, or it is in a remote queue (which is
+  // where a representative's own sends go).
   TRIHOP_ORIGIN_QUEUES = 0,
   // Batches to other nodes: until the representatives there have taken them.
   TRIHOP_REMOTE_QUEUES = 1,

@@ -281,7 +281,7 @@ impl Options {
         Choice {
             provider: self.provider.clone(),
             interface: self.interface.clone(),
-            eager_bytes: self.eager_bytes,
+            eager_bytes: self.eager_bytes.filter(|&bytes| bytes > 0),
             mover: self.mover,
             loopback_only: self.loopback,
             ..Choice::default()

@@ -171,7 +171,9 @@ impl Engine {
 
     /// Name of the stream in a place.
     pub fn name_of(&self, stream: usize) -> String {
-        self.streams.get(stream).map_or_else(String::new, |core| core.name.clone())
+        self.streams
+            .get(stream)
+            .map_or_else(String::new, |core| core.name.clone())
     }
 
     /// Whether all streams were closed, that of the collectives too.

@@ -60,12 +60,13 @@ pub enum Error {
     /// A call that waits or polls, from inside a handler.
     #[error("{0} cannot be called inside a handler; send through its outbox instead")]
     Nested(&'static str),
-    /// The shuffle was shut down.
-    #[error("shuffle `{0}` is shut down")]
+    /// The stream, or the whole job, was shut down.
+    #[error("stream `{0}` is shut down")]
     Closed(String),
-    /// The ranks do not agree about a stream.
+    /// The ranks do not agree about a stream, or about a collective call.
     #[error(
-        "stream `{name}` differs between ranks: {why}; open the same streams in the same order on every rank"
+        "stream `{name}` differs between ranks: {why}; open the same streams and make the same \
+         collective calls in the same order on every rank"
     )]
     Mismatch {
         /// Name of the stream here.
@@ -193,6 +194,13 @@ impl Error {
     /// Whether it says what became of a rank.
     pub(crate) fn is_about_peer(&self) -> bool {
         matches!(self, Self::PeerDead { .. } | Self::PeerFailed { .. })
+    }
+
+    pub(crate) fn mismatch(name: &str, why: impl Into<String>) -> Self {
+        Self::Mismatch {
+            name: name.to_owned(),
+            why: why.into(),
+        }
     }
 
     pub(crate) fn config(key: impl Into<String>, why: impl Into<String>) -> Self {

@@ -260,3 +260,137 @@ fn a_callback_that_fails_at_the_end_is_the_error_of_shutdown() {
         "{text}"
     );
 }
+
+/// The job's end comes for both ranks, though each looks after its streams in another order.
+fn cross_priorities(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<()> {
+    let job = Job::start_with(options.clone(), bootstrap)?;
+    let open = |name: &str, priority| {
+        let options = StreamOptions {
+            priority,
+            ..options.stream.clone()
+        };
+        job.shuffle(name).options(options).handler(|_, _| ()).open()
+    };
+    let own = job.rank().0 as u8;
+    let streams = [open("first", own)?, open("second", 1 - own)?];
+    streams
+        .iter()
+        .try_for_each(|stream| stream.send(Rank(1 - job.rank().0), 0, b"x"))?;
+    job.shutdown()
+}
+
+#[test]
+fn ranks_may_serve_their_streams_in_different_orders_and_end_together() {
+    for (outcome, _) in run(&[7, 7], &loopback(), cross_priorities) {
+        outcome.unwrap();
+    }
+}
+
+/// Calls on another handle of a job that was shut down.
+fn use_after_the_end(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Vec<Error>> {
+    let job = Job::start_with(options, bootstrap)?;
+    let shuffle = job.shuffle("left open").open()?;
+    let other = job.clone();
+    job.shutdown()?;
+    let calls = [
+        other.barrier(),
+        other.allreduce(&mut [1], Reduce::Sum),
+        other.allgather(b"x").map(drop),
+        other.shuffle("late").open().map(drop),
+        shuffle.take(|_| ()).map(drop),
+        other.shutdown(),
+    ];
+    Ok(calls.into_iter().filter_map(Result::err).collect())
+}
+
+#[test]
+fn a_job_that_was_shut_down_says_so_to_its_other_handles() {
+    for (outcome, _) in run(&[7, 7], &loopback(), use_after_the_end) {
+        let errors = outcome.unwrap();
+        assert_eq!(errors.len(), 6, "{errors:?}");
+        assert!(
+            errors.iter().all(|error| matches!(error, Error::Closed(_))),
+            "{errors:?}"
+        );
+    }
+}
+
+/// One rank gathers where the other reduces, or reduces more values.
+fn call_another(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Vec<Error>> {
+    let more = options.bootstrap_timeout_ms % 2 == 1;
+    let job = Job::start_with(options, bootstrap)?;
+    let outcome = match (job.rank().0, more) {
+        (0, _) => job.allreduce(&mut [1], Reduce::Max),
+        (_, true) => job.allreduce(&mut [1, 2], Reduce::Max),
+        _ => job.allgather(b"something").map(drop),
+    };
+    // Whoever has not heard of it yet does so here.
+    let later = job.barrier();
+    Ok([outcome, later].into_iter().filter_map(Result::err).collect())
+}
+
+#[test]
+fn collective_calls_that_differ_end_the_job_on_all_ranks() {
+    for bootstrap_timeout_ms in [60_000, 60_001] {
+        let options = Options {
+            bootstrap_timeout_ms,
+            ..loopback()
+        };
+        let mut said = String::new();
+        for (outcome, _) in run(&[7, 7], &options, call_another) {
+            let errors = outcome.unwrap();
+            assert!(!errors.is_empty());
+            errors.iter().for_each(|error| said += &error.to_string());
+        }
+        assert!(said.contains("same collective calls"), "{said}");
+    }
+}
+
+#[test]
+fn a_rank_of_another_version_is_named_with_both_versions() {
+    fn start(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<()> {
+        Job::start_with(options, bootstrap).map(drop)
+    }
+    let gathering = Arc::new(Gathering {
+        table: Mutex::default(),
+        barrier: Barrier::new(2),
+    });
+    let (done, ended) = mpsc::channel();
+    for rank in 0..2 {
+        let (gathering, done) = (Arc::clone(&gathering), done.clone());
+        thread::spawn(move || {
+            let mut gather = gathering.callback(rank, &Arc::default());
+            let bend = move |mine: &[u8], all: &mut [u8]| {
+                gather(mine, all)?;
+                // What rank 1 leaves is read as if another version of the library had left it.
+                let theirs = &mut all[mine.len()..];
+                if let Some(at) = theirs.windows(5).position(|bytes| bytes[..4] == *b"3hop") {
+                    theirs[at + 4] += 1;
+                }
+                Ok(())
+            };
+            let bootstrap = Custom::new(rank as u32, 2, 7, Box::new(bend)).unwrap();
+            done.send((rank, start(loopback(), Box::new(bootstrap)))).unwrap();
+        });
+    }
+    let mut refused = 0;
+    for _ in 0..2 {
+        let (rank, outcome) = ended
+            .recv_timeout(WATCHDOG)
+            .expect("a rank panicked, or the job hangs");
+        match outcome {
+            Err(Error::Version {
+                rank: 1,
+                ours,
+                theirs,
+            }) => {
+                assert_eq!(theirs, ours + 1, "rank {rank}");
+                refused += 1;
+            }
+            // It goes by itself as soon as one has refused it.
+            Err(error) => assert_eq!(rank, 1, "{error}"),
+            Ok(()) => panic!("rank {rank} starts a job with another version"),
+        }
+    }
+    assert!(refused > 0);
+}

@@ -24,7 +24,7 @@ pub enum trihop_status_t {
     TRIHOP_ERR_TOO_LARGE = 3,
     /// A call that waits for others, from inside a handler.
     TRIHOP_ERR_NESTED = 4,
-    /// The job, shuffle or stream was shut down.
+    /// The job or the stream was shut down.
     TRIHOP_ERR_CLOSED = 5,
     /// The ranks do not agree about a stream or a collective.
     TRIHOP_ERR_MISMATCH = 6,
@@ -72,7 +72,7 @@ impl trihop_status_t {
         (TRIHOP_ERR_RANK, c"there is no such rank in the job"),
         (TRIHOP_ERR_TOO_LARGE, c"the record is above max_message_bytes"),
         (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
-        (TRIHOP_ERR_CLOSED, c"the job, shuffle or stream is shut down"),
+        (TRIHOP_ERR_CLOSED, c"the job or the stream is shut down"),
         (TRIHOP_ERR_MISMATCH, c"the ranks do not agree"),
         (TRIHOP_ERR_CONFIG, c"an option is unknown or impossible"),
         (TRIHOP_ERR_FABRIC, c"a libfabric call failed"),

@@ -124,7 +124,8 @@ impl Caller {
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum trihop_queues_t {
-    /// What this rank sent: until the next hop has taken it.
+    /// What this rank sent: until the next hop has taken it, or it is in a remote queue (which is
+    /// where a representative's own sends go).
     TRIHOP_ORIGIN_QUEUES = 0,
     /// Batches to other nodes: until the representatives there have taken them.
     TRIHOP_REMOTE_QUEUES = 1,

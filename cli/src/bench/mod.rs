@@ -194,7 +194,7 @@ pub struct BenchArgs {
     /// Route of the messages [default: TRIHOP_ROUTE, or three-hop]
     #[arg(long, value_parser = PossibleValuesParser::new(RouteName::ALL.map(RouteName::name)).try_map(|name| name.parse::<RouteName>()))]
     pub route: Option<RouteName>,
-    /// Who sits in the representative's seat
+    /// Whose calls make progress: those of the rank's one thread, or a thread for it
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
     /// Measured repetitions after the warm-up (scale runs once)

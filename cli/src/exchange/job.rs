@@ -110,11 +110,12 @@ fn tell(job: &Seat, why: &str) {
 }
 
 fn seed_of_environment() -> Result<u64> {
-    match std::env::var("TRIHOP_SEED") {
-        Ok(text) => text
-            .parse()
-            .map_err(|_| Error::Usage(format!("TRIHOP_SEED: `{text}` is no whole number below 2^64"))),
-        Err(_) => {
+    match std::env::var_os("TRIHOP_SEED").filter(|text| !text.is_empty()) {
+        Some(text) => text
+            .to_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| Error::Usage(format!("TRIHOP_SEED: {text:?} is no whole number below 2^64"))),
+        None => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             // Short, since people copy it.
             Ok(mixed(now.as_nanos() as u64 ^ u64::from(std::process::id())) >> 32)

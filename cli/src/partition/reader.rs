@@ -46,12 +46,13 @@ impl Method {
     /// # Errors
     /// A sentence about an unknown value.
     pub fn from_env() -> Result<Self, String> {
-        match std::env::var(Self::VARIABLE).as_deref() {
-            Err(_) | Ok("" | "auto") => Ok(Self::Auto),
-            Ok("uring") => Ok(Self::Uring),
-            Ok("plain") => Ok(Self::Plain),
-            Ok(other) => Err(format!(
-                "{}={other}: auto, uring or plain is expected",
+        let asked = std::env::var_os(Self::VARIABLE).unwrap_or_default();
+        match asked.to_str() {
+            Some("" | "auto") => Ok(Self::Auto),
+            Some("uring") => Ok(Self::Uring),
+            Some("plain") => Ok(Self::Plain),
+            _ => Err(format!(
+                "{}={asked:?}: auto, uring or plain is expected",
                 Self::VARIABLE
             )),
         }

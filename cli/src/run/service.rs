@@ -80,16 +80,18 @@ impl Service {
     }
 
     fn put(&mut self, rank: u32, key: String, value: Vec<u8>) -> Reply {
-        let bytes = self.stored_bytes + value.len() + key.len();
+        let place = (rank, key);
+        let bytes = match self.store.get(&place) {
+            Some(old) => self.stored_bytes - old.len() + value.len(),
+            None => self.stored_bytes + place.1.len() + value.len(),
+        };
         if bytes > STORE_BYTES_MAX {
             return Reply::Failed(format!(
                 "the launcher's store holds at most {STORE_BYTES_MAX} bytes"
             ));
         }
         self.stored_bytes = bytes;
-        if let Some(old) = self.store.insert((rank, key), value) {
-            self.stored_bytes -= old.len();
-        }
+        self.store.insert(place, value);
         Reply::Done
     }
 

@@ -230,9 +230,7 @@ impl<'a> Spec<'a> {
         command
             .env("RUST_BACKTRACE", "0")
             .env("LIVES_SEAT", format!("{:?}", self.seat));
-        command
-            .env("LIVES_VICTIM", self.victim.to_string())
-            .env_remove("TRIHOP_KILLS");
+        command.env("LIVES_VICTIM", self.victim.to_string());
         command.envs(self.variables.iter().copied());
         command
             .stdin(Stdio::null())

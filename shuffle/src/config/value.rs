@@ -63,11 +63,15 @@ impl Value for bool {
 
 impl Value for Option<usize> {
     fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
         usize::parse(text).map(|number| (number > 0).then_some(number))
     }
 
     fn text(&self) -> String {
-        self.map_or_else(String::new, |number| number.to_string())
+        self.filter(|&number| number > 0)
+            .map_or_else(String::new, |number| number.to_string())
     }
 
     fn number(&self) -> Option<u64> {
@@ -77,7 +81,7 @@ impl Value for Option<usize> {
 
 impl Value for Option<String> {
     fn parse(text: &str) -> Result<Self, String> {
-        Ok(Some(text.to_owned()))
+        Ok((!text.is_empty()).then(|| text.to_owned()))
     }
 
     fn text(&self) -> String {
@@ -97,6 +101,9 @@ impl Value for RouteName {
 
 impl Value for Option<Launcher> {
     fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
         text.parse().map(Some).map_err(|error| match error {
             trihop_transport::Error::Config { why, .. } => why,
             other => other.to_string(),
@@ -113,6 +120,7 @@ impl Value for Option<Mover> {
         match text {
             "read" => Ok(Some(Mover::Read)),
             "segments" => Ok(Some(Mover::Segments)),
+            "" => Ok(None),
             _ => Err(format!("`{text}` is neither `read` nor `segments`")),
         }
     }

@@ -16,6 +16,8 @@ impl Engine {
             linger_us: 0,
             run_bytes: 512,
             spill_bytes: 64 << 10,
+            // What all ranks gather travels as one record.
+            max_message_bytes: u32::MAX as usize,
             given_shares: Some(Shares {
                 lane_budget_bytes: 512 << 10,
                 send_pool_bytes: 64 << 10,
@@ -38,10 +40,11 @@ impl Engine {
         if let Sink::Collectives(heard) = &mut self.streams[system].sink {
             while let Some((source, kind, bytes)) = heard.pop() {
                 worked = true;
-                if !self.collectives.receive(source, kind, &bytes) {
-                    tracing::error!(%source, kind, "a collective message that makes no sense was dropped");
-                }
+                self.collectives.receive(source, kind, &bytes)?;
             }
+        }
+        if let Some(error) = self.collectives.take_mismatch() {
+            return Err(error);
         }
         while let Some(message) = self.collectives.front() {
             match self.outs[system].try_send(message.target, message.kind, &message.bytes) {

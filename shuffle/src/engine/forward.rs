@@ -40,7 +40,7 @@ pub(super) struct Forwarding<'a, H> {
     pub topology: &'a Topology,
     /// Longest frame.
     pub frame_bytes: usize,
-    /// See [`crate::StreamOptions::deliverq_discard`].
+    /// See [`crate::ShimOptions::deliverq_discard`].
     pub discards: bool,
 }
 

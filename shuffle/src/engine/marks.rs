@@ -4,50 +4,58 @@ use super::Core;
 
 /// What had arrived when a delivery flush began.
 pub(crate) struct DeliveryMarks {
-    drained: Vec<u64>,
-    consumed: Vec<u64>,
+    /// Lanes that held something.
+    lanes: Vec<LaneMark>,
+    /// By link: number of the batch behind the last one that had come.
     arrived: Vec<u64>,
 }
 
+struct LaneMark {
+    lane: u32,
+    /// Times that the lane had been seen empty.
+    drained: u64,
+    /// Position that everything which was in the lane lies before.
+    end: u64,
+}
+
 impl Core {
-    /// Times that every lane was seen empty, and positions of lanes and links, for [`crate::terminate::flush`].
+    /// What has arrived by now, for [`crate::terminate::flush`].
     pub(crate) fn marks(&mut self) -> DeliveryMarks {
-        let inbound = &mut self.inbound;
-        let lanes = inbound.listed.len() as u32;
+        let inbound = self.inbound.take_active();
         let in_use = inbound.inbox.layout().max_in_use_bytes() as u64;
-        let drained = inbound.drained.clone();
-        let consumed = (0..lanes)
-            .map(|lane| inbound.inbox.lane(lane).consumed() + in_use)
+        let listed = 0..inbound.listed.len() as u32;
+        let lanes = listed
+            .filter(|&lane| inbound.listed[lane as usize])
+            .map(|lane| LaneMark {
+                lane,
+                drained: inbound.drained[lane as usize],
+                end: inbound.inbox.lane(lane).consumed() + in_use,
+            })
             .collect();
-        let links = inbound.links.as_mut();
-        let arrived = links.map_or(Vec::new(), |l| {
-            l.incoming
-                .iter_mut()
-                .map(|i| i.window.next() + i.window.iter_mut().count() as u64)
-                .collect()
+        let links = inbound.links.iter_mut().flat_map(|links| &mut links.incoming);
+        let arrived = links.map(|incoming| {
+            let window = &mut incoming.window;
+            let next = window.next();
+            window.iter_mut().last().map_or(next, |(number, _)| number + 1)
         });
         DeliveryMarks {
-            drained,
-            consumed,
-            arrived,
+            arrived: arrived.collect(),
+            lanes,
         }
     }
 
     /// Whether everything that was here at the marks has moved on.
     pub(crate) fn passed(&mut self, marks: &DeliveryMarks) -> bool {
         let inbound = &mut self.inbound;
-        for lane in 0..inbound.listed.len() {
-            let unseen = !inbound.listed[lane] && !inbound.inbox.any_active();
-            let drained = inbound.drained[lane] > marks.drained[lane];
-            if !unseen && !drained && inbound.inbox.lane(lane as u32).consumed() < marks.consumed[lane] {
-                return false;
-            }
+        let has_moved_on = |mark: &LaneMark| {
+            inbound.drained[mark.lane as usize] > mark.drained
+                || inbound.inbox.lane(mark.lane).consumed() >= mark.end
+        };
+        if !marks.lanes.iter().all(has_moved_on) {
+            return false;
         }
-        let Some(links) = &inbound.links else { return true };
-        links
-            .incoming
-            .iter()
-            .zip(&marks.arrived)
-            .all(|(i, &arrived)| i.receiving.accepted() >= arrived)
+        let incoming = inbound.links.iter().flat_map(|links| &links.incoming);
+        let mut links = incoming.zip(&marks.arrived);
+        links.all(|(incoming, &arrived)| incoming.receiving.accepted() >= arrived)
     }
 }

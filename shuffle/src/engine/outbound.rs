@@ -185,7 +185,7 @@ impl Outbound {
             });
         }
         if self.closed {
-            return Err(Error::Closed("(this one)".into()));
+            return Err(Error::Closed((*self.name).to_owned()));
         }
         Ok(())
     }

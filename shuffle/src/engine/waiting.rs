@@ -42,7 +42,7 @@ impl Core {
     pub fn waits_for_time(&self, out: &Outbound) -> bool {
         let inbound = &self.inbound;
         let links = inbound.links.as_ref();
-        // A provider that refused a post says by nothing but taking it that it has room again.
+        // A provider that has refused a post does not announce room: the post is tried again.
         out.has_partial()
             || out.queues.remotes.iter_busy().any(RemoteQueue::may_post)
             || links.is_some_and(|links| links.owes_news(&out.queues.remotes) || links.may_post())

@@ -132,10 +132,11 @@ impl<S: Seat> Job<S> {
         self.collective("a reduction", || seat::allreduce(&self.seat, values, reduce))
     }
 
-    /// Every rank's contribution, by rank. For small strings: the result is as large as all of them on every rank.
+    /// Every rank's contribution, by rank. For small strings: the result is as large as all of them on
+    /// every rank, and each may have at most 4 GiB / ranks, less 16 bytes.
     ///
     /// # Errors
-    /// As [`Job::barrier`].
+    /// As [`Job::barrier`]; a longer contribution, with nothing done.
     pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.collective("a gathering", || seat::allgather(&self.seat, contribution))
     }

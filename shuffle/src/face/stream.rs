@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
+use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::runs::Stop;
@@ -187,18 +188,18 @@ impl<T: Item, S: Seat> Stream<T, S> {
             .with_out("a send", |out| out.try_push(target, item.as_bytes()))
     }
 
-    /// Sends many items, with the engine's state looked up once per few hundred of them.
+    /// Sends many items, with the engine's state looked up once per few hundred of them. The engine
+    /// is in use while `items` are asked for: they come from a collection or a computation, and may
+    /// neither call the job nor wait nor panic.
     ///
     /// # Errors
     /// As [`Stream::push`]; items before the failing one are sent.
     pub fn extend(&self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
         let mut items = items.into_iter();
         if self.handle.seat.is_in_handler() {
-            return self.handle.send_all(
-                &mut items,
-                |_, _| Err(Error::Nested("a send")),
-                |out, (target, item)| out.push_or_spill(*target, item.as_bytes()),
-            );
+            let push =
+                |out: &mut Outbound, (target, item): &(Rank, T)| out.push_or_spill(*target, item.as_bytes());
+            return self.handle.spill_all(&mut items, push);
         }
         loop {
             let mut refused = None;

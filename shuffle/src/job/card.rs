@@ -2,14 +2,23 @@
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::protocol::wire::VERSION;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
 
 use crate::error::{Error, Result};
 use crate::route::RouteName;
 
+/// First bytes of a card of any version; behind them comes the version of the wire format.
+const MAGIC: [u8; 4] = *b"3hop";
+
 /// Key of the cards in the launcher's store.
 const KEY: &str = "trihop";
+
+/// Version of the wire format that a card names, where it is one.
+fn version_of(card: &[u8]) -> Option<u8> {
+    card.strip_prefix(&MAGIC)?.first().copied()
+}
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank
 /// 0's counts), its route (which has to be everyone's), the control group whose memory limit holds
@@ -33,6 +42,15 @@ impl Card {
     /// The card that `rank` has left, which has to name the same route.
     pub fn of(rank: Rank, bootstrap: &mut dyn Bootstrap, route: RouteName) -> Result<Self> {
         let bytes = bootstrap.get(rank, KEY)?;
+        if let Some(theirs) = bytes.as_deref().and_then(version_of)
+            && theirs != VERSION
+        {
+            return Err(Error::Version {
+                rank: rank.0,
+                ours: VERSION.into(),
+                theirs: theirs.into(),
+            });
+        }
         let card = bytes.as_deref().and_then(Self::decode).ok_or_else(|| {
             let why = format!("rank {rank} has left no valid start-up card");
             TransportError::Bootstrap {
@@ -51,7 +69,9 @@ impl Card {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.nonce.to_le_bytes().to_vec();
+        let mut bytes = MAGIC.to_vec();
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&self.nonce.to_le_bytes());
         bytes.extend_from_slice(self.secret.expose());
         // At most four addresses of 19 bytes.
         bytes.extend([self.route as u8, self.watch.len() as u8]);
@@ -62,6 +82,7 @@ impl Card {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.strip_prefix(&MAGIC)?.get(1..)?;
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
         let (secret, rest) = rest.split_first_chunk::<{ Secret::BYTES }>()?;
         let (&[route, watch], rest) = rest.split_first_chunk::<2>()?;

@@ -241,6 +241,12 @@ impl RemoteQueue {
         usize::from(self.open.is_some()) + self.ready.len() + self.credit.in_flight() as usize
     }
 
+    /// Send buffers that this queue holds for certain: open, ready, or announced and not yet sent.
+    pub fn kept_buffers(&self) -> usize {
+        let announced = self.exposed.iter().filter(|e| e.buffer.is_some());
+        usize::from(self.open.is_some()) + self.ready.len() + announced.count()
+    }
+
     /// Whether records wait in an open batch.
     pub fn has_open(&self) -> bool {
         self.open.is_some()

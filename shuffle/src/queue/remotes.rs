@@ -227,10 +227,12 @@ impl Remotes {
         if self.queues[number].held_buffers() < BUFFERS_PER_LINK || free > BUFFERS_PER_LINK * self.links() {
             return Some(pool);
         }
-        // Queues that rest hold none.
-        let held = self.iter_busy().map(|q| q.held_buffers().min(BUFFERS_PER_LINK));
-        let due = BUFFERS_PER_LINK * self.links() - held.sum::<usize>();
-        (free > due).then_some(pool)
+        // What the links are still due once this one has taken a buffer: those that a batch in
+        // flight has may be home already, among the free ones. Queues that rest keep none.
+        let kept = self.iter_busy().map(|q| q.kept_buffers().min(BUFFERS_PER_LINK));
+        let due = BUFFERS_PER_LINK * self.links() - kept.sum::<usize>();
+        let own = usize::from(self.queues[number].kept_buffers() < BUFFERS_PER_LINK);
+        (free > due - own).then_some(pool)
     }
 }
 

@@ -65,14 +65,23 @@ impl<S: Seating> Handle<S> {
         &self,
         items: &mut impl Iterator<Item = T>,
         send: impl FnMut(&mut Outbound, &T) -> Result<()>,
+        send_or_spill: impl FnMut(&mut Outbound, &T) -> Result<()>,
+    ) -> Result<()> {
+        match self.seat.is_in_handler() {
+            true => self.spill_all(items, send_or_spill),
+            false => self.send_many(items, send),
+        }
+    }
+
+    /// Sends one after the other from a handler.
+    pub(crate) fn spill_all<T>(
+        &self,
+        items: &mut impl Iterator<Item = T>,
         mut send_or_spill: impl FnMut(&mut Outbound, &T) -> Result<()>,
     ) -> Result<()> {
-        if self.seat.is_in_handler() {
-            return self.send_many(items, |out, item| {
-                noting_overfilled(|out: &mut Outbound| send_or_spill(out, item))(out)
-            });
-        }
-        self.send_many(items, send)
+        self.send_many(items, |out, item| {
+            noting_overfilled(|out: &mut Outbound| send_or_spill(out, item))(out)
+        })
     }
 
     /// Tries `send` until it is taken, with progress in between.

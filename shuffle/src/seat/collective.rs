@@ -49,10 +49,16 @@ pub(crate) fn allreduce(seat: &impl Seating, values: &mut [u64], reduce: Reduce)
 
 /// See [`crate::Job::allgather`].
 pub(crate) fn allgather(seat: &impl Seating, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let what = "a gathering";
+    let size = seat.with(what, |job| Ok(job.engine.topology.size()))?;
+    let most = (u32::MAX / size).saturating_sub(16) as usize;
+    if contribution.len() > most {
+        let bytes = contribution.len();
+        let why = format!("{bytes} bytes are more than the {most} that each of {size} ranks may gather");
+        return Err(Error::config("contribution", why));
+    }
     let result = collective(seat, Operation::Gather, contribution)?;
-    seat.with("a gathering", |job| {
-        Ok(job.engine.collectives.contributions(&result))
-    })
+    seat.with(what, |job| Ok(job.engine.collectives.contributions(&result)))
 }
 
 /// Smallest of all ranks' values.

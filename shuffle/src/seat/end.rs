@@ -169,7 +169,17 @@ fn fence_while_progressing(
         let outcome = bootstrap.fence();
         bell.ring();
         (bootstrap, outcome)
-    })?;
+    });
+    let thread = match thread {
+        Ok(thread) => thread,
+        Err(error) => {
+            seat.with(what, |job| {
+                job.fencing = false;
+                Ok(())
+            })?;
+            return Err(error.into());
+        }
+    };
     let waited = seat.wait(what, |_| Ok(thread.is_finished().then_some(())));
     let closing = seat.with(what, |job| {
         job.fencing = false;

@@ -11,6 +11,8 @@ mod inline;
 mod open;
 mod park;
 mod start;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefMut;
 use std::io::Write;

@@ -19,7 +19,7 @@ impl SimulationOutbox<'_, '_> {
     /// Sends a record (or an item, whose `kind` is nothing), or spills it.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when the spill is full too, and the errors of a bad rank or length.
+    /// [`Error::SpillFull`] when the spill is full too, and the errors of a bad rank or length.
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         match self.item_bytes {
             0 => self.outbox.send(target, kind, bytes),

@@ -8,9 +8,11 @@
 //! needed by anybody (which the end of a job relies on).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 
 use trihop_transport::topology::{Rank, Topology};
 
+use crate::error::{Error, Result};
 use crate::route::Tree;
 
 /// How values of all ranks become one.
@@ -43,6 +45,15 @@ impl Reduce {
 pub(crate) enum Operation {
     Reduce(Reduce),
     Gather,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reduce(reduce) => write!(f, "a reduction ({reduce:?}) or barrier"),
+            Self::Gather => f.write_str("a gathering"),
+        }
+    }
 }
 
 impl Operation {
@@ -101,7 +112,7 @@ struct Pending {
     began: bool,
     /// Children that have contributed.
     heard: Vec<Rank>,
-    reduced: Vec<u64>,
+    reduced: Option<Vec<u64>>,
     gathered: BTreeMap<u32, Vec<u8>>,
     up_sent: bool,
     result: Option<Vec<u8>>,
@@ -117,6 +128,7 @@ pub(crate) struct Collectives {
     next: HashMap<u16, u64>,
     pending: HashMap<Ticket, Pending>,
     outgoing: VecDeque<Outgoing>,
+    mismatch: Option<Error>,
 }
 
 impl Collectives {
@@ -130,6 +142,7 @@ impl Collectives {
             next: HashMap::new(),
             pending: HashMap::new(),
             outgoing: VecDeque::new(),
+            mismatch: None,
         }
     }
 
@@ -138,14 +151,15 @@ impl Collectives {
             operation: None,
             began: false,
             heard: Vec::new(),
-            reduced: Vec::new(),
+            reduced: None,
             gathered: BTreeMap::new(),
             up_sent: false,
             result: None,
         })
     }
 
-    /// Contributes to the next collective of a channel; every rank does so in the same order.
+    /// Contributes to the next collective of a channel; every rank does so in the same order. Where
+    /// another rank has called another one, [`Collectives::take_mismatch`] says so.
     pub fn begin(&mut self, channel: u16, operation: Operation, contribution: &[u8]) -> Ticket {
         let next = self.next.entry(channel).or_insert(0);
         let ticket = Ticket {
@@ -156,53 +170,51 @@ impl Collectives {
         let rank = self.rank;
         let entry = self.entry(ticket);
         entry.began = true;
-        match operation {
-            Operation::Reduce(_) => merge(entry, operation, contribution),
-            Operation::Gather => {
-                entry.operation = Some(operation);
-                entry.gathered.insert(rank, contribution.to_vec());
-            }
+        match merge(entry, operation, Rank(rank), true, contribution) {
+            Ok(()) => self.advance(ticket),
+            Err(error) => self.mismatch = Some(error),
         }
-        self.advance(ticket);
         ticket
     }
 
-    /// Takes a message of a collective. False when it makes no sense: its sender is broken.
-    pub fn receive(&mut self, source: Rank, kind: u32, bytes: &[u8]) -> bool {
+    /// Takes a message of a collective.
+    ///
+    /// # Errors
+    /// It makes no sense: its sender is broken, or has called another collective than this rank.
+    pub fn receive(&mut self, source: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         let (Some(operation), Some((word, data))) =
             (Operation::from_code(kind & 0xff), bytes.split_first_chunk::<8>())
         else {
-            return false;
+            let why = format!(
+                "a collective's message of kind {kind:#x} and {} bytes",
+                bytes.len()
+            );
+            return Err(Error::bad_peer(source.0, why));
         };
         let ticket = Ticket::from_word(u64::from_le_bytes(*word));
         if kind & DOWN != 0 {
             if self.parent != Some(source) {
-                return false;
+                return Err(Error::bad_peer(source.0, "a collective's result, not from above"));
             }
             self.finish(ticket, operation, data.to_vec());
-            return true;
+            return Ok(());
         }
         if !self.children.contains(&source) {
-            return false;
+            return Err(Error::bad_peer(source.0, "a contribution, not from below"));
         }
         let entry = self.entry(ticket);
-        if entry.operation.is_some_and(|known| known != operation) || entry.heard.contains(&source) {
-            return false;
+        if entry.heard.contains(&source) {
+            return Err(Error::bad_peer(source.0, "two contributions to one collective"));
         }
         entry.heard.push(source);
-        match operation {
-            Operation::Reduce(_) => merge(entry, operation, data),
-            Operation::Gather => {
-                entry.operation = Some(operation);
-                if !ungather(data, |rank, bytes| {
-                    entry.gathered.insert(rank, bytes.to_vec());
-                }) {
-                    return false;
-                }
-            }
-        }
+        merge(entry, operation, source, false, data)?;
         self.advance(ticket);
-        true
+        Ok(())
+    }
+
+    /// Why what this rank has called does not go with what had come from others.
+    pub fn take_mismatch(&mut self) -> Option<Error> {
+        self.mismatch.take()
     }
 
     fn advance(&mut self, ticket: Ticket) {
@@ -215,7 +227,12 @@ impl Collectives {
         let operation = entry.operation.expect("set when it began");
         entry.up_sent = true;
         let data = match operation {
-            Operation::Reduce(_) => entry.reduced.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Operation::Reduce(_) => entry
+                .reduced
+                .iter()
+                .flatten()
+                .flat_map(|v| v.to_le_bytes())
+                .collect(),
             Operation::Gather => {
                 let mut data = Vec::new();
                 for (rank, bytes) in std::mem::take(&mut entry.gathered) {
@@ -286,21 +303,43 @@ impl Collectives {
     }
 }
 
-fn merge(entry: &mut Pending, operation: Operation, data: &[u8]) {
-    let Operation::Reduce(reduce) = operation else {
-        return;
-    };
-    let values = data
-        .chunks_exact(8)
-        .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
-    if entry.operation.is_none() {
-        entry.operation = Some(operation);
-        entry.reduced = values.collect();
-    } else {
-        for (mine, theirs) in entry.reduced.iter_mut().zip(values) {
-            *mine = reduce.combine(*mine, theirs);
-        }
+/// Adds a contribution: values, this rank's own bytes, or what `source` has gathered.
+fn merge(entry: &mut Pending, operation: Operation, source: Rank, own: bool, data: &[u8]) -> Result<()> {
+    let known = *entry.operation.get_or_insert(operation);
+    if known != operation {
+        let why = format!("rank {source} has called {operation}, and others {known}");
+        return Err(Error::mismatch("(collectives)", why));
     }
+    let Operation::Reduce(reduce) = operation else {
+        if own {
+            entry.gathered.insert(source.0, data.to_vec());
+            return Ok(());
+        }
+        let understood = ungather(data, |rank, bytes| {
+            entry.gathered.insert(rank, bytes.to_vec());
+        });
+        return match understood {
+            true => Ok(()),
+            false => Err(Error::bad_peer(source.0, "gathered bytes that end in the middle")),
+        };
+    };
+    let values: Vec<u64> = data
+        .chunks_exact(8)
+        .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")))
+        .collect();
+    let Some(reduced) = &mut entry.reduced else {
+        entry.reduced = Some(values);
+        return Ok(());
+    };
+    if reduced.len() != values.len() {
+        let (theirs, mine) = (values.len(), reduced.len());
+        let why = format!("rank {source} reduces {theirs} values, and others {mine}");
+        return Err(Error::mismatch("(collectives)", why));
+    }
+    for (mine, theirs) in reduced.iter_mut().zip(values) {
+        *mine = reduce.combine(*mine, theirs);
+    }
+    Ok(())
 }
 
 fn ungather(mut data: &[u8], mut take: impl FnMut(u32, &[u8])) -> bool {
@@ -390,9 +429,9 @@ mod tests {
                 } else if !flying.is_empty() {
                     let next = flying.swap_remove((state >> 33) as usize % flying.len());
                     let (from, next) = next;
-                    prop_assert!(ranks[next.target.0 as usize].receive(from, next.kind, &next.bytes));
+                    prop_assert!(ranks[next.target.0 as usize].receive(from, next.kind, &next.bytes).is_ok());
                     let twice = ranks[next.target.0 as usize].receive(from, next.kind, &next.bytes);
-                    prop_assert!(!twice || next.kind & DOWN != 0, "nobody contributes twice");
+                    prop_assert!(twice.is_err() || next.kind & DOWN != 0, "nobody contributes twice");
                 } else {
                     break;
                 }

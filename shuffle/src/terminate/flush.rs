@@ -24,7 +24,8 @@ pub enum Queues {
 }
 
 impl Queues {
-    /// Open runs and origin queues: until the next hop has taken everything that was sent before.
+    /// Open runs and origin queues: until the next hop has taken everything that was sent before, or
+    /// it is in a queue of another stage (a representative's own sends go to remote queues).
     pub const ORIGIN: Self = Self::Stage(stage::ORIGIN);
     /// Batches to remote representatives: until they have taken everything that was batched before.
     pub const REMOTE: Self = Self::Stage(stage::REMOTE);

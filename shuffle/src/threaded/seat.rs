@@ -2,6 +2,7 @@
 
 use std::cell::RefMut;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use trihop_transport::ring::Bell;
@@ -132,7 +133,10 @@ impl Threaded {
         let progress = Thread::spawn("trihop-progress", "progress", move || {
             let asked = || threads.dump.take_asked();
             let dump = |output| threads.dump_to(output, &turns);
-            turns.progress_until_stopped(&mut park, asked, dump);
+            let progress = || turns.progress_until_stopped(&mut park, asked, dump);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(progress)) {
+                turns.fail(Error::handler("(progress)", &*panic));
+            }
             // A job that has failed is looked at all the same.
             while !turns.is_stopping() {
                 asked().into_iter().for_each(dump);

@@ -7,7 +7,7 @@ use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
 use crate::engine::sink::NoHandlers;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
 use crate::seat::Park;
 
@@ -114,6 +114,13 @@ impl Turns {
                 Err(error)
             }
         }
+    }
+
+    /// What calls fail with from now on, where nothing has before.
+    pub fn fail(&self, error: Error) {
+        let mut turn = self.turn.take();
+        turn.job.fail(error);
+        self.tell_failure(&mut turn);
     }
 
     /// Wakes everybody where the job has failed.

@@ -519,10 +519,12 @@ impl Watcher {
 
     /// A rank of the node may have posted something.
     fn look_at_board(&mut self) {
+        // News first: what is posted once all have arrived at the end is no news.
+        let news = self.setup.board.news();
         if self.setup.board.is_over() {
             self.spread.end();
         }
-        if let Some(news) = self.setup.board.news()
+        if let Some(news) = news
             && !self.shared.lock().told
         {
             let actions = self.spread.found(news);

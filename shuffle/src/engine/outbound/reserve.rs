@@ -5,14 +5,14 @@ use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
 use super::Outbound;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 impl Outbound {
     /// Space for a record that the application fills in place; [`Outbound::retract`] takes it back.
     pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<()> {
         self.check(target, bytes)?;
         if !self.spill.is_empty() {
-            return Err(Error::WouldBlock);
+            return self.refused();
         }
         let whole = RECORD_HEADER_BYTES + align8(bytes);
         let space = self.space_in_run(target, whole)?;

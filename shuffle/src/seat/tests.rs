@@ -1,0 +1,108 @@
+//! What only shows in whole jobs on the inline seat.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use trihop_transport::Error as TransportError;
+use trihop_transport::bootstrap::{Custom, Launcher};
+
+use super::Seating;
+use crate::config::{Options, StreamOptions};
+use crate::error::{Error, Result};
+use crate::{Job, Rank};
+
+#[test]
+fn a_handler_that_panics_ends_the_job_and_is_called_no_more() {
+    let calls = Cell::new(0);
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    let shuffle = job.shuffle("fragile").handler(|_, _| {
+        calls.set(calls.get() + 1);
+        panic!("on purpose");
+    });
+    let shuffle = shuffle.open().unwrap();
+    for _ in 0..3 {
+        shuffle.send(Rank(0), 0, b"x").unwrap();
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| shuffle.fence())).is_err());
+    let failure = Error::Handler {
+        stream: "fragile".to_owned(),
+        why: "on purpose".to_owned(),
+    };
+    assert_eq!(shuffle.fence(), Err(failure.clone()));
+    assert_eq!(shuffle.send(Rank(0), 0, b"x"), Err(failure.clone()));
+    assert_eq!(job.shutdown(), Err(failure));
+    assert_eq!(calls.get(), 1);
+}
+
+/// Opens a stream again, which fails on rank 0 after all have agreed on it, and ends the job.
+fn open_in_vain(rank: u32, bootstrap: Custom) -> Result<Error> {
+    let options = Options {
+        loopback: true,
+        ..Options::default()
+    };
+    let job = Job::start_with(options, Box::new(bootstrap))?;
+    job.shuffle("first").open()?.shutdown()?;
+    if rank == 0 {
+        job.seat().with("a test", |job| {
+            job.engine.create_segment = |_| {
+                let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+                Err(TransportError::system("a segment", source))
+            };
+            Ok(())
+        })?;
+    }
+    // With an option of its own, rank 1 has no closed stream to use again.
+    let options = StreamOptions {
+        linger_us: 77,
+        ..StreamOptions::default()
+    };
+    let again = match rank {
+        0 => job.shuffle("second"),
+        _ => job.shuffle("second").options(options),
+    };
+    let error = again.open().map(drop).expect_err("rank 0 has no memory");
+    job.shutdown()?;
+    Ok(error)
+}
+
+#[test]
+fn a_stream_that_one_rank_could_not_open_is_nobodys_and_the_job_ends() {
+    let (table, barrier) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Barrier::new(2)));
+    let (done, ended) = mpsc::channel();
+    for rank in 0..2u32 {
+        let (table, barrier, done) = (Arc::clone(&table), Arc::clone(&barrier), done.clone());
+        thread::spawn(move || {
+            let gather = move |mine: &[u8], all: &mut [u8]| {
+                {
+                    let mut table = table.lock().unwrap();
+                    table.resize(all.len(), 0);
+                    table[rank as usize * mine.len()..][..mine.len()].copy_from_slice(mine);
+                }
+                barrier.wait();
+                all.copy_from_slice(&table.lock().unwrap());
+                barrier.wait();
+                Ok(())
+            };
+            let bootstrap = Custom::new(rank, 2, u64::from(rank), Box::new(gather)).unwrap();
+            done.send((rank, open_in_vain(rank, bootstrap))).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        let (rank, outcome) = ended
+            .recv_timeout(Duration::from_secs(120))
+            .expect("the job hangs");
+        match (rank, outcome) {
+            (_, Err(Error::NoProvider { why })) => return eprintln!("skipped: {why}"),
+            (0, Ok(error)) => assert!(matches!(error, Error::System { .. }), "{error}"),
+            (_, Ok(error)) => assert!(matches!(error, Error::Mismatch { .. }), "{error}"),
+            (_, Err(error)) => panic!("rank {rank}: {error}"),
+        }
+    }
+}
