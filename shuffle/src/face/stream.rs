@@ -13,7 +13,7 @@ use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::runs::Stop;
-use crate::seat::{Handle, Inline, Seat};
+use crate::seat::{Handle, Inline, Seat, Seating};
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
 /// An item fits a frame: 16,320 bytes at most, less where lanes or batches are short. Opening says
@@ -165,6 +165,56 @@ impl<T, S: Seat> Clone for Stream<T, S> {
 /// Items after which [`Stream::extend`] makes progress.
 const POLL_EVERY: usize = 1024;
 
+/// Sends an item; waits, but not in a handler.
+#[inline(always)] // so that an item's size is a constant of the copy
+pub(crate) fn push<T, S>(handle: &Handle<S>, target: Rank, item: &T) -> Result<()>
+where
+    T: IntoBytes + Immutable + ?Sized,
+    S: Seating,
+{
+    handle.send(
+        |out| out.try_push(target, item.as_bytes()),
+        |out| out.push_or_spill(target, item.as_bytes()),
+    )
+}
+
+/// See [`Stream::extend`].
+pub(crate) fn extend<T: IntoBytes + Immutable, S: Seating>(
+    handle: &Handle<S>,
+    items: &mut impl Iterator<Item = (Rank, T)>,
+) -> Result<()> {
+    if handle.seat.is_in_handler() {
+        let push =
+            |out: &mut Outbound, (target, item): &(Rank, T)| out.push_or_spill(*target, item.as_bytes());
+        return handle.spill_all(items, push);
+    }
+    loop {
+        let mut refused = None;
+        let ended = handle.with_out("a send", |out| {
+            let mut left = POLL_EVERY;
+            while left > 0 && refused.is_none() {
+                let before = out.sent;
+                match out.gather(left, items) {
+                    Stop::End => return Ok(true),
+                    Stop::Enough => break,
+                    Stop::At(target, item) => match out.try_push(target, item.as_bytes()) {
+                        Ok(()) => {}
+                        Err(Error::WouldBlock) => refused = Some((target, item)),
+                        Err(error) => return Err(error),
+                    },
+                }
+                left = left.saturating_sub((out.sent - before) as usize);
+            }
+            Ok(false)
+        })?;
+        match refused {
+            _ if ended => return Ok(()),
+            Some((target, item)) => push(handle, target, &item)?,
+            None => handle.seat.progress_in_passing()?,
+        }
+    }
+}
+
 impl<T: Item, S: Seat> Stream<T, S> {
     /// Sends an item; waits as [`crate::Shuffle::send`] does.
     ///
@@ -172,10 +222,7 @@ impl<T: Item, S: Seat> Stream<T, S> {
     /// As [`crate::Shuffle::send`].
     #[inline]
     pub fn push(&self, target: Rank, item: T) -> Result<()> {
-        self.handle.send(
-            |out| out.try_push(target, item.as_bytes()),
-            |out| out.push_or_spill(target, item.as_bytes()),
-        )
+        push(&self.handle, target, &item)
     }
 
     /// Sends an item if there is room now; never waits and makes no progress.
@@ -195,37 +242,7 @@ impl<T: Item, S: Seat> Stream<T, S> {
     /// # Errors
     /// As [`Stream::push`]; items before the failing one are sent.
     pub fn extend(&self, items: impl IntoIterator<Item = (Rank, T)>) -> Result<()> {
-        let mut items = items.into_iter();
-        if self.handle.seat.is_in_handler() {
-            let push =
-                |out: &mut Outbound, (target, item): &(Rank, T)| out.push_or_spill(*target, item.as_bytes());
-            return self.handle.spill_all(&mut items, push);
-        }
-        loop {
-            let mut refused = None;
-            let ended = self.handle.with_out("a send", |out| {
-                let mut left = POLL_EVERY;
-                while left > 0 && refused.is_none() {
-                    let before = out.sent;
-                    match out.gather(left, &mut items) {
-                        Stop::End => return Ok(true),
-                        Stop::Enough => break,
-                        Stop::At(target, item) => match out.try_push(target, item.as_bytes()) {
-                            Ok(()) => {}
-                            Err(Error::WouldBlock) => refused = Some((target, item)),
-                            Err(error) => return Err(error),
-                        },
-                    }
-                    left = left.saturating_sub((out.sent - before) as usize);
-                }
-                Ok(false)
-            })?;
-            match refused {
-                _ if ended => return Ok(()),
-                Some((target, item)) => self.push(target, item)?,
-                None => self.handle.seat.progress_in_passing()?,
-            }
-        }
+        extend(&self.handle, &mut items.into_iter())
     }
 
     /// One round of progress, then every run that waits is handed to `take`; returns how many items.

@@ -7,6 +7,7 @@ use trihop_transport::topology::Rank;
 use super::broadcast::broadcast;
 use super::reservation::reserve;
 use super::shuffle::each_message;
+use super::stream::{extend, push};
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message};
@@ -14,6 +15,22 @@ use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
 use crate::seat::{Handle, Inline, Seat};
+
+/// Makes a call for an item of some size: by code of its own for each usual one, in which the copy of
+/// an item is an instruction or two.
+macro_rules! of_usual_size {
+    ($item:ident => $call:expr) => {
+        if let Ok($item) = <&[u8; 8]>::try_from($item) {
+            $call
+        } else if let Ok($item) = <&[u8; 4]>::try_from($item) {
+            $call
+        } else if let Ok($item) = <&[u8; 16]>::try_from($item) {
+            $call
+        } else {
+            $call
+        }
+    };
+}
 
 /// Opens an [`Untyped`] stream: name, size of an item, options, handler.
 pub struct UntypedBuilder<S: Seat> {
@@ -180,7 +197,7 @@ impl UntypedOutbox<'_> {
     #[inline]
     pub fn push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, self.item_bytes, item)?;
-        self.outbox.push_item(target, item)
+        of_usual_size!(item => self.outbox.push_item(target, item))
     }
 
     /// Sends a record of `bytes` zeroed bytes that `fill` fills, or spills it.
@@ -329,10 +346,7 @@ impl<S: Seat> Untyped<S> {
     #[inline]
     pub fn push(&self, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, self.item_bytes, item)?;
-        self.handle.send(
-            |out| out.try_push(target, item),
-            |out| out.push_or_spill(target, item),
-        )
+        of_usual_size!(item => push(&self.handle, target, item))
     }
 
     /// Sends an item if there is room now; never waits and makes no progress.
@@ -342,7 +356,7 @@ impl<S: Seat> Untyped<S> {
     #[inline]
     pub fn try_push(&self, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, self.item_bytes, item)?;
-        self.handle.with_out("a send", |out| out.try_push(target, item))
+        of_usual_size!(item => self.handle.with_out("a send", |out| out.try_push(target, item)))
     }
 
     /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine is
@@ -352,12 +366,23 @@ impl<S: Seat> Untyped<S> {
     /// As [`Untyped::push`]; items before the failing one are sent.
     pub fn push_many(&self, targets: &[u32], items: &[u8]) -> Result<()> {
         check_items(targets.len(), self.item_bytes, items)?;
-        let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
-        self.handle.send_all(
-            &mut pairs,
-            |out, &(&target, item)| out.try_push(Rank(target), item),
-            |out, &(&target, item)| out.push_or_spill(Rank(target), item),
-        )
+        match self.item_bytes {
+            4 => self.extend::<4>(targets, items),
+            8 => self.extend::<8>(targets, items),
+            16 => self.extend::<16>(targets, items),
+            item_bytes => self.handle.send_all(
+                &mut targets.iter().zip(items.chunks_exact(item_bytes)),
+                |out, &(&target, item)| out.try_push(Rank(target), item),
+                |out, &(&target, item)| out.push_or_spill(Rank(target), item),
+            ),
+        }
+    }
+
+    /// [`Untyped::push_many`] of items of `N` bytes.
+    fn extend<const N: usize>(&self, targets: &[u32], items: &[u8]) -> Result<()> {
+        let (items, _) = items.as_chunks::<N>();
+        let targets = targets.iter().map(|&target| Rank(target));
+        extend(&self.handle, &mut targets.zip(items.iter().copied()))
     }
 
     /// As [`crate::Shuffle::broadcast`]; `kind` is 0 for an item.
