@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (hear, add) = (Arc::clone(&heard), Arc::clone(&sum));
     let shuffle = job
         .shuffle("all to all")
-        .handler(move |message| {
+        .handler(move |message, _| {
             hear.fetch_add(1, Ordering::Relaxed);
             let first = message.bytes.first().copied().unwrap_or(0);
             add.fetch_add(u64::from(first), Ordering::Relaxed);

@@ -30,12 +30,12 @@ impl Kept {
         let mover = options.mover;
         let job = Job::start_with(options, bootstrap)?;
         let (tell, heard) = channel();
-        let shuffle = job.shuffle("records").handler(move |message| {
+        let shuffle = job.shuffle("records").handler(move |message, _| {
             tell.send(message.kind).expect("the test waits");
         });
         Ok(Self {
             shuffle: shuffle.open()?,
-            items: job.untyped("items", 4).handler(|_| ()).open()?,
+            items: job.untyped("items", 4).handler(|_, _| ()).open()?,
             topology: job.topology().clone(),
             launcher: job.launcher(),
             mover,

@@ -93,7 +93,7 @@ fn listening(job: &Job, options: StreamOptions) -> (Shuffle, Arc<Heard>) {
     let shuffle = job
         .shuffle("all")
         .options(options)
-        .handler(move |message| keep.add(message.kind))
+        .handler(move |message, _| keep.add(message.kind))
         .open()
         .unwrap();
     (shuffle, heard)
@@ -234,22 +234,15 @@ fn answers(size: usize, then: fn(&Shuffle)) {
     explore_jobs(move || {
         run(size, move |job| {
             let (heard, answered) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
-            let own: Arc<Mutex<Option<Shuffle>>> = Arc::default();
             let shuffle = job
                 .shuffle("answers")
                 .options(options())
                 .handler({
-                    let (heard, answered, own) =
-                        (Arc::clone(&heard), Arc::clone(&answered), Arc::clone(&own));
-                    move |message| {
+                    let (heard, answered) = (Arc::clone(&heard), Arc::clone(&answered));
+                    move |message, shuffle| {
                         if message.kind >= ANSWER {
                             return answered.add(message.kind - ANSWER);
                         }
-                        let shuffle = own
-                            .lock()
-                            .unwrap()
-                            .clone()
-                            .expect("put there before anybody sends");
                         shuffle
                             .send(message.source, message.kind + ANSWER, b"answer")
                             .unwrap();
@@ -258,15 +251,12 @@ fn answers(size: usize, then: fn(&Shuffle)) {
                 })
                 .open()
                 .unwrap();
-            *own.lock().unwrap() = Some(shuffle.clone());
-            job.barrier().unwrap();
             send_all(&job, &shuffle);
             then(&shuffle);
             for side in [&heard, &answered] {
                 side.wait_for(RECORDS as usize);
                 side.check();
             }
-            *own.lock().unwrap() = None;
             drop(shuffle);
             job.shutdown().unwrap();
         });
@@ -293,7 +283,7 @@ fn a_fence_ends_when_a_handler_fails() {
             let shuffle = job
                 .shuffle("fragile")
                 .options(tiny())
-                .handler(move |message| assert!(!fails || message.kind < 2, "on purpose"))
+                .handler(move |message, _| assert!(!fails || message.kind < 2, "on purpose"))
                 .open()
                 .unwrap();
             // Nobody sends before all have opened; the failure may be there before a rank knows that all have.

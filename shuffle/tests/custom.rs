@@ -226,7 +226,7 @@ fn a_progress_thread_never_calls_the_callback() {
         let job = threaded::Job::start_with(options, bootstrap)?;
         let shuffle = job
             .shuffle("all")
-            .handler(move |message| *count.lock().unwrap() += message.bytes.len())
+            .handler(move |message, _| *count.lock().unwrap() += message.bytes.len())
             .open()?;
         for target in (0..job.size()).map(Rank) {
             shuffle.send(target, 0, b"hello")?;

@@ -258,7 +258,7 @@ fn open(
                 builder = builder.options(options);
             }
             if let Some(caller) = caller {
-                builder = builder.handler(move |arrival| {
+                builder = builder.handler(move |arrival, _| {
                     gate.pass();
                     caller.call(arrival);
                 });
@@ -517,7 +517,7 @@ pub unsafe extern "C" fn trihop_stream_broadcast(
 /// opened without a handler.
 ///
 /// `taker` may send. Of an inline job that waits for no room there: it fails with
-/// `TRIHOP_ERR_NESTED` instead, with nothing taken. What `taker` cannot send it keeps, and sends
+/// `TRIHOP_ERR_WOULD_BLOCK` instead, with nothing taken. What `taker` cannot send it keeps, and sends
 /// after this has returned.
 /// Threads: any; `taker` is called on the thread that calls.
 #[unsafe(no_mangle)]

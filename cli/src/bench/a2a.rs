@@ -248,7 +248,7 @@ impl Work<'_, threaded::Job> {
             .session
             .job
             .shuffle(&self.name(Api::Threaded))
-            .handler(|message| SEEN.message(message.bytes))
+            .handler(|message, _| SEEN.message(message.bytes))
             .open()?;
         let reps = self.repeat(|| {
             self.each(|target, payload| Ok(shuffle.send(target, 0, payload)?))?;

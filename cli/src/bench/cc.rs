@@ -31,9 +31,6 @@ const VERTICES: u64 = 1 << 16;
 /// Most vertices: their numbers have 32 bits.
 pub(super) const MOST_VERTICES: u64 = 1 << 32;
 
-/// Items that a delivery thread sends by one call.
-const PIECE: usize = 512;
-
 /// A label on its way: the vertex's number at its rank in the upper half, the label in the lower
 /// one.
 type Label = u64;
@@ -211,63 +208,23 @@ fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let job = threaded::Job::start(options)?;
     let session = Session::new(args, &job);
     let share = Arc::new(Share::new(args.count.unwrap_or(VERTICES), job.topology()));
-    // Nobody sends before the barrier that begins the first round, and by then it is here.
-    let opened = Arc::new(OnceLock::<threaded::Untyped>::new());
     let handling = Arc::clone(&share);
-    // Not a handle of its own: a stream that its handler holds would never end.
-    let own = Arc::downgrade(&opened);
-    let mut piece = Piece::default();
-    let handler = move |labels: trihop::Arrival<'_>| {
-        let own = own.upgrade();
-        let Some(stream) = own.as_deref().and_then(OnceLock::get) else {
-            handling.wrong.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        let words = labels.bytes.chunks_exact(size_of::<Label>());
-        let words = words.map(|word| Label::from_ne_bytes(word.try_into().unwrap_or_default()));
-        handling.hear(words, |neighbours, label| {
-            piece.send(stream, news(neighbours, label))
-        });
-    };
-    let items = job.untyped("cc", size_of::<Label>()).handler(handler).open()?;
-    let stream = opened.get_or_init(|| items);
-    let mut piece = Piece::default();
+    let stream = job
+        .stream::<Label>("cc")
+        .handler(move |_, labels, stream| {
+            handling.hear(labels.iter().copied(), |neighbours, label| {
+                stream.extend(news(neighbours, label))
+            });
+        })
+        .open()?;
     let (reps, labels) = repeat(&session, &share, || {
-        piece.send(stream, share.first_news())?;
+        stream.extend(share.first_news())?;
         stream.fence()
     })?;
     let wire_bytes = stream.stats().map_or(0, |stats| stats.wire_bytes);
     report(&session, &share, &reps, labels, wire_bytes)?;
-    stream.clone().shutdown()?;
+    stream.shutdown()?;
     Ok(job.shutdown()?)
-}
-
-/// Items on their way into a stream of a job with threads, which takes many by one call.
-#[derive(Default)]
-struct Piece {
-    targets: Vec<u32>,
-    items: Vec<u8>,
-}
-
-impl Piece {
-    fn send(
-        &mut self,
-        stream: &threaded::Untyped,
-        mut news: impl Iterator<Item = (Rank, Label)>,
-    ) -> Result<(), EngineError> {
-        loop {
-            self.targets.clear();
-            self.items.clear();
-            for (target, label) in news.by_ref().take(PIECE) {
-                self.targets.push(target.0);
-                self.items.extend_from_slice(&label.to_ne_bytes());
-            }
-            if self.targets.is_empty() {
-                return Ok(());
-            }
-            stream.push_many(&self.targets, &self.items)?;
-        }
-    }
 }
 
 /// All rounds, and the labels that were sent in a timed one, on average.

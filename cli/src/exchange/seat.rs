@@ -59,7 +59,10 @@ impl Seat {
                 };
                 builder.open().map(Post::Inline)
             }
-            Self::Threaded(job) => job.shuffle(name).handler(handler).open().map(Post::Threaded),
+            Self::Threaded(job) => {
+                let builder = job.shuffle(name).handler(move |message, _| handler(message));
+                builder.open().map(Post::Threaded)
+            }
         }
     }
 

@@ -78,7 +78,10 @@ impl Seat {
                 let shuffle = job.shuffle(name).handler(move |message, _| handler(message));
                 shuffle.open().map(Post::Inline)
             }
-            Self::Threaded(job) => job.shuffle(name).handler(handler).open().map(Post::Threaded),
+            Self::Threaded(job) => {
+                let shuffle = job.shuffle(name).handler(move |message, _| handler(message));
+                shuffle.open().map(Post::Threaded)
+            }
         }
     }
 }

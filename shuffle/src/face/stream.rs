@@ -18,9 +18,9 @@ use crate::seat::{Handle, Inline, Seat, Seating};
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
 /// An item fits a frame: 16,320 bytes at most, less where lanes or batches are short. Opening says
 /// so where it does not.
-pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {}
+pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {}
 
-impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Item for T {}
+impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static> Item for T {}
 
 /// What a handler of items gets to send with: its sends never wait.
 pub struct ItemOutbox<'a, T> {
@@ -124,10 +124,8 @@ impl<T: Item, S: Seat> StreamBuilder<T, S> {
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Stream<T, S>> {
         let bytes = size_of::<T>();
-        Ok(Stream {
-            handle: self.seat.open(&self.name, self.options, bytes, self.handler)?,
-            item: PhantomData,
-        })
+        let handle = self.seat.open(&self.name, self.options, bytes, self.handler)?;
+        Ok(Stream::over(handle))
     }
 }
 
@@ -150,7 +148,7 @@ impl<'h, T: Item> StreamBuilder<T, Inline<'h>> {
 /// A stream of items between all ranks of a job. Clones are handles of the same stream.
 pub struct Stream<T, S: Seat> {
     pub(crate) handle: Handle<S>,
-    item: PhantomData<T>,
+    item: PhantomData<fn() -> T>,
 }
 
 impl<T, S: Seat> Clone for Stream<T, S> {
@@ -216,6 +214,13 @@ pub(crate) fn extend<T: IntoBytes + Immutable, S: Seating>(
 }
 
 impl<T: Item, S: Seat> Stream<T, S> {
+    pub(crate) fn over(handle: Handle<S>) -> Self {
+        Self {
+            handle,
+            item: PhantomData,
+        }
+    }
+
     /// Sends an item; waits as [`crate::Shuffle::send`] does.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ impl<S: Seat> UntypedBuilder<S> {
         let handle = self
             .seat
             .open(&self.name, self.options, item_bytes, self.handler)?;
-        Ok(Untyped { handle, item_bytes })
+        Ok(Untyped::over(handle, item_bytes))
     }
 }
 
@@ -292,6 +292,10 @@ pub struct Untyped<S: Seat> {
 }
 
 impl<S: Seat> Untyped<S> {
+    pub(crate) fn over(handle: Handle<S>, item_bytes: usize) -> Self {
+        Self { handle, item_bytes }
+    }
+
     /// Bytes of an item; 0 where it has records.
     pub fn item_bytes(&self) -> usize {
         self.item_bytes

@@ -9,6 +9,16 @@ macro_rules! common_verbs {
                 &self.handle.name
             }
 
+            /// This rank.
+            pub fn rank(&self) -> $crate::Rank {
+                self.handle.rank
+            }
+
+            /// Ranks of the job.
+            pub fn size(&self) -> u32 {
+                self.handle.size
+            }
+
             /// One round of progress; returns how many records or items were delivered to this
             /// stream meanwhile.
             ///

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use trihop_transport::topology::Rank;
+
 use super::Seating;
 use super::collective::pass_on_results;
 use crate::deliver::{Delivery, Entry, note_overfilled};
@@ -24,17 +26,32 @@ pub(crate) struct Handle<S: Seating> {
     pub(crate) id: StreamId,
     of: S::OfStream,
     pub(crate) name: Arc<str>,
+    /// This rank, and the ranks of the job.
+    pub(crate) rank: Rank,
+    pub(crate) size: u32,
 }
 
 impl<S: Seating> Handle<S> {
     /// What `open` has opened; `of` is what the seat keeps of it.
-    pub(crate) fn new(seat: S, id: StreamId, of: S::OfStream, name: &str) -> Self {
-        Self {
+    pub(crate) fn new(seat: S, id: StreamId, of: S::OfStream, name: &str) -> Result<Self> {
+        let what = "opening a stream";
+        let (rank, size) = seat.with(what, |job| {
+            let topology = &job.engine.topology;
+            Ok((topology.rank(), topology.size()))
+        })?;
+        Ok(Self {
             seat,
             id,
             of,
             name: name.into(),
-        }
+            rank,
+            size,
+        })
+    }
+
+    /// The same stream, used over this handle of the seat.
+    pub(crate) fn on_seat(&self, seat: S) -> Self {
+        Self { seat, ..self.clone() }
     }
 
     /// Uses what the stream sends.

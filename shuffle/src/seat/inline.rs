@@ -223,7 +223,7 @@ impl<'h> Seating for Inline<'h> {
         match opened {
             Ok(id) => {
                 self.set_live(id.stream);
-                Ok(Handle::new(self.clone(), id, (), name))
+                Handle::new(self.clone(), id, (), name)
             }
             Err(error) => {
                 place.into_iter().for_each(|stream| self.drop_handler(stream));

@@ -24,7 +24,7 @@ use crate::face::shuffle::each_message;
 use crate::face::stream::{Item, slice_of};
 use crate::face::untyped::{Arrival, each_arrival};
 use crate::job::detect;
-use crate::seat::start;
+use crate::seat::{Handle, start};
 pub use crate::signal::DumpOutput;
 pub use seat::Threaded;
 pub use usage::ThreadUse;
@@ -43,7 +43,7 @@ pub use usage::ThreadUse;
 /// let job = threaded::Job::start(Options::from_env()?)?;
 /// let shuffle = job
 ///     .shuffle("greetings")
-///     .handler(move |_message| {
+///     .handler(move |_message, _shuffle| {
 ///         count.fetch_add(1, Ordering::Relaxed);
 ///     })
 ///     .open()?;
@@ -104,23 +104,30 @@ impl Job {
 }
 
 impl ShuffleBuilder {
-    /// Calls `handler` for every record that arrives, on the shuffle's delivery thread. It may send and block; it may not
-    /// flush, fence or open. It is called no more once the shuffle or the job is shut down, with an error too: what waits
+    /// Calls `handler` for every record that arrives, on the shuffle's delivery thread. It gets the
+    /// shuffle, to send on; it may send on other streams too, and block, but not flush, fence or open.
+    ///
+    /// It is called no more once the shuffle or the job is shut down, with an error too: what waits
     /// then is dropped and counted (`undelivered`), and a call that is being made is waited for.
-    pub fn handler(self, mut handler: impl FnMut(Message<'_>) + Send + 'static) -> Self {
-        self.handle_by(Box::new(move |delivery, calls| {
-            let call = |message: Message<'_>, _| calls.make(1, || handler(message));
+    pub fn handler(self, mut handler: impl FnMut(Message<'_>, &Shuffle) + Send + 'static) -> Self {
+        let mut own = Own::new(|handle| Shuffle { handle });
+        self.handle_by(Box::new(move |delivery, calls, handle| {
+            let shuffle = own.of(handle);
+            let call = |message: Message<'_>, _| calls.make(1, || handler(message, shuffle));
             each_message(delivery, 0, call).map(|_| ())
         }))
     }
 }
 
 impl<T: Item> StreamBuilder<T> {
-    /// Calls `handler` for every run that arrives: source, and at least one item. As [`ShuffleBuilder::handler`].
-    pub fn handler(self, mut handler: impl FnMut(Rank, &[T]) + Send + 'static) -> Self {
-        self.handle_by(Box::new(move |delivery, calls| {
+    /// Calls `handler` for every run that arrives: source, at least one item, and the stream. As
+    /// [`ShuffleBuilder::handler`].
+    pub fn handler(self, mut handler: impl FnMut(Rank, &[T], &Stream<T>) + Send + 'static) -> Self {
+        let mut own = Own::new(Stream::over);
+        self.handle_by(Box::new(move |delivery, calls, handle| {
             let (source, items) = slice_of::<T>(&delivery)?;
-            calls.make(items.len() as u64, || handler(source, items));
+            let stream = own.of(handle);
+            calls.make(items.len() as u64, || handler(source, items, stream));
             Ok(())
         }))
     }
@@ -129,11 +136,30 @@ impl<T: Item> StreamBuilder<T> {
 impl UntypedBuilder {
     /// Calls `handler` for each record, or for each run of items, that arrives. As
     /// [`ShuffleBuilder::handler`].
-    pub fn handler(self, mut handler: impl FnMut(Arrival<'_>) + Send + 'static) -> Self {
+    pub fn handler(self, mut handler: impl FnMut(Arrival<'_>, &Untyped) + Send + 'static) -> Self {
         let item_bytes = self.item_bytes();
-        self.handle_by(Box::new(move |delivery, calls| {
-            let call = |arrival: Arrival<'_>, _| calls.make(arrival.count as u64, || handler(arrival));
+        let mut own = Own::new(move |handle| Untyped::over(handle, item_bytes));
+        self.handle_by(Box::new(move |delivery, calls, handle| {
+            let stream = own.of(handle);
+            let call =
+                |arrival: Arrival<'_>, _| calls.make(arrival.count as u64, || handler(arrival, stream));
             each_arrival(delivery, item_bytes, 0, call).map(drop)
         }))
+    }
+}
+
+/// A stream as its own handler has it, made at the first call.
+struct Own<F, M> {
+    face: Option<F>,
+    make: M,
+}
+
+impl<F, M: FnMut(Handle<Threaded>) -> F> Own<F, M> {
+    fn new(make: M) -> Self {
+        Self { face: None, make }
+    }
+
+    fn of(&mut self, handle: &Handle<Threaded>) -> &F {
+        self.face.get_or_insert_with(|| (self.make)(handle.clone()))
     }
 }

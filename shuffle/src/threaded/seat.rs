@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use trihop_transport::ring::Bell;
-use trihop_transport::sync::{Mutex, MutexGuard, PoisonError};
+use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use trihop_transport::topology::Rank;
 
 use super::thread::{Thread, is_in_handler, nap};
@@ -23,13 +23,27 @@ use crate::job::{JobState, LOOK_AROUND, Started};
 use crate::seat::{ALL, Handle, Park, Seating, open};
 use crate::signal::{DumpOnSignal, DumpOutput};
 
-/// A handler as a delivery thread calls it.
-pub(crate) type Deliver = Box<dyn FnMut(Delivery<'_>, &Calls<'_>) -> Result<(), BadRun> + Send>;
+/// A handler as a delivery thread calls it; the last argument is its own stream.
+pub(crate) type Deliver =
+    Box<dyn FnMut(Delivery<'_>, &Calls<'_>, &Handle<Threaded>) -> Result<(), BadRun> + Send>;
 
 /// The threaded seat: all threads of the process may call, a progress thread keeps the job moving, and delivery threads
 /// call the handlers.
 #[derive(Clone)]
-pub struct Threaded(Arc<Shared>);
+pub struct Threaded {
+    shared: Arc<Shared>,
+    /// The application's handles keep the job going; those that delivery threads have do not.
+    _alive: Option<Arc<Alive>>,
+}
+
+/// Ends the threads when the last handle of the application goes.
+struct Alive(Arc<Shared>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.stop(self.0.turns.has_failed());
+    }
+}
 
 /// What all handles of a job with threads share.
 struct Shared {
@@ -144,18 +158,22 @@ impl Threaded {
             }
         })?;
         shared.threads.lock().progress = Some(progress);
-        Ok(Self(Arc::new(shared)))
+        let shared = Arc::new(shared);
+        Ok(Self {
+            _alive: Some(Arc::new(Alive(Arc::clone(&shared)))),
+            shared,
+        })
     }
 
     /// See [`Turns::sleeps_deeply`].
     #[cfg(test)]
     pub(crate) fn sleeps_deeply(&self) -> Option<bool> {
-        self.0.turns.sleeps_deeply()
+        self.shared.turns.sleeps_deeply()
     }
 
     /// What the job's threads have used so far.
     pub(crate) fn threads(&self) -> Vec<ThreadUse> {
-        self.0.threads.usage()
+        self.shared.threads.usage()
     }
 }
 
@@ -198,12 +216,6 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.stop(self.turns.has_failed());
-    }
-}
-
 /// What the seat keeps of a stream.
 pub struct OfStream {
     /// Way to its delivery thread, if it has a handler.
@@ -235,14 +247,23 @@ impl Seating for Threaded {
             let sink = Sink::Queue(DeliveryQueue::new(&options));
             return self.open_with(name, &options, item_bytes, sink, None);
         };
-        let shared = &self.0;
+        let shared = &self.shared;
         let handover = Arc::new(Handover::new(&options, Arc::clone(&shared.bell)));
         // The thread is there before the stream: what arrives has somewhere to go, whatever fails in between.
-        let thread = super::thread::deliver(name, shared.job_size, Arc::clone(&handover), deliver)?;
+        let (own, told) = mpsc::channel();
+        let thread = super::thread::deliver(name, shared.job_size, Arc::clone(&handover), deliver, told)?;
         let sink = Sink::Thread(Arc::clone(&handover));
         let opened = self.open_with(name, &options, item_bytes, sink, Some(Arc::clone(&handover)));
         match &opened {
-            Ok(_) => shared.threads.lock().deliveries.push((handover, thread)),
+            Ok(handle) => {
+                shared.threads.lock().deliveries.push((handover, thread));
+                let seat = Self {
+                    shared: Arc::clone(shared),
+                    _alive: None,
+                };
+                // Nobody listens only where the thread was ended before.
+                let _ = own.send(handle.on_seat(seat));
+            }
             Err(_) => {
                 handover.discard();
                 handover.close();
@@ -254,7 +275,7 @@ impl Seating for Threaded {
 
     #[inline]
     fn with<R>(&self, _: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
-        self.0.turns.with(call)
+        self.shared.turns.with(call)
     }
 
     fn may_wait(&self, what: &'static str) -> Result<()> {
@@ -265,19 +286,19 @@ impl Seating for Threaded {
     }
 
     fn progress(&self, _: &'static str) -> Result<bool> {
-        self.0.turns.progress()
+        self.shared.turns.progress()
     }
 
     fn progress_in_passing(&self) -> Result<()> {
-        self.0.turns.progress_in_passing()
+        self.shared.turns.progress_in_passing()
     }
 
     fn wait<T>(&self, what: &'static str, done: impl FnMut(&mut JobState) -> Result<Option<T>>) -> Result<T> {
-        self.0.turns.wait(what, done)
+        self.shared.turns.wait(what, done)
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
-        self.0.turns.try_look(look)
+        self.shared.turns.try_look(look)
     }
 
     fn is_in_handler(&self) -> bool {
@@ -301,9 +322,9 @@ impl Seating for Threaded {
         call: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
         self.may_wait(what)?;
-        let lock = of.map_or(&self.0.collective, |of| &of.collective);
+        let lock = of.map_or(&self.shared.collective, |of| &of.collective);
         let _one = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        if of.is_none() && self.0.threads.lock().ended {
+        if of.is_none() && self.shared.threads.lock().ended {
             return Err(Error::Closed(ALL.to_owned()));
         }
         call()
@@ -317,19 +338,19 @@ impl Seating for Threaded {
         if failed {
             handover.discard(); // no more than what waits: a fence that failed has left it
         }
-        self.0.end_deliveries(handover);
+        self.shared.end_deliveries(handover);
     }
 
     fn ended(&self, failed: bool) {
-        self.0.stop(failed);
+        self.shared.stop(failed);
     }
 
     fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
-        self.0.threads.dump.install(signal, output)
+        self.shared.threads.dump.install(signal, output)
     }
 
     fn dump_own(&self, writer: &mut dyn Write) -> std::io::Result<()> {
-        self.0.threads.write_usage(writer)
+        self.shared.threads.write_usage(writer)
     }
 }
 
@@ -349,6 +370,6 @@ impl Threaded {
             handover,
             collective: Mutex::new(()),
         };
-        Ok(Handle::new(self.clone(), id, Arc::new(of), name))
+        Handle::new(self.clone(), id, Arc::new(of), name)
     }
 }

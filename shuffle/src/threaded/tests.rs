@@ -53,7 +53,7 @@ fn listening(job: &Job, name: &str) -> (Shuffle, Heard) {
     let keep = Arc::clone(&heard);
     let shuffle = job
         .shuffle(name)
-        .handler(move |m| keep.lock().unwrap().push((m.kind, m.bytes.to_vec())))
+        .handler(move |m, _| keep.lock().unwrap().push((m.kind, m.bytes.to_vec())))
         .open()
         .unwrap();
     (shuffle, heard)
@@ -91,7 +91,7 @@ fn what_is_sent_arrives_although_the_application_never_calls_again() {
     let (tell, told) = mpsc::channel();
     let shuffle = job
         .shuffle("by age")
-        .handler(move |m| tell.send(m.kind).unwrap())
+        .handler(move |m, _| tell.send(m.kind).unwrap())
         .open()
         .unwrap();
     for kind in 0..3 {
@@ -115,7 +115,7 @@ fn a_blocked_handler_holds_its_senders_up_and_no_other_stream() {
     let bulk = job
         .shuffle("bulk")
         .options(options)
-        .handler(move |_| {
+        .handler(move |_, _| {
             if counted.fetch_add(1, Ordering::Relaxed) == 0 {
                 let _ = gate.recv_timeout(WATCHDOG);
             }
@@ -192,7 +192,7 @@ fn a_fence_counts_what_handlers_send_and_a_handler_may_not_wait_for_itself() {
         .shuffle("answers")
         .handler({
             let (slot, answers, refused) = (Arc::clone(&slot), Arc::clone(&answers), Arc::clone(&refused));
-            move |m| {
+            move |m, _| {
                 let guard = slot.lock().unwrap();
                 let shuffle = guard.as_ref().unwrap();
                 match m.kind {
@@ -232,7 +232,7 @@ fn few_records_below_the_threshold_are_delivered_all_the_same() {
     let shuffle = job
         .shuffle("threshold")
         .options(options)
-        .handler(move |m| tell.send(m.kind).unwrap())
+        .handler(move |m, _| tell.send(m.kind).unwrap())
         .open()
         .unwrap();
     shuffle.send(Rank(0), 9, b"few").unwrap();
@@ -248,7 +248,7 @@ fn few_records_below_the_threshold_are_delivered_all_the_same() {
     let refused = job
         .shuffle("impossible")
         .options(impossible)
-        .handler(|_| {})
+        .handler(|_, _| {})
         .open()
         .err();
     let text = refused.unwrap().to_string();
@@ -264,7 +264,7 @@ fn a_handler_that_panics_fails_the_job_with_what_it_said() {
     let job = job();
     let shuffle = job
         .shuffle("fragile")
-        .handler(|_| panic!("on purpose"))
+        .handler(|_, _| panic!("on purpose"))
         .open()
         .unwrap();
     shuffle.send(Rank(0), 0, b"").unwrap();
@@ -280,7 +280,7 @@ fn items_of_a_size_known_at_run_time() {
     let add = Arc::clone(&sum);
     let items = job
         .untyped("items", 12)
-        .handler(move |items| {
+        .handler(move |items, _| {
             assert_eq!((items.source, items.bytes.len()), (Rank(0), 12 * items.count));
             for item in items.bytes.chunks(12) {
                 add.fetch_add(u64::from(item[11]), Ordering::Relaxed);
@@ -303,7 +303,7 @@ fn items_of_a_size_known_at_run_time() {
     items.fence().unwrap();
     assert_eq!(sum.load(Ordering::Relaxed), 2001);
     items.shutdown().unwrap();
-    let records = job.untyped("records", 0).handler(|_| {}).open().unwrap();
+    let records = job.untyped("records", 0).handler(|_, _| {}).open().unwrap();
     assert!(records.push(Rank(0), &[]).is_err() && records.push_many(&[], &[]).is_err());
     records.send(Rank(0), 3, b"any length").unwrap();
     records.shutdown().unwrap();
@@ -361,4 +361,66 @@ fn a_signal_makes_the_progress_thread_dump_into_a_file_per_rank() {
     let names: Vec<_> = job.threads().into_iter().map(|t| t.name).collect();
     assert_eq!(names, ["progress", "deliver looked at"]);
     job.shutdown().unwrap();
+}
+
+#[test]
+fn handlers_answer_on_the_stream_that_they_are_given() {
+    let job = job();
+    let (answers, sum) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (hear, add) = (Arc::clone(&answers), Arc::clone(&sum));
+    let records = job.shuffle("records").handler(move |message, shuffle| {
+        assert_eq!((shuffle.rank(), shuffle.size(), shuffle.name()), (Rank(0), 1, "records"));
+        match message.kind {
+            0 => shuffle.send(message.source, 1, message.bytes).unwrap(),
+            _ => {
+                hear.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    let records = records.open().unwrap();
+    // Each item comes back once, smaller by one, until it is 0.
+    let items = job.stream::<u64>("items").handler(move |source, items, stream| {
+        add.fetch_add(items.iter().sum(), Ordering::Relaxed);
+        let smaller = items.iter().filter(|item| **item > 0);
+        stream.extend(smaller.map(|item| (source, item - 1))).unwrap();
+    });
+    let items = items.open().unwrap();
+    for number in 0..1000 {
+        records.send(Rank(0), 0, b"a request").unwrap();
+        items.push(Rank(0), number % 4).unwrap();
+    }
+    records.fence().unwrap();
+    items.fence().unwrap();
+    assert_eq!(answers.load(Ordering::Relaxed), 1000);
+    assert_eq!(sum.load(Ordering::Relaxed), 250 * (1 + 3 + 6));
+    job.shutdown().unwrap();
+}
+
+/// Says that it was dropped.
+struct Dropped(mpsc::Sender<()>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn what_a_handler_keeps_of_its_stream_does_not_keep_the_job() {
+    let job = job();
+    let kept = Arc::new(Mutex::new(None));
+    let (tell, told) = mpsc::channel();
+    let (keep, dropped) = (Arc::clone(&kept), Dropped(tell));
+    let shuffle = job.shuffle("kept").handler(move |_, shuffle| {
+        let _ = &dropped;
+        *keep.lock().unwrap() = Some(shuffle.clone());
+    });
+    let shuffle = shuffle.open().unwrap();
+    shuffle.send(Rank(0), 0, b"x").unwrap();
+    shuffle.fence().unwrap();
+    drop(shuffle);
+    drop(job);
+    // The delivery thread has ended, and the handler is gone.
+    told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(kept.lock().unwrap().is_some());
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::sync::{mpsc, thread, thread_local};
 
-use super::seat::Deliver;
+use super::seat::{Deliver, Threaded};
 use super::usage::ThreadUse;
 use crate::deliver::{Chunk, Handover};
 use crate::error::{Error, Result};
+use crate::seat::Handle;
 
 thread_local! {
     /// This thread calls handlers.
@@ -77,22 +78,30 @@ impl Thread {
     }
 }
 
-/// Starts the thread that gives a stream's deliveries to `deliver`.
+/// Starts the thread that gives a stream's deliveries to `deliver`, once it was `told` the stream's
+/// handle.
 pub(crate) fn deliver(
     stream: &str,
     job_size: u32,
     handover: Arc<Handover>,
     mut deliver: Deliver,
+    told: mpsc::Receiver<Handle<Threaded>>,
 ) -> Result<Thread> {
     let stream = stream.to_owned();
     let purpose = format!("deliver {stream}");
     Thread::spawn("trihop-deliver", &purpose, move || {
         IN_HANDLER.with(|in_handler| in_handler.set(true));
         let mut chunk = Chunk::default();
+        let mut own = None;
         // After a failure too, until the end: what comes then is dropped and counted.
         while handover.next(&mut chunk) {
             let calls = handover.calls();
-            let each = || chunk.each(job_size, |delivery| deliver(delivery, &calls));
+            // What comes before the stream is open waits for it; one that is not opened has dropped it.
+            own = own.or_else(|| told.recv().ok());
+            let each = || match &own {
+                Some(own) => chunk.each(job_size, |delivery| deliver(delivery, &calls, own)),
+                None => Ok(()),
+            };
             let outcome = catch_unwind(AssertUnwindSafe(each));
             let failure = match outcome {
                 Ok(Ok(())) => None,

@@ -63,7 +63,7 @@ impl LocalBarrier {
         let shuffle = job
             .shuffle("(nexus: local barrier)")
             .options(options())
-            .handler(move |message| {
+            .handler(move |message, _| {
                 let mut counts = listener.lock();
                 match message.kind {
                     ARRIVED => counts.arrived += 1,

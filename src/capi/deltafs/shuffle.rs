@@ -53,10 +53,14 @@ impl shuffle {
         let notes = Arc::<Notes>::default();
         let mut caller = Caller::new(deliver, nexus.job.rank());
         let deliveries = Arc::clone(&nexus.deliveries);
-        let builder = nexus.job.shuffle(name).options(stream).handler(move |message| {
-            deliveries.fetch_add(1, Ordering::Relaxed);
-            caller.call(message);
-        });
+        let builder = nexus
+            .job
+            .shuffle(name)
+            .options(stream)
+            .handler(move |message, _| {
+                deliveries.fetch_add(1, Ordering::Relaxed);
+                caller.call(message);
+            });
         let opened = Box::new(Self {
             stream: builder.open()?,
             job: nexus.job.clone(),

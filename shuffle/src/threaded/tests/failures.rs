@@ -17,7 +17,7 @@ fn waiting(job: &Job, permits: Receiver<()>, called: impl Fn() + Send + 'static)
     let mut first = Some(tell);
     let slow = job
         .shuffle("slow")
-        .handler(move |_| {
+        .handler(move |_, _| {
             called();
             if let Some(tell) = first.take() {
                 tell.send(()).unwrap();
@@ -39,7 +39,7 @@ fn waiting(job: &Job, permits: Receiver<()>, called: impl Fn() + Send + 'static)
 fn fail(job: &Job) {
     let fragile = job
         .shuffle("fragile")
-        .handler(|_| panic!("on purpose"))
+        .handler(|_, _| panic!("on purpose"))
         .open()
         .unwrap();
     fragile.send(Rank(0), 0, b"").unwrap();
@@ -188,7 +188,7 @@ fn a_dump_that_nobody_reads_holds_up_no_progress() {
     let (tell, told) = mpsc::channel();
     let shuffle = job
         .shuffle("by age")
-        .handler(move |m| tell.send(m.kind).unwrap())
+        .handler(move |m, _| tell.send(m.kind).unwrap())
         .open()
         .unwrap();
     let directory = tempfile::tempdir().unwrap();

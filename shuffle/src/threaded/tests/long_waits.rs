@@ -57,7 +57,7 @@ fn a_flush_that_waits_for_a_handler_says_so() {
     // The handler returns when the warning has come.
     let shuffle = job
         .shuffle("slow")
-        .handler(move |_| {
+        .handler(move |_, _| {
             until("the warning has come", || !heard.0.lock().unwrap().is_empty());
         })
         .open()
