@@ -1,4 +1,5 @@
-//! An all-to-all with a progress thread: `trihop run -n 8 --nodes 4 target/release/examples/threaded [RECORDS] [BYTES]`.
+//! An all-to-all with a progress thread: `trihop run -n 8 --nodes 4
+//! target/release/examples/threaded [RECORDS] [BYTES]`.
 //!
 //! Every rank sends records to ranks at random; a delivery thread counts and checks them.
 

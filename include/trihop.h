@@ -156,9 +156,9 @@ enum trihop_seat_t
   // delivery thread for each stream calls its handler.
   TRIHOP_THREADED = 0,
   // One thread calls, the one that has started the job. Progress is made inside of its calls,
-  // and handlers are called there too: no lock is taken per message, so that small ones cost least. A
-  // program that computes for long forwards nothing meanwhile, unless it calls `trihop_poll` now
-  // and then.
+  // and handlers are called there too: no lock is taken per message, so that small ones cost
+  // least. A program that computes for long forwards nothing meanwhile, unless it calls
+  // `trihop_poll` now and then.
   TRIHOP_INLINE = 1,
 };
 #ifndef __cplusplus
@@ -226,11 +226,12 @@ typedef struct trihop_options_t {
   // such batches for each: with the defaults above 32 links.
   // Default 64 KiB; 1 to 16 MiB; in bytes. Equal on all ranks.
   uint64_t remote_buftarget_bytes;
-  // Records that may wait for a delivery thread, or for an application without a handler.
-  // One run always may.
+  // Records that may wait for a delivery thread, or for an application without a
+  // handler. One run always may.
   // Default 4,096; 1 to 4,294,967,295; in records.
   uint64_t deliverq_max;
-  // Place of the stream among others: a higher one is served first in each round of progress.
+  // Place of the stream among others: a higher one is served first in each round of
+  // progress.
   // Default 0; 0 to 255.
   uint64_t priority;
   // Longest time that a partial run or batch waits while its rank makes progress.
@@ -246,8 +247,8 @@ typedef struct trihop_options_t {
   // links are many, and so do long records and the spill.
   // Default 32 MiB; 64 KiB to 64 GiB; in bytes. Equal on all ranks.
   uint64_t memory_bytes;
-  // Bound of what handlers' sends may spill: what finds no room in a queue.
-  // 0 is a quarter of the memory that the processes of a node may use, divided by its
+  // Bound of what handlers' sends may spill: what finds no room in a queue. 0 is a
+  // quarter of the memory that the processes of a node may use, divided by its
   // ranks. Taken as it is needed, and given back. Beyond it a handler's send fails,
   // and the job ends with that error.
   // Default 0; 0 or 1,024 to 1 TiB; in bytes.
@@ -349,7 +350,8 @@ typedef struct trihop_stats_t {
   size_t size;
   // Records that this rank sent, from the application and from handlers.
   uint64_t sent;
-  // Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
+  // Payload bytes of what this rank sent: records and items, and each copy of a
+  // broadcast.
   uint64_t sent_bytes;
   // Records delivered here.
   uint64_t delivered;
@@ -384,16 +386,20 @@ typedef struct trihop_stats_t {
   // Messages dropped because they were broken, or none of this job's; the first of a
   // stream is told at level warn.
   uint64_t bad_headers;
-  // Frames taken from lanes, and from the links that `fabric-only` has in their place.
+  // Frames taken from lanes, and from the links that `fabric-only` has in their
+  // place.
   uint64_t frames_received;
-  // Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
+  // Broadcasts that this rank sent; their copies are in `sent`, one for each rank
+  // that gets it.
   uint64_t broadcasts;
   // Copies of broadcasts that this rank put into its queues, of its own and as a
   // representative. Records longer than a frame are not among them.
   uint64_t broadcast_copies;
-  // Records that arrived and were dropped on purpose, as clients of DeltaFS may ask for.
+  // Records that arrived and were dropped on purpose, as clients of DeltaFS may ask
+  // for.
   uint64_t discarded;
-  // Times that own sends met a limit over all queues of a stage, which clients of DeltaFS set.
+  // Times that own sends met a limit over all queues of a stage, which clients of
+  // DeltaFS set.
   uint64_t limit_hits;
   // Records that arrived and were never delivered because the job failed, or was
   // dropped without being shut down.
@@ -581,8 +587,8 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 trihop_status_t trihop_finalize(struct trihop_job_t *job);
 
 // Makes one round of progress of everything in the job: on an inline job handlers are called here.
-// `moved` becomes 1 where anything moved, else 0; it may be null. A job with threads makes progress
-// without it.
+// `moved` becomes 1 where anything moved, else 0; it may be null. A job with threads makes
+// progress without it.
 //
 // Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer
 // is gone.
@@ -840,8 +846,8 @@ trihop_status_t trihop_stream_broadcast(const struct trihop_stream_t *stream,
 // opened without a handler.
 //
 // `taker` may send. Of an inline job that waits for no room there: it fails with
-// `TRIHOP_ERR_NESTED` instead, with nothing taken. What `taker` cannot send it keeps, and sends
-// after this has returned.
+// `TRIHOP_ERR_WOULD_BLOCK` instead, with nothing taken. What `taker` cannot send it keeps, and
+// sends after this has returned.
 // Threads: any; `taker` is called on the thread that calls.
 trihop_status_t trihop_stream_take(const struct trihop_stream_t *stream,
                                    trihop_handler_t taker,

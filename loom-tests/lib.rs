@@ -1,4 +1,5 @@
-//! What the models in `tests/` share: a lane and a sleeper that live on the heap of loom or shuttle.
+//! What the models in `tests/` share: a lane and a sleeper that live on the heap of loom or
+//! shuttle.
 #![cfg(any(trihop_loom, trihop_shuttle))]
 
 #[cfg(trihop_shuttle)]
@@ -17,7 +18,8 @@ use unit::Unit;
 /// Units of a nursery: the fewest that take a frame.
 const NURSERY_UNITS: usize = 4;
 
-/// A lane of a few units. Each unit's low half is the frame length where one begins; its high half is the model's.
+/// A lane of a few units. Each unit's low half is the frame length where one begins; its high half
+/// is the model's.
 #[derive(Debug, Clone)]
 pub struct ModelLane {
     words: Arc<Words>,
@@ -38,8 +40,8 @@ struct Words {
 }
 
 impl ModelLane {
-    /// A lane that grew at once to `units` times 8 bytes, empty, whose positions begin at `start` (to be near the end of
-    /// the ring). It has a bitmap of its own, in which its bit is set.
+    /// A lane that grew at once to `units` times 8 bytes, empty, whose positions begin at `start`
+    /// (to be near the end of the ring). It has a bitmap of its own, in which its bit is set.
     pub fn new(units: usize, start: u64) -> Self {
         Self::with_words(units, start, 1)
     }
@@ -56,7 +58,8 @@ impl ModelLane {
         self
     }
 
-    /// This lane, as a producer sees it that shows only by [`show_growth`](Self::show_growth) where it grew.
+    /// This lane, as a producer sees it that shows only by [`show_growth`](Self::show_growth) where
+    /// it grew.
     #[must_use]
     pub fn with_late_growth(mut self) -> Self {
         self.late_growth = Some(Arc::default());
@@ -224,7 +227,8 @@ pub fn put<O: Orderings>(writer: &mut Writer<ModelLane, O>, bytes: usize, value:
     true
 }
 
-/// Whoever may sleep, and whether it was woken. The wake itself (an eventfd) keeps until it is looked at.
+/// Whoever may sleep, and whether it was woken. The wake itself (an eventfd) keeps until it is
+/// looked at.
 #[derive(Debug, Clone)]
 pub struct ModelSleeper(Arc<(AtomicU64, MappedU64)>);
 

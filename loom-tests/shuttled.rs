@@ -1,6 +1,7 @@
 //! For models that are too large for loom: random schedules, and sleepers that really block.
 //!
-//! Shuttle takes every access for sequentially consistent, so these models say nothing on orderings; that is loom's part.
+//! Shuttle takes every access for sequentially consistent, so these models say nothing on
+//! orderings; that is loom's part.
 
 use std::sync::Arc;
 
@@ -12,9 +13,9 @@ use trihop_transport::ring::Shipped;
 use trihop_transport::ring::doorbell::{self, Sleeper};
 use trihop_transport::sync::AtomicU64;
 
-/// Runs `model` under many schedules: half of them random at every step, half with few changes of priority (PCT), which
-/// finds what needs a thread to be late. `TRIHOP_SEED` takes other schedules than the usual ones, `MODEL_SCHEDULES`
-/// more or fewer of them (default 2,000 of each kind).
+/// Runs `model` under many schedules: half of them random at every step, half with few changes of
+/// priority (PCT), which finds what needs a thread to be late. `TRIHOP_SEED` takes other schedules
+/// than the usual ones, `MODEL_SCHEDULES` more or fewer of them (default 2,000 of each kind).
 ///
 /// # Panics
 /// When the model does, and when all its threads sleep.
@@ -22,8 +23,8 @@ pub fn explore(model: impl Fn() + Send + Sync + 'static) {
     explore_with(2000, Config::new(), model);
 }
 
-/// As [`explore`], for models that are whole jobs: they take longer, so there are 300 schedules of each kind by default, and
-/// their threads call much that a model does not.
+/// As [`explore`], for models that are whole jobs: they take longer, so there are 300 schedules of
+/// each kind by default, and their threads call much that a model does not.
 ///
 /// # Panics
 /// When the model does, or goes on for ever.
@@ -52,7 +53,8 @@ fn explore_with(default_schedules: u64, mut config: Config, model: impl Fn() + S
     Runner::new(PctScheduler::new_from_seed(seed, 4, schedules), config).run(move || again());
 }
 
-/// Somebody who sleeps as `Parker` of `transport/src/park/parker.rs` does; the eventfd is a counter under a lock.
+/// Somebody who sleeps as `Parker` of `transport/src/park/parker.rs` does; the eventfd is a counter
+/// under a lock.
 #[derive(Debug, Clone, Default)]
 pub struct BlockingSleeper(Arc<Bed>);
 

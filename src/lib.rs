@@ -47,7 +47,8 @@
 //! - A death ends the job; nothing is sent again.
 //! - Handlers may send until `spill_bytes` are used up; then the job ends with
 //!   [`Error::SpillFull`].
-//! - A record has at most `max_message_bytes`, an item some 16 KB; no item is aligned to more than 8.
+//! - A record has at most `max_message_bytes`, an item some 16 KB; no item is aligned to more than
+//!   8.
 //! - Linux, 64 bits. After `fork` the child uses nothing of a job. Nothing is encrypted.
 //!
 //! [`Options`] has all that can be set; the defaults are meant to be left alone.
@@ -69,8 +70,9 @@ pub use trihop_shuffle::{Shares, ShimOptions};
 #[cfg(feature = "log")]
 pub mod log;
 
-/// The layer below: links, rings, memory, bootstrap. [`Options`] name a [`transport::bootstrap::Launcher`] and a
-/// [`transport::link::Mover`], and [`Job::start_with`] takes a [`transport::bootstrap::Custom`].
+/// The layer below: links, rings, memory, bootstrap. [`Options`] name a
+/// [`transport::bootstrap::Launcher`] and a [`transport::link::Mover`], and [`Job::start_with`]
+/// takes a [`transport::bootstrap::Custom`].
 pub use trihop_transport as transport;
 
 /// Version of this library.

@@ -1,4 +1,5 @@
-//! Finds the installed libfabric, generates the bindings, and compiles the C side of its inline functions.
+//! Finds the installed libfabric, generates the bindings, and compiles the C side of its inline
+//! functions.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,8 @@ fn main() {
     compile(&out, &library.include_paths);
 }
 
-/// Fails the build with one sentence: cargo prints that line alone when the script itself ends well.
+/// Fails the build with one sentence: cargo prints that line alone when the script itself ends
+/// well.
 fn fail(what: &str) -> ! {
     println!("cargo::error={what}: {REMEDY}.");
     exit(0)
@@ -54,7 +56,8 @@ fn generate(out: &Path, includes: &[PathBuf]) {
         .derive_default(false)
         .generate_comments(false)
         .layout_tests(true)
-        // Casts in C, which only a second pass of libclang would resolve: written by hand in lib.rs.
+        // Casts in C, which only a second pass of libclang would resolve: written by hand in
+        // lib.rs.
         .blocklist_item("FI_(ADDR_UNSPEC|ADDR_NOTAVAIL|KEY_NOTAVAIL)")
         .wrap_static_fns(true)
         .wrap_static_fns_path(out.join("inline"))

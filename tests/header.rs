@@ -1,4 +1,5 @@
-//! The committed header is what `src/capi` says. `HEADER=write` commits to the new one (`make header`).
+//! The committed header is what `src/capi` says. `HEADER=write` commits to the new one (`make
+//! header`).
 
 use std::fs;
 

@@ -14,8 +14,8 @@ use trihop::log::{self, Filter, Level};
 /// Says to the new process which part to play.
 const PART: &str = "LOG_TEST_PART";
 
-/// In the process that was started for it: plays the part and returns nothing. Else: starts one, and returns what became
-/// of it. `test` is the name of the calling test.
+/// In the process that was started for it: plays the part and returns nothing. Else: starts one,
+/// and returns what became of it. `test` is the name of the calling test.
 fn process(test: &str, variables: &[(&str, &str)], part: fn()) -> Option<Output> {
     if std::env::var_os(PART).is_some() {
         part();

@@ -42,8 +42,8 @@ fn what_a_filter_lets_through_reaches_callback_ring_and_file() {
     let file = format!("{}/log\0", folder.path().display());
     let lines: &Mutex<Vec<Line>> = Box::leak(Box::default());
     let mut job = null_mut();
-    // SAFETY: what the header asks for: structs of ours, texts that live until `trihop_log_install` has returned, a context
-    // that is never freed.
+    // SAFETY: what the header asks for: structs of ours, texts that live until `trihop_log_install`
+    // has returned, a context that is never freed.
     unsafe {
         let mut options = std::mem::zeroed::<trihop_log_options_t>();
         let size = size_of_val(&options);

@@ -1,5 +1,5 @@
-//! A batch from end to end: runs of items gathered under headers, sealed, parsed, and every item read; beside memcpy of the
-//! same bytes and a look at them.
+//! A batch from end to end: runs of items gathered under headers, sealed, parsed, and every item
+//! read; beside memcpy of the same bytes and a look at them.
 
 use std::hint::black_box;
 

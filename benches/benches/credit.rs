@@ -1,4 +1,5 @@
-//! Credits: what one batch costs both ends of a link, from the choice of a slot to the acknowledgement.
+//! Credits: what one batch costs both ends of a link, from the choice of a slot to the
+//! acknowledgement.
 
 use std::hint::black_box;
 

@@ -1,5 +1,6 @@
-//! A lane with both ends in one thread: what its instructions cost, without the way between two cores. Beside it the same
-//! frames through rtrb, a ring of bytes of the same size, and by memcpy alone.
+//! A lane with both ends in one thread: what its instructions cost, without the way between two
+//! cores. Beside it the same frames through rtrb, a ring of bytes of the same size, and by memcpy
+//! alone.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ fn frames(criterion: &mut Criterion) {
     }
 }
 
-/// Frames through a ring of bytes: its ends know no frames, so both are told the length, and each write is shown at once.
+/// Frames through a ring of bytes: its ends know no frames, so both are told the length, and each
+/// write is shown at once.
 fn rtrb(bencher: &mut Bencher<'_>, frame: &[u8]) {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<u8>::new(LANE_BYTES as usize);
     bencher.iter(|| {

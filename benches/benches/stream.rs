@@ -1,4 +1,5 @@
-//! The engine in a job of one rank: items and records that a rank sends to itself, from push to handler.
+//! The engine in a job of one rank: items and records that a rank sends to itself, from push to
+//! handler.
 
 use std::cell::Cell;
 

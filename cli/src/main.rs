@@ -1,4 +1,5 @@
-//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition files.
+//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition
+//! files.
 
 mod bench;
 mod exchange;

@@ -27,7 +27,8 @@ fn write(folder: &Path, command: clap::Command) -> io::Result<()> {
     Ok(())
 }
 
-/// What a command says below its options has headings of its own, where a page would have one that says `EXTRA`.
+/// What a command says below its options has headings of its own, where a page would have one that
+/// says `EXTRA`.
 fn with_sections(page: &str) -> String {
     let mut written = String::with_capacity(page.len());
     let mut in_extra = false;

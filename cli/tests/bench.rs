@@ -1,4 +1,5 @@
-//! `trihop bench` as scripts call it: a few messages of everything, rows that parse, results that were checked.
+//! `trihop bench` as scripts call it: a few messages of everything, rows that parse, results that
+//! were checked.
 
 mod launched;
 

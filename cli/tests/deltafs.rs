@@ -1,5 +1,6 @@
-//! The DeltaFS interface, as its clients see it: the programs of tests/deltafs, written against the original's headers,
-//! compiled against ours in C and C++, and run by `trihop run` and under each MPI that is there.
+//! The DeltaFS interface, as its clients see it: the programs of tests/deltafs, written against the
+//! original's headers, compiled against ours in C and C++, and run by `trihop run` and under each
+//! MPI that is there.
 
 mod launched;
 
@@ -24,7 +25,8 @@ const HEADERS: [&str; 8] = [
     "trihop-deltafs/real_mercury.h",
 ];
 
-/// Ranks and nodes of the jobs that every defect is looked for in: one rank; two nodes of two; uneven nodes.
+/// Ranks and nodes of the jobs that every defect is looked for in: one rank; two nodes of two;
+/// uneven nodes.
 const JOBS: [&[&str]; 3] = [
     &["-n", "1"],
     &["-n", "4", "--nodes", "2"],
@@ -48,7 +50,8 @@ fn under_mpi(compiler: Compiler, launcher: &[&str], name: &str, arguments: &[&st
     compiled::under_mpi(compiler, launcher, || client(name, compiler), arguments)
 }
 
-/// What the runner's ranks say that they delivered, and the batches that they sent and received: local, remote.
+/// What the runner's ranks say that they delivered, and the batches that they sent and received:
+/// local, remote.
 fn totals(ended: &Ended) -> [u64; 5] {
     let mut totals = [0; 5];
     for line in ended.stdout.lines().filter(|line| line.starts_with("rank ")) {
@@ -506,7 +509,8 @@ fn the_next_flush_tells_of_a_dead_rank() {
     }
 }
 
-/// Runs a client of the logs, as a job or, without one, by itself; returns its stderr and each rank's file.
+/// Runs a client of the logs, as a job or, without one, by itself; returns its stderr and each
+/// rank's file.
 fn logged(job: Option<&[&str]>, test: &str) -> (String, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("shuffle.log");

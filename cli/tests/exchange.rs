@@ -1,4 +1,5 @@
-//! `trihop exchange` as a user starts it: real processes, real libfabric, every launcher; each message is checked by its receiver.
+//! `trihop exchange` as a user starts it: real processes, real libfabric, every launcher; each
+//! message is checked by its receiver.
 
 mod launched;
 
@@ -9,7 +10,8 @@ use launched::run;
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
-/// Queues of a few hundred bytes, one batch in flight, and no more memory than the least that may be.
+/// Queues of a few hundred bytes, one batch in flight, and no more memory than the least that may
+/// be.
 const TINY: &str = "--remote-maxrpc 1 --origin-maxrpc 1 --relay-maxrpc 1 --remote-buftarget-bytes 300 --origin-buftarget-bytes 64 \
                     --relay-buftarget-bytes 100 --run-bytes 64 --memory-bytes 65536";
 

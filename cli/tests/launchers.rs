@@ -1,4 +1,5 @@
-//! The bootstrap under every launcher: all ranks exchange values with all, and agree on who is where.
+//! The bootstrap under every launcher: all ranks exchange values with all, and agree on who is
+//! where.
 
 mod launched;
 

@@ -1,4 +1,5 @@
-//! `trihop bench scale`: whole simulated jobs, checked; a seed replays; what cannot be done is refused with the reason.
+//! `trihop bench scale`: whole simulated jobs, checked; a seed replays; what cannot be done is
+//! refused with the reason.
 
 mod launched;
 

@@ -1,4 +1,5 @@
-//! `trihop topo` as a user starts it: of jobs that are never started, and inside jobs of every launcher.
+//! `trihop topo` as a user starts it: of jobs that are never started, and inside jobs of every
+//! launcher.
 
 mod launched;
 
@@ -31,12 +32,14 @@ fn histogram(summary: &Value) -> Vec<[u64; 3]> {
         .collect()
 }
 
-/// Ranks 0, 2, 4 on node 0 and 1, 3, 5 on node 1, as launchers that deal ranks out in turn place them.
+/// Ranks 0, 2, 4 on node 0 and 1, 3, 5 on node 1, as launchers that deal ranks out in turn place
+/// them.
 const DEALT_OUT: &str = "--ranks 6 --mapping (vector,(0,2,1))";
 
 #[test]
 fn maps_are_those_that_nexus_would_make() {
-    // Node 0 talks to node 1 by its local rank 1 % 3, which is rank 2, and reaches it at local rank 0 % 3: rank 1.
+    // Node 0 talks to node 1 by its local rank 1 % 3, which is rank 2, and reaches it at local rank
+    // 0 % 3: rank 1.
     let maps = topo(&format!("{DEALT_OUT} --rank 2,0")).succeeded().stdout;
     let lines: Vec<&str> = maps.lines().take_while(|line| line.starts_with("NX-")).collect();
     let expected = "NX-0: 0 6 0 3 0 2\nNX-0: lmap 0 0\nNX-0: lmap 2 2\nNX-0: lmap 4 4\nNX-2: 2 6 1 3 0 2\nNX-2: lmap 0 0\n\
@@ -96,7 +99,8 @@ fn files(directory: &Path) -> usize {
 
 #[test]
 fn counts_of_a_small_job_are_those_on_paper() {
-    // Nodes {0, 1} and {2}: rank 1 represents node 1, and rank 2 represents node 0, where it reaches rank 1.
+    // Nodes {0, 1} and {2}: rank 1 represents node 1, and rank 2 represents node 0, where it
+    // reaches rank 1.
     let report = report(topo("--node-sizes 2,1 --json"));
     assert_eq!((&report["ranks"], &report["nodes"]), (&3.into(), &2.into()));
     let hops = json!([{"hops": 0, "pairs": 3}, {"hops": 1, "pairs": 4}, {"hops": 2, "pairs": 2}, {"hops": 3, "pairs": 0}]);

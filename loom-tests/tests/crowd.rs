@@ -1,4 +1,5 @@
-//! Several producers, full lanes, and everybody sleeps for real: ring, bitmap and doorbell as one, beyond what loom can finish.
+//! Several producers, full lanes, and everybody sleeps for real: ring, bitmap and doorbell as one,
+//! beyond what loom can finish.
 #![cfg(trihop_shuttle)]
 
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use trihop_transport::sync::{AtomicU64, thread};
 /// Lanes of the inbox, in both words of its bitmap.
 const LANES: [u32; 4] = [0, 1, 63, 64];
 
-/// Frames that go through each lane of 8 units: together 9 units, so that each producer waits for room.
+/// Frames that go through each lane of 8 units: together 9 units, so that each producer waits for
+/// room.
 const FRAMES: u32 = 6;
 
 /// Frames that the owner takes from one lane before it turns to the next.

@@ -1,4 +1,5 @@
-//! A lane that grows out of its nursery while the consumer reads, and succession of producers around it.
+//! A lane that grows out of its nursery while the consumer reads, and succession of producers
+//! around it.
 #![cfg(trihop_loom)]
 
 use loom::thread;
@@ -7,9 +8,10 @@ use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::Ordering;
 
-/// Five frames of one unit, each published alone, through a nursery of four units that begins at its third: where the
-/// consumer is slow the last ones find it full, and lie in the ring. With `wide` the third has three units, too many for the
-/// nursery, and is published with its predecessor.
+/// Five frames of one unit, each published alone, through a nursery of four units that begins at
+/// its third: where the consumer is slow the last ones find it full, and lie in the ring. With
+/// `wide` the third has three units, too many for the nursery, and is published with its
+/// predecessor.
 fn grows<O: Orderings + 'static>(wide: bool, late: bool) {
     loom::model(move || {
         let lane = ModelLane::in_nursery(16, 16);
@@ -19,7 +21,8 @@ fn grows<O: Orderings + 'static>(wide: bool, late: bool) {
         } else {
             lane.clone()
         };
-        // Outside of the thread: loom remembers one last access per word, and its own load there would hide ours here.
+        // Outside of the thread: loom remembers one last access per word, and its own load there
+        // would hide ours here.
         let mut writer = Writer::<_, O>::resume(shown).unwrap();
         let count = if wide { 3 } else { 5 };
         let producer = thread::spawn(move || {
@@ -86,8 +89,8 @@ macro_rules! twin {
 twin!(twin_relaxed_tail_store, TAIL_STORE);
 twin!(twin_relaxed_tail_load, TAIL_LOAD);
 
-/// A producer grows the lane and gives up before it publishes anything that lies in the ring; its successor goes on where
-/// the consumer may already have looked at the word.
+/// A producer grows the lane and gives up before it publishes anything that lies in the ring; its
+/// successor goes on where the consumer may already have looked at the word.
 #[test]
 fn a_growth_that_was_never_published_moves_back() {
     loom::model(|| {

@@ -1,4 +1,5 @@
-//! An attacher that looks at the header while the owner lays the inbox out: it sees nothing, or all of it.
+//! An attacher that looks at the header while the owner lays the inbox out: it sees nothing, or all
+//! of it.
 #![cfg(trihop_loom)]
 
 use std::sync::Arc;

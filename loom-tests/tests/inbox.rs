@@ -43,11 +43,13 @@ impl<O: Orderings> Inbox<O> {
     }
 }
 
-/// Lane 0 gets two frames, lane 1 one, each published alone. The owner looks around once and then sleeps if nothing new
-/// is there. With `watched`, lane 0 got two frames before, so that the owner watches its tail and its bit stays set.
+/// Lane 0 gets two frames, lane 1 one, each published alone. The owner looks around once and then
+/// sleeps if nothing new is there. With `watched`, lane 0 got two frames before, so that the owner
+/// watches its tail and its bit stays set.
 ///
-/// `main` says who runs in loom's first thread, which it lets run first: loom remembers the last access to a word only,
-/// so that each side's own look at the bitmap would otherwise hide schedules.
+/// `main` says who runs in loom's first thread, which it lets run first: loom remembers the last
+/// access to a word only, so that each side's own look at the bitmap would otherwise hide
+/// schedules.
 fn gathers<O: Orderings + Send + 'static>(main: Main, watched: bool) {
     loom::model(move || {
         let active = Arc::new([AtomicU64::new(0)]);

@@ -1,5 +1,6 @@
-//! Whole jobs among threads, as they ship: ranks of one node whose application, progress and delivery threads all belong to
-//! one model. Sleeps never end by themselves, naps do, so a wake-up that is lost is a model that never ends.
+//! Whole jobs among threads, as they ship: ranks of one node whose application, progress and
+//! delivery threads all belong to one model. Sleeps never end by themselves, naps do, so a wake-up
+//! that is lost is a model that never ends.
 #![cfg(trihop_shuttle)]
 
 use shuttle::sync::Barrier;
@@ -99,7 +100,8 @@ fn listening(job: &Job, options: StreamOptions) -> (Shuffle, Arc<Heard>) {
     (shuffle, heard)
 }
 
-/// So little room that everybody waits for everybody: one record waits for the handler, one is on its way.
+/// So little room that everybody waits for everybody: one record waits for the handler, one is on
+/// its way.
 fn tiny() -> StreamOptions {
     StreamOptions {
         deliverq_max: 1,
@@ -221,8 +223,8 @@ fn a_flush_is_kept_waiting_by_no_threshold() {
 /// Above the kinds of messages, those of their answers.
 const ANSWER: u32 = 1 << 31;
 
-/// Handlers answer each message on the stream that they hear, whose queues have no room for it: the answers are spilled,
-/// and the next call waits until they have left.
+/// Handlers answer each message on the stream that they hear, whose queues have no room for it: the
+/// answers are spilled, and the next call waits until they have left.
 fn answers(size: usize, then: fn(&Shuffle)) {
     let options = || StreamOptions {
         given_shares: Some(Shares {
@@ -286,7 +288,8 @@ fn a_fence_ends_when_a_handler_fails() {
                 .handler(move |message, _| assert!(!fails || message.kind < 2, "on purpose"))
                 .open()
                 .unwrap();
-            // Nobody sends before all have opened; the failure may be there before a rank knows that all have.
+            // Nobody sends before all have opened; the failure may be there before a rank knows
+            // that all have.
             let opened = job.barrier();
             let send = |kind| shuffle.send(Rank(1), kind, b"record");
             let sent = opened.and_then(|()| (0..RECORDS).try_for_each(send));

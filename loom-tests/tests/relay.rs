@@ -1,4 +1,5 @@
-//! A frame over two lanes: whoever is in the middle sleeps on one doorbell for work and for room at once.
+//! A frame over two lanes: whoever is in the middle sleeps on one doorbell for work and for room at
+//! once.
 #![cfg(trihop_shuttle)]
 
 use std::sync::Arc;

@@ -7,13 +7,14 @@ use trihop_transport::ring::spsc::Writer;
 use trihop_transport::ring::{Orderings, Shipped, claim};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 
-/// Frames through 8 units that begin at the seventh: the second needs a pad, the last finds room only after a release,
-/// and they are published in pairs.
+/// Frames through 8 units that begin at the seventh: the second needs a pad, the last finds room
+/// only after a release, and they are published in pairs.
 fn wraps<O: Orderings + 'static>() {
     loom::model(|| {
         let lane = ModelLane::new(8, 48);
         let mut reader = ModelReader::<O>::resume(lane.clone());
-        // Outside of the thread: loom remembers one last access per word, and its own load there would hide ours here.
+        // Outside of the thread: loom remembers one last access per word, and its own load there
+        // would hide ours here.
         let mut writer = Writer::<_, O>::resume(lane).unwrap();
         let producer = thread::spawn(move || {
             let sleeper = ModelSleeper::default();

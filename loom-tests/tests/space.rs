@@ -1,4 +1,5 @@
-//! A producer that waits for space, next to another lane, while the owner of the inbox may sleep too.
+//! A producer that waits for space, next to another lane, while the owner of the inbox may sleep
+//! too.
 #![cfg(trihop_loom)]
 
 use std::sync::Arc;
@@ -18,8 +19,8 @@ enum Ask {
     AfterAnnouncing,
 }
 
-/// A full lane of five frames. The producer needs room for one that is twice as long as the first; the consumer releases
-/// one frame at a time, so that the first release is not enough.
+/// A full lane of five frames. The producer needs room for one that is twice as long as the first;
+/// the consumer releases one frame at a time, so that the first release is not enough.
 fn waits<O: Orderings + 'static>(ask: Ask) {
     loom::model(move || {
         let lane = ModelLane::new(8, 0);
@@ -77,8 +78,8 @@ fn asking_after_announcing_is_as_good() {
     waits::<Shipped>(Ask::AfterAnnouncing);
 }
 
-/// Both at once: lane 0 is full and its producer needs room, lane 1 gets a frame, and the owner drains both once and then
-/// sleeps if nothing is there.
+/// Both at once: lane 0 is full and its producer needs room, lane 1 gets a frame, and the owner
+/// drains both once and then sleeps if nothing is there.
 fn waits_both<O: Orderings + 'static>() {
     loom::model(|| {
         let active = Arc::new([AtomicU64::new(0)]);

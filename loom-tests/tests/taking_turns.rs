@@ -1,4 +1,5 @@
-//! Threads that share an engine: whose turn it is, and deliveries that are handed over. All interleavings.
+//! Threads that share an engine: whose turn it is, and deliveries that are handed over. All
+//! interleavings.
 #![cfg(trihop_loom)]
 
 use std::time::Duration;

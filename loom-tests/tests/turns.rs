@@ -10,7 +10,8 @@ use trihop_transport::sync::{Arc, AtomicU64, thread};
 const PRODUCERS: u32 = 4;
 const TURNS: u32 = 3;
 
-/// Each producer takes its place three times and leaves a frame behind each time, and one that is never published.
+/// Each producer takes its place three times and leaves a frame behind each time, and one that is
+/// never published.
 fn turns(claims: bool) {
     explore(move || {
         let lane = ModelLane::in_nursery(32, 0);

@@ -1,5 +1,5 @@
-//! Options of a job and of its streams, out of one table (`table.rs`): one name each, as a field, as
-//! `TRIHOP_<NAME>`, in C, and in error texts.
+//! Options of a job and of its streams, out of one table (`table.rs`): one name each, as a field,
+//! as `TRIHOP_<NAME>`, in C, and in error texts.
 //!
 //! Unknown names and impossible values are refused with the reason; nothing is corrected silently.
 //! Of the environment's variables only mistyped ones are refused, and others that begin as ours do
@@ -161,8 +161,8 @@ macro_rules! declare {
                 },)+
             ];
 
-            /// The value of an option as [`set`](Self::set) takes it, empty where it is absent; none
-            /// where there is no such option.
+            /// The value of an option as [`set`](Self::set) takes it, empty where it is absent;
+            /// none where there is no such option.
             pub fn get(&self, key: &str) -> Option<String> {
                 match key {
                     $(stringify!($s) => Some(self.stream.$s.text()),)+

@@ -1,4 +1,5 @@
-//! The state of a stream on one rank as text: every queue with its use and bound, and the memory bound as a formula.
+//! The state of a stream on one rank as text: every queue with its use and bound, and the memory
+//! bound as a formula.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -21,12 +22,13 @@ pub(crate) struct Bound {
     receive_pools: usize,
     /// One that is sent and one that is put together.
     long_record: usize,
-    /// What may wait for an application without a handler, or for a delivery thread: into an empty queue the longest
-    /// delivery always may come.
+    /// What may wait for an application without a handler, or for a delivery thread: into an empty
+    /// queue the longest delivery always may come.
     delivery_queue: usize,
 }
 
-/// One of the things that a stream takes memory for: its name, what it takes now and what it may take, in bytes.
+/// One of the things that a stream takes memory for: its name, what it takes now and what it may
+/// take, in bytes.
 type Pool = (&'static str, usize, usize);
 
 impl Bound {

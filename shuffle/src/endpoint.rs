@@ -81,7 +81,8 @@ impl Prepared {
 }
 
 thread_local! {
-    /// Completions of the round of progress under way: one buffer for all engines of a thread, empty between rounds.
+    /// Completions of the round of progress under way: one buffer for all engines of a thread,
+    /// empty between rounds.
     static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
 }
 
@@ -119,13 +120,14 @@ pub(crate) struct Engine {
     pub collectives: Collectives,
     /// Bound of a stream's spill where its options say none.
     pub spill_share_bytes: usize,
-    /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live in this one.
+    /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live
+    /// in this one.
     pub create_segment: fn(usize) -> Result<Arc<Segment>, trihop_transport::Error>,
 }
 
 impl Engine {
-    /// An engine without streams. `peers` are the other ends of the links of route and tree, `bells` those of the node's
-    /// ranks, by local rank.
+    /// An engine without streams. `peers` are the other ends of the links of route and tree,
+    /// `bells` those of the node's ranks, by local rank.
     pub fn new(
         topology: Topology,
         route: Chosen,
@@ -256,15 +258,17 @@ impl Engine {
         })
     }
 
-    /// The first closed stream that this one could be opened in the place of: with the same options.
+    /// The first closed stream that this one could be opened in the place of: with the same
+    /// options.
     pub fn reusable(&self, plan: &Plan) -> Option<u16> {
         let closed = self.closed.iter().map(|&at| &self.streams[at]);
         let fits = closed.filter(|core| core.options == plan.options && core.item_bytes == plan.item_bytes);
         fits.map(|core| core.id).min()
     }
 
-    /// Opens a stream in the place of the closed stream `id`: its lanes, links, pools and posted receives go on, and so do
-    /// their counters on both sides. Nobody sends before all ranks have come so far.
+    /// Opens a stream in the place of the closed stream `id`: its lanes, links, pools and posted
+    /// receives go on, and so do their counters on both sides. Nobody sends before all ranks have
+    /// come so far.
     pub fn reopen(&mut self, id: u16, plan: Plan, sink: Sink) -> Result<StreamId> {
         let at = self.closed.iter().position(|&at| self.streams[at].id == id);
         let stream = at.map(|at| self.closed.swap_remove(at)).ok_or_else(|| gone(id))?;
@@ -296,7 +300,8 @@ impl Engine {
         }
     }
 
-    /// Names, routes and options of the streams that hold memory: those that are open, and those that are kept for others.
+    /// Names, routes and options of the streams that hold memory: those that are open, and those
+    /// that are kept for others.
     pub fn held(&self) -> impl Iterator<Item = (&str, &Chosen, &StreamOptions)> {
         self.open.iter().chain(&self.closed).map(|&at| {
             let (core, out) = (&self.streams[at], &self.outs[at]);
@@ -319,7 +324,8 @@ impl Engine {
         })
     }
 
-    /// The number of a new stream. All ranks take it at the same time, whatever comes of the stream.
+    /// The number of a new stream. All ranks take it at the same time, whatever comes of the
+    /// stream.
     pub fn take_number(&mut self) -> Result<u16> {
         let number = u16::try_from(self.places.len())
             .ok()
@@ -330,7 +336,8 @@ impl Engine {
         Ok(number)
     }
 
-    /// Second half: attaches the inboxes of the node's ranks (by local rank, the own one included) and the links.
+    /// Second half: attaches the inboxes of the node's ranks (by local rank, the own one included)
+    /// and the links.
     pub fn connect(
         &mut self,
         id: u16,
@@ -484,7 +491,8 @@ impl Engine {
                 let place = self.places.get(usize::from(stream)).copied().flatten();
                 (place, class, number)
             }
-            // A failure of which the provider forgot the operation: any stream with links knows the peer.
+            // A failure of which the provider forgot the operation: any stream with links knows the
+            // peer.
             None if matches!(completion, Completion::Failed { .. }) => {
                 let with_links = self.open.iter().find(|&&at| self.streams[at].has_links());
                 (with_links.copied(), tags::TagClass::Sent, 0)
@@ -507,8 +515,8 @@ impl Engine {
             || self.link.as_deref_mut().is_some_and(|link| !link.try_wait())
     }
 
-    /// Whether somebody waits for room that nobody has asked for: since it was asked for, somebody else has taken the room
-    /// that came.
+    /// Whether somebody waits for room that nobody has asked for: since it was asked for, somebody
+    /// else has taken the room that came.
     pub fn has_unasked_wish(&self) -> bool {
         self.open_streams()
             .any(|(_, out)| out.queues.lanes.iter().any(LaneQueue::has_unasked_wish))

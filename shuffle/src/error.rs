@@ -15,7 +15,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No room now; nothing was taken. Poll (and, without a handler, take deliveries), then try again.
+    /// No room now; nothing was taken. Poll (and, without a handler, take deliveries), then try
+    /// again.
     #[error("the queue towards this rank is full; poll and try again")]
     WouldBlock,
     /// A destination outside the job.
@@ -34,7 +35,8 @@ pub enum Error {
         /// The limit in force.
         limit: usize,
     },
-    /// What handlers have sent fills the stream's queues and its spill: a send of a handler failed, and the job ends.
+    /// What handlers have sent fills the stream's queues and its spill: a send of a handler failed,
+    /// and the job ends.
     #[error(
         "handlers of `{stream}` have sent more than its queues and its spill hold: {bytes} bytes find no room, {used_bytes} \
          of {limit_bytes} bytes of spill are in use (spill_bytes). Let handlers send less for each message, let other \
@@ -50,8 +52,8 @@ pub enum Error {
         /// The spill's bound, `spill_bytes`.
         limit_bytes: usize,
     },
-    /// There is no memory for a record. From a send: nothing was taken. From any other call: one that arrived could not be
-    /// put together or kept, and the job cannot go on.
+    /// There is no memory for a record. From a send: nothing was taken. From any other call: one
+    /// that arrived could not be put together or kept, and the job cannot go on.
     #[error("no memory for a record of {bytes} bytes")]
     NoMemory {
         /// Length of the record.

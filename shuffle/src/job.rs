@@ -1,5 +1,5 @@
-//! The state of a rank's part of a job: its engine, its launcher, its node, the lives of its peers. Only
-//! what has ended the job is waited for here: news that explain it, for a second at most.
+//! The state of a rank's part of a job: its engine, its launcher, its node, the lives of its peers.
+//! Only what has ended the job is waited for here: news that explain it, for a second at most.
 
 mod budget;
 mod card;

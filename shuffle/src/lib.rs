@@ -1,9 +1,11 @@
-//! What moves where, and when it is done: three-hop routing, batching, credits, delivery, flushes and fences.
+//! What moves where, and when it is done: three-hop routing, batching, credits, delivery, flushes
+//! and fences.
 //!
-//! A [`Job`] is one rank's part of a job; a [`Shuffle`] (bytes) or [`Stream`] (typed items) of it sends small messages
-//! to any rank. Records are FIFO per source, target and stream, and arrive exactly once or an error names the peer.
-//! Nothing is dropped silently, no queue is without a bound, `try_*` never waits, and in steady state nothing is
-//! allocated, locked or asked of the kernel per message.
+//! A [`Job`] is one rank's part of a job; a [`Shuffle`] (bytes) or [`Stream`] (typed items) of it
+//! sends small messages to any rank. Records are FIFO per source, target and stream, and arrive
+//! exactly once or an error names the peer. Nothing is dropped silently, no queue is without a
+//! bound, `try_*` never waits, and in steady state nothing is allocated, locked or asked of the
+//! kernel per message.
 
 pub mod config;
 mod deliver;

@@ -1,4 +1,5 @@
-//! Inside a node: how ranks hand each other doorbells and inboxes, and watch each other's processes.
+//! Inside a node: how ranks hand each other doorbells and inboxes, and watch each other's
+//! processes.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +20,8 @@ use crate::error::{Error, Result};
 pub(crate) struct NodeExchange {
     pub handover: Handover,
     names: Vec<String>,
-    /// Descriptors that came, by stream and rank; for streams that this rank has not opened yet, too.
+    /// Descriptors that came, by stream and rank; for streams that this rank has not opened yet,
+    /// too.
     arrived: HashMap<(u16, u32), Vec<OwnedFd>>,
     pub watches: Vec<(u32, ProcessWatch)>,
 }
@@ -156,7 +158,8 @@ impl NodeExchange {
             .collect()
     }
 
-    /// Exchanges doorbells, and has the first rank's board; nobody needs this rank's progress yet, so this simply waits.
+    /// Exchanges doorbells, and has the first rank's board; nobody needs this rank's progress yet,
+    /// so this simply waits.
     pub fn meet(
         &mut self,
         topology: &Topology,

@@ -1,5 +1,5 @@
-//! Counters of a stream, out of one table (`stats/table.rs`); all are 64 bits wide and count from its
-//! opening.
+//! Counters of a stream, out of one table (`stats/table.rs`); all are 64 bits wide and count from
+//! its opening.
 
 mod table;
 
@@ -151,10 +151,11 @@ pub struct DetailedStats {
     pub rank: u32,
     /// The stream's counters.
     pub totals: Stats,
-    /// The queues of each stage of the route, in the order of a run's way; in JSON, each under its name. With three hops:
-    /// `origin`, queues to representatives and to ranks of this node, into which nothing is forwarded; `remote`, queues to
-    /// other nodes' representatives; `relay`, queues to ranks of this node for what came from other nodes, in which nothing
-    /// is this rank's own.
+    /// The queues of each stage of the route, in the order of a run's way; in JSON, each under its
+    /// name. With three hops: `origin`, queues to representatives and to ranks of this node, into
+    /// which nothing is forwarded; `remote`, queues to other nodes' representatives; `relay`,
+    /// queues to ranks of this node for what came from other nodes, in which nothing is this rank's
+    /// own.
     #[serde(flatten, serialize_with = "under_their_names")]
     pub stages: Vec<StageStats>,
 }

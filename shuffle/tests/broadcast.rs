@@ -80,7 +80,8 @@ fn a_thousand_ranks_broadcast_over_each_pair_of_nodes_once() {
     assert_eq!(sum.sent, ranks * (ranks - 1));
     assert_eq!(sum.delivered, sum.sent);
     assert_eq!(sum.broadcasts, ranks);
-    // Per broadcast: one frame per other rank of the node, one per other node, one per rank that is not its node's representative.
+    // Per broadcast: one frame per other rank of the node, one per other node, one per rank that is
+    // not its node's representative.
     assert_eq!(sum.origin_frames, ranks * (local - 1));
     assert_eq!(sum.remote_frames, ranks * (nodes - 1));
     assert_eq!(sum.relay_frames, ranks * (nodes - 1) * (local - 1));

@@ -1,5 +1,6 @@
-//! Whole jobs whose ranks are threads that lend trihop their allgather, as ranks inside MPI do: it is called on the
-//! rank's own thread only, and no rank needs another's progress while that one sits in it.
+//! Whole jobs whose ranks are threads that lend trihop their allgather, as ranks inside MPI do: it
+//! is called on the rank's own thread only, and no rank needs another's progress while that one
+//! sits in it.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Barrier, Mutex, mpsc};
@@ -182,7 +183,8 @@ fn a_job_on_one_node_and_a_job_of_one_need_no_provider() {
     }
 }
 
-/// Ranks that have arrived at the end make no progress any more: the others must come there without them.
+/// Ranks that have arrived at the end make no progress any more: the others must come there without
+/// them.
 #[test]
 fn nobody_needs_a_rank_that_waits_in_the_callback_at_the_end() {
     fn end(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<()> {
@@ -200,7 +202,8 @@ fn nobody_needs_a_rank_that_waits_in_the_callback_at_the_end() {
         }
         job.shutdown()
     }
-    // Two and three ranks a node, so that leaders and representatives differ; ten nodes have three levels of a tree.
+    // Two and three ranks a node, so that leaders and representatives differ; ten nodes have three
+    // levels of a tree.
     let shapes: [Vec<u64>; 3] = [
         (0..6).map(|rank| rank / 3).collect(),
         (0..8).map(|rank| rank % 4).collect(),

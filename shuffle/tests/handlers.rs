@@ -1,5 +1,5 @@
-//! Handlers that send: on their own stream, on another one, once or many times for each message. With default options:
-//! memory takes what no queue has room for, so that no job stands still.
+//! Handlers that send: on their own stream, on another one, once or many times for each message.
+//! With default options: memory takes what no queue has room for, so that no job stands still.
 
 use std::cell::{Cell, RefCell};
 
@@ -91,7 +91,8 @@ fn long_requests_that_are_answered_do_not_stand_still() {
     answer_once(&[2, 2], 60, 150_000);
 }
 
-/// Labels spread over a graph: a handler that hears of a smaller one tells all neighbours, on its own stream.
+/// Labels spread over a graph: a handler that hears of a smaller one tells all neighbours, on its
+/// own stream.
 #[test]
 fn a_handler_that_forwards_labels_to_many_does_not_stand_still() {
     const VERTICES: u32 = 4096;
@@ -218,7 +219,8 @@ fn what_a_handler_sends_keeps_its_order_through_the_spill() {
     );
 }
 
-/// Short records, one that goes by rendezvous and one of many fragments, from a rank of the same node and one of another.
+/// Short records, one that goes by rendezvous and one of many fragments, from a rank of the same
+/// node and one of another.
 #[test]
 fn what_comes_before_a_handler_is_live_waits_for_it() {
     const BYTES: [usize; 5] = [8, 40_000, 300, 200_000, 1_000];

@@ -217,7 +217,8 @@ fn every_pool_shows_what_is_in_use_of_it_until_it_is_not() {
             );
         }
     }
-    // Batches fill up that nobody takes, and one short run is open; rank 1 speaks for its node with the other.
+    // Batches fill up that nobody takes, and one short run is open; rank 1 speaks for its node with
+    // the other.
     while job.try_send(Rank(1), Rank(2), 0, &[1; 900]).is_ok() {}
     job.try_send(Rank(1), Rank(0), 0, b"short").unwrap();
     let full = pools(&job, 1);

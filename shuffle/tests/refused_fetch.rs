@@ -1,4 +1,5 @@
-//! A fetch that the provider refuses for the moment is tried again, although nothing else is left to wake the rank.
+//! A fetch that the provider refuses for the moment is tried again, although nothing else is left
+//! to wake the rank.
 
 use std::cell::Cell;
 
@@ -7,11 +8,12 @@ use trihop_shuffle::{Rank, Shares, StreamOptions, Topology};
 use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::SimOptions;
 
-/// Enough that a refusal meets a rank with nothing else to do, and again when it looks once more before it sleeps.
+/// Enough that a refusal meets a rank with nothing else to do, and again when it looks once more
+/// before it sleeps.
 const SEEDS: u64 = 1000;
 
-/// One record for a rank on another node, where every second post is refused. Returns whether it was announced, and
-/// whether it has arrived when all sleep.
+/// One record for a rank on another node, where every second post is refused. Returns whether it
+/// was announced, and whether it has arrived when all sleep.
 fn one_record(mover: Mover, seed: u64) -> (bool, bool) {
     let topology = Topology::from_node_sizes(&[1, 1], Rank(0)).unwrap();
     let options = SimulationOptions {

@@ -1,8 +1,9 @@
-//! Random jobs on random schedules with tiny queues: nothing is lost, doubled or reordered, and no job stands still.
+//! Random jobs on random schedules with tiny queues: nothing is lost, doubled or reordered, and no
+//! job stands still.
 //!
-//! Everything about a job follows from its seed: shape, route, options, what the fabric does, who sends what to whom, who
-//! has the next turn. 400 seeds by default; `TRIHOP_SCHEDULES=<count>` runs as many (`make simulate`: 10,000), and
-//! `TRIHOP_SEED=<seed>` replays one.
+//! Everything about a job follows from its seed: shape, route, options, what the fabric does, who
+//! sends what to whom, who has the next turn. 400 seeds by default; `TRIHOP_SCHEDULES=<count>` runs
+//! as many (`make simulate`: 10,000), and `TRIHOP_SEED=<seed>` replays one.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,7 +17,8 @@ use trihop_transport::sim::SimOptions;
 
 /// Seeds where nobody asks for more.
 const SCHEDULES: u64 = 400;
-/// Attempts of all ranks to send that may be refused in a row: far above what any of these jobs needs.
+/// Attempts of all ranks to send that may be refused in a row: far above what any of these jobs
+/// needs.
 const TOO_MANY: u64 = 100_000;
 
 /// A fast, seeded sequence (splitmix64).
@@ -126,7 +128,8 @@ struct Books {
     ranks: usize,
     sent: Vec<u32>,
     came: Vec<u32>,
-    /// Broadcasts by source, and for each pair which of its messages are broadcasts: number in the pair, number of the source.
+    /// Broadcasts by source, and for each pair which of its messages are broadcasts: number in the
+    /// pair, number of the source.
     broadcasts: Vec<u32>,
     shared: Vec<VecDeque<(u32, u32)>>,
 }
@@ -189,7 +192,8 @@ impl Books {
     }
 }
 
-/// The bytes of message `number` of a pair: all of them follow from that, but for two bits that say its lives.
+/// The bytes of message `number` of a pair: all of them follow from that, but for two bits that say
+/// its lives.
 fn payload(source: Rank, target: Rank, number: u32, bytes: usize, lives: u64) -> Vec<u8> {
     let place = u64::from(source.0) << 40 | u64::from(target.0) << 32 | u64::from(number);
     let mut dice = Dice(place);

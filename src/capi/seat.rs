@@ -10,9 +10,9 @@ pub enum trihop_seat_t {
     /// delivery thread for each stream calls its handler.
     TRIHOP_THREADED = 0,
     /// One thread calls, the one that has started the job. Progress is made inside of its calls,
-    /// and handlers are called there too: no lock is taken per message, so that small ones cost least. A
-    /// program that computes for long forwards nothing meanwhile, unless it calls `trihop_poll` now
-    /// and then.
+    /// and handlers are called there too: no lock is taken per message, so that small ones cost
+    /// least. A program that computes for long forwards nothing meanwhile, unless it calls
+    /// `trihop_poll` now and then.
     TRIHOP_INLINE = 1,
 }
 

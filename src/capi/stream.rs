@@ -517,8 +517,8 @@ pub unsafe extern "C" fn trihop_stream_broadcast(
 /// opened without a handler.
 ///
 /// `taker` may send. Of an inline job that waits for no room there: it fails with
-/// `TRIHOP_ERR_WOULD_BLOCK` instead, with nothing taken. What `taker` cannot send it keeps, and sends
-/// after this has returned.
+/// `TRIHOP_ERR_WOULD_BLOCK` instead, with nothing taken. What `taker` cannot send it keeps, and
+/// sends after this has returned.
 /// Threads: any; `taker` is called on the thread that calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_stream_take(

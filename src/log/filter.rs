@@ -159,8 +159,9 @@ impl fmt::Display for Facility {
     }
 }
 
-/// A level for each facility. As text: levels and `FACILITY=LEVEL`, separated by commas, later ones win, such as
-/// `info,fabric=debug`; facilities that it does not name have `warn`. Case and blanks do not matter.
+/// A level for each facility. As text: levels and `FACILITY=LEVEL`, separated by commas, later ones
+/// win, such as `info,fabric=debug`; facilities that it does not name have `warn`. Case and blanks
+/// do not matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filter {
     levels: [Level; Facility::ALL.len()],
@@ -200,7 +201,8 @@ impl Filter {
     pub(super) fn parse_over(mut self, text: &str) -> Result<Self, String> {
         for entry in text.split(',') {
             let place = |word: &str| {
-                // The word is a part of `text`: its distance from the beginning, in characters from 1.
+                // The word is a part of `text`: its distance from the beginning, in characters from
+                // 1.
                 let offset = word.as_ptr() as usize - text.as_ptr() as usize;
                 text[..offset].chars().count() + 1
             };

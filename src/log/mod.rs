@@ -1,8 +1,9 @@
 //! Logs: what this process records, in how much detail, and where it goes.
 //!
-//! The library's own messages are `tracing` events; [`install`] takes them, once per process, and writes each as one line
-//! to standard error, to a file, to a ring in memory that a core dump shows, and to a callback. Programs that have a
-//! `tracing` subscriber of their own leave this module alone. Nothing is logged on the path of a message.
+//! The library's own messages are `tracing` events; [`install`] takes them, once per process, and
+//! writes each as one line to standard error, to a file, to a ring in memory that a core dump
+//! shows, and to a callback. Programs that have a `tracing` subscriber of their own leave this
+//! module alone. Nothing is logged on the path of a message.
 //!
 //! ```
 //! use trihop::log::{self, Filter, Level};
@@ -33,13 +34,14 @@ pub use ring::recent_in;
 use self::sinks::{Layer, Sinks};
 use crate::{Error, Result};
 
-/// Takes level, facility and text of each message. It may be called by several threads at once; what it logs itself goes
-/// everywhere but to it.
+/// Takes level, facility and text of each message. It may be called by several threads at once;
+/// what it logs itself goes everywhere but to it.
 pub type Callback = Box<dyn Fn(Level, Facility, &str) + Send + Sync>;
 
 /// What is recorded and where it goes.
 ///
-/// Ranks below `detailed_ranks` use `detailed`, the others, and every process that does not know its rank yet, use `all`.
+/// Ranks below `detailed_ranks` use `detailed`, the others, and every process that does not know
+/// its rank yet, use `all`.
 pub struct Options {
     /// Detail on every rank.
     pub all: Detail,
@@ -47,15 +49,17 @@ pub struct Options {
     pub detailed_ranks: u32,
     /// Detail on ranks below `detailed_ranks`.
     pub detailed: Detail,
-    /// File that lines are appended to, as soon as the rank is known; up to 64 KiB of what came before are kept for it.
-    /// Default none.
+    /// File that lines are appended to, as soon as the rank is known; up to 64 KiB of what came
+    /// before are kept for it. Default none.
     pub file: Option<PathBuf>,
-    /// Each rank has a file of its own: `.` and the rank are added to the name. Default true; otherwise all ranks append to
-    /// one file, a line at a time.
+    /// Each rank has a file of its own: `.` and the rank are added to the name. Default true;
+    /// otherwise all ranks append to one file, a line at a time.
     pub file_per_rank: bool,
-    /// Memory in bytes for the lines that [`recent`] gives back. Default 65,536, at most 1 GiB, 0 for none.
+    /// Memory in bytes for the lines that [`recent`] gives back. Default 65,536, at most 1 GiB, 0
+    /// for none.
     pub ring_bytes: usize,
-    /// This process's rank, where it is known already; else, and with more right, [`set_rank`] tells it.
+    /// This process's rank, where it is known already; else, and with more right, [`set_rank`]
+    /// tells it.
     pub rank: Option<u32>,
     /// Takes everything that is recorded. Default none.
     pub callback: Option<Callback>,
@@ -64,7 +68,8 @@ pub struct Options {
 /// How much a rank logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
-    /// What is recorded at all: kept in memory, written to the file, given to the callback. Default `warn`.
+    /// What is recorded at all: kept in memory, written to the file, given to the callback. Default
+    /// `warn`.
     pub record: Filter,
     /// What of it goes to standard error. Default everything.
     pub stderr: Filter,
@@ -101,8 +106,8 @@ impl Options {
     /// Largest `ring_bytes`.
     pub const RING_BYTES_MAX: usize = 1 << 30;
 
-    /// Defaults, with `TRIHOP_LOG` as what all ranks record, `TRIHOP_LOG_FILE` as the file, and the rank from what the
-    /// launcher left in the environment.
+    /// Defaults, with `TRIHOP_LOG` as what all ranks record, `TRIHOP_LOG_FILE` as the file, and the
+    /// rank from what the launcher left in the environment.
     ///
     /// # Errors
     /// [`Error::Config`] when `TRIHOP_LOG` is no [`Filter`]; it says where and what is possible.
@@ -140,14 +145,16 @@ impl Options {
 
 static INSTALLED: OnceLock<Arc<Sinks>> = OnceLock::new();
 
-/// What [`set_rank`] said last. Held while logs are installed, so that they hear of a rank that is told meanwhile.
+/// What [`set_rank`] said last. Held while logs are installed, so that they hear of a rank that is
+/// told meanwhile.
 static RANK: Mutex<Option<u32>> = Mutex::new(None);
 
-/// Takes the logs of this process from now on. Once per process; what a job says before goes nowhere.
+/// Takes the logs of this process from now on. Once per process; what a job says before goes
+/// nowhere.
 ///
 /// # Errors
-/// [`Error::Config`] when it was called before, when the program has another `tracing` subscriber, or for an impossible
-/// option; [`Error::System`] when the file cannot be opened.
+/// [`Error::Config`] when it was called before, when the program has another `tracing` subscriber,
+/// or for an impossible option; [`Error::System`] when the file cannot be opened.
 pub fn install(mut options: Options) -> Result<()> {
     options.check()?;
     let rank = RANK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,8 +175,8 @@ pub fn install(mut options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Tells the logs this process's rank: chooses the detail, opens the rank's file. Logs that are installed later hear of it
-/// then.
+/// Tells the logs this process's rank: chooses the detail, opens the rank's file. Logs that are
+/// installed later hear of it then.
 ///
 /// # Errors
 /// [`Error::System`] when the file cannot be opened; everything else is logged as before.
@@ -204,8 +211,9 @@ pub(crate) fn is_off() -> bool {
     INSTALLED.get().is_some_and(|sinks| sinks.is_off())
 }
 
-/// Puts lines that somebody asked for into the log, whatever the filters let through: into the file, or where there is none
-/// into memory, and to the callback. Never to standard error. Nothing where no logs are installed.
+/// Puts lines that somebody asked for into the log, whatever the filters let through: into the
+/// file, or where there is none into memory, and to the callback. Never to standard error. Nothing
+/// where no logs are installed.
 #[cfg(feature = "capi")]
 pub(crate) fn keep(lines: &str) {
     if let Some(sinks) = INSTALLED.get() {
@@ -213,7 +221,8 @@ pub(crate) fn keep(lines: &str) {
     }
 }
 
-/// The last lines that were recorded, oldest first, as far as `ring_bytes` holds them; empty where no logs are installed.
+/// The last lines that were recorded, oldest first, as far as `ring_bytes` holds them; empty where
+/// no logs are installed.
 pub fn recent() -> String {
     INSTALLED.get().map(|sinks| sinks.recent()).unwrap_or_default()
 }

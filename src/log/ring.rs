@@ -1,8 +1,8 @@
 //! The last lines in memory, where a core dump has them too.
 //!
-//! Behind a header that can be found by its first bytes: 16 bytes of name and version, then as little-endian 64-bit
-//! integers the capacity, its complement, and how many bytes were written since the start; the text follows, the byte
-//! that was written as number `n` at `n % capacity`.
+//! Behind a header that can be found by its first bytes: 16 bytes of name and version, then as
+//! little-endian 64-bit integers the capacity, its complement, and how many bytes were written
+//! since the start; the text follows, the byte that was written as number `n` at `n % capacity`.
 
 const MAGIC: [u8; 16] = *b"trihop log ring\x01";
 const HEADER_BYTES: usize = 40;

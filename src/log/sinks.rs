@@ -155,7 +155,8 @@ impl Sinks {
         self.call(level, facility, text);
     }
 
-    /// Takes a line of what somebody asked for. The ring is for what happens by itself, and has it only where no file does.
+    /// Takes a line of what somebody asked for. The ring is for what happens by itself, and has it
+    /// only where no file does.
     #[cfg(any(feature = "capi", test))]
     pub fn keep(&self, text: &str) {
         if self.is_off() {

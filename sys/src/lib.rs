@@ -1,9 +1,11 @@
 //! Raw bindings to the installed libfabric (1.17 or newer, 2.x included).
 //!
-//! Generated at build time from the headers that pkg-config finds. Most of libfabric's calls are inline C functions
-//! over tables of function pointers; they are bound through compiled wrappers of the same names. No logic lives here.
+//! Generated at build time from the headers that pkg-config finds. Most of libfabric's calls are
+//! inline C functions over tables of function pointers; they are bound through compiled wrappers of
+//! the same names. No logic lives here.
 //!
-//! Attribute structures grow between versions: never build one by value, take it from [`fi_allocinfo`].
+//! Attribute structures grow between versions: never build one by value, take it from
+//! [`fi_allocinfo`].
 #![allow(
     missing_docs,
     non_camel_case_types,
@@ -58,7 +60,8 @@ mod tests {
 
     #[test]
     fn attributes_are_allocated_by_the_library() {
-        // SAFETY: a null argument asks fi_dupinfo (under fi_allocinfo) for a fresh, zeroed structure.
+        // SAFETY: a null argument asks fi_dupinfo (under fi_allocinfo) for a fresh, zeroed
+        // structure.
         let info = unsafe { fi_allocinfo() };
         assert!(!info.is_null());
         // SAFETY: `info` is a fresh fi_info with its domain attributes allocated.

@@ -1,7 +1,8 @@
-//! A rank that only bootstraps: exchanges values all to all, checks them, prints who it is. Used by the tests of
-//! every launcher, and by hand to see what a launcher says.
+//! A rank that only bootstraps: exchanges values all to all, checks them, prints who it is. Used by
+//! the tests of every launcher, and by hand to see what a launcher says.
 //!
-//! `bootstrap_probe [--deadline-ms N] [--absent RANK] [--abort RANK] [--mpi LIBRARY] [--mpi-late LIBRARY]`
+//! `bootstrap_probe [--deadline-ms N] [--absent RANK] [--abort RANK] [--mpi LIBRARY] [--mpi-late
+//! LIBRARY]`
 
 use std::env;
 use std::ffi::{c_char, c_int};
@@ -84,7 +85,8 @@ fn probe(arguments: &Arguments) -> Result<()> {
     }
     exchange(boot.as_mut())?;
     if let Some(aborts) = arguments.abort {
-        // Not while others are in a fence: the PMIx server of Open MPI 4 then sometimes crashes or hangs.
+        // Not while others are in a fence: the PMIx server of Open MPI 4 then sometimes crashes or
+        // hangs.
         if aborts == me.0 {
             boot.abort(9, "the probe was told to");
         }

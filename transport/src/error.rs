@@ -1,4 +1,5 @@
-//! What can go wrong below the shuffle, one variant per thing that a caller does differently about it.
+//! What can go wrong below the shuffle, one variant per thing that a caller does differently about
+//! it.
 
 use std::io;
 use std::ops::Deref;
@@ -64,7 +65,8 @@ pub enum Error {
         /// The peer's wire version.
         theirs: u32,
     },
-    /// A peer sent bytes, or wrote shared positions, that cannot be true; its traffic is dropped from here on.
+    /// A peer sent bytes, or wrote shared positions, that cannot be true; its traffic is dropped
+    /// from here on.
     #[error("rank {rank} sent bytes that are not valid: {why}")]
     BadPeer {
         /// Peer.
@@ -80,7 +82,8 @@ pub enum Error {
         /// How it was noticed.
         how: String,
     },
-    /// A link to a peer failed, though nobody says that the peer is gone; what was under way on it is lost.
+    /// A link to a peer failed, though nobody says that the peer is gone; what was under way on it
+    /// is lost.
     #[error("the link to rank {rank} failed: {why}")]
     LinkFailed {
         /// Peer.

@@ -1,8 +1,10 @@
-//! What a fabric must offer: address, connect, registered pools, tagged sends and receives, RMA reads, completions.
+//! What a fabric must offer: address, connect, registered pools, tagged sends and receives, RMA
+//! reads, completions.
 //!
-//! Two implementations exist: [`crate::fabric`] over libfabric and [`crate::sim`], deterministic and in process.
-//! Buffers change hands: a posted buffer belongs to the link until its completion gives it back, so that no safe
-//! code can touch memory that a network adapter is still reading or writing.
+//! Two implementations exist: [`crate::fabric`] over libfabric and [`crate::sim`], deterministic
+//! and in process. Buffers change hands: a posted buffer belongs to the link until its completion
+//! gives it back, so that no safe code can touch memory that a network adapter is still reading or
+//! writing.
 
 use std::os::fd::BorrowedFd;
 
@@ -188,8 +190,9 @@ pub trait Link: Send {
     /// [`PostError`], with the buffer.
     fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> Result<(), PostError>;
 
-    /// Offers `count` free buffers of `pool` for the next messages with exactly this tag, under one mark; returns how many
-    /// were taken before the provider, or the pool, had no more room. Which of them takes which message is not said.
+    /// Offers `count` free buffers of `pool` for the next messages with exactly this tag, under one
+    /// mark; returns how many were taken before the provider, or the pool, had no more room. Which
+    /// of them takes which message is not said.
     ///
     /// # Errors
     /// When the provider refuses for good.
@@ -220,7 +223,8 @@ pub trait Link: Send {
         token: Token,
     ) -> Result<(), PostError>;
 
-    /// Drives the provider and appends what ended, a bounded number of completions per call; returns how many.
+    /// Drives the provider and appends what ended, a bounded number of completions per call;
+    /// returns how many.
     ///
     /// # Errors
     /// When the endpoint as a whole is unusable.

@@ -66,7 +66,8 @@ struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
     fn block_all() -> Self {
-        // SAFETY: a signal set is plain data; both calls write and read those given, and change this thread's mask only.
+        // SAFETY: a signal set is plain data; both calls write and read those given, and change
+        // this thread's mask only.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();

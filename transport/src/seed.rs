@@ -1,4 +1,5 @@
-//! Where tests get their randomness from: a seed that is printed, and that `TRIHOP_SEED` gives again.
+//! Where tests get their randomness from: a seed that is printed, and that `TRIHOP_SEED` gives
+//! again.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,8 @@ pub fn asked_for() -> Option<u64> {
     Some(text.parse().expect("TRIHOP_SEED is a whole number below 2^64"))
 }
 
-/// The seed that is asked for, else one from the clock. Printed, so that it is seen where the test fails.
+/// The seed that is asked for, else one from the clock. Printed, so that it is seen where the test
+/// fails.
 pub fn seed() -> u64 {
     let seed = asked_for().unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

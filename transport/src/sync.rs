@@ -1,8 +1,8 @@
-//! The only importer of atomics, cells and thread primitives; under `cfg(trihop_loom)` they are loom's, under
-//! `cfg(trihop_shuttle)` shuttle's.
+//! The only importer of atomics, cells and thread primitives; under `cfg(trihop_loom)` they are
+//! loom's, under `cfg(trihop_shuttle)` shuttle's.
 //!
-//! Words in mapped memory are plain machine words whoever compiles us: [`MappedU64`]. The algorithms see either kind
-//! through [`Word`], so that loom and shuttle run the code that ships.
+//! Words in mapped memory are plain machine words whoever compiles us: [`MappedU64`]. The
+//! algorithms see either kind through [`Word`], so that loom and shuttle run the code that ships.
 #![allow(clippy::disallowed_types)]
 
 use std::time::Duration;
@@ -150,7 +150,8 @@ mod fair {
 }
 pub use std::thread::available_parallelism;
 
-/// A fence. The words beside it may lie in mapped memory, where shuttle sees no access: so others may run here.
+/// A fence. The words beside it may lie in mapped memory, where shuttle sees no access: so others
+/// may run here.
 #[cfg(trihop_shuttle)]
 pub fn fence(order: Ordering) {
     shuttle::sync::atomic::fence(order);
@@ -167,9 +168,10 @@ pub fn sleep_in_kernel<R>(
     wait(limit)
 }
 
-/// Asks by `wait` whether the kernel would end a sleep, and lets others run until it says so: all threads of a model are
-/// one of the kernel's, which may not sleep. A sleep of [`MODEL_NAP`] at most ends by itself; a longer one never does, so
-/// that the model goes on for ever where its wake-up is lost.
+/// Asks by `wait` whether the kernel would end a sleep, and lets others run until it says so: all
+/// threads of a model are one of the kernel's, which may not sleep. A sleep of [`MODEL_NAP`] at
+/// most ends by itself; a longer one never does, so that the model goes on for ever where its
+/// wake-up is lost.
 #[cfg(trihop_shuttle)]
 pub fn sleep_in_kernel<R>(
     limit: Duration,
@@ -239,7 +241,8 @@ word!(MappedU64);
 #[cfg(any(trihop_loom, trihop_shuttle))]
 word!(AtomicU64);
 
-/// Whether something has happened. What was written before it is [raised](Self::raise) is seen by who finds it so.
+/// Whether something has happened. What was written before it is [raised](Self::raise) is seen by
+/// who finds it so.
 #[derive(Debug, Default)]
 pub struct Flag(AtomicBool);
 

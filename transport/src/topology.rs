@@ -1,7 +1,9 @@
-//! Ranks, nodes, local ranks and representatives: who is where, without an array of one entry per rank.
+//! Ranks, nodes, local ranks and representatives: who is where, without an array of one entry per
+//! rank.
 //!
-//! A placement is a list of [`Block`]s. The usual placement (the same number of ranks on each node, node after
-//! node) is one block however large the job; a cyclic placement has one block per local rank.
+//! A placement is a list of [`Block`]s. The usual placement (the same number of ranks on each node,
+//! node after node) is one block however large the job; a cyclic placement has one block per local
+//! rank.
 
 mod mapping;
 mod placement;
@@ -81,8 +83,8 @@ impl Block {
 
 /// Who is where, as one rank sees it.
 ///
-/// Look-ups are O(1) for one block, O(log blocks) where each node is in one block only, O(blocks) otherwise.
-/// Memory is 16 bytes per block (20 with the index by node), shared by clones.
+/// Look-ups are O(1) for one block, O(log blocks) where each node is in one block only, O(blocks)
+/// otherwise. Memory is 16 bytes per block (20 with the index by node), shared by clones.
 #[derive(Clone)]
 pub struct Topology {
     placement: Arc<Placement>,
@@ -93,13 +95,15 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Most blocks of one placement (16 MiB of them), against mappings that were made to exhaust memory.
+    /// Most blocks of one placement (16 MiB of them), against mappings that were made to exhaust
+    /// memory.
     pub const MAX_BLOCKS: usize = 1 << 20;
 
     /// A placement from its blocks in rank order, seen from `me`.
     ///
     /// # Errors
-    /// When ranks have gaps or overlap, a block is empty, node ids are not dense from 0, or `me` is not placed.
+    /// When ranks have gaps or overlap, a block is empty, node ids are not dense from 0, or `me` is
+    /// not placed.
     pub fn new(blocks: Vec<Block>, me: Rank) -> Result<Self> {
         let mut merged = Blocks::default();
         for block in blocks {
@@ -136,10 +140,11 @@ impl Topology {
         Self::seat(Arc::new(Placement::new(merged.list)?), me)
     }
 
-    /// The placement of MPICH's `PMI_process_mapping`, e.g. `(vector,(0,2,4))`, for `size` ranks, seen from `me`.
+    /// The placement of MPICH's `PMI_process_mapping`, e.g. `(vector,(0,2,4))`, for `size` ranks,
+    /// seen from `me`.
     ///
-    /// The tuples are (first node, nodes, ranks per node); the list is repeated until `size` ranks are placed.
-    /// Node ids that no rank uses are closed up.
+    /// The tuples are (first node, nodes, ranks per node); the list is repeated until `size` ranks
+    /// are placed. Node ids that no rank uses are closed up.
     ///
     /// # Errors
     /// When the text is no such mapping, or places no rank.

@@ -1,6 +1,7 @@
 //! Two links of one process over each provider that this machine has.
 //!
-//! `TRIHOP_TEST_PROVIDERS`, a list with commas, replaces the providers. One that is missing is skipped by name. Each exchange has a watchdog and no timing assertion.
+//! `TRIHOP_TEST_PROVIDERS`, a list with commas, replaces the providers. One that is missing is
+//! skipped by name. Each exchange has a watchdog and no timing assertion.
 
 #![allow(clippy::print_stdout, reason = "a skipped provider is named")]
 
@@ -469,7 +470,8 @@ fn descriptor_wakes_a_sleeper() {
         }
         pair.receive(1, 1, 0);
         pair.send(0, 1, 1000, 1, 0);
-        // The receiver polls only after its descriptor became readable; the sender keeps its own progress up.
+        // The receiver polls only after its descriptor became readable; the sender keeps its own
+        // progress up.
         while pair.ended[1].is_empty() {
             pair.links[0].poll(&mut pair.ended[0]).expect("poll");
             let readable = !pair.links[1].try_wait() || {

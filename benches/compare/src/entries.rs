@@ -60,7 +60,8 @@ pub struct Setting {
 pub const REPS: u32 = 3;
 
 impl Setting {
-    /// `trihop bench` of `bench`; `way` is how its ranks reach each other and whether messages cross nodes.
+    /// `trihop bench` of `bench`; `way` is how its ranks reach each other and whether messages
+    /// cross nodes.
     pub fn ours(
         &self,
         system: &str,

@@ -1,4 +1,5 @@
-//! The goals that a comparison can judge, as a table: what is formed from the figures of a round, and its bound.
+//! The goals that a comparison can judge, as a table: what is formed from the figures of a round,
+//! and its bound.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -32,7 +33,8 @@ pub struct Judgement {
     pub spread: String,
     /// Bound, as text.
     pub bound: String,
-    /// `met`, `missed`, either with `without` and the rivals that gave no figure, or `not judged: why`.
+    /// `met`, `missed`, either with `without` and the rivals that gave no figure, or `not judged:
+    /// why`.
     pub verdict: String,
 }
 
@@ -268,7 +270,8 @@ impl Round<'_> {
         Ok(cost(size)? / cost(size / 2)?)
     }
 
-    /// The worst of all powers of two. A size that was not measured makes the goal impossible to judge.
+    /// The worst of all powers of two. A size that was not measured makes the goal impossible to
+    /// judge.
     fn worst(
         &self,
         pick: fn(f64, f64) -> f64,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Time that a program has to end after it has printed everything: MPICH over tcp sometimes never returns from
-/// MPI_Finalize.
+/// Time that a program has to end after it has printed everything: MPICH over tcp sometimes never
+/// returns from MPI_Finalize.
 const GRACE: Duration = Duration::from_millis(700);
 
 /// Lines of a complaint that are worth telling.
@@ -42,7 +42,8 @@ impl Program {
             .join(" ")
     }
 
-    /// Starts it. It stays in our process group, so that whoever interrupts us interrupts it and all that it started.
+    /// Starts it. It stays in our process group, so that whoever interrupts us interrupts it and
+    /// all that it started.
     ///
     /// # Errors
     /// Why it could not be started: most often, it is not installed.
@@ -69,8 +70,9 @@ impl Program {
 pub struct Running(Child);
 
 impl Running {
-    /// Waits for the end and returns the lines that it printed. A program that has printed `enough` lines and does not end
-    /// is ended; one that has not by the deadline is, too, and that is an error.
+    /// Waits for the end and returns the lines that it printed. A program that has printed `enough`
+    /// lines and does not end is ended; one that has not by the deadline is, too, and that is an
+    /// error.
     ///
     /// # Errors
     /// When it fails, or does not print enough in time.

@@ -1,8 +1,9 @@
 //! trihop and its rivals on the same work in the same minute.
 //!
-//! `trihop-compare` runs our benchmarks and those of others alternately, round after round, and writes
-//! `target/compare/report.md` and `report.html`: ratio first, then what it was formed from, with its spread. A rival that is
-//! absent or fails stays in the tables with its reason. Nothing here is a part of the product.
+//! `trihop-compare` runs our benchmarks and those of others alternately, round after round, and
+//! writes `target/compare/report.md` and `report.html`: ratio first, then what it was formed from,
+//! with its spread. A rival that is absent or fails stays in the tables with its reason. Nothing
+//! here is a part of the product.
 
 mod entries;
 mod goals;
@@ -26,10 +27,11 @@ use crate::entries::Setting;
 use crate::mpi::Mpi;
 use crate::report::Report;
 
-/// Runs trihop and its rivals alternately on the same work and writes target/compare/report.md and report.html.
+/// Runs trihop and its rivals alternately on the same work and writes target/compare/report.md and
+/// report.html.
 ///
-/// Exit status: 0 when the reports were written, whatever they say of goals and rivals; 1 when they could not be, or when
-/// one of ours failed; 2 for wrong options.
+/// Exit status: 0 when the reports were written, whatever they say of goals and rivals; 1 when they
+/// could not be, or when one of ours failed; 2 for wrong options.
 #[derive(Debug, Parser)]
 #[command(name = "trihop-compare", version)]
 struct Arguments {
@@ -38,10 +40,12 @@ struct Arguments {
     /// Times that everybody is launched
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Only what judges these goals (R1, F2, S1, ...), or these benchmarks (ring, threads, p2p, histo, ig, a2a)
+    /// Only what judges these goals (R1, F2, S1, ...), or these benchmarks (ring, threads, p2p,
+    /// histo, ig, a2a)
     #[arg(long, value_name = "GOAL|BENCH", value_delimiter = ',')]
     only: Vec<String>,
-    /// Fewer works, sizes and messages: an overview in two minutes, in which F1 to F3 and parts of S2 are not judged
+    /// Fewer works, sizes and messages: an overview in two minutes, in which F1 to F3 and parts of
+    /// S2 are not judged
     #[arg(long)]
     quick: bool,
     /// Our release binary

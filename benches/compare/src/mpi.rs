@@ -125,8 +125,8 @@ impl Mpi {
         }
     }
 
-    /// Groups of shared memory that the ranks see in this form; none where it says nothing: Open MPI names the machine,
-    /// whatever its ranks use.
+    /// Groups of shared memory that the ranks see in this form; none where it says nothing: Open
+    /// MPI names the machine, whatever its ranks use.
     pub fn memory_groups(self, ranks: u32, form: Form) -> Option<u32> {
         match (self, form) {
             (_, Form::Shared) => Some(1),

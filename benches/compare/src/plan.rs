@@ -80,7 +80,8 @@ const ISEND_ITEMS: u64 = 20_000;
 const PAIR_SIZES: [usize; 6] = [8, 64, 1024, 4096, 65_536, 1 << 20];
 const QUICK_PAIR_SIZES: [usize; 4] = [8, 64, 4096, 1 << 20];
 
-/// Sizes between two nodes that rivals take, and those of `--quick`; ours alone takes every power of two.
+/// Sizes between two nodes that rivals take, and those of `--quick`; ours alone takes every power
+/// of two.
 const P2P_SIZES: [usize; 6] = [8, 64, 1024, 8192, 65_536, 1 << 20];
 const QUICK_P2P_SIZES: [usize; 4] = [8, 4096, 65_536, 1 << 20];
 
@@ -112,7 +113,8 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
     all
 }
 
-/// `bench ranks nodes size items [engines of rivals]`: the goals that need it, and its rivals' forms.
+/// `bench ranks nodes size items [engines of rivals]`: the goals that need it, and its rivals'
+/// forms.
 struct Many {
     goals: &'static [&'static str],
     bench: &'static str,

@@ -89,7 +89,8 @@ impl Results {
         };
         case.put(entry, name, round, row.count, row.figures);
         for (name, figures) in row.yardsticks {
-            // A yardstick that ran beside two variants counts once: beside the first, which is what it is compared with.
+            // A yardstick that ran beside two variants counts once: beside the first, which is what
+            // it is compared with.
             let here = case.systems.iter().find(|s| s.name == name);
             if here.is_some_and(|s| s.rounds.len() >= round) {
                 continue;
@@ -155,7 +156,8 @@ impl Results {
             .ok_or_else(|| missing(found.missing.as_deref().unwrap_or("it gave none")))
     }
 
-    /// The best figure of several systems in one round: the smallest of times, the largest of rates.
+    /// The best figure of several systems in one round: the smallest of times, the largest of
+    /// rates.
     ///
     /// # Errors
     /// When none of them has one.

@@ -1,4 +1,5 @@
-//! What a program printed, as figures: rows of JSON (ours, our MPI programs, our threads) and the CSV of `ucx_perftest`.
+//! What a program printed, as figures: rows of JSON (ours, our MPI programs, our threads) and the
+//! CSV of `ucx_perftest`.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +59,8 @@ pub struct Row {
     pub size: usize,
     /// Messages per rank; 0 where a rival does not say.
     pub count: u64,
-    /// What distinguishes several rows of one size: `copy`, `in_place`, `typed`, `bytes`, or nothing.
+    /// What distinguishes several rows of one size: `copy`, `in_place`, `typed`, `bytes`, or
+    /// nothing.
     pub variant: String,
     /// Groups of ranks that share memory, where the program says so.
     pub memory_groups: Option<u32>,
@@ -93,7 +95,8 @@ pub const CACHE_LINE: &str = "cache-line ping-pong";
 /// Yardstick that `trihop bench p2p` carries with it.
 pub const FI_PINGPONG: &str = "fi_pingpong";
 
-/// Parses one line of JSON. `None` for a row that does not count: a protocol that the engine would not take.
+/// Parses one line of JSON. `None` for a row that does not count: a protocol that the engine would
+/// not take.
 ///
 /// # Errors
 /// When the line is no row, or one whose results were not checked.
@@ -136,7 +139,8 @@ pub fn json(line: &str) -> Result<Option<Row>, String> {
     }))
 }
 
-/// Parses what `ucx_perftest -v -f -b` printed for tests that are named `lat SIZE` and `bw SIZE`: one row per size.
+/// Parses what `ucx_perftest -v -f -b` printed for tests that are named `lat SIZE` and `bw SIZE`:
+/// one row per size.
 ///
 /// # Errors
 /// When there is no table, or a line of it has no figures.

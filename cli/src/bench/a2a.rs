@@ -1,4 +1,5 @@
-//! All-to-all: messages of one size to uniform destinations; the receiver reads the first 8 bytes and the length.
+//! All-to-all: messages of one size to uniform destinations; the receiver reads the first 8 bytes
+//! and the length.
 
 #![allow(
     clippy::disallowed_types,
@@ -32,7 +33,8 @@ pub enum Api {
     Bytes,
     /// Records of a shuffle in a job with progress and delivery threads
     Threaded,
-    /// Records by the C functions of the DeltaFS interface, with the options that it gives, and its flushes
+    /// Records by the C functions of the DeltaFS interface, with the options that it gives, and its
+    /// flushes
     Deltafs,
 }
 
@@ -59,8 +61,8 @@ pub(crate) fn by_job(apis: &[Api]) -> Vec<Vec<Api>> {
     jobs.filter(|job: &Vec<Api>| !job.is_empty()).collect()
 }
 
-/// What this rank has received. Written by the one thread that handlers run on and, while nothing is under way, by the one
-/// that sends: fences and flushes order these, so relaxed.
+/// What this rank has received. Written by the one thread that handlers run on and, while nothing
+/// is under way, by the one that sends: fences and flushes order these, so relaxed.
 struct Seen {
     messages: AtomicU64,
     sum: AtomicU64,

@@ -1,7 +1,8 @@
-//! Asynchronous updates: each arrival at a random table entry changes the entry and goes on to the next one, ten times.
+//! Asynchronous updates: each arrival at a random table entry changes the entry and goes on to the
+//! next one, ten times.
 //!
-//! An updater at entry e with state s leaves e and itself with `s xor table[e]`, whose low bits name the next entry. Its
-//! handler sends it there; the round ends by quiescence.
+//! An updater at entry e with state s leaves e and itself with `s xor table[e]`, whose low bits
+//! name the next entry. Its handler sends it there; the round ends by quiescence.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -110,7 +111,8 @@ impl Share {
 
     /// Lets updaters do their update and go on.
     fn handle(&self, updaters: &[Updater], mut send: impl FnMut(Rank, Updater) -> Result<(), EngineError>) {
-        // The entries are far apart in memory: looked at together first, they do not wait for each other.
+        // The entries are far apart in memory: looked at together first, they do not wait for each
+        // other.
         let entries = updaters.iter().map(|&[state, _]| self.place(state).1 as usize);
         let looked_at = entries.filter_map(|local| self.table.get(local));
         std::hint::black_box(looked_at.fold(0, |all, entry| all ^ entry.get()));
@@ -136,7 +138,8 @@ impl Share {
         }
     }
 
-    /// Whether every updater has done all of its updates, with the states that were sent, and the table shows it.
+    /// Whether every updater has done all of its updates, with the states that were sent, and the
+    /// table shows it.
     fn check(&self, job: &Job<'_>, updaters: u64, parity: u64) -> Result<(), Error> {
         // Each update changes an entry t to t xor s.
         let table_is_off = self.parity() != parity ^ self.states_handled.get();

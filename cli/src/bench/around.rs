@@ -1,8 +1,10 @@
-//! One message on its way alone: around all ranks, and to and fro between a pair that is three hops apart.
+//! One message on its way alone: around all ranks, and to and fro between a pair that is three hops
+//! apart.
 //!
-//! Handlers pass the message on, so a lap needs nobody's application. The rank where laps begin polls and holds the
-//! clock. The others poll too (`polling`), or wait in a barrier (`parked`): each lap then begins after a pause in which
-//! they fall asleep, so that every arrival has to wake its rank. Rates include these pauses, latencies do not.
+//! Handlers pass the message on, so a lap needs nobody's application. The rank where laps begin
+//! polls and holds the clock. The others poll too (`polling`), or wait in a barrier (`parked`):
+//! each lap then begins after a pause in which they fall asleep, so that every arrival has to wake
+//! its rank. Rates include these pauses, latencies do not.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,7 +28,8 @@ const PAUSE: Duration = Duration::from_micros(300);
 /// Laps of a round, unless `--count` says how many.
 const LAPS: u64 = 1000;
 
-/// Number of the hop and a word that follows from it; the number [`OVER`] says that all laps are done.
+/// Number of the hop and a word that follows from it; the number [`OVER`] says that all laps are
+/// done.
 type Traveller = [u64; 2];
 
 const OVER: u64 = u64::MAX;
@@ -45,7 +48,8 @@ enum Waiting {
 enum Path {
     /// To every rank in turn.
     Around,
-    /// To and fro between two ranks as far apart as the three-hop route knows: neither represents its node.
+    /// To and fro between two ranks as far apart as the three-hop route knows: neither represents
+    /// its node.
     Pair,
 }
 
@@ -67,8 +71,8 @@ impl Path {
     }
 }
 
-/// A row with what only this benchmark has. Latencies are those of one message, from sender to receiver, as the time
-/// of a lap over its messages.
+/// A row with what only this benchmark has. Latencies are those of one message, from sender to
+/// receiver, as the time of a lap over its messages.
 #[derive(Serialize)]
 struct AroundRow<'a> {
     #[serde(flatten)]

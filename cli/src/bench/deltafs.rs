@@ -1,5 +1,5 @@
-//! A job and a shuffle as clients of the DeltaFS interface have them: every call goes through its C functions, and the
-//! options are those that `shuffle_opts_init` gives.
+//! A job and a shuffle as clients of the DeltaFS interface have them: every call goes through its C
+//! functions, and the options are those that `shuffle_opts_init` gives.
 
 use std::ffi::{CString, c_int, c_void};
 use std::hint::black_box;
@@ -22,8 +22,9 @@ pub(crate) struct Nexus(*mut nexus::nexus_ctx);
 impl Nexus {
     /// Joins the job that the environment names.
     pub fn bootstrap() -> Result<Self, Error> {
-        // SAFETY: the text ends with NUL; class, context and progressor are used in the order in which they are made, and
-        // given back once the nexus has taken references of its own. Null pointers are refused by whoever gets them.
+        // SAFETY: the text ends with NUL; class, context and progressor are used in the order in
+        // which they are made, and given back once the nexus has taken references of its own. Null
+        // pointers are refused by whoever gets them.
         let nexus = unsafe {
             let class = mercury::trihop_mercury_init(c"ofi+tcp".as_ptr(), 1);
             let context = mercury::trihop_mercury_context_create(class);
@@ -53,7 +54,8 @@ impl Nexus {
     pub fn shuffle(&self, name: &str, deliver: Deliver) -> Result<Shuffle<'_>, Error> {
         let name = CString::new(name).expect("names of benchmarks have no NUL");
         let mut options = std::mem::MaybeUninit::uninit();
-        // SAFETY: the options are written by the first call; nexus and name are alive, and the name is only read.
+        // SAFETY: the options are written by the first call; nexus and name are alive, and the name
+        // is only read.
         let handle = unsafe {
             shuffle::shuffle_opts_init(options.as_mut_ptr());
             shuffle::shuffle_init(
@@ -106,7 +108,8 @@ impl Shuffle<'_> {
         returned("shuffle_enqueue", status)
     }
 
-    /// The four flushes and three barriers after which everything that any rank has enqueued is delivered.
+    /// The four flushes and three barriers after which everything that any rank has enqueued is
+    /// delivered.
     pub fn flush_all(&self) -> Result<(), Error> {
         const REMOTE: c_int = 0;
         const ORIGIN: c_int = 1;

@@ -1,4 +1,5 @@
-//! What nexus-runner does: byte records to uniformly random other ranks, each checked as `trihop exchange` checks them.
+//! What nexus-runner does: byte records to uniformly random other ranks, each checked as `trihop
+//! exchange` checks them.
 //!
 //! Contents are written and checksummed inside the clock.
 

@@ -1,4 +1,5 @@
-//! Histogram: every rank owns a table and increments random entries of all tables; one 8-byte item per update.
+//! Histogram: every rank owns a table and increments random entries of all tables; one 8-byte item
+//! per update.
 
 use std::cell::Cell;
 
@@ -80,7 +81,8 @@ pub(crate) fn updates<'h>(
 ) -> Result<(Case, Reps), Error> {
     let job = session.job;
     let ranks = u64::from(job.size());
-    // What every table must hold at the end of a round: number of updates, and sum of their local indices.
+    // What every table must hold at the end of a round: number of updates, and sum of their local
+    // indices.
     let mut expected = vec![0u64; 2 * ranks as usize];
     let mut crossing = 0;
     for &index in indices {

@@ -1,7 +1,8 @@
-//! Index gather: a request of 16 bytes for an entry of another rank's table, a reply of 16 bytes with its value.
+//! Index gather: a request of 16 bytes for an entry of another rank's table, a reply of 16 bytes
+//! with its value.
 //!
-//! Requests and replies have a stream each, so that replies have lanes and credits of their own: a handler of requests
-//! sends replies, a handler of replies sends nothing.
+//! Requests and replies have a stream each, so that replies have lanes and credits of their own: a
+//! handler of requests sends replies, a handler of replies sends nothing.
 
 use std::cell::Cell;
 
@@ -45,8 +46,8 @@ impl Gather {
         }
     }
 
-    /// Replies to requests of (slot, entry): some entries are read, then as many replies sent, so that the reads, far apart
-    /// in memory, do not wait for each other.
+    /// Replies to requests of (slot, entry): some entries are read, then as many replies sent, so
+    /// that the reads, far apart in memory, do not wait for each other.
     fn reply(
         &self,
         source: Rank,

@@ -1,6 +1,8 @@
-//! `trihop bench`: starts its own ranks, warms up once, repeats, checks every result, prints one row per case.
+//! `trihop bench`: starts its own ranks, warms up once, repeats, checks every result, prints one
+//! row per case.
 //!
-//! Run inside a job (under `trihop run` or `mpiexec`), it measures that job instead of starting one.
+//! Run inside a job (under `trihop run` or `mpiexec`), it measures that job instead of starting
+//! one.
 
 mod a2a;
 mod agups;
@@ -41,21 +43,25 @@ pub enum Name {
     P2p,
     /// Random updates of a distributed table: one 8-byte item per update
     Histo,
-    /// Index gather: a request of 16 bytes and a reply of 16 bytes for a random entry of a distributed table
+    /// Index gather: a request of 16 bytes and a reply of 16 bytes for a random entry of a
+    /// distributed table
     Ig,
     /// All-to-all of messages of one size to uniform destinations, typed and bytes
     A2a,
     /// Updates whose handlers send the next update, ten times; ends by quiescence
     Agups,
-    /// Connected components by label propagation on an R-MAT graph: handlers send on their own stream
+    /// Connected components by label propagation on an R-MAT graph: handlers send on their own
+    /// stream
     Cc,
-    /// One message around all ranks, and three hops to and fro: latency with polling and with parked ranks
+    /// One message around all ranks, and three hops to and fro: latency with polling and with
+    /// parked ranks
     Around,
     /// What nexus-runner does: byte records to random other ranks, each checked
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
     Skew,
-    /// Up to hundreds of thousands of ranks in this process, over a simulated fabric: memory, hops, cost per message
+    /// Up to hundreds of thousands of ranks in this process, over a simulated fabric: memory, hops,
+    /// cost per message
     Scale,
 }
 
@@ -180,7 +186,8 @@ pub struct BenchArgs {
     /// Message size in bytes; repeat for several (only ring, p2p, a2a and exchange have a choice)
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
-    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups: updaters; cc: vertices of the whole graph; around: laps)
+    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups:
+    /// updaters; cc: vertices of the whole graph; around: laps)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// skew: how indices are drawn; repeat for several [default: all]

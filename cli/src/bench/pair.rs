@@ -1,4 +1,5 @@
-//! What benchmarks between two ranks share: who begins, on which core, what a message holds, patience, medians.
+//! What benchmarks between two ranks share: who begins, on which core, what a message holds,
+//! patience, medians.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use trihop::Job;
@@ -9,7 +10,8 @@ use super::random::Random;
 /// Rank that begins every exchange and holds the clock.
 pub(crate) const FIRST: u32 = 0;
 
-/// Empty polls after which a waiting rank lets others run: nothing where both have a core, much where they share one.
+/// Empty polls after which a waiting rank lets others run: nothing where both have a core, much
+/// where they share one.
 const PATIENCE: u32 = 512;
 
 /// The other rank of a pair.
@@ -26,8 +28,9 @@ pub(crate) fn other(job: &Job<'_>, bench: &'static str) -> Result<u32, Error> {
 
 /// Two cores, one for each of a pair.
 ///
-/// Left alone, the scheduler may put two processes that spin and yield on one core, or move them there half-way: a
-/// round trip is then two switches of context instead of two moves of a cache line.
+/// Left alone, the scheduler may put two processes that spin and yield on one core, or move them
+/// there half-way: a round trip is then two switches of context instead of two moves of a cache
+/// line.
 #[derive(Debug, Clone)]
 pub(crate) struct Cores([CpuSet; 2]);
 
@@ -45,7 +48,8 @@ impl Cores {
         Some(Self([cores.next()?, cores.next()?]))
     }
 
-    /// Keeps this thread, and what it starts, on the core of one of the two; whether that is so now.
+    /// Keeps this thread, and what it starts, on the core of one of the two; whether that is so
+    /// now.
     pub fn keep_to(&self, which: u32) -> bool {
         sched_setaffinity(None, &self.0[which as usize % 2]).is_ok()
     }

@@ -17,10 +17,11 @@ impl Random {
     }
 }
 
-/// Numbers 0 to `limit - 1` in which number k comes with a probability proportional to 1 / (k + 1)^exponent.
+/// Numbers 0 to `limit - 1` in which number k comes with a probability proportional to 1 / (k +
+/// 1)^exponent.
 ///
-/// By rejection-inversion (W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone
-/// discrete distributions", 1996): no table, about one draw per number.
+/// By rejection-inversion (W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates
+/// from monotone discrete distributions", 1996): no table, about one draw per number.
 pub(crate) struct Zipf {
     limit: f64,
     exponent: f64,
@@ -68,7 +69,8 @@ impl Zipf {
     }
 }
 
-/// Vertices of the edges of an RMAT graph with the usual quadrants (0.57, 0.19, 0.19, 0.05): both ends of each edge.
+/// Vertices of the edges of an RMAT graph with the usual quadrants (0.57, 0.19, 0.19, 0.05): both
+/// ends of each edge.
 pub(crate) struct Rmat {
     limit: u64,
     levels: u32,

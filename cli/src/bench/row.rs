@@ -43,7 +43,8 @@ pub struct Row {
     pub seconds: f64,
     /// Fastest and slowest repetition in seconds.
     pub seconds_range: [f64; 2],
-    /// System calls of all ranks per 10^6 messages, in a round of its own; `None` where they cannot be counted.
+    /// System calls of all ranks per 10^6 messages, in a round of its own; `None` where they cannot
+    /// be counted.
     pub syscalls_per_1e6_msgs: Option<f64>,
     /// Page faults of all ranks in that round that needed no disk.
     pub minor_faults: u64,

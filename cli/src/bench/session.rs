@@ -1,4 +1,5 @@
-//! What all cases of a benchmark of whole jobs share on a rank: rounds from barrier to barrier, and the report.
+//! What all cases of a benchmark of whole jobs share on a rank: rounds from barrier to barrier, and
+//! the report.
 
 use std::cell::Cell;
 
@@ -69,7 +70,8 @@ impl<'a, J: Team> Session<'a, J> {
         Round::all(self.args.reps).count() as u64
     }
 
-    /// All rounds of a case; `round` clears what the one before has left, [measures](Self::measure), and checks.
+    /// All rounds of a case; `round` clears what the one before has left,
+    /// [measures](Self::measure), and checks.
     pub fn repeat(&self, mut round: impl FnMut(&Meter) -> Result<Measured, Error>) -> Result<Reps, Error> {
         let mut reps = Reps::default();
         for kind in Round::all(self.args.reps) {
@@ -96,7 +98,8 @@ impl<'a, J: Team> Session<'a, J> {
         self.print(&row, |head| row::print_line(&row, case.api, head))
     }
 
-    /// Prints a row on rank 0: as JSON, or as a line of a table by `line`, with the table's head where told so.
+    /// Prints a row on rank 0: as JSON, or as a line of a table by `line`, with the table's head
+    /// where told so.
     ///
     /// # Errors
     /// Standard output's.

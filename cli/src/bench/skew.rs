@@ -1,4 +1,5 @@
-//! Histogram with indices that are far from uniform: those of an RMAT graph, Zipf's, and all in one rank's table.
+//! Histogram with indices that are far from uniform: those of an RMAT graph, Zipf's, and all in one
+//! rank's table.
 
 use clap::ValueEnum;
 use serde::Serialize;

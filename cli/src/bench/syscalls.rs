@@ -1,6 +1,7 @@
 //! Counts the system calls of this process by the kernel's tracepoint `raw_syscalls:sys_enter`.
 //!
-//! Nothing is stopped or rewritten, unlike under ptrace: each call of the process passes a counter in the kernel.
+//! Nothing is stopped or rewritten, unlike under ptrace: each call of the process passes a counter
+//! in the kernel.
 
 use std::fs::File;
 use std::io::Read;
@@ -127,7 +128,8 @@ fn event(tracepoint: u64, thread: i32) -> Result<File, String> {
     const ANY_CPU: libc::c_long = -1;
     const NO_GROUP: libc::c_long = -1;
     const CLOEXEC: libc::c_long = 1 << 3;
-    // SAFETY: the attributes are alive during the call and say how long they are; the kernel only reads them.
+    // SAFETY: the attributes are alive during the call and say how long they are; the kernel only
+    // reads them.
     let descriptor = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,

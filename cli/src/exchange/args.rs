@@ -11,11 +11,13 @@ use super::options::EngineOptions;
 
 /// Exchange messages between all ranks, each verified by its receiver
 ///
-/// Every rank runs the same command (`trihop run -n 8 --nodes 4 -- trihop exchange ...`, or `mpiexec`); without a launcher it is a job
-/// of one rank. Each receiver checks number and order per source, kind, length and checksum of every message, and counts
-/// them against what their sources have sent. Rank 0 prints what all ranks measured.
+/// Every rank runs the same command (`trihop run -n 8 --nodes 4 -- trihop exchange ...`, or
+/// `mpiexec`); without a launcher it is a job of one rank. Each receiver checks number and order
+/// per source, kind, length and checksum of every message, and counts them against what their
+/// sources have sent. Rank 0 prints what all ranks measured.
 ///
-/// Exit status: 0 done, 1 failed (a wrong or missing message is named with source and target), 2 bad options.
+/// Exit status: 0 done, 1 failed (a wrong or missing message is named with source and target), 2
+/// bad options.
 ///
 /// TRIHOP_SEED=N is --seed N.
 #[derive(Clone, Debug, clap::Args)]
@@ -24,7 +26,8 @@ pub struct ExchangeArgs {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 100_000)]
     pub count: u64,
 
-    /// Length of a message: one (64), any in a range (0-4K), or one of a list (8,64,1K); K and M are binary
+    /// Length of a message: one (64), any in a range (0-4K), or one of a list (8,64,1K); K and M
+    /// are binary
     #[arg(short = 'i', long, value_name = "BYTES", default_value = "64")]
     pub size: Sizes,
 
@@ -32,7 +35,8 @@ pub struct ExchangeArgs {
     #[command(flatten)]
     pub pattern: Pattern,
 
-    /// Seed of targets, sizes and contents; by default TRIHOP_SEED, else a random one, which is printed
+    /// Seed of targets, sizes and contents; by default TRIHOP_SEED, else a random one, which is
+    /// printed
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
@@ -44,7 +48,8 @@ pub struct ExchangeArgs {
     #[arg(short = 'o', long, value_name = "MS", default_value_t = 0)]
     pub deliver_delay_ms: u64,
 
-    /// How all ranks flush, at the end and before it: one fence, or flushes of the origin, remote and relay queues and of the deliveries with barriers in between
+    /// How all ranks flush, at the end and before it: one fence, or flushes of the origin, remote
+    /// and relay queues and of the deliveries with barriers in between
     #[arg(long, value_enum, default_value = "fence")]
     pub flush: Ending,
 
@@ -64,7 +69,8 @@ pub struct ExchangeArgs {
     #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 0)]
     pub timeout_s: u64,
 
-    /// Each rank writes what it knows of the others to PREFIX.RANK.id, .lmap and .rmap, as `trihop topo --output` does
+    /// Each rank writes what it knows of the others to PREFIX.RANK.id, .lmap and .rmap, as `trihop
+    /// topo --output` does
     #[arg(short = 'N', long, value_name = "PREFIX")]
     pub topo: Option<PathBuf>,
 
@@ -80,11 +86,13 @@ pub struct ExchangeArgs {
     #[arg(short = 'r', long, value_name = "N")]
     pub run_number: Option<u64>,
 
-    /// Reports time, page faults and context switches of each rank, while it was sending and altogether
+    /// Reports time, page faults and context switches of each rank, while it was sending and
+    /// altogether
     #[arg(short = 'T', long)]
     pub usage: bool,
 
-    /// Reports what each queue of each rank has done: runs of its own and forwarded, batches and why they left, waits; and with --threaded what each thread has used
+    /// Reports what each queue of each rank has done: runs of its own and forwarded, batches and
+    /// why they left, waits; and with --threaded what each thread has used
     #[arg(long)]
     pub detail: bool,
 

@@ -32,7 +32,8 @@ const TEXT_BYTES: usize = 2000;
 /// rank 0 alone it is 1 where the report cannot be written.
 ///
 /// # Errors
-/// What could not be told to the other ranks: bad options before the job starts, or the engine's failure.
+/// What could not be told to the other ranks: bad options before the job starts, or the engine's
+/// failure.
 pub fn run(args: ExchangeArgs) -> Result<i32> {
     args.check()?;
     let mut options = Options::from_env()?;

@@ -189,7 +189,8 @@ impl Ledger {
         }
     }
 
-    /// What has not come although its source says that it was sent, and sources that have not said anything.
+    /// What has not come although its source says that it was sent, and sources that have not said
+    /// anything.
     pub fn outstanding(&self) -> String {
         let mut silent = Vec::new();
         for (source, row) in self.sources.iter().enumerate() {

@@ -7,7 +7,8 @@ use trihop::log::{self, Filter};
 
 /// Logs of a rank.
 ///
-/// Without any of these, TRIHOP_LOG says what goes to standard error, and TRIHOP_LOG_FILE in which files it is too.
+/// Without any of these, TRIHOP_LOG says what goes to standard error, and TRIHOP_LOG_FILE in which
+/// files it is too.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LogOptions {

@@ -1,4 +1,5 @@
-//! The shuffle as the exchange uses it: calls that wait until they are done, whether messages come to a handler or are taken.
+//! The shuffle as the exchange uses it: calls that wait until they are done, whether messages come
+//! to a handler or are taken.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -129,7 +130,8 @@ impl<'a> Mailbox<'a> {
         self.take()
     }
 
-    /// A flush of each stage of the route and of the deliveries, with barriers in between; afterwards everything that any rank had sent is checked in.
+    /// A flush of each stage of the route and of the deliveries, with barriers in between;
+    /// afterwards everything that any rank had sent is checked in.
     ///
     /// # Errors
     /// The engine's.

@@ -1,9 +1,10 @@
-//! What is inside a message: enough for its receiver to tell that it is the right one, whole and unchanged.
+//! What is inside a message: enough for its receiver to tell that it is the right one, whole and
+//! unchanged.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A checksum of what follows (8 bytes), then the upper bits of the message's number (4 bytes). A shorter message has the beginning
-/// of it.
+/// A checksum of what follows (8 bytes), then the upper bits of the message's number (4 bytes). A
+/// shorter message has the beginning of it.
 pub const HEADER_BYTES: usize = 12;
 
 /// Bits of a message's number that travel as its kind.

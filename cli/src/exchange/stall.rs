@@ -10,7 +10,8 @@ use trihop::transport::sync::thread;
 use super::mailbox::Inbox;
 use crate::output;
 
-/// How long a job that has seen a fault may stand still: a lost message keeps its fence from ever ending.
+/// How long a job that has seen a fault may stand still: a lost message keeps its fence from ever
+/// ending.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
 /// What a rank is doing.
@@ -179,7 +180,8 @@ fn watch(pulse: &Pulse, patience: Patience, look: Duration, over: &Receiver<()>)
         let faults = pulse.inbox.ledger().faults();
         if let Some(wrong) = patience.complaint(since.elapsed(), begun.elapsed(), faults) {
             output::say("trihop exchange", pulse.story(&wrong));
-            // SAFETY: `_exit` only ends the process; clean-up of libraries could wait for the thread that is stuck.
+            // SAFETY: `_exit` only ends the process; clean-up of libraries could wait for the
+            // thread that is stuck.
             unsafe { libc::_exit(1) }
         }
     }

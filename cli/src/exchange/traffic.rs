@@ -143,8 +143,8 @@ impl<'a> Messages<'a> {
         (target, message.number as u32 & NUMBER_MASK, bytes)
     }
 
-    /// How many messages there were for each rank: what its last message, of the kind [`TALLY`](super::ledger::TALLY),
-    /// tells it.
+    /// How many messages there were for each rank: what its last message, of the kind
+    /// [`TALLY`](super::ledger::TALLY), tells it.
     pub fn tallies(&self) -> impl Iterator<Item = (u32, [u8; 8])> {
         let target = move |place| if self.targets.broadcast { EVERYONE } else { place };
         (0..)

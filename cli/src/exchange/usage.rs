@@ -41,7 +41,8 @@ impl Usage {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: `getrusage` writes no more than a `rusage`, for which there is room.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-        // SAFETY: a `rusage` consists of integers, for which the zeroes that were there already are values.
+        // SAFETY: a `rusage` consists of integers, for which the zeroes that were there already are
+        // values.
         let usage = unsafe { usage.assume_init() };
         let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
         let counts = [

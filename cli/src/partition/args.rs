@@ -7,20 +7,23 @@ use std::path::PathBuf;
 ///
 /// Every record goes to the partition that owns the hash of its key.
 ///
-/// Every rank runs the same command (`trihop run -n 8 --nodes 2 -- trihop partition ...`, or `mpiexec`); without a launcher it is a
-/// job of one rank. Rank R writes DIR/part-R (five digits or more), so there are as many partitions as ranks. The partition of a
-/// record is `xxh3_64(key) * ranks >> 64`, where the key is the field without its quotes; it is the same in every version.
+/// Every rank runs the same command (`trihop run -n 8 --nodes 2 -- trihop partition ...`, or
+/// `mpiexec`); without a launcher it is a job of one rank. Rank R writes DIR/part-R (five digits or
+/// more), so there are as many partitions as ranks. The partition of a record is `xxh3_64(key) *
+/// ranks >> 64`, where the key is the field without its quotes; it is the same in every version.
 ///
-/// Records keep their bytes; a last record without line break gets one; blank lines are dropped and counted. Inside a partition
-/// records of one rank keep their order, records of different ranks come as they arrive. Parts are written under temporary names and
-/// renamed, with a `_SUCCESS` marker, only after all ranks agree that nothing was lost.
+/// Records keep their bytes; a last record without line break gets one; blank lines are dropped and
+/// counted. Inside a partition records of one rank keep their order, records of different ranks
+/// come as they arrive. Parts are written under temporary names and renamed, with a `_SUCCESS`
+/// marker, only after all ranks agree that nothing was lost.
 ///
 /// Exit status: 0 done, 1 failed (the message names file and line), 2 bad options.
 ///
 /// TRIHOP_IO=auto|uring|plain chooses how files are read (default auto: io_uring where it works).
 #[derive(Clone, Debug, clap::Args)]
 pub struct PartitionArgs {
-    /// Column (csv, tsv) or field (jsonl) that decides the partition: its name, a column number counted from 1, or a JSON pointer such as /user/id.
+    /// Column (csv, tsv) or field (jsonl) that decides the partition: its name, a column number
+    /// counted from 1, or a JSON pointer such as /user/id.
     #[arg(long = "by", value_name = "KEY")]
     pub by: String,
 

@@ -4,12 +4,14 @@ use super::ranges::{Entry, FILE_START, Span};
 use super::route::{Routed, Router};
 use super::split::{Progress, Splitter, Torn};
 
-/// Bytes of a rank's pieces, in order, then those of the last piece's file behind it, for as long as they are asked for.
+/// Bytes of a rank's pieces, in order, then those of the last piece's file behind it, for as long
+/// as they are asked for.
 pub trait Blocks {
     /// What ends reading.
     type Error;
 
-    /// The next bytes with the number of their piece; `None` behind the end of the last piece's file.
+    /// The next bytes with the number of their piece; `None` behind the end of the last piece's
+    /// file.
     fn next_block(&mut self) -> Result<Option<(usize, &[u8])>, Self::Error>;
 }
 
@@ -46,7 +48,8 @@ impl<E> From<Torn> for Refusal<E> {
     }
 }
 
-/// Cuts the `spans`, the first of which is found in state `entry`, and hands each record to `each`: number of its file, where it goes.
+/// Cuts the `spans`, the first of which is found in state `entry`, and hands each record to `each`:
+/// number of its file, where it goes.
 ///
 /// # Errors
 /// The first bad record, or what `blocks` or `each` returned.

@@ -23,7 +23,8 @@ pub enum Error {
         line: u64,
         /// What is wrong there.
         why: String,
-        /// Place in the whole input, which decides whose error is reported: number of the file, then offset.
+        /// Place in the whole input, which decides whose error is reported: number of the file,
+        /// then offset.
         at: (u64, u64),
     },
     /// A partition that cannot be written.

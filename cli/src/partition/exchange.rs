@@ -1,4 +1,5 @@
-//! The only place of this command that talks to the engine: agreement of all ranks, and what arrives from them.
+//! The only place of this command that talks to the engine: agreement of all ranks, and what
+//! arrives from them.
 
 use std::cell::{Cell, RefCell};
 
@@ -26,7 +27,8 @@ pub enum Halt {
     /// Nothing has failed.
     #[default]
     No = 0,
-    /// A record behind this rank's was refused: an earlier one may be the true reason, so look on, but send no more.
+    /// A record behind this rank's was refused: an earlier one may be the true reason, so look on,
+    /// but send no more.
     CheckOnly = 1,
     /// Stop.
     Stop = 2,
@@ -102,8 +104,8 @@ impl From<trihop::Error> for Failed {
 /// Longest error text that is passed on.
 const TEXT_BYTES: usize = 2000;
 
-/// All ranks learn whether one of them failed. Of several failures the one that comes first in the input counts, since the later ones may
-/// follow from it; then any other.
+/// All ranks learn whether one of them failed. Of several failures the one that comes first in the
+/// input counts, since the later ones may follow from it; then any other.
 ///
 /// # Errors
 /// The failure that counts, the same on all ranks; or the engine's.

@@ -1,4 +1,5 @@
-//! Removes the temporary file when a signal ends the process: the launcher ends all ranks so when one of them dies.
+//! Removes the temporary file when a signal ends the process: the launcher ends all ranks so when
+//! one of them dies.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -11,13 +12,15 @@ const SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 /// What the handler needs; complete before the handler is installed, never changed.
 struct Task {
     temporary: CString,
-    /// What happened on each of [`SIGNALS`] before: the default, or the handler of a library (providers of libfabric bring some).
+    /// What happened on each of [`SIGNALS`] before: the default, or the handler of a library
+    /// (providers of libfabric bring some).
     before: [libc::sigaction; SIGNALS.len()],
 }
 
 static TASK: OnceLock<Task> = OnceLock::new();
 
-/// Has `path` removed when SIGTERM, SIGINT or SIGHUP ends this process; the first path given in a process counts.
+/// Has `path` removed when SIGTERM, SIGINT or SIGHUP ends this process; the first path given in a
+/// process counts.
 ///
 /// Signals that are ignored stay so; handlers that others have installed run afterwards.
 pub fn remove_on_signal(path: &Path) {
@@ -41,7 +44,8 @@ pub fn remove_on_signal(path: &Path) {
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = remove_and_pass_on as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        // SAFETY: `action` is initialised, and `remove_and_pass_on` calls only async-signal-safe functions.
+        // SAFETY: `action` is initialised, and `remove_and_pass_on` calls only async-signal-safe
+        // functions.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
 }
@@ -55,6 +59,7 @@ extern "C" fn remove_and_pass_on(signal: libc::c_int) {
         // SAFETY: sigaction is async-signal-safe, and the action is one that the kernel gave.
         unsafe { libc::sigaction(signal, &raw const task.before[index], std::ptr::null_mut()) };
     }
-    // SAFETY: raise is async-signal-safe; the signal comes again when this handler returns, to the action restored above.
+    // SAFETY: raise is async-signal-safe; the signal comes again when this handler returns, to the
+    // action restored above.
     unsafe { libc::raise(signal) };
 }

@@ -21,7 +21,8 @@ use super::summary::{Share, Subject, Summary};
 use super::writer::PartWriter;
 use crate::output;
 
-/// Runs the command on this rank and returns its exit status: 0, or what all ranks agreed on after rank 0 has told why.
+/// Runs the command on this rank and returns its exit status: 0, or what all ranks agreed on after
+/// rank 0 has told why.
 ///
 /// # Errors
 /// What could not be told to the other ranks: the engine's failure.
@@ -59,7 +60,8 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
     let status = match outcome {
         Ok(()) => 0,
         Err(Failed::Agreed { text, status }) => {
-            // Temporary files go before the job ends and the launcher hears of the first bad status.
+            // Temporary files go before the job ends and the launcher hears of the first bad
+            // status.
             desk.writer.take();
             let status = if job.rank() == Rank(0) {
                 tell_user(&text, status)
@@ -356,7 +358,8 @@ impl ThisRank<'_, '_> {
         };
         agree(self.job, writer.publish())?;
         let marked = agree(self.job, first(&|| output.mark(&summary.json())));
-        // The marker may exist although its agreement was cut off: then the partitions, which are whole, must stay.
+        // The marker may exist although its agreement was cut off: then the partitions, which are
+        // whole, must stay.
         if !matches!(marked, Err(Failed::Agreed { .. })) {
             writer.keep();
         }
@@ -373,7 +376,8 @@ impl ThisRank<'_, '_> {
     }
 }
 
-/// Tells the others that `this` rank has failed: those behind it stop, those before it do what `earlier` says.
+/// Tells the others that `this` rank has failed: those behind it stop, those before it do what
+/// `earlier` says.
 fn tell(this: Rank, ranks: u32, shuffle: &Shuffle<'_>, earlier: Halt) -> Result<(), trihop::Error> {
     for rank in (0..ranks).filter(|&rank| rank != this.0) {
         let halt = if rank < this.0 { earlier } else { Halt::Stop };

@@ -46,7 +46,8 @@ impl Path {
         })
     }
 
-    /// Bytes of the key in `record`: a string's text without escapes, or a number, `true`, `false`, `null` as it stands.
+    /// Bytes of the key in `record`: a string's text without escapes, or a number, `true`, `false`,
+    /// `null` as it stands.
     ///
     /// Of equal member names the last counts.
     ///
@@ -89,7 +90,8 @@ fn without_line(error: &serde_json::Error) -> String {
     format!("{} (column {})", &text[..cut], error.column())
 }
 
-/// Walks down `steps`, checks everything else for being JSON, and keeps the value at the end of the path.
+/// Walks down `steps`, checks everything else for being JSON, and keeps the value at the end of the
+/// path.
 struct Walk<'p, 'f, 'r> {
     steps: &'p [String],
     in_arrays: bool,

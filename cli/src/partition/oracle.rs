@@ -1,4 +1,5 @@
-//! The splitting core against a parse of everything by one process that looks at one byte at a time.
+//! The splitting core against a parse of everything by one process that looks at one byte at a
+//! time.
 
 use proptest::prelude::*;
 
@@ -48,7 +49,8 @@ impl Blocks for Memory<'_> {
     }
 }
 
-/// What all ranks together found: records with their owner, and the first bad record as (file, offset, line, why).
+/// What all ranks together found: records with their owner, and the first bad record as (file,
+/// offset, line, why).
 type Found = (Vec<(u32, Vec<u8>)>, Option<(usize, u64, u64, String)>);
 
 fn by_ranks(files: &[Vec<u8>], router: &Router, block: usize) -> Found {

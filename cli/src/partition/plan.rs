@@ -205,7 +205,8 @@ fn first_header(
     Ok(None)
 }
 
-/// Line of the byte at `offset`, counted from the file's start; for formats whose pieces need no count before.
+/// Line of the byte at `offset`, counted from the file's start; for formats whose pieces need no
+/// count before.
 pub fn line_at(inputs: &mut Inputs, file: usize, offset: u64, method: Method) -> io::Result<u64> {
     let lost = |unreadable: Unreadable| io::Error::other(unreadable.why);
     if offset == 0 {

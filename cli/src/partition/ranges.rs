@@ -27,7 +27,8 @@ fn border(total: u64, rank: u32, ranks: u32) -> u64 {
     (u128::from(total) * u128::from(rank) / u128::from(ranks)) as u64
 }
 
-/// The pieces that `rank` of `ranks` reads, in order: an equal share of the files of these sizes, joined in their order.
+/// The pieces that `rank` of `ranks` reads, in order: an equal share of the files of these sizes,
+/// joined in their order.
 ///
 /// Ranks with fewer bytes than ranks get none. All pieces but the last end where their file ends.
 pub fn spans(sizes: &[u64], rank: u32, ranks: u32) -> Vec<Span> {
@@ -70,7 +71,8 @@ pub const FILE_START: Entry = Entry {
 
 /// Entry of the rank whose first piece is `first`, from the tallies of all ranks.
 ///
-/// `tallies[r]` counts the last piece of rank r if its file goes on behind it ([`Span::is_continued`]), and is zero otherwise.
+/// `tallies[r]` counts the last piece of rank r if its file goes on behind it
+/// ([`Span::is_continued`]), and is zero otherwise.
 pub fn entry(first: &Span, rank: u32, sizes: &[u64], tallies: &[Tally]) -> Entry {
     if first.start == 0 {
         return FILE_START;
@@ -78,7 +80,8 @@ pub fn entry(first: &Span, rank: u32, sizes: &[u64], tallies: &[Tally]) -> Entry
     let (total, ranks) = (sizes.iter().sum(), tallies.len() as u32);
     let file_base: u64 = sizes[..first.file].iter().sum();
     let mut before = Tally::default();
-    // Walk back over the ranks whose last piece is in this file; the first one whose share starts at or before the file is the last.
+    // Walk back over the ranks whose last piece is in this file; the first one whose share starts
+    // at or before the file is the last.
     for earlier in (0..rank).rev() {
         before.quotes += tallies[earlier as usize].quotes;
         before.newlines += tallies[earlier as usize].newlines;

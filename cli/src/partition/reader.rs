@@ -1,4 +1,5 @@
-//! Reads a rank's pieces of the input files, by io_uring with several reads in flight or by plain `pread`.
+//! Reads a rank's pieces of the input files, by io_uring with several reads in flight or by plain
+//! `pread`.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -124,7 +125,8 @@ pub struct Extent {
     pub is_tail: bool,
 }
 
-/// The reads of some pieces in order, then, if asked for, those up to the end of the last one's file.
+/// The reads of some pieces in order, then, if asked for, those up to the end of the last one's
+/// file.
 #[derive(Clone, Debug)]
 pub struct Extents {
     spans: VecDeque<(usize, Span)>,

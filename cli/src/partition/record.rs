@@ -19,7 +19,8 @@ pub enum Flaw {
     StrayQuote(usize),
     /// Text between a closing quote and the next separator.
     AfterQuote(usize),
-    /// A quoted field that never ends; its opening quote is this many lines below the record's start.
+    /// A quoted field that never ends; its opening quote is this many lines below the record's
+    /// start.
     OpenQuote { column: usize, lines_below: u64 },
     /// Another number of fields than the header's.
     Columns { found: usize, expected: usize },

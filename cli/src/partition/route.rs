@@ -49,7 +49,8 @@ impl Header {
         })
     }
 
-    /// Number (from 0) of the column that `--by` means: the one of that name, else the one of that number.
+    /// Number (from 0) of the column that `--by` means: the one of that name, else the one of that
+    /// number.
     ///
     /// # Errors
     /// A sentence that lists the columns.

@@ -1,9 +1,10 @@
-//! Quotes and line breaks: where a record ends, and what a range of bytes does to the state of the next one.
+//! Quotes and line breaks: where a record ends, and what a range of bytes does to the state of the
+//! next one.
 
 /// Quotes and line breaks of some bytes.
 ///
-/// In well-formed input a place is inside a quoted field exactly when the number of quotes before it is odd, so tallies of ranges add
-/// up to the state and the line at which any range starts.
+/// In well-formed input a place is inside a quoted field exactly when the number of quotes before
+/// it is odd, so tallies of ranges add up to the state and the line at which any range starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Quote characters.
@@ -35,7 +36,8 @@ pub struct Boundary {
 }
 
 impl Boundary {
-    /// Starts outside (`quoted` false) or inside a quoted field; without a `quote` character no field is quoted.
+    /// Starts outside (`quoted` false) or inside a quoted field; without a `quote` character no
+    /// field is quoted.
     pub fn new(quote: Option<u8>, quoted: bool) -> Self {
         Self {
             quote,
@@ -45,7 +47,8 @@ impl Boundary {
         }
     }
 
-    /// Length of the piece of `bytes` that ends with the next line feed outside quotes; `None` if there is none, and all of `bytes` is passed.
+    /// Length of the piece of `bytes` that ends with the next line feed outside quotes; `None` if
+    /// there is none, and all of `bytes` is passed.
     pub fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let Some(quote) = self.quote else {
             let end = memchr::memchr(b'\n', bytes)? + 1;

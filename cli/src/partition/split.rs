@@ -57,8 +57,9 @@ pub enum Progress {
 
 /// Cuts one piece.
 ///
-/// A piece owns the record that starts at the file's first byte, if that is in it, and those that start behind its first byte, up to
-/// and including the byte behind its last: so neighbours share no record and miss none, and nobody looks at the byte before its own.
+/// A piece owns the record that starts at the file's first byte, if that is in it, and those that
+/// start behind its first byte, up to and including the byte behind its last: so neighbours share
+/// no record and miss none, and nobody looks at the byte before its own.
 #[derive(Debug)]
 pub struct Splitter {
     boundary: Boundary,

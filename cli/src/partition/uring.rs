@@ -15,7 +15,8 @@ use super::reader::{Extent, Extents, Inputs, Unreadable, read_whole};
 const DEPTH: usize = 6;
 /// Calls of `idle` before the thread sleeps for a completion.
 const SPINS: u32 = 32;
-/// Longest sleep between two calls of `idle`, so that messages keep flowing through this rank while its disk is slow.
+/// Longest sleep between two calls of `idle`, so that messages keep flowing through this rank while
+/// its disk is slow.
 const NAP: Duration = Duration::from_micros(200);
 
 /// One read and its memory.
@@ -28,7 +29,8 @@ struct Slot {
     /// Bytes read so far.
     filled: usize,
     in_flight: bool,
-    /// The kernel refused; the bytes are read by `pread` when their turn comes, which tells the true reason.
+    /// The kernel refused; the bytes are read by `pread` when their turn comes, which tells the
+    /// true reason.
     refused: bool,
 }
 
@@ -68,7 +70,8 @@ impl Uring {
     /// Sets a ring up and checks that it can read.
     ///
     /// # Errors
-    /// The operating system's answer: EPERM or ENOSYS where io_uring is switched off, ENOSYS too where it knows no plain reads.
+    /// The operating system's answer: EPERM or ENOSYS where io_uring is switched off, ENOSYS too
+    /// where it knows no plain reads.
     pub fn set_up(block: usize) -> io::Result<Idle> {
         let ring = IoUring::new(DEPTH as u32)?;
         let mut probe = io_uring::Probe::new();
@@ -168,8 +171,9 @@ impl Uring {
         .offset(slot.extent.offset + slot.filled as u64)
         .build()
         .user_data(number);
-        // SAFETY: the memory and the descriptor belong to the slot, which is kept, its buffer untouched, until the completion has been
-        // reaped (`next` hands out and drops only slots that are not in flight, `drop` waits for all).
+        // SAFETY: the memory and the descriptor belong to the slot, which is kept, its buffer
+        // untouched, until the completion has been reaped (`next` hands out and drops only slots
+        // that are not in flight, `drop` waits for all).
         let queued = unsafe { self.ring.submission().push(&read) };
         slot.in_flight = queued.is_ok();
         slot.refused = queued.is_err();

@@ -83,7 +83,8 @@ enum Place {
 impl PartWriter {
     /// Creates `temporary` for what will be `part`, and puts `header` at its top.
     ///
-    /// The file is locked for as long as it is written, which tells it from one that a killed job left behind.
+    /// The file is locked for as long as it is written, which tells it from one that a killed job
+    /// left behind.
     ///
     /// # Errors
     /// The file cannot be created or locked.
@@ -96,7 +97,8 @@ impl PartWriter {
             .create_new(true)
             .open(&temporary)
             .map_err(failed)?;
-        // A file system without locks is no reason to fail: the lock only protects from cleaning by another job.
+        // A file system without locks is no reason to fail: the lock only protects from cleaning by
+        // another job.
         if let Err(error) = rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
             tracing::debug!("{} cannot be locked: {error}", output::path(&temporary));
         }

@@ -1,4 +1,5 @@
-//! The launcher's loop: one poll over signals, exits, connections and output, until the job has ended.
+//! The launcher's loop: one poll over signals, exits, connections and output, until the job has
+//! ended.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -31,8 +32,8 @@ const ENV_INTERFACE: &str = "TRIHOP_INTERFACE";
 /// Exit status where the time limit passed, as of timeout(1).
 const STATUS_TIMEOUT: i32 = 124;
 
-/// Launches a job and waits for its end. Signals to this thread are forwarded meanwhile; start no thread before it
-/// that does not block them.
+/// Launches a job and waits for its end. Signals to this thread are forwarded meanwhile; start no
+/// thread before it that does not block them.
 ///
 /// # Errors
 /// When the job cannot be set up; no process is left then.
@@ -142,7 +143,8 @@ impl Job {
             Some(networks) => set(ENV_INTERFACE, networks.address(node).to_string()),
             None => set(ENV_LOOPBACK, "1".into()),
         }
-        // Debian's libfabric brings libraries that turn signals into exit status 1 unless they are told not to.
+        // Debian's libfabric brings libraries that turn signals into exit status 1 unless they are
+        // told not to.
         for name in ["IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE"] {
             if std::env::var_os(name).is_none() {
                 set(name, "1".into());
@@ -240,7 +242,8 @@ impl Job {
         let ended =
             |source: &Source| matches!(source, Source::Stream(r, _) if !self.processes[*r].is_running());
         let ready = entries.iter().zip(&set).filter(|((source, ..), entry)| {
-            // The output of an ended rank is read until it is empty, whoever still holds the other end.
+            // The output of an ended rank is read until it is empty, whoever still holds the other
+            // end.
             !entry.revents().is_empty() || ended(source)
         });
         Ok(ready.map(|((source, ..), _)| *source).collect())
@@ -250,7 +253,8 @@ impl Job {
         let kill_at = self.kill_at.filter(|_| !self.killed);
         let limit = self.time_limit.filter(|_| self.failure.is_none());
         let next = [kill_at, limit].into_iter().flatten().min()?;
-        // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when it returns.
+        // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when
+        // it returns.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -317,8 +321,8 @@ impl Job {
         }
     }
 
-    /// Reaps the ranks that have ended. Of several at once, one that a signal ended is taken for the first: the
-    /// others may have failed because of it.
+    /// Reaps the ranks that have ended. Of several at once, one that a signal ended is taken for
+    /// the first: the others may have failed because of it.
     fn take_exits(&mut self, ready: &[Source]) -> Result<(), Error> {
         let mut ended = Vec::new();
         for source in ready {

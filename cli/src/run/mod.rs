@@ -51,7 +51,8 @@ pub struct RunArgs {
         required_unless_present = "node_sizes"
     )]
     ranks: Option<u32>,
-    /// Number of simulated nodes; ranks are spread over them in blocks, the first nodes taking the remainder
+    /// Number of simulated nodes; ranks are spread over them in blocks, the first nodes taking the
+    /// remainder
     #[arg(long, value_name = "N", conflicts_with = "node_sizes")]
     nodes: Option<u32>,
     /// Ranks on each simulated node, e.g. 3,1,4
@@ -66,7 +67,8 @@ pub struct RunArgs {
     /// End the job after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
-    /// Command to run as every rank; its standard input is ours in rank 0, unless that is a terminal, else empty
+    /// Command to run as every rank; its standard input is ours in rank 0, unless that is a
+    /// terminal, else empty
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -100,7 +102,8 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     }
 }
 
-/// Ranks on each node: `sizes` where they are given, else `ranks` spread over `nodes` (one, by default).
+/// Ranks on each node: `sizes` where they are given, else `ranks` spread over `nodes` (one, by
+/// default).
 ///
 /// # Errors
 /// When `ranks` contradicts `sizes`, or a node would stay empty.
@@ -117,7 +120,8 @@ pub fn node_sizes(ranks: Option<u32>, nodes: Option<u32>, sizes: &[u32]) -> Resu
     }
 }
 
-/// Spreads `ranks` over `nodes` in blocks; the first nodes take the remainder (7 on 2 nodes: 4 and 3).
+/// Spreads `ranks` over `nodes` in blocks; the first nodes take the remainder (7 on 2 nodes: 4 and
+/// 3).
 ///
 /// # Errors
 /// When a node would stay empty.

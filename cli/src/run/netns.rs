@@ -1,7 +1,7 @@
 //! One network namespace per node, joined by veth pairs to a bridge in one more namespace.
 //!
-//! The namespaces have no names: they live as long as our descriptors and the ranks inside, so nothing can be left
-//! behind, however the launcher ends. The addresses exist inside of them only.
+//! The namespaces have no names: they live as long as our descriptors and the ranks inside, so
+//! nothing can be left behind, however the launcher ends. The addresses exist inside of them only.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -85,7 +85,8 @@ impl Networks {
 /// A new namespace; a thread enters it, and the descriptor keeps it when the thread has ended.
 fn namespace() -> Result<File, Error> {
     let created = thread::spawn(|| {
-        // SAFETY: NEWNET shares no memory or descriptors with other threads, it only changes this thread's network.
+        // SAFETY: NEWNET shares no memory or descriptors with other threads, it only changes this
+        // thread's network.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
         File::open("/proc/thread-self/ns/net")
     });
@@ -108,7 +109,8 @@ fn ip(namespace: RawFd, batch: &str) -> Result<(), Error> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let enter = move || {
-        // SAFETY: one system call on integers; the descriptor is open as long as the namespaces are borrowed.
+        // SAFETY: one system call on integers; the descriptor is open as long as the namespaces are
+        // borrowed.
         match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),

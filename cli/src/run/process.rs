@@ -75,7 +75,8 @@ impl Process {
         let (descriptor, mask) = (theirs.as_raw_fd(), start.signal_mask);
         let network = start.network.map(|n| n.as_raw_fd());
         let launcher = rustix::process::getpid();
-        // SAFETY: `prepare` makes system calls only, on integers and a copied mask; no allocation, no lock.
+        // SAFETY: `prepare` makes system calls only, on integers and a copied mask; no allocation,
+        // no lock.
         unsafe { command.pre_exec(move || prepare(launcher, descriptor, network, &mask)) };
         let mut child = command.spawn()?;
         let id = Pid::from_child(&child);
@@ -107,14 +108,16 @@ impl Process {
         self.status.is_none()
     }
 
-    /// Sends a signal to the rank and what it has started; its id is ours as long as it is not reaped.
+    /// Sends a signal to the rank and what it has started; its id is ours as long as it is not
+    /// reaped.
     pub(super) fn signal(&self, signal: Signal) {
         if self.is_running() {
             let _ = kill_process_group(self.id, signal);
         }
     }
 
-    /// Ends what an ended rank has left running in its group, before [`Process::reap`] gives its id free.
+    /// Ends what an ended rank has left running in its group, before [`Process::reap`] gives its id
+    /// free.
     pub(super) fn sweep(&self) {
         self.signal(Signal::KILL);
     }
@@ -262,8 +265,8 @@ impl Stream {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Forwards one piece of output. The stream closes at its end, or, once the rank has ended, when it is empty:
-    /// a process that left the rank's group may hold the other end for ever.
+    /// Forwards one piece of output. The stream closes at its end, or, once the rank has ended,
+    /// when it is empty: a process that left the rank's group may hold the other end for ever.
     pub(super) fn forward(&mut self, outputs: &mut Outputs, rank_ended: bool) {
         let Some(pipe) = &mut self.pipe else { return };
         let mut chunk = [0_u8; 64 << 10];

@@ -1,4 +1,5 @@
-//! The launcher's side of the bootstrap: a store of keys and a fence, as a state machine without sockets.
+//! The launcher's side of the bootstrap: a store of keys and a fence, as a state machine without
+//! sockets.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,9 @@
-//! A tiny process that outlives the launcher, should that be killed, and ends what the ranks have started.
+//! A tiny process that outlives the launcher, should that be killed, and ends what the ranks have
+//! started.
 //!
-//! Ranks die with the launcher by PDEATHSIG, but their children would not. The warden knows the process groups of
-//! living ranks; when its pipe closes it kills them. It holds no other descriptor.
+//! Ranks die with the launcher by PDEATHSIG, but their children would not. The warden knows the
+//! process groups of living ranks; when its pipe closes it kills them. It holds no other
+//! descriptor.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -65,7 +67,8 @@ impl Drop for Warden {
     }
 }
 
-/// Life of the warden. Between fork and exit of a process that may have threads: no allocation, no lock.
+/// Life of the warden. Between fork and exit of a process that may have threads: no allocation, no
+/// lock.
 fn keep_watch(pipe: i32, groups: &mut [i32]) -> ! {
     // SAFETY: system calls on plain integers and on memory that this process owns since the fork.
     unsafe {

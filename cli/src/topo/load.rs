@@ -1,9 +1,10 @@
-//! What a route asks of all ranks of a job: links, hops, relayed pairs. Exact, and without looking at every pair where the
-//! route says whom its ranks speak for.
+//! What a route asks of all ranks of a job: links, hops, relayed pairs. Exact, and without looking
+//! at every pair where the route says whom its ranks speak for.
 //!
-//! An edge between nodes carries what the ranks behind its one end send to the ranks behind its other end, and the same
-//! backwards: all ranks of two nodes with three hops, its two ends alone on the direct route. So it is enough to look at
-//! each such edge once, and ranks of equal local rank on nodes of equal size have the same ranks behind them.
+//! An edge between nodes carries what the ranks behind its one end send to the ranks behind its
+//! other end, and the same backwards: all ranks of two nodes with three hops, its two ends alone on
+//! the direct route. So it is enough to look at each such edge once, and ranks of equal local rank
+//! on nodes of equal size have the same ranks behind them.
 
 use std::collections::HashMap;
 
@@ -34,8 +35,9 @@ pub struct Load {
 }
 
 impl Load {
-    /// Counts over all ranks of `topology`: time follows ranks + nodes x distinct numbers of ranks on a node. Of a route that
-    /// does not say whom its ranks speak for, each pair is followed; `None` where ranks are too many for that.
+    /// Counts over all ranks of `topology`: time follows ranks + nodes x distinct numbers of ranks
+    /// on a node. Of a route that does not say whom its ranks speak for, each pair is followed;
+    /// `None` where ranks are too many for that.
     pub fn new(topology: &Topology, route: RouteName) -> Option<Self> {
         let mut load = Self {
             hops: vec![0; 1 + HOPS_SHOWN.max(route.stages().len())],
@@ -131,8 +133,9 @@ fn crossing(route: &Chosen) -> impl Iterator<Item = (Stage, u32)> + '_ {
         .map(|stage| (stage, route.edges(stage, Reach::Beyond)))
 }
 
-/// Ranks behind the other ends of a rank's edges to other nodes, by its local rank, the size of its node, and whether that
-/// node is one of those that it speaks with for others, which it does not for itself.
+/// Ranks behind the other ends of a rank's edges to other nodes, by its local rank, the size of its
+/// node, and whether that node is one of those that it speaks with for others, which it does not
+/// for itself.
 #[derive(Default)]
 struct Behind(HashMap<(u32, u32, bool), u64>);
 

@@ -1,4 +1,5 @@
-//! What one rank knows of the others: its card, the ranks of its node, the nodes that it represents.
+//! What one rank knows of the others: its card, the ranks of its node, the nodes that it
+//! represents.
 
 use std::ffi::OsString;
 use std::fs::File;

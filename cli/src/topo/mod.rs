@@ -1,8 +1,9 @@
 //! `trihop topo`: who represents which nodes, and what a route asks of each rank.
 //!
-//! Everything is asked of the library's own topology and route, of each rank's as that rank would see it; nothing of
-//! a job is started (`shape` says which job is meant, or the launcher does). `maps` is what `nexus_dump` of DeltaFS
-//! writes of a rank, `load` counts links, hops and relayed pairs of all ranks, `report` prints both.
+//! Everything is asked of the library's own topology and route, of each rank's as that rank would
+//! see it; nothing of a job is started (`shape` says which job is meant, or the launcher does).
+//! `maps` is what `nexus_dump` of DeltaFS writes of a rank, `load` counts links, hops and relayed
+//! pairs of all ranks, `report` prints both.
 
 pub mod load;
 mod maps;
@@ -28,12 +29,14 @@ const PLACEMENT_KEY: &str = "trihop-topo";
 
 /// Show who represents which nodes, and what a route asks of each rank; starts no ranks
 ///
-/// Of a job of any shape, without starting it (`trihop topo --nodes 10000 --per-node 32`), or of the job that it is
-/// run in (`mpiexec -n 8 trihop topo`), whose rank 0 prints. Counts are exact, over all ordered pairs of ranks.
+/// Of a job of any shape, without starting it (`trihop topo --nodes 10000 --per-node 32`), or of
+/// the job that it is run in (`mpiexec -n 8 trihop topo`), whose rank 0 prints. Counts are exact,
+/// over all ordered pairs of ranks.
 ///
-/// With `--rank`, also what nexus_dump of DeltaFS writes: a line `NX-r: rank size local-rank local-size node nodes`,
-/// then `NX-r: lmap RANK ADDRESS` for each rank of its node, and `NX-r: rmap NODE ADDRESS` for each node that it
-/// represents. Where nexus has an address there is the rank that has it.
+/// With `--rank`, also what nexus_dump of DeltaFS writes: a line `NX-r: rank size local-rank
+/// local-size node nodes`, then `NX-r: lmap RANK ADDRESS` for each rank of its node, and `NX-r:
+/// rmap NODE ADDRESS` for each node that it represents. Where nexus has an address there is the
+/// rank that has it.
 #[derive(Debug, Clone, Args)]
 pub struct TopoArgs {
     /// The job that is meant
@@ -48,8 +51,8 @@ pub struct TopoArgs {
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     rank: Vec<Ranks>,
 
-    /// Writes maps to PREFIX.RANK.id, .lmap and .rmap instead, as nexus_dump does; of all ranks unless --rank is given.
-    /// In a job each rank writes its own
+    /// Writes maps to PREFIX.RANK.id, .lmap and .rmap instead, as nexus_dump does; of all ranks
+    /// unless --rank is given. In a job each rank writes its own
     #[arg(long, value_name = "PREFIX")]
     output: Option<PathBuf>,
 
@@ -93,7 +96,8 @@ pub enum TopoError {
 }
 
 impl TopoError {
-    /// Exit status of a process that ends by this error: 2 for arguments and options, 1 for everything else.
+    /// Exit status of a process that ends by this error: 2 for arguments and options, 1 for
+    /// everything else.
     pub fn exit_status(&self) -> i32 {
         match self {
             Self::Usage(_)
@@ -133,7 +137,8 @@ pub fn run(args: TopoArgs) -> Result<(), TopoError> {
             let mut bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
             agree(&mut *bootstrap)?;
             let shown = show_own(&args, bootstrap.topology(), route);
-            // A rank that failed leaves the job too: its exit status tells, and nobody waits for it.
+            // A rank that failed leaves the job too: its exit status tells, and nobody waits for
+            // it.
             bootstrap.finalize()?;
             shown
         }

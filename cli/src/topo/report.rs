@@ -39,7 +39,8 @@ struct Hops {
     pairs: u64,
 }
 
-/// Maps that are made while they are written, one after the other: those of all ranks of a large job fit no memory.
+/// Maps that are made while they are written, one after the other: those of all ranks of a large
+/// job fit no memory.
 struct OneByOne<I>(Cell<Option<I>>);
 
 impl<I: Iterator<Item = Maps>> Serialize for OneByOne<I> {

@@ -8,7 +8,8 @@ use trihop::{Rank, Topology};
 use super::TopoError;
 use crate::run;
 
-/// Most ranks of a job that is not started: their counts take seconds each million, and a byte or two of memory.
+/// Most ranks of a job that is not started: their counts take seconds each million, and a byte or
+/// two of memory.
 const RANKS_MAX: u64 = 1 << 24;
 
 /// The shape of a job that is not started.
@@ -31,7 +32,8 @@ pub struct Shape {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with_all = ["nodes", "per_node"])]
     node_sizes: Vec<u32>,
 
-    /// Placement as MPICH's PMI_process_mapping, e.g. '(vector,(0,4,1))' for --ranks dealt out in turn over 4 nodes
+    /// Placement as MPICH's PMI_process_mapping, e.g. '(vector,(0,4,1))' for --ranks dealt out in
+    /// turn over 4 nodes
     #[arg(
         long,
         value_name = "VECTOR",
@@ -45,7 +47,8 @@ impl Shape {
     /// The job, seen from its rank 0; `None` when no option names one.
     ///
     /// # Errors
-    /// When the options contradict each other, leave a node empty, or name more ranks than can be counted.
+    /// When the options contradict each other, leave a node empty, or name more ranks than can be
+    /// counted.
     pub fn topology(&self) -> Result<Option<Topology>, TopoError> {
         if let Some(mapping) = &self.mapping {
             let ranks = self.ranks.unwrap_or(0);
@@ -166,7 +169,8 @@ pub fn check_picks(picks: &[Ranks], size: u32) -> Result<(), TopoError> {
     }
 }
 
-/// The ranks that were asked for, ascending, each once; when none were, all of them or none, as `otherwise` says.
+/// The ranks that were asked for, ascending, each once; when none were, all of them or none, as
+/// `otherwise` says.
 pub fn picked(picks: &[Ranks], size: u32, otherwise: bool) -> impl Iterator<Item = Rank> {
     let wanted = move |rank: &u32| match picks {
         [] => otherwise,

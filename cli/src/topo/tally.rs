@@ -35,8 +35,9 @@ impl Tally {
         *self.0.entry(value).or_default() += 1;
     }
 
-    /// Least, mean, most, sum and histogram. Each distinct value is a row of its own where there are at most 16 of
-    /// them; else there are 16 rows of equal width, without those that hold nothing.
+    /// Least, mean, most, sum and histogram. Each distinct value is a row of its own where there
+    /// are at most 16 of them; else there are 16 rows of equal width, without those that hold
+    /// nothing.
     pub fn summary(&self) -> Summary {
         let count: u64 = self.0.values().sum();
         let total = self.0.iter().map(|(value, times)| value * times).sum();

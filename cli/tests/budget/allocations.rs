@@ -1,5 +1,5 @@
-//! In steady state no message costs an allocation, wherever it passes: at its source, at both representatives, at its
-//! target.
+//! In steady state no message costs an allocation, wherever it passes: at its source, at both
+//! representatives, at its target.
 
 use std::cell::Cell;
 
@@ -8,9 +8,9 @@ use trihop::{Job, Rank, Reduce, Shuffle, Stats, Stream, StreamOptions};
 use crate::allocator::counted;
 use crate::ranks::{on_ranks, on_ranks_with};
 
-/// What a whole phase may allocate, whatever the number of its messages. The fence at its end takes two rounds of a sum
-/// over all ranks, or a few more, with 12 to 20 small allocations each; and a queue may once become longer than it ever
-/// was before, which its bound ends.
+/// What a whole phase may allocate, whatever the number of its messages. The fence at its end takes
+/// two rounds of a sum over all ranks, or a few more, with 12 to 20 small allocations each; and a
+/// queue may once become longer than it ever was before, which its bound ends.
 const PER_PHASE: u64 = 256;
 
 /// Messages of the counted phases, all sources together. The second is what shows growth.
@@ -33,8 +33,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Sends this rank's share of `messages`, in turn to all its targets, and waits until all are everywhere. Returns how
-    /// many it sent.
+    /// Sends this rank's share of `messages`, in turn to all its targets, and waits until all are
+    /// everywhere. Returns how many it sent.
     fn exchange(&self, messages: u64, mut send: impl FnMut(Rank, u64), fence: impl FnOnce()) -> u64 {
         let size = u64::from(self.job.size());
         let me = u64::from(self.job.rank().0);

@@ -17,8 +17,8 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-// All relaxed: the counter is read by the thread that turns counting on and off, and other threads of a rank do nothing
-// that is to be counted exactly.
+// All relaxed: the counter is read by the thread that turns counting on and off, and other threads
+// of a rank do nothing that is to be counted exactly.
 static ON: AtomicBool = AtomicBool::new(false);
 static SHOWN: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -42,8 +42,8 @@ fn note(layout: Layout) {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments that came; counting touches no memory of the
-// caller's.
+// SAFETY: every call goes to the system's allocator with the arguments that came; counting touches
+// no memory of the caller's.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout);

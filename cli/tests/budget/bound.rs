@@ -1,4 +1,5 @@
-//! The bound that `dump` prints is never passed, by what `dump` says is in use or by what the process really holds.
+//! The bound that `dump` prints is never passed, by what `dump` says is in use or by what the
+//! process really holds.
 
 use std::cell::Cell;
 
@@ -8,11 +9,12 @@ use crate::allocator::counted_bytes;
 use crate::memory::{kib, warmed_up};
 use crate::ranks::on_ranks;
 
-/// What a process holds beside its queues, in bytes: tables, the provider's lists, the text of `dump`. Does not depend on
-/// traffic.
+/// What a process holds beside its queues, in bytes: tables, the provider's lists, the text of
+/// `dump`. Does not depend on traffic.
 const BESIDE_BYTES: u64 = 64 << 10;
 
-/// Answers that a rank may wait for. What handlers send has to fit the spill, else nothing promises that it can leave.
+/// Answers that a rank may wait for. What handlers send has to fit the spill, else nothing promises
+/// that it can leave.
 const UNANSWERED: u64 = 64;
 
 /// Records that each rank sends in each phase.
@@ -46,7 +48,8 @@ impl Dump {
         bound.trim_end_matches(" bytes").parse().unwrap()
     }
 
-    /// Every pool and every queue is within its own bound; of lanes, `dump` itself says where one is not.
+    /// Every pool and every queue is within its own bound; of lanes, `dump` itself says where one
+    /// is not.
     fn check(&self, options: &StreamOptions) {
         assert_eq!(self.lines("CONTRADICTION").next(), None, "{}", self.0);
         let mut pools = 0;
@@ -87,15 +90,15 @@ fn number_before(line: &str, words: &str) -> u64 {
         .unwrap_or_else(|_| panic!("a number before `{words}` in {line}"))
 }
 
-/// Memory of this process that no file on disk backs, each shared page divided by the number of those who map it: over
-/// all ranks of a node this adds up to what the node holds.
+/// Memory of this process that no file on disk backs, each shared page divided by the number of
+/// those who map it: over all ranks of a node this adds up to what the node holds.
 fn held_bytes() -> u64 {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     1024 * (kib(&rollup, "Pss_Anon:") + kib(&rollup, "Pss_Shmem:"))
 }
 
-/// Options with queues as small as they may be, or the defaults; long records are bounded in both cases, since the bound
-/// would hold two of 64 MiB else.
+/// Options with queues as small as they may be, or the defaults; long records are bounded in both
+/// cases, since the bound would hold two of 64 MiB else.
 fn options(tiny: bool) -> StreamOptions {
     let mut options = StreamOptions {
         max_message_bytes: LONGEST,
@@ -134,9 +137,9 @@ fn length(number: u64) -> usize {
     }
 }
 
-/// Sends as fast as the queues take it and `may_send` (asked with the number of records sent) allows, to all ranks in
-/// turn, and looks at `dump` all the while. `make_room` takes deliveries where nobody else does. Returns what this
-/// process held at most.
+/// Sends as fast as the queues take it and `may_send` (asked with the number of records sent)
+/// allows, to all ranks in turn, and looks at `dump` all the while. `make_room` takes deliveries
+/// where nobody else does. Returns what this process held at most.
 fn hammer(
     shuffle: &Shuffle<'_>,
     job: &Job<'_>,
@@ -177,8 +180,9 @@ fn hammer(
     most
 }
 
-/// Runs `work` twice on this rank, with options as small as they may be and with defaults. It opens a shuffle, uses it, and
-/// returns it with what the process held at most meanwhile: no more than before and the bound that the shuffle prints.
+/// Runs `work` twice on this rank, with options as small as they may be and with defaults. It opens
+/// a shuffle, uses it, and returns it with what the process held at most meanwhile: no more than
+/// before and the bound that the shuffle prints.
 fn check_growth<'h>(job: &Job<'h>, work: impl Fn(&StreamOptions) -> (Shuffle<'h>, u64)) {
     warmed_up(job).shutdown().unwrap();
     for (what, tiny) in [("tiny queues", true), ("default queues", false)] {

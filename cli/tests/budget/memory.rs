@@ -1,11 +1,12 @@
-//! Memory: it does not grow with the number of messages, and never passes the bound that `dump` prints.
+//! Memory: it does not grow with the number of messages, and never passes the bound that `dump`
+//! prints.
 
 use trihop::{Error, Job, Rank, Stream, StreamOptions};
 
 use crate::ranks::on_ranks;
 
-/// Resident pages of this process that no file on disk backs, in bytes: its heap, its pools, and what it has touched of
-/// its node's shared memory.
+/// Resident pages of this process that no file on disk backs, in bytes: its heap, its pools, and
+/// what it has touched of its node's shared memory.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     1024 * (kib(&status, "RssAnon:") + kib(&status, "RssShmem:"))
@@ -25,8 +26,8 @@ fn exchange(job: &Job<'_>, stream: &Stream<'_, u64>, messages: u64) {
     stream.fence().unwrap();
 }
 
-/// The same, but each rank fills all its queues before it makes one round of progress: whatever can be in use at a time
-/// has been in use after some thousand messages.
+/// The same, but each rank fills all its queues before it makes one round of progress: whatever can
+/// be in use at a time has been in use after some thousand messages.
 fn fill_queues(job: &Job<'_>, stream: &Stream<'_, u64>, messages: u64) {
     let size = u64::from(job.size());
     let mut sent = 0;
@@ -45,8 +46,8 @@ fn fill_queues(job: &Job<'_>, stream: &Stream<'_, u64>, messages: u64) {
     stream.fence().unwrap();
 }
 
-/// A stream of which all memory is touched, and all memory of the provider: that has a ring of completions, whose pages
-/// become resident one by one until it was once around.
+/// A stream of which all memory is touched, and all memory of the provider: that has a ring of
+/// completions, whose pages become resident one by one until it was once around.
 pub fn warmed_up<'h>(job: &Job<'h>) -> Stream<'h, u64> {
     // Each run is a batch, so that what is used or leaks once per batch shows.
     let options = StreamOptions {
@@ -64,8 +65,9 @@ pub fn warmed_up<'h>(job: &Job<'h>) -> Stream<'h, u64> {
     stream
 }
 
-/// Growth that is still the same memory: sixteen pages of the allocator's and the provider's own. It would take a leak of
-/// less than a hundredth of a byte per message, or of two bytes per batch, to stay below.
+/// Growth that is still the same memory: sixteen pages of the allocator's and the provider's own.
+/// It would take a leak of less than a hundredth of a byte per message, or of two bytes per batch,
+/// to stay below.
 const SAME_BYTES: u64 = 64 << 10;
 
 #[test]

@@ -7,8 +7,8 @@ use trihop::{Job, Options};
 
 use crate::launched::Launched;
 
-/// Runs `body` on every rank of a job with nodes of these sizes. `test` is the full name of the calling test: what is
-/// started again is only that one. What ranks print is printed here.
+/// Runs `body` on every rank of a job with nodes of these sizes. `test` is the full name of the
+/// calling test: what is started again is only that one. What ranks print is printed here.
 pub fn on_ranks(test: &str, node_sizes: &str, body: impl FnOnce(Job<'static>)) {
     on_ranks_with(test, node_sizes, &[], body);
 }

@@ -11,11 +11,12 @@ use crate::ranks::job;
 /// Messages of the counted phase, all ranks together.
 const MESSAGES: u64 = 4_000_000;
 
-/// System calls per 10^6 messages that are too many: ten times the goal of 2,000, since a loaded machine makes ranks wait
-/// more often, and tracing makes each wait longer.
+/// System calls per 10^6 messages that are too many: ten times the goal of 2,000, since a loaded
+/// machine makes ranks wait more often, and tracing makes each wait longer.
 const TOO_MANY: u64 = 20_000;
 
-/// Calls that fail and that nobody else makes: they show in the trace where the counted phase begins and ends.
+/// Calls that fail and that nobody else makes: they show in the trace where the counted phase
+/// begins and ends.
 const BEGIN: &str = "/trihop/budget/begins";
 const END: &str = "/trihop/budget/ends";
 
@@ -54,7 +55,8 @@ fn count(trace: &str) -> BTreeMap<&str, u64> {
         .expect("a rank came to the end");
     let mut calls = BTreeMap::new();
     for line in &lines[begin..=end] {
-        // "PID name(arguments) = result"; the second half of an interrupted line, signals and ends have no such name.
+        // "PID name(arguments) = result"; the second half of an interrupted line, signals and ends
+        // have no such name.
         let (_, call) = line.split_once(' ').unwrap_or_default();
         if let Some((name, _)) = call.trim_start().split_once('(')
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')

@@ -64,7 +64,8 @@ pub fn with(mut command: Command, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// The first of these programs that says `word` when asked for its version; says so when there is none.
+/// The first of these programs that says `word` when asked for its version; says so when there is
+/// none.
 pub fn launcher(programs: &[&'static str], word: &str) -> Option<&'static str> {
     let is = |program: &&&str| {
         let mut command = Command::new(program);

@@ -9,7 +9,8 @@ use crate::ranks::{
     Seat, SeatKind, Spec, WATCHDOG, is_installed, is_rank, number, rank, say, victim, wait_for_death,
 };
 
-/// Kills each rank in turn once all are ready, and prints how long it took the last survivor to say so.
+/// Kills each rank in turn once all are ready, and prints how long it took the last survivor to say
+/// so.
 fn kill_each(test: &str, node_sizes: &str, seats: &[SeatKind], body: impl Fn(Seat) -> Result<()>) {
     if is_rank() {
         return rank(body);

@@ -1,8 +1,9 @@
 //! Kills at random moments: start-up, opening of streams, sending, long records, fences, shutdown.
 //!
-//! `TRIHOP_KILLS=N` says how many, `TRIHOP_SEED=N` which ones. A survivor names the rank that was killed. Two things
-//! else are allowed: a survivor that has not joined yet may have its error from the launcher, or name another rank that
-//! has not joined either and ended because of the first; and who has arrived at the end may find all others there.
+//! `TRIHOP_KILLS=N` says how many, `TRIHOP_SEED=N` which ones. A survivor names the rank that was
+//! killed. Two things else are allowed: a survivor that has not joined yet may have its error from
+//! the launcher, or name another rank that has not joined either and ended because of the first;
+//! and who has arrived at the end may find all others there.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,4 +1,5 @@
-//! A test as a job: it starts itself again, as every rank, under `trihop run`, and follows what each rank says.
+//! A test as a job: it starts itself again, as every rank, under `trihop run`, and follows what
+//! each rank says.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -100,7 +101,8 @@ impl Post {
         loop {
             match self {
                 Self::Inline(shuffle) => shuffle.poll().map(drop)?,
-                // The progress thread receives; a message to oneself is a call that hears of a failure.
+                // The progress thread receives; a message to oneself is a call that hears of a
+                // failure.
                 Self::Threaded(shuffle) => shuffle.send(Rank(number()), 0, b"")?,
             }
             thread::sleep(Duration::from_millis(1));
@@ -149,7 +151,8 @@ pub fn rank(body: impl FnOnce(Seat) -> Result<()>) {
         Ok(()) => say("done"),
         Err(error) => {
             say(&format!("error {error}"));
-            // As a program that fails: nothing is taken apart, and its end may be seen before its words are.
+            // As a program that fails: nothing is taken apart, and its end may be seen before its
+            // words are.
             std::process::exit(1);
         }
     }
@@ -164,7 +167,8 @@ pub struct Ranks {
     pub ends: BTreeMap<u32, (Instant, String)>,
     /// What each rank has said.
     pub said: BTreeMap<u32, Vec<String>>,
-    /// Where ranks say their words if their launcher may lose them: MPICH's does when a rank is killed.
+    /// Where ranks say their words if their launcher may lose them: MPICH's does when a rank is
+    /// killed.
     fifo: Option<(File, tempfile::TempDir)>,
     other: Vec<String>,
     size: u32,
@@ -225,7 +229,8 @@ impl<'a> Spec<'a> {
             command.args(["--", "sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""]);
         }
         if self.launcher.is_some() {
-            // MPICH's ends all ranks, or itself by a fault, when one of its processes ends: the rank's shell does not.
+            // MPICH's ends all ranks, or itself by a fault, when one of its processes ends: the
+            // rank's shell does not.
             command.args(["sh", "-c", "\"$0\" \"$@\"; exec sleep 1000"]);
         }
         command.arg(std::env::current_exe().unwrap());
@@ -245,7 +250,8 @@ impl<'a> Spec<'a> {
             let path = directory.path().join("words");
             rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
             command.env("LIVES_FIFO", &path);
-            // For writing too: then it can be opened before, and does not end between two ranks' words.
+            // For writing too: then it can be opened before, and does not end between two ranks'
+            // words.
             (
                 File::options().read(true).write(true).open(path).unwrap(),
                 directory,

@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use super::launched::{Launched, run, try_run, until};
 use super::start::{job, leftovers, partition, write};
 
-/// Bad input: name and content of the file that is at fault, further options, and what the message says.
+/// Bad input: name and content of the file that is at fault, further options, and what the message
+/// says.
 fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
     let good: String = (0..3000).map(|row| format!("{row},\"two\nlines\"\n")).collect();
     let after = |rows: &str, more: &str| format!("id,v\n{rows}{more}");

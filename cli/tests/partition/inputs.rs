@@ -26,7 +26,8 @@ impl Seeded {
     }
 }
 
-/// Records with separators, quotes, line breaks and lengths from nothing to above a batch; every kind of line end.
+/// Records with separators, quotes, line breaks and lengths from nothing to above a batch; every
+/// kind of line end.
 fn tricky_rows(seeded: &mut Seeded, rows: usize, line_end: &str) -> String {
     let mut text = String::new();
     for row in 0..rows {

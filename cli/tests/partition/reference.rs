@@ -1,4 +1,5 @@
-//! What the partitions of some files must hold: everything is read in one process, one byte at a time.
+//! What the partitions of some files must hold: everything is read in one process, one byte at a
+//! time.
 
 use std::collections::HashMap;
 use std::fs;
@@ -68,7 +69,8 @@ fn field(record: &[u8], column: usize, kind: Kind) -> Vec<u8> {
     fields.swap_remove(column)
 }
 
-/// Checks that DIR holds exactly the records of `files`, each in the partition of its key, and the marker.
+/// Checks that DIR holds exactly the records of `files`, each in the partition of its key, and the
+/// marker.
 pub fn check(out: &Path, files: &[PathBuf], kind: Kind, column: usize, ranks: u32) {
     let mut expected: Vec<HashMap<Vec<u8>, i64>> = vec![HashMap::new(); ranks as usize];
     let mut header = None;

@@ -82,7 +82,8 @@ impl Options {
                 .into_string()
                 .map_err(|value| Error::config(&name, format!("the value {value:?} is not UTF-8")))?;
             if name == "FI_PROVIDER" {
-                // A list or an exclusion filters inside libfabric, and the scores decide among what is left.
+                // A list or an exclusion filters inside libfabric, and the scores decide among what
+                // is left.
                 fi_provider = (!value.starts_with('^') && !value.contains(',')).then_some(value);
                 continue;
             }

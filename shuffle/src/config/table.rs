@@ -11,8 +11,8 @@
 /// agreed name: type as c_type = (default) in (values) "unit";
 /// ```
 ///
-/// `agreed` where all ranks need the same value, `local` where each may have its own. A default is a
-/// number with or without a unit, or `else` and a text where it is the type's own. Values are
+/// `agreed` where all ranks need the same value, `local` where each may have its own. A default is
+/// a number with or without a unit, or `else` and a text where it is the type's own. Values are
 /// `(low to high)`, `(0 or low to high)`, or `(of "text")` where the type knows them.
 #[doc(hidden)]
 #[macro_export]
@@ -39,10 +39,11 @@ macro_rules! options_table {
                 /// Fewer where links are so many that an eighth of `memory_bytes` does not hold two
                 /// such batches for each: with the defaults above 32 links.
                 agreed remote_buftarget_bytes: usize as u64 = (64 KiB) in (1 to 16 MiB) "bytes";
-                /// Records that may wait for a delivery thread, or for an application without a handler.
-                /// One run always may.
+                /// Records that may wait for a delivery thread, or for an application without a
+                /// handler. One run always may.
                 local deliverq_max: usize as u64 = (4_096) in (1 to 4_294_967_295) "records";
-                /// Place of the stream among others: a higher one is served first in each round of progress.
+                /// Place of the stream among others: a higher one is served first in each round of
+                /// progress.
                 local priority: u8 as u64 = (0) in (0 to 255) "";
                 /// Longest time that a partial run or batch waits while its rank makes progress.
                 local linger_us: u64 as u64 = (100) in (0 to 10_000_000) "microseconds";
@@ -54,8 +55,8 @@ macro_rules! options_table {
                 /// it. What each link must have, two batches and a small slot, comes on top where
                 /// links are many, and so do long records and the spill.
                 agreed memory_bytes: usize as u64 = (32 MiB) in (64 KiB to 64 GiB) "bytes";
-                /// Bound of what handlers' sends may spill: what finds no room in a queue.
-                /// 0 is a quarter of the memory that the processes of a node may use, divided by its
+                /// Bound of what handlers' sends may spill: what finds no room in a queue. 0 is a
+                /// quarter of the memory that the processes of a node may use, divided by its
                 /// ranks. Taken as it is needed, and given back. Beyond it a handler's send fails,
                 /// and the job ends with that error.
                 local spill_bytes: usize as u64 = (0) in (0 or 1_024 to 1 TiB) "bytes";

@@ -1,4 +1,5 @@
-//! What is partial leaves by age although its rank has better things to do, and what has a right to room has it.
+//! What is partial leaves by age although its rank has better things to do, and what has a right to
+//! room has it.
 
 use super::schedule::sim_with_eager;
 use super::world::World;
@@ -15,7 +16,8 @@ fn lingering() -> StreamOptions {
     }
 }
 
-/// An application that sends without a pause has each of its runs closed in time, not when it is full.
+/// An application that sends without a pause has each of its runs closed in time, not when it is
+/// full.
 #[test]
 fn a_partial_run_leaves_by_age_while_its_rank_sends() {
     let mut world = World::new(&[2], &lingering(), 1, sim_with_eager(1, 4096), false, true);
@@ -52,7 +54,8 @@ fn a_partial_batch_leaves_by_age_while_its_rank_is_busy() {
     }
 }
 
-/// A rank writes the next batch of a link while the last one is not acknowledged, however small the memory is.
+/// A rank writes the next batch of a link while the last one is not acknowledged, however small the
+/// memory is.
 #[test]
 fn each_link_has_a_batch_to_write_beside_the_one_under_way() {
     let options = StreamOptions {

@@ -193,7 +193,8 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             })
         })
     };
-    // From another node over an origin lane, from this node over a relay lane, from the receiver's own over a link.
+    // From another node over an origin lane, from this node over a relay lane, from the receiver's
+    // own over a link.
     let (origin, remote, relay) = (stage::ORIGIN, stage::REMOTE, stage::RELAY);
     for (source, over) in [(2, origin), (1, relay), (2, remote), (3, remote)] {
         let text = refusal(source, over).unwrap_or_else(|| panic!("{source} over {over} is taken"));

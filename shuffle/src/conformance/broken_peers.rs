@@ -139,7 +139,8 @@ impl Wrong {
     }
 }
 
-/// Sends broken messages of all kinds to rank 1 with these tags while the job exchanges; returns how many.
+/// Sends broken messages of all kinds to rank 1 with these tags while the job exchanges; returns
+/// how many.
 fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
     const CLASSES: [TagClass; 4] = [
         TagClass::Control,
@@ -215,7 +216,8 @@ fn messages_of_who_does_not_know_the_secret_meet_no_slot() {
     assert_eq!(world.stats(1).bad_headers, 0);
 }
 
-/// Hands rank 1 a message of rank 0 that came with a tag of this class, and then again; what the first error says.
+/// Hands rank 1 a message of rank 0 that came with a tag of this class, and then again; what the
+/// first error says.
 fn refused(class: TagClass, header: &BatchHeader, payload: &[u8]) -> String {
     let net = network();
     let mut world = attacked(&net);
@@ -340,7 +342,8 @@ fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
     assert_eq!(world.stats(1).bad_headers, 1);
 }
 
-/// What rank 1 says of a run of `bytes` with `count` records that rank 0 sends to rank 2, which rank 1 represents.
+/// What rank 1 says of a run of `bytes` with `count` records that rank 0 sends to rank 2, which
+/// rank 1 represents.
 fn refusal(bytes: usize, count: u16) -> String {
     let mut world = World::new(
         &[1, 2],

@@ -56,7 +56,8 @@ impl Turns {
         }
     }
 
-    /// Progress of one rank, until nothing moves there any more: what is partial leaves once nothing else does.
+    /// Progress of one rank, until nothing moves there any more: what is partial leaves once
+    /// nothing else does.
     fn progress(&mut self, rank: usize) {
         let mut fruitless = 0;
         while fruitless < 3 {
@@ -75,8 +76,9 @@ impl Turns {
     }
 }
 
-/// Ranks 0, 2 and 3 have been counted before anything was sent. What is handled after that at rank 2 makes it send twice:
-/// one of these is counted as delivered, and stands for the one that is still under way.
+/// Ranks 0, 2 and 3 have been counted before anything was sent. What is handled after that at rank
+/// 2 makes it send twice: one of these is counted as delivered, and stands for the one that is
+/// still under way.
 #[test]
 fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
     let mut turns = Turns::new(4);
@@ -85,7 +87,8 @@ fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
         turns.progress(rank);
     }
     turns.job.try_send(Rank(1), Rank(2), REQUEST, b"").unwrap();
-    // The request goes; it is handled, and two messages go; one of these is handled, and rank 1 is counted.
+    // The request goes; it is handled, and two messages go; one of these is handled, and rank 1 is
+    // counted.
     for rank in [1, 2, 1] {
         turns.progress(rank);
     }

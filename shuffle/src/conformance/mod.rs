@@ -1,7 +1,9 @@
-//! One suite for every link: whole jobs in one thread, real engines, random schedules, small queues, handlers that send.
+//! One suite for every link: whole jobs in one thread, real engines, random schedules, small
+//! queues, handlers that send.
 //!
-//! Over the simulated fabric time is virtual and a seed replays a run exactly; over libfabric the same jobs run on what
-//! this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs only that one.
+//! Over the simulated fabric time is virtual and a seed replays a run exactly; over libfabric the
+//! same jobs run on what this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs
+//! only that one.
 
 mod ageing;
 mod broadcasts;
@@ -91,7 +93,8 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         accepted < 2000,
         "{accepted} records were accepted although nobody takes any"
     );
-    // The queue of rank 3 is full; traffic that shares no queue with it flows, through the same representatives.
+    // The queue of rank 3 is full; traffic that shares no queue with it flows, through the same
+    // representatives.
     for number in 0..5 {
         assert!(world.send(2, 0, number, 8));
     }
@@ -139,7 +142,8 @@ fn the_same_schedules_hold_over_libfabric() {
                 };
                 Fabric::open(&choice, ranks).unwrap()
             };
-            // What verbs;ofi_rxm opens it keeps until the process ends (see its quirk), so it gets fewer jobs.
+            // What verbs;ofi_rxm opens it keeps until the process ends (see its quirk), so it gets
+            // fewer jobs.
             let jobs = if provider.starts_with("verbs") { 4 } else { 8 };
             run_schedules(jobs, true, 20, fabric);
         }

@@ -1,4 +1,5 @@
-//! A simulated job whose ranks note what they get, so that a test can say whether it is what was sent.
+//! A simulated job whose ranks note what they get, so that a test can say whether it is what was
+//! sent.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -62,7 +63,8 @@ fn note(seen: &Seen, here: Rank, source: u32, number: u32, bytes: &[u8]) {
 }
 
 impl World {
-    /// A job with these node sizes. `replies`: handlers answer each message whose kind's top bit is clear, once.
+    /// A job with these node sizes. `replies`: handlers answer each message whose kind's top bit is
+    /// clear, once.
     pub fn new(
         sizes: &[u32],
         options: &StreamOptions,
@@ -206,7 +208,8 @@ impl World {
         self.explain(ended);
     }
 
-    /// Lets the last control messages arrive, as ranks of a real job do before they close their links.
+    /// Lets the last control messages arrive, as ranks of a real job do before they close their
+    /// links.
     pub fn settle(&mut self) {
         let enough = 100 * self.job.members.len();
         let mut quiet = 0;

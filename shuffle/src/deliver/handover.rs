@@ -20,20 +20,24 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// Bytes that are not kept waiting for more.
 const MUCH_BYTES: usize = 64 << 10;
 
-/// Part of the delivery queue's bound that a delivery thread takes at a time: room comes back in such pieces.
+/// Part of the delivery queue's bound that a delivery thread takes at a time: room comes back in
+/// such pieces.
 const PIECES: usize = 8;
 
-/// Deliveries on their way to a delivery thread. What it has in its hands counts as waiting until its calls return.
+/// Deliveries on their way to a delivery thread. What it has in its hands counts as waiting until
+/// its calls return.
 pub(crate) struct Handover {
     pending: Mailbox<Pending>,
     /// Wakes whoever makes progress.
     bell: Arc<Bell>,
-    /// The delivery thread has done something that progress or a flush waits for. Written before the bell is rung, whose
-    /// fence pairs with that of the sleep which looks here once more.
+    /// The delivery thread has done something that progress or a flush waits for. Written before
+    /// the bell is rung, whose fence pairs with that of the sleep which looks here once more.
     freed: Flag,
-    /// Something was handed over, or found no room, since deliveries were last shown. Known to whoever makes progress only.
+    /// Something was handed over, or found no room, since deliveries were last shown. Known to
+    /// whoever makes progress only.
     unshown: Flag,
-    /// Says whether the stream's spill is pressed: handlers that have sent on it wait before their next call.
+    /// Says whether the stream's spill is pressed: handlers that have sent on it wait before their
+    /// next call.
     pub gauge: Arc<Gauge>,
     /// The handler is called no more. Pairs with the look before each of its calls.
     discards: Flag,
@@ -69,8 +73,8 @@ pub(crate) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Makes a call of the handler for so many records; false, without it, if there are to be no more. Waits before it for
-    /// a spill that the last call has overfilled.
+    /// Makes a call of the handler for so many records; false, without it, if there are to be no
+    /// more. Waits before it for a spill that the last call has overfilled.
     #[inline]
     pub fn make(&self, records: u64, call: impl FnOnce()) -> bool {
         if let Some(gauge) = take_overfilled() {
@@ -131,13 +135,15 @@ impl Handover {
         })
     }
 
-    /// As `with`, for whoever calls [`show`](Self::show) before long: waking per delivery would cost more than it.
+    /// As `with`, for whoever calls [`show`](Self::show) before long: waking per delivery would
+    /// cost more than it.
     fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
         self.unshown.raise();
         self.pending.with(|pending| (change(pending), Content::Nothing))
     }
 
-    /// Wakes the delivery thread if it sleeps and there is something for it that it was not shown yet.
+    /// Wakes the delivery thread if it sleeps and there is something for it that it was not shown
+    /// yet.
     pub fn show(&self) {
         if self.unshown.is_raised() {
             self.unshown.lower();
@@ -145,9 +151,10 @@ impl Handover {
         }
     }
 
-    /// As [`show`](Self::show), but lets what is little wait: after a round of progress that has moved something. Whoever
-    /// waits makes rounds until one moves nothing, and that one shows all. After a single round, in the passing of a
-    /// send, it is the progress thread that makes the next one: within a millisecond, where it naps.
+    /// As [`show`](Self::show), but lets what is little wait: after a round of progress that has
+    /// moved something. Whoever waits makes rounds until one moves nothing, and that one shows all.
+    /// After a single round, in the passing of a send, it is the progress thread that makes the
+    /// next one: within a millisecond, where it naps.
     pub fn show_much(&self) {
         if !self.unshown.is_raised() {
             return;
@@ -184,7 +191,8 @@ impl Handover {
         })
     }
 
-    /// Copies a delivery of `count` records and `bytes` bytes, to be shown later, if it is admitted; else false.
+    /// Copies a delivery of `count` records and `bytes` bytes, to be shown later, if it is
+    /// admitted; else false.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -222,8 +230,8 @@ impl Handover {
         self.with(|pending| (pending.queue.records(), pending.queue.bytes()))
     }
 
-    /// Whether the handler is through with the first `count` records. If not, the delivery thread wakes whoever makes
-    /// progress once it is, and waits for no threshold until then.
+    /// Whether the handler is through with the first `count` records. If not, the delivery thread
+    /// wakes whoever makes progress once it is, and waits for no threshold until then.
     pub fn has_done(&self, count: u64) -> bool {
         self.with(|pending| {
             pending.awaited = pending.awaited.max(count);
@@ -237,7 +245,8 @@ impl Handover {
         self.has_done(handed)
     }
 
-    /// Whether the delivery thread has made room, or gone as far as somebody waits for, since this was last asked.
+    /// Whether the delivery thread has made room, or gone as far as somebody waits for, since this
+    /// was last asked.
     ///
     /// # Errors
     /// What the handler failed with, whenever this is asked.
@@ -282,7 +291,8 @@ impl Handover {
         }
     }
 
-    /// The delivery thread: the handler is through with a chunk, for as many records as it was called for.
+    /// The delivery thread: the handler is through with a chunk, for as many records as it was
+    /// called for.
     pub fn finish(&self, chunk: &mut Chunk, calls: Calls<'_>) {
         let news = self.with(|pending| {
             let before = pending.done;
@@ -308,8 +318,8 @@ impl Handover {
         self.tell();
     }
 
-    /// Calls the handler no more: what waits is dropped and counted, and so is what still comes. A call that is being
-    /// made goes on.
+    /// Calls the handler no more: what waits is dropped and counted, and so is what still comes. A
+    /// call that is being made goes on.
     pub fn discard(&self) {
         self.discards.raise();
         self.gauge.end();

@@ -1,4 +1,5 @@
-//! What is delivered: whole runs and long records, in place, in a bounded queue, or on their way to a delivery thread.
+//! What is delivered: whole runs and long records, in place, in a bounded queue, or on their way to
+//! a delivery thread.
 
 mod delivery;
 mod handover;

@@ -8,12 +8,14 @@ use super::Delivery;
 use crate::config::StreamOptions;
 use crate::queue::spare::{Spare, bytes_of};
 
-/// Deliveries that wait, at most `deliverq_max` records and `deliverq_bytes` of `memory_bytes` (one run always may).
+/// Deliveries that wait, at most `deliverq_max` records and `deliverq_bytes` of `memory_bytes` (one
+/// run always may).
 #[derive(Debug)]
 pub(crate) struct DeliveryQueue {
     entries: VecDeque<Entry>,
     spare: Spare<u64>,
-    /// Records and bytes that wait, those that were [taken](Self::take) and are not [finished](Self::finish) included.
+    /// Records and bytes that wait, those that were [taken](Self::take) and are not
+    /// [finished](Self::finish) included.
     records: usize,
     bytes: usize,
     limit_records: usize,
@@ -82,7 +84,8 @@ impl DeliveryQueue {
         self.records
     }
 
-    /// Whether a delivery of `count` records of together `bytes` may come; into an empty queue always.
+    /// Whether a delivery of `count` records of together `bytes` may come; into an empty queue
+    /// always.
     pub fn admit(&mut self, count: usize, bytes: usize) -> bool {
         let fits = self.records + count <= self.limit_records && self.bytes + bytes <= self.limit_bytes;
         let admitted = self.records == 0 || fits;
@@ -90,7 +93,8 @@ impl DeliveryQueue {
         admitted
     }
 
-    /// Whether something waits for room that only taking makes: the queue is full, or too full for the next run.
+    /// Whether something waits for room that only taking makes: the queue is full, or too full for
+    /// the next run.
     pub fn is_blocked(&self) -> bool {
         self.refused
             || (self.records > 0 && (self.records >= self.limit_records || self.bytes >= self.limit_bytes))
@@ -131,7 +135,8 @@ impl DeliveryQueue {
         self.entries.is_empty()
     }
 
-    /// Takes the oldest deliveries out, of about `most` records; they go on counting until they are finished.
+    /// Takes the oldest deliveries out, of about `most` records; they go on counting until they are
+    /// finished.
     pub fn take(&mut self, most: usize, into: &mut Vec<Entry>) {
         let mut records = 0;
         while records < most

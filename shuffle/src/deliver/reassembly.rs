@@ -29,11 +29,13 @@ pub(crate) enum Assembled {
     Later,
 }
 
-/// Memory that may be kept for the next long record, in bytes. Longer records pay an allocation with their length.
+/// Memory that may be kept for the next long record, in bytes. Longer records pay an allocation
+/// with their length.
 pub(crate) const SPARE_BYTES: usize = 1 << 20;
 
-/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one always may); of these,
-/// an eighth at most is for buffers that wait to be used again, or that are larger than their record.
+/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one
+/// always may); of these, an eighth at most is for buffers that wait to be used again, or that are
+/// larger than their record.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     partials: HashMap<Feeder, Partial>,

@@ -77,8 +77,9 @@ impl Engine {
         sent && self.collectives.front().is_none()
     }
 
-    /// As [`Engine::has_passed_on_results`], and the provider is done with sending them: no progress of this rank is
-    /// needed for them to arrive, since nobody relays them and their receivers still wait.
+    /// As [`Engine::has_passed_on_results`], and the provider is done with sending them: no
+    /// progress of this rank is needed for them to arrive, since nobody relays them and their
+    /// receivers still wait.
     pub fn has_left_results(&self) -> bool {
         self.has_passed_on_results() && self.system().is_none_or(|out| out.queues.remotes.has_left())
     }

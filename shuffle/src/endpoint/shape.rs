@@ -24,8 +24,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are most; a frame is at
-    /// most a quarter of a lane, and fits a batch.
+    /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are
+    /// most; a frame is at most a quarter of a lane, and fits a batch.
     pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
         let affordable = options.shares().lane_budget_bytes / most_lanes(topology, route);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
@@ -122,8 +122,8 @@ const MAX_LANE_BYTES: u32 = 64 << 10;
 /// Batches that may be in flight on one link, whatever is asked for lanes.
 const LINK_MAXRPC: u32 = 1024;
 
-/// Refuses a route whose links need more memory for batches than they may have. (Representatives have as few
-/// links as there can be, and get what these need.)
+/// Refuses a route whose links need more memory for batches than they may have. (Representatives
+/// have as few links as there can be, and get what these need.)
 pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
     let links = route.most_links() as usize;
     let Shares {

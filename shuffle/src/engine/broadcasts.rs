@@ -1,21 +1,26 @@
-//! Broadcasts of this rank: one frame that the source copies to the first hops of a tree, from where others copy it on.
+//! Broadcasts of this rank: one frame that the source copies to the first hops of a tree, from
+//! where others copy it on.
 //!
-//! Which hops these are, the route says ([`crate::route::Route::copies`]). On that of three hops the source puts one copy
-//! into the queue of each other local rank and one into each of its own remote queues. A rank that gets it over an origin
-//! edge delivers it and copies it into its own remote queues; a target's representative delivers it and copies it into the
-//! relay queues of its node; over a relay edge it is only delivered. Without representatives the source makes all copies.
+//! Which hops these are, the route says ([`crate::route::Route::copies`]). On that of three hops
+//! the source puts one copy into the queue of each other local rank and one into each of its own
+//! remote queues. A rank that gets it over an origin edge delivers it and copies it into its own
+//! remote queues; a target's representative delivers it and copies it into the relay queues of its
+//! node; over a relay edge it is only delivered. Without representatives the source makes all
+//! copies.
 //!
-//! **Nothing is copied twice, nothing is lost.** Hops have numbers. A frame that finds no room at one of them stays where it
-//! is, with the number of that hop beside it: here at the source, or per feeder at a relay. It keeps what comes behind it
-//! waiting, which is what keeps the order.
+//! **Nothing is copied twice, nothing is lost.** Hops have numbers. A frame that finds no room at
+//! one of them stays where it is, with the number of that hop beside it: here at the source, or per
+//! feeder at a relay. It keeps what comes behind it waiting, which is what keeps the order.
 //!
-//! **No deadlock.** A broadcast waits as a message for one rank does, only for more of them: in an edge of one stage for
-//! queues of later stages, and for delivery, which is later than any. A copy that has left is a frame like any other: it
-//! holds no queue for those that have not. So there is no circle, as there is none without broadcasts.
+//! **No deadlock.** A broadcast waits as a message for one rank does, only for more of them: in an
+//! edge of one stage for queues of later stages, and for delivery, which is later than any. A copy
+//! that has left is a frame like any other: it holds no queue for those that have not. So there is
+//! no circle, as there is none without broadcasts.
 //!
-//! That is also why a record that is longer than a frame is not copied along the tree. Its fragments would occupy queues
-//! until the last has come: two sources of a node that represent nodes for each other could each hold a remote queue
-//! that the other's next fragment needs. Such a record goes to one rank after the other (`long`).
+//! That is also why a record that is longer than a frame is not copied along the tree. Its
+//! fragments would occupy queues until the last has come: two sources of a node that represent
+//! nodes for each other could each hold a remote queue that the other's next fragment needs. Such a
+//! record goes to one rank after the other (`long`).
 
 use trihop_transport::protocol::wire::run_flags;
 use trihop_transport::topology::Rank;
@@ -61,8 +66,9 @@ impl Broadcasts {
         self.copying.as_ref().map_or(0, |copying| copying.next)
     }
 
-    /// Takes a broadcast of `bytes` (with its header) that `write` fills in, while none waits; `to_self`: this rank gets a
-    /// copy. False when not even the first copy has room: then nothing was taken.
+    /// Takes a broadcast of `bytes` (with its header) that `write` fills in, while none waits;
+    /// `to_self`: this rank gets a copy. False when not even the first copy has room: then nothing
+    /// was taken.
     pub fn send(
         &mut self,
         queues: &mut Queues,

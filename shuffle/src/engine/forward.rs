@@ -51,7 +51,8 @@ impl<H: Handlers> Forwarding<'_, H> {
         &mut self.outs[self.own]
     }
 
-    /// Moves the first of `runs`, which came over a link; its length, or `None` when there is no room for it now.
+    /// Moves the first of `runs`, which came over a link; its length, or `None` when there is no
+    /// room for it now.
     pub fn forward_arrived(
         &mut self,
         at: Stage,
@@ -85,8 +86,8 @@ impl<H: Handlers> Forwarding<'_, H> {
         pushed.ok_or(BadRun::Route(target.0))
     }
 
-    /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of that. What is done is
-    /// not done again.
+    /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of
+    /// that. What is done is not done again.
     #[cold]
     fn spread(&mut self, at: Stage, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
         let source = Rank(run.header.source);

@@ -1,4 +1,5 @@
-//! What a rank receives over the fabric: batches of its links, fetched where they were announced, and control messages.
+//! What a rank receives over the fabric: batches of its links, fetched where they were announced,
+//! and control messages.
 
 mod fetch;
 mod open;
@@ -443,7 +444,8 @@ impl Links {
         incoming.is_idle() && (self.shared.is_empty() || !self.shared.is_wanted(&incoming.receiving))
     }
 
-    /// Whether batches are here, or on their way in answer to an announcement, that have not moved on.
+    /// Whether batches are here, or on their way in answer to an announcement, that have not moved
+    /// on.
     pub fn has_backlog(&self, remotes: &Remotes) -> bool {
         (0..remotes.busy_len())
             .filter_map(|at| self.incoming.get(remotes.busy(at)?))
@@ -467,7 +469,8 @@ impl Links {
         self.shared.free_slots()
     }
 
-    /// Bytes of receive buffers in which something is, or is being fetched: the others wait for messages.
+    /// Bytes of receive buffers in which something is, or is being fetched: the others wait for
+    /// messages.
     pub fn pool_bytes_in_use(&self) -> usize {
         let arrivals = self.incoming.iter().flat_map(|incoming| incoming.window.iter());
         let arrived = arrivals.map(Arrival::slot_bytes).sum::<usize>();

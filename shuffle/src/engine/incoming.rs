@@ -120,7 +120,8 @@ impl Incoming {
         self.news || !self.notices.is_empty()
     }
 
-    /// Whether the peer cannot send although it may: it knows of no free slot, and nothing of its is here to be told of later.
+    /// Whether the peer cannot send although it may: it knows of no free slot, and nothing of its
+    /// is here to be told of later.
     pub fn starves(&self) -> bool {
         self.window.is_empty() && self.receiving.is_spent()
     }

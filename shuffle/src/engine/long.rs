@@ -1,4 +1,5 @@
-//! Records that are longer than a frame: cut into fragments that travel as runs of their own, one record at a time.
+//! Records that are longer than a frame: cut into fragments that travel as runs of their own, one
+//! record at a time.
 
 use trihop_transport::protocol::wire::{
     FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, RunHeader, align8, run_flags,
@@ -20,8 +21,8 @@ struct Large {
     others: Targets,
     kind: u32,
     total: usize,
-    /// What had not left when the record was taken (all of it where others are to get it too); the first `moved` bytes of
-    /// it have since.
+    /// What had not left when the record was taken (all of it where others are to get it too); the
+    /// first `moved` bytes of it have since.
     rest: Vec<u8>,
     moved: usize,
 }
@@ -117,7 +118,8 @@ impl LongRecords {
         self.moved_bytes
     }
 
-    /// Takes a record for one rank after the other, while none is left; false when not even its beginning has room.
+    /// Takes a record for one rank after the other, while none is left; false when not even its
+    /// beginning has room.
     ///
     /// # Errors
     /// No memory for what has to wait of it; nothing was taken then.
@@ -188,7 +190,8 @@ impl LongRecords {
         }
     }
 
-    /// Sends to one rank as many fragments as fit; `data` is the record from byte `done` on. Returns the bytes that left.
+    /// Sends to one rank as many fragments as fit; `data` is the record from byte `done` on.
+    /// Returns the bytes that left.
     fn push(
         &mut self,
         queues: &mut Queues,

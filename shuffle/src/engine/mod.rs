@@ -1,4 +1,5 @@
-//! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never waits.
+//! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never
+//! waits.
 
 pub(crate) mod broadcasts;
 mod counters;
@@ -154,7 +155,8 @@ pub(crate) struct Core {
     pub waits_for: Option<usize>,
     /// Way to the stream's delivery thread, if it has one.
     pub handover: Option<Arc<Handover>>,
-    /// Records delivered here without a delivery thread (or queued for an application without a handler, or discarded).
+    /// Records delivered here without a delivery thread (or queued for an application without a
+    /// handler, or discarded).
     pub taken: u64,
     /// Flushes and fences that want partial runs and batches out now.
     pub urgent: u32,
@@ -165,8 +167,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// The stream was closed on all ranks, and another one takes its place: what it has counted begins anew, but for what
-    /// both ends of its lanes and links have counted.
+    /// The stream was closed on all ranks, and another one takes its place: what it has counted
+    /// begins anew, but for what both ends of its lanes and links have counted.
     pub fn begin_again(&mut self, out: &mut Outbound, name: String, sink: Sink) {
         self.handover = sink.handover();
         out.begin_again(&name, sink.gauge(), &self.options);
@@ -198,8 +200,8 @@ impl Core {
         }
     }
 
-    /// One bounded round of progress; true when anything moved. Later hops first, so that room travels backwards.
-    /// What the stream sends is number `own` of `outs`.
+    /// One bounded round of progress; true when anything moved. Later hops first, so that room
+    /// travels backwards. What the stream sends is number `own` of `outs`.
     pub fn progress(
         &mut self,
         outs: &mut [Outbound],
@@ -219,7 +221,8 @@ impl Core {
         // A run that could move on only in part has moved.
         worked |= self.moved(&outs[own]) != before;
         if let Some(handover) = &self.handover {
-            // While rounds move something, more of them follow, here or on the progress thread: see `Handover::show_much`.
+            // While rounds move something, more of them follow, here or on the progress thread: see
+            // `Handover::show_much`.
             if worked {
                 handover.show_much();
             } else {
@@ -248,7 +251,8 @@ impl Core {
         Ok(worked)
     }
 
-    /// Copies of broadcasts, records and runs that have moved so far, where a run that did not move on whole counts too.
+    /// Copies of broadcasts, records and runs that have moved so far, where a run that did not move
+    /// on whole counts too.
     fn moved(&self, out: &Outbound) -> (u64, u64, u64) {
         (out.queues.copies, self.taken, self.stats.runs_delivered)
     }
@@ -326,7 +330,8 @@ impl Core {
         Ok(worked)
     }
 
-    /// Records that were delivered here: the handler has returned, or (without one) the application may take them.
+    /// Records that were delivered here: the handler has returned, or (without one) the application
+    /// may take them.
     pub fn delivered(&self) -> u64 {
         self.taken + self.handover.as_ref().map_or(0, |h| h.done())
     }
@@ -341,7 +346,8 @@ impl Core {
         self.urgent -= 1;
     }
 
-    /// Closes a stream without a handler for deliveries; returns the records that were waiting to be taken.
+    /// Closes a stream without a handler for deliveries; returns the records that were waiting to
+    /// be taken.
     pub fn give_up_untaken(&mut self) -> Option<u64> {
         let Sink::Queue(queue) = &self.sink else {
             return None;

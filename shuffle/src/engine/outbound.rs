@@ -143,8 +143,8 @@ impl Outbound {
         self.closed = false;
     }
 
-    /// A call of the application has sent; true every few hundred times, when progress is due: a rank
-    /// that only sends still forwards and ages.
+    /// A call of the application has sent; true every few hundred times, when progress is due: a
+    /// rank that only sends still forwards and ages.
     #[inline]
     pub fn count_call(&mut self) -> bool {
         self.calls += 1;
@@ -190,14 +190,15 @@ impl Outbound {
         Ok(())
     }
 
-    /// Whether the application's records go straight into open runs: what was spilled leaves before.
+    /// Whether the application's records go straight into open runs: what was spilled leaves
+    /// before.
     #[inline(always)] // part of every send
     fn is_open(&self) -> bool {
         self.spill.is_empty() && !self.closed
     }
 
-    /// A record for which the open run of its target has room, of the application where the stream `is_open` to it; false
-    /// for any other.
+    /// A record for which the open run of its target has room, of the application where the stream
+    /// `is_open` to it; false for any other.
     #[inline(always)] // as its callers' fast path
     fn append(&mut self, is_open: bool, target: Rank, kind: u32, payload: &[u8]) -> bool {
         let bytes = RECORD_HEADER_BYTES + align8(payload.len());
@@ -264,7 +265,8 @@ impl Outbound {
         self.accept_broadcast(to, kind, payload)
     }
 
-    /// Takes a broadcast as soon as it has left for one place; what is sent later waits until it has for all.
+    /// Takes a broadcast as soon as it has left for one place; what is sent later waits until it
+    /// has for all.
     fn accept_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
         // What was sent before leaves before, whoever it is for.
         if !self.close_runs() {
@@ -277,8 +279,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// Copies a broadcast before which nothing has to leave; false while it has no room. Longer ones go to one rank after
-    /// the other.
+    /// Copies a broadcast before which nothing has to leave; false while it has no room. Longer
+    /// ones go to one rank after the other.
     fn start_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<bool> {
         self.waits_since = self.sent;
         let to_self = to == BroadcastTo::Everyone;
@@ -328,7 +330,8 @@ impl Outbound {
         self.try_push_slow(target, item)
     }
 
-    /// Items of the application, `most` at a time; stops at the first that has no room in an open run.
+    /// Items of the application, `most` at a time; stops at the first that has no room in an open
+    /// run.
     pub fn gather<T: IntoBytes + Immutable>(
         &mut self,
         most: usize,
@@ -432,7 +435,8 @@ impl Outbound {
         }
     }
 
-    /// A run of one record of `bytes`, which `write` fills in place: gathering it would only copy it once more.
+    /// A run of one record of `bytes`, which `write` fills in place: gathering it would only copy
+    /// it once more.
     fn push_alone(&mut self, target: Rank, bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<()> {
         let frame_bytes = RUN_HEADER_BYTES + align8(bytes);
         let write = alone(target, self.rank, bytes, write);
@@ -446,7 +450,8 @@ impl Outbound {
         }
     }
 
-    /// Moves an open run into the queue of its next hop; false when that has no room, or something has to leave before.
+    /// Moves an open run into the queue of its next hop; false when that has no room, or something
+    /// has to leave before.
     fn emit(&mut self, slot: usize) -> bool {
         if !self.spill.is_empty() || !self.go_on() {
             return false;
@@ -477,7 +482,8 @@ impl Outbound {
         self.runs.open_runs() == 0 && self.go_on()
     }
 
-    /// Moves on what has waited long enough: at once while the application only polls, by age while it sends.
+    /// Moves on what has waited long enough: at once while the application only polls, by age while
+    /// it sends.
     pub fn age(&mut self, now_ns: u64, idle: bool, why: Why) {
         if self.runs.open_runs() > 0 {
             if self.runs_since_ns == 0 {

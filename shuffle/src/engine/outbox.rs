@@ -7,13 +7,14 @@ use super::outbound::Outbound;
 use crate::engine::StreamId;
 use crate::error::Result;
 
-/// What a handler gets to send with: its sends never wait, and take whatever rank and stream they name.
+/// What a handler gets to send with: its sends never wait, and take whatever rank and stream they
+/// name.
 ///
 /// What finds no room in a queue goes to the stream's spill, which leaves before the application's
-/// own sends. Above a mark (a 32nd of `memory_bytes`) of spill the next deliveries wait as long as it
-/// drains. Where it does not, they go on and the spill grows, up to `spill_bytes`: beyond that a send
-/// is [`crate::Error::SpillFull`], and the job ends with that error. So a program whose handlers send
-/// (forward, answer, once or many times for each message) never stands still.
+/// own sends. Above a mark (a 32nd of `memory_bytes`) of spill the next deliveries wait as long as
+/// it drains. Where it does not, they go on and the spill grows, up to `spill_bytes`: beyond that a
+/// send is [`crate::Error::SpillFull`], and the job ends with that error. So a program whose
+/// handlers send (forward, answer, once or many times for each message) never stands still.
 pub struct Outbox<'a> {
     /// What all streams send, of which this is number `stream`.
     outs: &'a mut [Outbound],
@@ -76,7 +77,8 @@ impl<'a> Outbox<'a> {
     /// Sends a record, or spills it.
     ///
     /// # Errors
-    /// [`crate::Error::SpillFull`] when the spill is full too, and the errors of a bad rank or length.
+    /// [`crate::Error::SpillFull`] when the spill is full too, and the errors of a bad rank or
+    /// length.
     #[inline]
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.with(|out| out.send_or_spill(target, kind, bytes))

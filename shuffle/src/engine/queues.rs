@@ -19,7 +19,8 @@ pub(crate) struct Queues {
     topology: Topology,
     /// Which edge has which queue.
     numbers: EdgeTable,
-    /// Queues of edges to this node's ranks over shared memory; the own one carries messages to oneself.
+    /// Queues of edges to this node's ranks over shared memory; the own one carries messages to
+    /// oneself.
     pub lanes: Lanes,
     /// Queues of this rank's links.
     pub remotes: Remotes,
@@ -89,8 +90,9 @@ impl Queues {
         }
     }
 
-    /// Adds copies of the frame of a broadcast of `source` to its next hops from number `next` on; returns the number of the first that has no
-    /// room. A copy that has left is complete: nothing is held for the others.
+    /// Adds copies of the frame of a broadcast of `source` to its next hops from number `next` on;
+    /// returns the number of the first that has no room. A copy that has left is complete: nothing
+    /// is held for the others.
     pub fn push_copies(
         &mut self,
         at: Stage,
@@ -162,7 +164,8 @@ impl Queues {
         added
     }
 
-    /// Opens the queue of an edge that has none; `None` where the inbox at its other end is damaged.
+    /// Opens the queue of an edge that has none; `None` where the inbox at its other end is
+    /// damaged.
     #[cold]
     fn open(&mut self, end: Endpoint, stage: Stage) -> Option<EdgeNumber> {
         let here = &self.topology;
@@ -178,7 +181,8 @@ impl Queues {
         Some(edge)
     }
 
-    /// Number of the queue of the link of this stage to `rank`, opened if need be; `None` where there is no such link.
+    /// Number of the queue of the link of this stage to `rank`, opened if need be; `None` where
+    /// there is no such link.
     pub fn open_to(&mut self, rank: u32, stage: u16) -> Option<usize> {
         let (end, stage) = (Rank(rank), self.route.stage_numbered(stage)?);
         let edge = match self.numbers.get(end, stage) {
@@ -207,8 +211,8 @@ impl Queues {
         }
     }
 
-    /// Shows or seals what is in the queues of a stage, and says where they stand then. What is opened later has nothing that
-    /// was added before.
+    /// Shows or seals what is in the queues of a stage, and says where they stand then. What is
+    /// opened later has nothing that was added before.
     pub fn mark(&mut self, stage: Stage, why: Why) -> Vec<Mark> {
         let lanes = self.lanes.iter().enumerate();
         let lanes = lanes.filter(|(_, lane)| lane.stage == stage);

@@ -8,7 +8,8 @@ use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 
 impl Core {
-    /// What keeps messages of this stream from leaving this rank or from being delivered here: for whom, and at which stage.
+    /// What keeps messages of this stream from leaving this rank or from being delivered here: for
+    /// whom, and at which stage.
     pub fn reasons(&self, out: &Outbound) -> Vec<String> {
         let mut reasons: Vec<String> = self.delivery_reason().into_iter().collect();
         if !out.spill.is_empty() {

@@ -15,7 +15,8 @@ impl Core {
             && self.handover.as_ref().is_none_or(|h| h.has_done_all())
     }
 
-    /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a release) came.
+    /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a
+    /// release) came.
     pub fn must_stay_awake(&self, out: &mut Outbound) -> bool {
         if self.inbound.inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
             return true;

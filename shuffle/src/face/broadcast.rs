@@ -1,9 +1,10 @@
 //! Broadcasts: one record to all ranks, copied along the tree of the route instead of sent to each.
 //!
-//! A broadcast keeps its place among the sends of its rank: whoever gets it gets it between what was sent to it before and
-//! after. A fence waits for all copies. Over three hops it crosses each pair of nodes once. A record that is longer than a
-//! frame (a quarter of a lane, or less where batches are small) goes to one rank after the other instead, as if it were sent
-//! to each: its fragments would keep queues busy that other such records wait for.
+//! A broadcast keeps its place among the sends of its rank: whoever gets it gets it between what
+//! was sent to it before and after. A fence waits for all copies. Over three hops it crosses each
+//! pair of nodes once. A record that is longer than a frame (a quarter of a lane, or less where
+//! batches are small) goes to one rank after the other instead, as if it were sent to each: its
+//! fragments would keep queues busy that other such records wait for.
 
 use crate::engine::outbox::Outbox;
 use crate::error::Result;
@@ -13,8 +14,8 @@ use crate::queue::audience::BroadcastTo;
 use crate::seat::{Handle, Seat, Seating};
 
 impl<S: Seat> Shuffle<S> {
-    /// Sends a record to many ranks; waits, with progress and deliveries, until it is taken. That is before all copies have
-    /// left: what is sent later waits for them. The bytes are copied.
+    /// Sends a record to many ranks; waits, with progress and deliveries, until it is taken. That
+    /// is before all copies have left: what is sent later waits for them. The bytes are copied.
     ///
     /// In a job of one, [`BroadcastTo::Others`] is nobody, which is no error.
     ///
@@ -39,8 +40,8 @@ impl<S: Seat> Shuffle<S> {
         broadcast(&self.handle, kind, bytes, to)
     }
 
-    /// Sends a record to many ranks if it can be taken now; never waits and makes no progress. What was sent before must have
-    /// room to leave before it.
+    /// Sends a record to many ranks if it can be taken now; never waits and makes no progress. What
+    /// was sent before must have room to leave before it.
     ///
     /// # Errors
     /// [`crate::Error::WouldBlock`], with nothing taken; a bad length.
@@ -83,7 +84,8 @@ pub(crate) fn broadcast<S: Seating>(
 }
 
 impl Outbox<'_> {
-    /// Sends a record to many ranks, or spills it; in the spill it counts once, however many ranks get it.
+    /// Sends a record to many ranks, or spills it; in the spill it counts once, however many ranks
+    /// get it.
     ///
     /// # Errors
     /// As [`Outbox::send`].

@@ -34,17 +34,19 @@ struct About {
 }
 
 impl Job<Inline<'_>> {
-    /// Joins the job that this process was started in; without a launcher, a job of one. It stays on
-    /// the thread that calls.
+    /// Joins the job that this process was started in; without a launcher, a job of one. It stays
+    /// on the thread that calls.
     ///
     /// # Errors
-    /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`, memory.
+    /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`,
+    /// memory.
     pub fn start(options: Options) -> Result<Self> {
         let bootstrap = detect(&options)?;
         Self::start_with(options, bootstrap)
     }
 
-    /// As [`Job::start`], with a bootstrap of the caller's: [`Custom`](trihop_transport::bootstrap::Custom) for ranks that know each other already.
+    /// As [`Job::start`], with a bootstrap of the caller's:
+    /// [`Custom`](trihop_transport::bootstrap::Custom) for ranks that know each other already.
     /// `options.launcher` then says nothing.
     ///
     /// # Errors
@@ -100,12 +102,14 @@ impl<S: Seat> Job<S> {
         self.about.provider.as_deref()
     }
 
-    /// A shuffle of byte records. Opening is collective; the same names in the same order on every rank.
+    /// A shuffle of byte records. Opening is collective; the same names in the same order on every
+    /// rank.
     pub fn shuffle(&self, name: &str) -> ShuffleBuilder<S> {
         ShuffleBuilder::new(&self.seat, name)
     }
 
-    /// A stream of items of one type. Opening is collective; the same names in the same order on every rank.
+    /// A stream of items of one type. Opening is collective; the same names in the same order on
+    /// every rank.
     pub fn stream<T: Item>(&self, name: &str) -> StreamBuilder<T, S> {
         StreamBuilder::new(&self.seat, name)
     }
@@ -132,8 +136,8 @@ impl<S: Seat> Job<S> {
         self.collective("a reduction", || seat::allreduce(&self.seat, values, reduce))
     }
 
-    /// Every rank's contribution, by rank. For small strings: the result is as large as all of them on
-    /// every rank, and each may have at most 4 GiB / ranks, less 16 bytes.
+    /// Every rank's contribution, by rank. For small strings: the result is as large as all of them
+    /// on every rank, and each may have at most 4 GiB / ranks, less 16 bytes.
     ///
     /// # Errors
     /// As [`Job::barrier`]; a longer contribution, with nothing done.
@@ -153,20 +157,21 @@ impl<S: Seat> Job<S> {
         self.seat.progress("poll")
     }
 
-    /// Rounds of progress that were made so far, by whichever call; `None` inside an inline handler, and when the engine is
-    /// in use and does not come free.
+    /// Rounds of progress that were made so far, by whichever call; `None` inside an inline
+    /// handler, and when the engine is in use and does not come free.
     pub fn rounds(&self) -> Option<u64> {
         self.seat.look(|job| job.rounds)
     }
 
-    /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether the launcher could be
-    /// asked: not while the job is being shut down, nor when the engine is in use and does not come free.
+    /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether
+    /// the launcher could be asked: not while the job is being shut down, nor when the engine is in
+    /// use and does not come free.
     pub fn abort(&self, status: i32, why: &str) -> bool {
         self.seat.look(|job| job.abort(status, why)).unwrap_or(false)
     }
 
-    /// Writes every stream's queues with their use and their bounds. Does not wait for long: where the engine cannot be
-    /// had, it says so.
+    /// Writes every stream's queues with their use and their bounds. Does not wait for long: where
+    /// the engine cannot be had, it says so.
     ///
     /// # Errors
     /// The writer's.
@@ -176,8 +181,9 @@ impl<S: Seat> Job<S> {
     }
 
     /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag,
-    /// and the next call that makes progress writes, at most once in a tenth of a second; of a job with a progress thread,
-    /// that one has it written, also of a job that has failed. Whatever handled the signal before is called too.
+    /// and the next call that makes progress writes, at most once in a tenth of a second; of a job
+    /// with a progress thread, that one has it written, also of a job that has failed. Whatever
+    /// handled the signal before is called too.
     ///
     /// # Errors
     /// A signal that cannot be handled.
@@ -185,14 +191,15 @@ impl<S: Seat> Job<S> {
         self.seat.dump_on(signal, output)
     }
 
-    /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective. Later calls of a job with
-    /// threads fail with [`crate::Error::Closed`].
+    /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
+    /// Later calls of a job with threads fail with [`crate::Error::Closed`].
     ///
     /// Records that wait for [`crate::Shuffle::take`] are given up here; the log says how many.
     ///
-    /// Of a job with threads, these have ended then, where it fails too: handlers are not called any more, and what waited
-    /// for them is dropped and counted ([`crate::Stats::undelivered`]). A call of a handler that is being made is waited
-    /// for. That holds as well where the last handle of a job that has failed is dropped.
+    /// Of a job with threads, these have ended then, where it fails too: handlers are not called
+    /// any more, and what waited for them is dropped and counted ([`crate::Stats::undelivered`]). A
+    /// call of a handler that is being made is waited for. That holds as well where the last handle
+    /// of a job that has failed is dropped.
     ///
     /// # Errors
     /// As [`Job::barrier`]; [`crate::Error::Nested`] inside a handler, with nothing done.
@@ -205,7 +212,8 @@ impl<S: Seat> Job<S> {
     }
 }
 
-/// Writes the queues of all streams. The state is in use for the making of the text only: a writer may wait for its reader.
+/// Writes the queues of all streams. The state is in use for the making of the text only: a writer
+/// may wait for its reader.
 pub(crate) fn write_state(seat: &impl Seating, writer: &mut dyn Write) -> std::io::Result<()> {
     let mut text = Vec::new();
     match seat.look(|job: &mut JobState| job.dump(&mut text)) {

@@ -13,11 +13,12 @@ use crate::seat::{Handle, Seat, Seating};
 const WHAT: &str = "a call with an open reservation";
 
 impl<S: Seat> Shuffle<S> {
-    /// Space for a record of `bytes` bytes, to be filled in place and committed. Waits like [`Shuffle::send`].
+    /// Space for a record of `bytes` bytes, to be filled in place and committed. Waits like
+    /// [`Shuffle::send`].
     ///
-    /// A dropped reservation is given up. On an inline job a forgotten one (`std::mem::forget`) makes every later call of
-    /// the job an [`Error::Nested`]. A job with threads does not stand still for a reservation: it is filled beside the
-    /// engine, and copied when it is committed.
+    /// A dropped reservation is given up. On an inline job a forgotten one (`std::mem::forget`)
+    /// makes every later call of the job an [`Error::Nested`]. A job with threads does not stand
+    /// still for a reservation: it is filled beside the engine, and copied when it is committed.
     ///
     /// # Errors
     /// As [`Shuffle::send`].
@@ -53,8 +54,8 @@ pub(crate) fn reserve<S: Seat>(
     })
 }
 
-/// Space in the open run of `target`, where it has any. The borrow that finds it is the one that keeps it: any progress in
-/// between could send the run on.
+/// Space in the open run of `target`, where it has any. The borrow that finds it is the one that
+/// keeps it: any progress in between could send the run on.
 fn in_place<S: Seating>(
     handle: &Handle<S>,
     target: Rank,

@@ -51,8 +51,8 @@ impl<S: Seat> ShuffleBuilder<S> {
 }
 
 impl<'h> ShuffleBuilder<Inline<'h>> {
-    /// Calls `handler` for every record that arrives, during any call that makes progress. Without a handler,
-    /// records wait for [`Shuffle::take`].
+    /// Calls `handler` for every record that arrives, during any call that makes progress. Without
+    /// a handler, records wait for [`Shuffle::take`].
     pub fn handler(self, mut handler: impl FnMut(Message<'_>, &mut Outbox<'_>) + 'h) -> Self {
         self.handle_by(Box::new(move |delivery, done, outbox| {
             each_message(delivery, done, |message, first| {
@@ -67,7 +67,8 @@ impl<'h> ShuffleBuilder<Inline<'h>> {
     }
 }
 
-/// Hands the records from number `done` on to `take`, until it returns false; returns how many are done then.
+/// Hands the records from number `done` on to `take`, until it returns false; returns how many are
+/// done then.
 pub(crate) fn each_message(
     delivery: Delivery<'_>,
     done: usize,
@@ -107,16 +108,18 @@ pub struct Shuffle<S: Seat> {
 }
 
 impl<S: Seat> Shuffle<S> {
-    /// Sends a record; waits, with progress and deliveries, while its queue is full. The bytes are copied. Records that one
-    /// thread sends, or several after one another, keep their order.
+    /// Sends a record; waits, with progress and deliveries, while its queue is full. The bytes are
+    /// copied. Records that one thread sends, or several after one another, keep their order.
     ///
-    /// From a handler on a delivery thread it never waits: what finds no room goes to the spill, ahead of what the
-    /// application sends. The handler's next call waits as long as that is above its mark, a share of `memory_bytes`, and
-    /// drains. A handler of an inline job sends with its [`Outbox`].
+    /// From a handler on a delivery thread it never waits: what finds no room goes to the spill,
+    /// ahead of what the application sends. The handler's next call waits as long as that is above
+    /// its mark, a share of `memory_bytes`, and drains. A handler of an inline job sends with its
+    /// [`Outbox`].
     ///
     /// # Errors
-    /// A bad rank or length, a dead peer, a call from inside an inline handler; without a handler [`Error::WouldBlock`] when
-    /// only taking deliveries can make room; [`Error::SpillFull`] where handlers send more than memory may hold.
+    /// A bad rank or length, a dead peer, a call from inside an inline handler; without a handler
+    /// [`Error::WouldBlock`] when only taking deliveries can make room; [`Error::SpillFull`] where
+    /// handlers send more than memory may hold.
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.handle.send(
@@ -135,8 +138,8 @@ impl<S: Seat> Shuffle<S> {
             .with_out("a send", |out| out.try_send(target, kind, bytes))
     }
 
-    /// One round of progress, then every record that waits is handed to `take`, which may send; returns how many. For
-    /// shuffles without a handler.
+    /// One round of progress, then every record that waits is handed to `take`, which may send;
+    /// returns how many. For shuffles without a handler.
     ///
     /// # Errors
     /// As [`Shuffle::poll`]; a shuffle that has a handler.
@@ -237,7 +240,8 @@ mod tests {
         for _ in 0..126 {
             shuffle.try_send(Rank(0), 0, b"").unwrap();
         }
-        // All requests come in a few runs: what fills the lane is spilled, and the rest of the run waits.
+        // All requests come in a few runs: what fills the lane is spilled, and the rest of the run
+        // waits.
         while answered.get() == 0 {
             shuffle.poll().unwrap();
         }

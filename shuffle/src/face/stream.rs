@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 use crate::queue::runs::Stop;
 use crate::seat::{Handle, Inline, Seat, Seating};
 
-/// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for everything that qualifies.
-/// An item fits a frame: 16,320 bytes at most, less where lanes or batches are short. Opening says
-/// so where it does not.
+/// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for
+/// everything that qualifies. An item fits a frame: 16,320 bytes at most, less where lanes or
+/// batches are short. Opening says so where it does not.
 pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {}
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static> Item for T {}
@@ -130,8 +130,8 @@ impl<T: Item, S: Seat> StreamBuilder<T, S> {
 }
 
 impl<'h, T: Item> StreamBuilder<T, Inline<'h>> {
-    /// Calls `handler` for every run that arrives: one source, at least one item, in place. Without a handler, items wait
-    /// for [`Stream::take`].
+    /// Calls `handler` for every run that arrives: one source, at least one item, in place. Without
+    /// a handler, items wait for [`Stream::take`].
     pub fn handler(self, mut handler: impl FnMut(Rank, &[T], &mut ItemOutbox<'_, T>) + 'h) -> Self {
         self.handle_by(Box::new(move |delivery, _, outbox| {
             let (source, items) = slice_of::<T>(&delivery)?;
@@ -250,7 +250,8 @@ impl<T: Item, S: Seat> Stream<T, S> {
         extend(&self.handle, &mut items.into_iter())
     }
 
-    /// One round of progress, then every run that waits is handed to `take`; returns how many items.
+    /// One round of progress, then every run that waits is handed to `take`; returns how many
+    /// items.
     ///
     /// # Errors
     /// As [`crate::Shuffle::take`].

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
 use crate::seat::{Handle, Inline, Seat};
 
-/// Makes a call for an item of some size: by code of its own for each usual one, in which the copy of
-/// an item is an instruction or two.
+/// Makes a call for an item of some size: by code of its own for each usual one, in which the copy
+/// of an item is an instruction or two.
 macro_rules! of_usual_size {
     ($item:ident => $call:expr) => {
         if let Ok($item) = <&[u8; 8]>::try_from($item) {
@@ -363,8 +363,8 @@ impl<S: Seat> Untyped<S> {
         of_usual_size!(item => self.handle.with_out("a send", |out| out.try_push(target, item)))
     }
 
-    /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine is
-    /// taken once per few hundred of them.
+    /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine
+    /// is taken once per few hundred of them.
     ///
     /// # Errors
     /// As [`Untyped::push`]; items before the failing one are sent.

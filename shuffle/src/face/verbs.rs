@@ -23,7 +23,8 @@ macro_rules! common_verbs {
             /// stream meanwhile.
             ///
             /// # Errors
-            /// The transport's, and [`Error::Nested`](crate::Error::Nested) inside an inline handler.
+            /// The transport's, and [`Error::Nested`](crate::Error::Nested) inside an inline
+            /// handler.
             pub fn poll(&self) -> $crate::error::Result<u64> {
                 self.handle.poll()
             }
@@ -79,9 +80,9 @@ macro_rules! common_verbs {
             }
 
             /// A fence, after which the stream takes and delivers nothing more, and its handler is
-            /// gone. Collective. Without a handler, what still waits for [`Self::take`] is given up;
-            /// the log says how much. Its memory is kept for another stream of the same options,
-            /// since libfabric cannot take posted receives back.
+            /// gone. Collective. Without a handler, what still waits for [`Self::take`] is given
+            /// up; the log says how much. Its memory is kept for another stream of the same
+            /// options, since libfabric cannot take posted receives back.
             ///
             /// # Errors
             /// As [`Self::fence`].

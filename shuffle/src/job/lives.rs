@@ -1,10 +1,12 @@
-//! The lives of a job's ranks: how this one hears that another is gone or has failed, and how it says so itself.
+//! The lives of a job's ranks: how this one hears that another is gone or has failed, and how it
+//! says so itself.
 //!
-//! Silence proves nothing: a rank that computes, blocks or is stopped is slow. Inside a node the kernel tells each rank
-//! when the process of another ends. The first that finds something out posts it on the node's board, a word of shared
-//! memory that every rank looks at in each round of progress, and the node's watch tells the other nodes
-//! (`trihop_transport::watch`). What a board says first is what counts for all ranks of its node: those that end
-//! because of it are not taken for the cause.
+//! Silence proves nothing: a rank that computes, blocks or is stopped is slow. Inside a node the
+//! kernel tells each rank when the process of another ends. The first that finds something out
+//! posts it on the node's board, a word of shared memory that every rank looks at in each round of
+//! progress, and the node's watch tells the other nodes (`trihop_transport::watch`). What a board
+//! says first is what counts for all ranks of its node: those that end because of it are not taken
+//! for the cause.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,7 +23,8 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::node::{Met, NodeExchange};
 
-/// How long a link's failure waits for news that explain it: a dead rank's links fail before its watch has told.
+/// How long a link's failure waits for news that explain it: a dead rank's links fail before its
+/// watch has told.
 const EXPLANATION: Duration = Duration::from_secs(1);
 /// How long calls go on after the first news of a process that ended.
 const GRACE_NS: u64 = 100_000_000;
@@ -159,8 +162,9 @@ impl JobState {
     #[cold]
     fn hear_news(&mut self) -> Result<()> {
         match self.lives.news() {
-            // A program that ends its processes without ending its job may have done so after its last step: what
-            // it sent before that arrives later than the news, and completes what is waited for here.
+            // A program that ends its processes without ending its job may have done so after its
+            // last step: what it sent before that arrives later than the news, and completes what
+            // is waited for here.
             Some(news) if news.cause.is_end() && self.is_within_grace() => Ok(()),
             Some(news) => Err(news.into_error(&self.engine.topology).into()),
             None => Ok(()),
@@ -280,7 +284,8 @@ impl JobState {
         self.lives.has_news() || self.lives.is_over()
     }
 
-    /// The process that has the watch may end as soon as its call fails: the watch tells its neighbours before.
+    /// The process that has the watch may end as soon as its call fails: the watch tells its
+    /// neighbours before.
     fn let_tell(&mut self) {
         if std::mem::replace(&mut self.lives.told, true) {
             return;

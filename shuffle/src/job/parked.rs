@@ -1,5 +1,5 @@
-//! Fences and barriers of a stream that gave way to deliveries: the others count on what has begun, so the next call
-//! goes on with it.
+//! Fences and barriers of a stream that gave way to deliveries: the others count on what has begun,
+//! so the next call goes on with it.
 
 use std::collections::HashMap;
 

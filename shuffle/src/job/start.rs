@@ -181,8 +181,8 @@ impl JobState {
     }
 }
 
-/// Part of the memory that this process and its neighbours may use together, of which the spill of one stream may take a
-/// rank's share: handlers that send need it only where no queue has room.
+/// Part of the memory that this process and its neighbours may use together, of which the spill of
+/// one stream may take a rank's share: handlers that send need it only where no queue has room.
 const SPILL_PART: u64 = 4;
 
 fn spill_share_bytes(sharers: u32) -> usize {
@@ -194,12 +194,13 @@ fn spill_share_bytes(sharers: u32) -> usize {
     usize::try_from(limit.bytes / SPILL_PART / sharers).unwrap_or(usize::MAX)
 }
 
-/// Peers that the universe given to libfabric has room for at least: a job of two nodes costs little.
+/// Peers that the universe given to libfabric has room for at least: a job of two nodes costs
+/// little.
 const LEAST_UNIVERSE: usize = 16;
 
-/// What is asked of libfabric for links with so many peers. Providers size their queues by the peers
-/// of one endpoint (rxm its completion queue, by so many times the depth of a connection), and those
-/// are the other ends of this rank's links, however many nodes the job has.
+/// What is asked of libfabric for links with so many peers. Providers size their queues by the
+/// peers of one endpoint (rxm its completion queue, by so many times the depth of a connection),
+/// and those are the other ends of this rank's links, however many nodes the job has.
 fn choice(options: &Options, peers: usize) -> fabric::Choice {
     fabric::Choice {
         universe: Some(peers.max(LEAST_UNIVERSE)),

@@ -1,4 +1,5 @@
-//! Edges: one kind of output queue, whose records leave over a lane or over a link, and which of them leads where.
+//! Edges: one kind of output queue, whose records leave over a lane or over a link, and which of
+//! them leads where.
 
 use std::borrow::Borrow;
 
@@ -69,10 +70,12 @@ impl Edge<&mut LaneQueue, &mut RemoteQueue> {
     }
 }
 
-/// The edges that are open, by their other end and stage: asked once for each run, and no larger than what is open.
+/// The edges that are open, by their other end and stage: asked once for each run, and no larger
+/// than what is open.
 #[derive(Debug)]
 pub(crate) struct EdgeTable {
-    /// A power of two of them, at most half of which are taken; an edge is at the first place from its own on that was free.
+    /// A power of two of them, at most half of which are taken; an edge is at the first place from
+    /// its own on that was free.
     places: Vec<Place>,
     taken: usize,
 }
@@ -103,7 +106,8 @@ impl EdgeTable {
         u64::from(stage.number()) << 32 | u64::from(peer.0)
     }
 
-    /// Where the search for a key begins: the upper half of a product with an odd number near 2^64 / 1.618.
+    /// Where the search for a key begins: the upper half of a product with an odd number near 2^64
+    /// / 1.618.
     #[inline]
     fn place_of(&self, key: u64) -> usize {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.places.len() - 1)
@@ -151,8 +155,8 @@ impl EdgeTable {
     }
 }
 
-/// Adds to a list of which few may ever be needed: it grows by a quarter, since of hundreds half the memory would lie idle
-/// otherwise.
+/// Adds to a list of which few may ever be needed: it grows by a quarter, since of hundreds half
+/// the memory would lie idle otherwise.
 pub(super) fn push_sparingly<T>(list: &mut Vec<T>, item: T) {
     if list.len() == list.capacity() {
         list.reserve_exact((list.len() / 4).max(4));

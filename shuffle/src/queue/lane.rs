@@ -24,7 +24,8 @@ pub(crate) struct LaneQueue {
 }
 
 impl LaneQueue {
-    /// A queue to a rank of the node over `producer` that publishes every `publish_bytes` and holds at most `limit_bytes`.
+    /// A queue to a rank of the node over `producer` that publishes every `publish_bytes` and holds
+    /// at most `limit_bytes`.
     pub fn new(
         peer: Rank,
         stage: Stage,
@@ -45,8 +46,8 @@ impl LaneQueue {
         }
     }
 
-    /// Adds a frame with these run flags, which `write` fills in place; false when there is no room or another feeder's
-    /// record is being sent.
+    /// Adds a frame with these run flags, which `write` fills in place; false when there is no room
+    /// or another feeder's record is being sent.
     #[inline]
     pub fn push_with(
         &mut self,
@@ -131,8 +132,8 @@ impl LaneQueue {
         }
     }
 
-    /// Whether something waits for space that the consumer was not asked for: what was asked for ended when another
-    /// frame took the room that came.
+    /// Whether something waits for space that the consumer was not asked for: what was asked for
+    /// ended when another frame took the room that came.
     pub fn has_unasked_wish(&self) -> bool {
         self.wanted_bytes > 0 && !self.producer.wants_space()
     }

@@ -1,4 +1,5 @@
-//! The lanes from a rank to those of its node, of all stages that have lanes, each opened when it is first used.
+//! The lanes from a rank to those of its node, of all stages that have lanes, each opened when it
+//! is first used.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -70,8 +71,8 @@ impl Lanes {
         }
     }
 
-    /// Whether the limit of all lanes of its stage together admits a frame of this rank's own to lane `number`; one frame
-    /// always may.
+    /// Whether the limit of all lanes of its stage together admits a frame of this rank's own to
+    /// lane `number`; one frame always may.
     #[inline]
     pub fn admits(&mut self, number: usize, bytes: usize) -> bool {
         let stage = self.queues[number].stage;
@@ -84,8 +85,8 @@ impl Lanes {
         let fits = |used: usize| used == 0 || used + bytes <= limit;
         let mut admitted = fits(self.in_use_bytes(stage));
         if !admitted {
-            // Shown to their consumers, so that these can make room. A position that cannot be true stays as it was, and
-            // the lane's next push reports it.
+            // Shown to their consumers, so that these can make room. A position that cannot be true
+            // stays as it was, and the lane's next push reports it.
             for lane in self.queues.iter_mut().filter(|lane| lane.stage == stage) {
                 lane.publish(Why::Full);
                 let _ = lane.consumed();
@@ -126,8 +127,8 @@ impl Lanes {
         self.stages.iter().any(|lanes| lanes.limited_bytes > 0)
     }
 
-    /// Opens a lane of a stage to `peer`, whose local rank is `local`, as lane `slot` of its inbox; `None` where that is
-    /// damaged.
+    /// Opens a lane of a stage to `peer`, whose local rank is `local`, as lane `slot` of its inbox;
+    /// `None` where that is damaged.
     pub fn open(&mut self, peer: Rank, local: u32, stage: Stage, slot: u32) -> Option<usize> {
         let segment = Arc::clone(&self.neighbours.segments[local as usize]);
         let bell = Arc::clone(&self.neighbours.bells[local as usize]);

@@ -10,8 +10,8 @@ pub(crate) struct StageOptions {
     pub buftarget_bytes: usize,
     /// So many times that may be unconsumed in a lane, or so many batches in flight on a link.
     pub maxrpc: u32,
-    /// So many times that, or so many batches, a rank's own sends may have in all queues of the stage together; 0 for no
-    /// such limit.
+    /// So many times that, or so many batches, a rank's own sends may have in all queues of the
+    /// stage together; 0 for no such limit.
     pub sender_limit: u32,
 }
 

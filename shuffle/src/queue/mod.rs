@@ -13,8 +13,8 @@ pub(crate) mod spare;
 pub(crate) mod spill;
 pub(crate) mod tally;
 
-/// Who feeds records into a queue: the application, or one inbound lane or link. A record that is longer than a
-/// frame occupies its queues, for its feeder, from its first fragment to its last.
+/// Who feeds records into a queue: the application, or one inbound lane or link. A record that is
+/// longer than a frame occupies its queues, for its feeder, from its first fragment to its last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Feeder(pub u32);
 
@@ -33,7 +33,8 @@ impl Feeder {
     }
 }
 
-/// Keeps fragmented records whole in a queue: between a first and a last fragment only their feeder may add.
+/// Keeps fragmented records whole in a queue: between a first and a last fragment only their feeder
+/// may add.
 #[derive(Debug, Default)]
 pub(crate) struct Turn(Option<Feeder>);
 

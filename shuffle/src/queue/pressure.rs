@@ -5,10 +5,10 @@ const STALL_NS: u64 = 1_000_000;
 
 /// Whether handlers that send have filled a spill above a mark.
 ///
-/// Above the mark deliveries wait as long as something leaves the spill. Where nothing does for a while, everybody may be
-/// waiting for everybody: then the mark rises by half, deliveries go on, and the spill grows. So a circle of ranks that
-/// wait for each other costs memory, up to the bound of the spill, and never stands still. The mark sinks again each time
-/// the spill is empty.
+/// Above the mark deliveries wait as long as something leaves the spill. Where nothing does for a
+/// while, everybody may be waiting for everybody: then the mark rises by half, deliveries go on,
+/// and the spill grows. So a circle of ranks that wait for each other costs memory, up to the bound
+/// of the spill, and never stands still. The mark sinks again each time the spill is empty.
 #[derive(Debug)]
 pub(crate) struct Pressure {
     low_bytes: usize,
@@ -65,7 +65,8 @@ impl Pressure {
         !self.is_pressed && self.mark_bytes == self.low_bytes
     }
 
-    /// Looks at the spill once a round; `waited` says whether any delivery was kept waiting. True when deliveries go on.
+    /// Looks at the spill once a round; `waited` says whether any delivery was kept waiting. True
+    /// when deliveries go on.
     pub fn look(&mut self, level: Level, waited: bool, now_ns: u64) -> bool {
         if level.used_bytes == 0 {
             self.mark_bytes = (self.mark_bytes / 2).max(self.low_bytes);

@@ -1,4 +1,5 @@
-//! Output over the fabric: one open batch per link, full batches waiting for credit, batches in flight.
+//! Output over the fabric: one open batch per link, full batches waiting for credit, batches in
+//! flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -95,7 +96,8 @@ pub(crate) struct RemoteQueue {
     pub wire_bytes: u64,
     /// When each batch in flight was posted.
     posted_ns: VecDeque<u64>,
-    /// Numbers of the batches, open or unacknowledged, that hold sends of this rank's own; kept where these are limited.
+    /// Numbers of the batches, open or unacknowledged, that hold sends of this rank's own; kept
+    /// where these are limited.
     own: VecDeque<u64>,
 }
 
@@ -164,8 +166,8 @@ impl RemoteQueue {
         }
     }
 
-    /// Adds a frame with these run flags, which `write` fills in place; without a pool only into the open batch. False
-    /// when there is no room or another feeder's record is being sent.
+    /// Adds a frame with these run flags, which `write` fills in place; without a pool only into
+    /// the open batch. False when there is no room or another feeder's record is being sent.
     pub fn push_with(
         &mut self,
         bytes: usize,
@@ -208,8 +210,9 @@ impl RemoteQueue {
         }
     }
 
-    /// Seals a partial batch that has waited long enough: at once while nothing else moves and nothing is on its way, by age
-    /// while the link has nothing better to send. Keeps the time by which idleness is judged.
+    /// Seals a partial batch that has waited long enough: at once while nothing else moves and
+    /// nothing is on its way, by age while the link has nothing better to send. Keeps the time by
+    /// which idleness is judged.
     pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64, why: Why) {
         if self.has_open() {
             if self.open_since_ns == 0 {
@@ -331,8 +334,8 @@ impl RemoteQueue {
         wanted.min(u64::from(u16::MAX)) as u16
     }
 
-    /// The receiver is ready for the announced batch `sequence` in its segment slot. False for a batch that is not
-    /// announced: a peer's fault.
+    /// The receiver is ready for the announced batch `sequence` in its segment slot. False for a
+    /// batch that is not announced: a peer's fault.
     pub fn clear_to_send(&mut self, notice: &ClearToSend) -> bool {
         let exposed = self
             .exposed
@@ -361,7 +364,8 @@ impl RemoteQueue {
         }
     }
 
-    /// Posts what credit and provider allow. `header` gives the counters of this moment; returns batches posted.
+    /// Posts what credit and provider allow. `header` gives the counters of this moment; returns
+    /// batches posted.
     pub fn transmit(
         &mut self,
         link: &mut dyn Link,

@@ -1,5 +1,5 @@
-//! The queues of all links of a stream. A queue is made when its link is first used, and looked at only while
-//! it has something to do: a rank may have hundreds of links of which few are busy.
+//! The queues of all links of a stream. A queue is made when its link is first used, and looked at
+//! only while it has something to do: a rank may have hundreds of links of which few are busy.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::route::{Endpoint, Stage};
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
 
-/// What the provider calls the endpoints at the other ends of this one's links, ascending by endpoint.
+/// What the provider calls the endpoints at the other ends of this one's links, ascending by
+/// endpoint.
 pub(crate) type Peers = Arc<[(Endpoint, Peer)]>;
 
 /// Queues of links, numbered in the order in which they were opened.
@@ -219,8 +220,8 @@ impl Remotes {
         self.batches.as_ref().is_none_or(|p| p.free_slots() == p.slots())
     }
 
-    /// The pool from which queue `number` may take a buffer now: always up to its own two, beyond them only what no other
-    /// link is due.
+    /// The pool from which queue `number` may take a buffer now: always up to its own two, beyond
+    /// them only what no other link is due.
     pub fn pool_for(&self, number: usize) -> Option<&Pool> {
         let pool = self.batches.as_ref()?;
         let free = pool.free_slots();

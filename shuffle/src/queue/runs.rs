@@ -1,8 +1,10 @@
-//! Open runs: records for one final rank, gathered privately at the source before they touch a shared line.
+//! Open runs: records for one final rank, gathered privately at the source before they touch a
+//! shared line.
 //!
-//! The table is bounded, and adapts to how many targets there are. A run begins in a short frame and moves into a long
-//! one when it outgrows that, if one is free. Two targets that share a slot take turns: each closes the run of the
-//! other. Where that happens much the table doubles its slots, until short frames use up what they may.
+//! The table is bounded, and adapts to how many targets there are. A run begins in a short frame
+//! and moves into a long one when it outgrows that, if one is free. Two targets that share a slot
+//! take turns: each closes the run of the other. Where that happens much the table doubles its
+//! slots, until short frames use up what they may.
 
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
 use trihop_transport::topology::Rank;
@@ -106,8 +108,8 @@ pub(crate) struct RunTable {
 }
 
 impl RunTable {
-    /// Runs of at most `run_bytes` (header included, at most 65,528) for `ranks` targets. Short frames take at most
-    /// `table_bytes`, and long ones as much again.
+    /// Runs of at most `run_bytes` (header included, at most 65,528) for `ranks` targets. Short
+    /// frames take at most `table_bytes`, and long ones as much again.
     pub fn new(ranks: u32, run_bytes: usize, table_bytes: usize) -> Self {
         let targets = (ranks as usize).next_power_of_two();
         let short_bytes = SHORT_BYTES.min(run_bytes);
@@ -166,8 +168,8 @@ impl RunTable {
         Ok(&mut self.memory[start..start + bytes])
     }
 
-    /// Appends items to open runs, `most` at a time. What a loop over [`RunTable::push`] would do, but tight: nothing of the
-    /// table is looked up twice.
+    /// Appends items to open runs, `most` at a time. What a loop over [`RunTable::push`] would do,
+    /// but tight: nothing of the table is looked up twice.
     pub fn gather<T: IntoBytes + Immutable>(
         &mut self,
         most: usize,
@@ -358,7 +360,8 @@ pub(crate) enum Stop<T> {
     At(Rank, T),
 }
 
-// A function of its own, so that the compiler knows that slots and frames do not overlap, and has registers to spare.
+// A function of its own, so that the compiler knows that slots and frames do not overlap, and has
+// registers to spare.
 #[inline(never)]
 fn gather<T: IntoBytes + Immutable>(
     slots: &mut [Slot],
@@ -398,7 +401,8 @@ mod tests {
     proptest! {
         #![proptest_config(crate::seed::properties())]
 
-        /// Against a map of vectors: nothing is lost, mixed up or reordered, whatever evicts whatever.
+        /// Against a map of vectors: nothing is lost, mixed up or reordered, whatever evicts
+        /// whatever.
         #[test]
         fn records_leave_in_the_order_in_which_they_came(
             targets in prop_oneof![1u32..50, Just(700)],

@@ -25,8 +25,8 @@ impl<T> Spare<T> {
         }
     }
 
-    /// An empty vector with room for `count`. The last one that came back is taken, and made larger where it is too
-    /// small: so all of them soon have the size that is needed.
+    /// An empty vector with room for `count`. The last one that came back is taken, and made larger
+    /// where it is too small: so all of them soon have the size that is needed.
     ///
     /// # Errors
     /// There is no memory.

@@ -9,13 +9,15 @@ use super::audience::Audience;
 /// Memory comes and goes in chunks of so many bytes, where the bound is not small.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Memory that one entry takes besides its bytes: twice its size, since the list of entries doubles.
+/// Memory that one entry takes besides its bytes: twice its size, since the list of entries
+/// doubles.
 const ENTRY_BYTES: usize = 2 * size_of::<Entry>();
 
 /// Runs, and records that travel in no run, in the order in which handlers sent them.
 ///
-/// Invariants: `used_bytes + spare <= limit_bytes`. The bytes of an entry lie in one chunk. Only the first chunk has bytes
-/// that are done with, `head` of them, and it has others as well unless the spill is empty.
+/// Invariants: `used_bytes + spare <= limit_bytes`. The bytes of an entry lie in one chunk. Only
+/// the first chunk has bytes that are done with, `head` of them, and it has others as well unless
+/// the spill is empty.
 #[derive(Debug)]
 pub(crate) struct Spill {
     entries: VecDeque<Entry>,

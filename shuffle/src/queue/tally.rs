@@ -1,5 +1,5 @@
-//! What one output queue has done, counted as it goes. No clock is read: times are those of the last round of progress,
-//! since without one nothing that waits can go on.
+//! What one output queue has done, counted as it goes. No clock is read: times are those of the
+//! last round of progress, since without one nothing that waits can go on.
 
 use crate::stats::QueueStats;
 

@@ -103,8 +103,8 @@ impl Chosen {
 
 /// What follows from placement and media, for all routes alike.
 impl Chosen {
-    /// Whether the edge of a stage to `peer` is a lane: on one's own node where the stage's medium is shared memory, and to
-    /// oneself whatever it is. Any other is a link.
+    /// Whether the edge of a stage to `peer` is a lane: on one's own node where the stage's medium
+    /// is shared memory, and to oneself whatever it is. Any other is a link.
     pub fn is_lane(&self, peer: Endpoint, stage: Stage) -> bool {
         peer == self.topology.rank() || self.topology.is_local(peer) && !self.is_link(stage, Reach::Node)
     }
@@ -152,14 +152,15 @@ impl Chosen {
         })
     }
 
-    /// Whether this endpoint shares a link of this stage with `peer`, which need not be in the job: what a header that came
-    /// has to show.
+    /// Whether this endpoint shares a link of this stage with `peer`, which need not be in the job:
+    /// what a header that came has to show.
     pub fn has_link(&self, peer: Endpoint, stage: Stage) -> bool {
         let is_known = peer.0 < self.topology.size();
         is_known && rule!(self.has_edge(stage, peer)) && !self.is_lane(peer, stage)
     }
 
-    /// The stages that have lanes, which are those inside a node over shared memory, and the first one for one's own.
+    /// The stages that have lanes, which are those inside a node over shared memory, and the first
+    /// one for one's own.
     pub fn lane_stages(&self) -> impl Iterator<Item = Stage> + Clone + '_ {
         let has_lanes = |&stage: &Stage| stage == Stage::FIRST || !self.is_link(stage, Reach::Node);
         self.numbers().filter(has_lanes)
@@ -182,7 +183,8 @@ impl Chosen {
         self.lane_stages().nth(place).expect("a place below their number")
     }
 
-    /// Links that an endpoint of the job needs whatever its route is: representatives have as few as there can be.
+    /// Links that an endpoint of the job needs whatever its route is: representatives have as few
+    /// as there can be.
     pub fn least_links(&self) -> u32 {
         Self::new(RouteName::default(), &self.topology).most_links()
     }

@@ -12,12 +12,13 @@ pub(super) const REMOTE: Stage = Stage(2);
 pub(super) const STAGES: [StageSpec; 2] =
     [StageSpec::shared(stage::ORIGIN), StageSpec::fabric(stage::REMOTE)];
 
-/// The route without representatives. What a hop costs is measured against it; its memory grows with the job.
+/// The route without representatives. What a hop costs is measured against it; its memory grows
+/// with the job.
 #[derive(Debug, Clone)]
 pub struct Direct {
     topology: Topology,
-    /// For each rank of this node, ascending, how many of the ranks before it live elsewhere: edges beyond the node are
-    /// numbered by rank, its own ranks left out.
+    /// For each rank of this node, ascending, how many of the ranks before it live elsewhere: edges
+    /// beyond the node are numbered by rank, its own ranks left out.
     elsewhere: Vec<u32>,
 }
 

@@ -1,8 +1,9 @@
-//! Routes: which endpoint takes a run next, over an edge of which stage, and which endpoints a rank shares edges with.
+//! Routes: which endpoint takes a run next, over an edge of which stage, and which endpoints a rank
+//! shares edges with.
 //!
-//! A route is a pure function of placement. It names endpoints and stages, never what lies between two endpoints: whether
-//! an edge is a lane or a link follows from where its ends live and from the medium of its stage, which
-//! [`Chosen::is_lane`] decides, for all routes.
+//! A route is a pure function of placement. It names endpoints and stages, never what lies between
+//! two endpoints: whether an edge is a lane or a link follows from where its ends live and from the
+//! medium of its stage, which [`Chosen::is_lane`] decides, for all routes.
 //!
 //! A new route is a file with an implementation of [`Route`], and a row of the table in this one.
 
@@ -23,8 +24,8 @@ use trihop_transport::topology::{Rank, Topology};
 /// Whoever has an inbox. Each rank is one.
 pub type Endpoint = Rank;
 
-/// How far a run has come: a number that only grows on its way. What waits at a stage only ever waits for later ones, which
-/// is what keeps queues from waiting for each other in a circle.
+/// How far a run has come: a number that only grows on its way. What waits at a stage only ever
+/// waits for later ones, which is what keeps queues from waiting for each other in a circle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stage(u8);
 
@@ -32,7 +33,8 @@ impl Stage {
     /// With its source's application.
     pub const SOURCE: Self = Self(0);
 
-    /// Come over the first edge of its way. A rank's messages to itself take one of this stage, its own lane.
+    /// Come over the first edge of its way. A rank's messages to itself take one of this stage, its
+    /// own lane.
     pub const FIRST: Self = Self(1);
 
     /// As it is on the wire: 0 for the source, and the edges from 1 on.
@@ -135,11 +137,13 @@ pub enum Next {
 
 /// A routing rule, as one rank sees it; the same for every rank of a job.
 pub trait Route {
-    /// Where a run for `target` goes that has come this far, or `None` when no way leads it through here. To oneself it goes
-    /// over an edge of [`Stage::FIRST`]; every other step leads to a later stage and another endpoint.
+    /// Where a run for `target` goes that has come this far, or `None` when no way leads it through
+    /// here. To oneself it goes over an edge of [`Stage::FIRST`]; every other step leads to a later
+    /// stage and another endpoint.
     fn next(&self, at: Stage, target: Rank) -> Option<Next>;
 
-    /// How many other endpoints share an edge of this stage with this one, of those that live here or there.
+    /// How many other endpoints share an edge of this stage with this one, of those that live here
+    /// or there.
     fn edges(&self, stage: Stage, reach: Reach) -> u32;
 
     /// The other end of such an edge, by a number below [`Route::edges`].
@@ -148,11 +152,13 @@ pub trait Route {
     /// Whether `peer`, another endpoint of the job, shares an edge of this stage with this one.
     fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool;
 
-    /// The most edges of a stage that any endpoint of the job has: sizes that both ends of a link share follow from it.
+    /// The most edges of a stage that any endpoint of the job has: sizes that both ends of a link
+    /// share follow from it.
     fn most_edges(&self, stage: Stage, reach: Reach) -> u32;
 
-    /// How many copies a broadcast of `source` that has come this far goes on as. They make a tree: together with those of
-    /// the other endpoints each rank but the source gets one, and each copy goes over an edge of a later stage.
+    /// How many copies a broadcast of `source` that has come this far goes on as. They make a tree:
+    /// together with those of the other endpoints each rank but the source gets one, and each copy
+    /// goes over an edge of a later stage.
     fn copies(&self, at: Stage, source: Rank) -> u32;
 
     /// Where the copy `number` goes, which is below [`Route::copies`].
@@ -161,16 +167,17 @@ pub trait Route {
     /// Whether the tree of a broadcast of `source` passes this endpoint at this stage.
     fn passes(&self, at: Stage, source: Rank) -> bool;
 
-    /// How many ranks an endpoint speaks for: those whose messages its edges to other nodes carry, itself included. Only of
-    /// routes on which the ranks of a node reach each other in one hop, and those of two nodes over one edge between them.
-    /// Then loads follow from it; `None` where they can only be counted by following each pair.
+    /// How many ranks an endpoint speaks for: those whose messages its edges to other nodes carry,
+    /// itself included. Only of routes on which the ranks of a node reach each other in one hop,
+    /// and those of two nodes over one edge between them. Then loads follow from it; `None` where
+    /// they can only be counted by following each pair.
     fn ranks_behind(&self, _end: Endpoint) -> Option<u64> {
         None
     }
 }
 
-/// Makes of the table of routes the enum of their names and that of their rules. `$d` is a dollar sign, for the macro that
-/// this one makes.
+/// Makes of the table of routes the enum of their names and that of their rules. `$d` is a dollar
+/// sign, for the macro that this one makes.
 macro_rules! routes {
     ($d:tt $($(#[$about:meta])* $variant:ident = $name:literal, $rule:ident, $stages:expr;)+) => {
         /// Name of a route, as options and reports give it.
@@ -234,8 +241,8 @@ routes! { $
     /// `direct`: a link per rank of other nodes.
     Direct = "direct", Direct, direct::STAGES;
 
-    /// `fabric-only`: as `three-hop`, but ranks of a node reach each other over the fabric too, for nodes on which the
-    /// provider is faster than shared memory, or where both shall be compared.
+    /// `fabric-only`: as `three-hop`, but ranks of a node reach each other over the fabric too, for
+    /// nodes on which the provider is faster than shared memory, or where both shall be compared.
     FabricOnly = "fabric-only", ThreeHop, over_fabric(three_hop::STAGES);
 }
 

@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Follows all copies of a broadcast; returns how often each rank got it, and how many copies crossed links.
+/// Follows all copies of a broadcast; returns how often each rank got it, and how many copies
+/// crossed links.
 fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32) {
     let at_rank = |rank: Rank| Chosen::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
     let mut got = vec![0; sizes.iter().sum::<u32>() as usize];
@@ -52,7 +53,8 @@ fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> 
 proptest! {
     #![proptest_config(crate::seed::properties())]
 
-    /// Every route ends at its target, over each stage once at most, and no endpoint is passed twice.
+    /// Every route ends at its target, over each stage once at most, and no endpoint is passed
+    /// twice.
     #[test]
     fn every_route_ends_at_its_target(sizes in proptest::collection::vec(1u32..6, 1..9), picks: (u32, u32)) {
         let total: u32 = sizes.iter().sum();
@@ -65,7 +67,8 @@ proptest! {
         prop_assert_eq!(lanes, fabric, "the same way");
     }
 
-    /// A broadcast reaches every other rank once, and an endpoint and stage that it does not reach know that.
+    /// A broadcast reaches every other rank once, and an endpoint and stage that it does not reach
+    /// know that.
     #[test]
     fn copies_of_a_broadcast_make_a_tree(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
         let total: u32 = sizes.iter().sum();
@@ -99,7 +102,8 @@ proptest! {
         }
     }
 
-    /// Both ends of an edge know each other, and what each counts is what there is; the same for the collectives' tree.
+    /// Both ends of an edge know each other, and what each counts is what there is; the same for
+    /// the collectives' tree.
     #[test]
     fn edges_have_two_ends(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
         let total: u32 = sizes.iter().sum();

@@ -1,4 +1,5 @@
-//! Source, its representative, the target's representative, target: each hop skipped where both ends are the same.
+//! Source, its representative, the target's representative, target: each hop skipped where both
+//! ends are the same.
 
 use super::{Endpoint, Next, Reach, Route, Stage, StageSpec, other_local, stage};
 use trihop_transport::topology::{NodeId, Rank, Topology};
@@ -31,7 +32,8 @@ impl ThreeHop {
         Self { topology }
     }
 
-    /// Number that the own node has among the nodes that this rank represents, if it is one of them.
+    /// Number that the own node has among the nodes that this rank represents, if it is one of
+    /// them.
     fn own_place(&self) -> Option<u32> {
         let node = self.topology.node();
         self.represents(node).then(|| node.0 / self.topology.local_size())

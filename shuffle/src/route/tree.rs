@@ -7,11 +7,13 @@ use trihop_transport::topology::{NodeId, Rank, Topology};
 /// Nodes below a node.
 const FAN_OUT: u32 = 4;
 
-/// A tree over the nodes, and in each node one over its ranks. A rank has an edge to its parent and to each of its
-/// children, and reaches nobody else: what goes further is sent on by whoever got it.
+/// A tree over the nodes, and in each node one over its ranks. A rank has an edge to its parent and
+/// to each of its children, and reaches nobody else: what goes further is sent on by whoever got
+/// it.
 ///
-/// Between two nodes it is their representatives for each other that speak; inside a node everyone speaks with the one that
-/// speaks with the node above. It has the stages of [`super::Direct`], and carries no broadcasts.
+/// Between two nodes it is their representatives for each other that speak; inside a node everyone
+/// speaks with the one that speaks with the node above. It has the stages of [`super::Direct`], and
+/// carries no broadcasts.
 #[derive(Debug, Clone)]
 pub struct Tree {
     topology: Topology,

@@ -1,4 +1,5 @@
-//! The calls of a stream's handles, the same on every seat: sends that wait, flushes, fences, barriers.
+//! The calls of a stream's handles, the same on every seat: sends that wait, flushes, fences,
+//! barriers.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -206,7 +207,8 @@ impl<S: Seating> Handle<S> {
         outcome
     }
 
-    /// A fence that gives way with [`Error::WouldBlock`] stays under way: the others count on its open round.
+    /// A fence that gives way with [`Error::WouldBlock`] stays under way: the others count on its
+    /// open round.
     pub(crate) fn fence(&self) -> Result<()> {
         self.seat
             .one_at_a_time(Some(&self.of), "a fence", || self.fence_alone())
@@ -274,8 +276,8 @@ impl<S: Seating> Handle<S> {
         Ok(())
     }
 
-    /// A fence, after which the stream takes and delivers nothing more. Whatever comes of it, the seat
-    /// looks after the handler.
+    /// A fence, after which the stream takes and delivers nothing more. Whatever comes of it, the
+    /// seat looks after the handler.
     pub(crate) fn shut_down(&self) -> Result<()> {
         let what = "shutting down";
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
@@ -316,8 +318,8 @@ impl<S: Seating> Handle<S> {
         self.look(|core, out| core.detailed(out))
     }
 
-    /// Writes every queue of this rank with its use and its bound. The state is in use for the making of the text only: a
-    /// writer may wait for its reader.
+    /// Writes every queue of this rank with its use and its bound. The state is in use for the
+    /// making of the text only: a writer may wait for its reader.
     pub(crate) fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
         let mut text = Vec::new();
         match self.look(|core, out| dump::write(core, out, &mut text)) {
@@ -327,8 +329,8 @@ impl<S: Seating> Handle<S> {
         writer.write_all(&text)
     }
 
-    /// One round of progress, then everything that waits is handed to `take`, with nothing in use: it
-    /// may send. Returns how many records.
+    /// One round of progress, then everything that waits is handed to `take`, with nothing in use:
+    /// it may send. Returns how many records.
     pub(crate) fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>) -> Result<u64> {
         self.seat.progress("take")?;
         self.seat.begin_taking()?;
@@ -365,7 +367,8 @@ impl<S: Seating> Handle<S> {
     }
 }
 
-/// Deliveries out of a stream's queue, which go back when it is dropped unless they were handed out.
+/// Deliveries out of a stream's queue, which go back when it is dropped unless they were handed
+/// out.
 struct Taken<'a, S: Seating> {
     handle: &'a Handle<S>,
     entries: Vec<Entry>,
@@ -387,7 +390,8 @@ impl<S: Seating> Drop for Taken<'_, S> {
     }
 }
 
-/// A send of a handler on a thread of its own: its next call waits for a spill that it has overfilled.
+/// A send of a handler on a thread of its own: its next call waits for a spill that it has
+/// overfilled.
 fn noting_overfilled(
     mut send: impl FnMut(&mut Outbound) -> Result<()>,
 ) -> impl FnMut(&mut Outbound) -> Result<()> {
@@ -400,7 +404,8 @@ fn noting_overfilled(
     }
 }
 
-/// Without a handler nobody but the application can make room in the delivery queue: waiting would be for ever.
+/// Without a handler nobody but the application can make room in the delivery queue: waiting would
+/// be for ever.
 fn check_undelivered(core: &Core) -> Result<()> {
     match &core.sink {
         Sink::Queue(queue) if queue.is_blocked() => Err(Error::WouldBlock),

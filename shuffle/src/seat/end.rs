@@ -1,4 +1,5 @@
-//! The end of a job: streams are fenced, everyone is waited for, and the launcher is told. Its fence ends the start too.
+//! The end of a job: streams are fenced, everyone is waited for, and the launcher is told. Its
+//! fence ends the start too.
 
 use std::time::Instant;
 
@@ -29,9 +30,10 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
     if alone {
         end_alone(seat)?;
     } else if bootstrap.fences_on_callers_thread() {
-        // Every record of every stream has been delivered, and a barrier's last messages go to ranks one hop away that
-        // still wait for them: once they have left, nobody needs this rank's progress. The first barrier has used
-        // each of these links both ways, so that none of the second one's waits for a connection.
+        // Every record of every stream has been delivered, and a barrier's last messages go to
+        // ranks one hop away that still wait for them: once they have left, nobody needs this
+        // rank's progress. The first barrier has used each of these links both ways, so that none
+        // of the second one's waits for a connection.
         barrier(seat)?;
         seat.wait("the end of the job", |job| {
             Ok(job.engine.has_left_results().then_some(()))
@@ -133,7 +135,8 @@ fn any_is_out_of_reach(seat: &impl Seating) -> Result<bool> {
     Ok(sum.iter().any(|&byte| byte != 0))
 }
 
-/// The launcher's fence: with progress where the launcher allows it, else on this thread, where it must not be needed.
+/// The launcher's fence: with progress where the launcher allows it, else on this thread, where it
+/// must not be needed.
 pub(super) fn launchers_fence(
     seat: &impl Seating,
     mut bootstrap: Box<dyn Bootstrap>,
@@ -185,9 +188,10 @@ fn fence_while_progressing(
         job.fencing = false;
         Ok(job.closing)
     });
-    // An error here must come out although the launcher may wait for a dead rank for ever: the thread stays behind.
-    // Once all ranks have arrived at the end, though, the first may be gone before we hear of it: nobody needs our
-    // progress, and only a rank that died before it arrived is an error.
+    // An error here must come out although the launcher may wait for a dead rank for ever: the
+    // thread stays behind. Once all ranks have arrived at the end, though, the first may be gone
+    // before we hear of it: nobody needs our progress, and only a rank that died before it arrived
+    // is an error.
     match waited {
         Err(error) if !closing.unwrap_or(false) || error.is_about_peer() => return Err(error),
         _ => {}

@@ -22,7 +22,8 @@ use crate::error::{Error, Result};
 use crate::job::{JobState, Patience, Started};
 use crate::signal::DumpOutput;
 
-/// A handler: see [`Handlers::call`]. It is not called before the call that opens its stream has returned.
+/// A handler: see [`Handlers::call`]. It is not called before the call that opens its stream has
+/// returned.
 pub(crate) type Handler<'h> =
     Box<dyn FnMut(Delivery<'_>, usize, &mut Outbox<'_>) -> Result<usize, BadRun> + 'h>;
 
@@ -349,7 +350,8 @@ impl<'h> Seating for Inline<'h> {
         self.drop_handler(id.stream);
     }
 
-    /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle ends here.
+    /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle
+    /// ends here.
     fn ended(&self, _: bool) {
         if let Ok(mut state) = self.0.state.try_borrow_mut() {
             state.engine.close_streams();

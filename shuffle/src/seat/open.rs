@@ -1,4 +1,5 @@
-//! Opening a stream: all ranks agree on it, those of a node exchange their inboxes, and only then may anybody send.
+//! Opening a stream: all ranks agree on it, those of a node exchange their inboxes, and only then
+//! may anybody send.
 
 use std::time::Instant;
 
@@ -23,8 +24,8 @@ pub(crate) fn open(
     let what = "opening a stream";
     seat.may_wait(what)?;
     let begun = seat.with(what, |job| job.begin_opening(name, options, item_bytes));
-    // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that failed says so by
-    // a pair that agrees with nobody's, rather than leave the others waiting.
+    // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that
+    // failed says so by a pair that agrees with nobody's, rather than leave the others waiting.
     let pair = begun.as_ref().map_or([0, 0], |(agreed, _)| {
         let word = agreed.word();
         [word, !word]
@@ -108,7 +109,8 @@ pub(super) fn open_system_stream(seat: &impl Seating) -> Result<()> {
     connect(seat, number, prepared, Sink::Collectives(Heard::default())).map(drop)
 }
 
-/// Exchanges inboxes with the node's ranks, with progress since others may need it to come this far.
+/// Exchanges inboxes with the node's ranks, with progress since others may need it to come this
+/// far.
 fn connect(seat: &impl Seating, number: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
     let what = "other ranks of the node, to open a stream";
     let deadline = seat.with(what, |job| {

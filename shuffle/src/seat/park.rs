@@ -1,4 +1,5 @@
-//! How a thread sleeps for a rank: on the doorbell, the fabric's news and the lives of the node's ranks at once.
+//! How a thread sleeps for a rank: on the doorbell, the fabric's news and the lives of the node's
+//! ranks at once.
 
 use std::time::Duration;
 

@@ -17,8 +17,9 @@ pub(crate) fn start<'h>(options: Options, bootstrap: Box<dyn Bootstrap>) -> Resu
     seat.wait("the watches of other nodes", |job| {
         Ok(job.watch_is_settled().then_some(()))
     })?;
-    // The receives of the system stream are posted: only now may anybody send to anybody. Until then nobody needs
-    // anybody's progress; a fence on another thread is there to notice a dead neighbour.
+    // The receives of the system stream are posted: only now may anybody send to anybody. Until
+    // then nobody needs anybody's progress; a fence on another thread is there to notice a dead
+    // neighbour.
     let bootstrap = seat.with("the start", |job| {
         Ok(job.bootstrap.take().expect("put there by `JobState::start`"))
     })?;

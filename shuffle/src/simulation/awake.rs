@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 /// Order in which the ranks of a simulation take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Schedule {
-    /// In the order in which they woke, each as long as it moves anything; time passes when all sleep. The fastest.
+    /// In the order in which they woke, each as long as it moves anything; time passes when all
+    /// sleep. The fastest.
     InTurn,
-    /// At random by the seed, one round of progress each; now and then one that sleeps, or time passes.
+    /// At random by the seed, one round of progress each; now and then one that sleeps, or time
+    /// passes.
     Random,
 }
 

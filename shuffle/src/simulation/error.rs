@@ -20,8 +20,8 @@ pub enum SimulationError {
     /// A rank broke a rule that a real provider punishes.
     #[error("the fabric saw a breach of its rules: {0}")]
     Violation(String),
-    /// All ranks sleep, nothing is under way, and something is not done: a deadlock, or a wake-up was lost. Or time passes and nothing
-    /// comes of it.
+    /// All ranks sleep, nothing is under way, and something is not done: a deadlock, or a wake-up
+    /// was lost. Or time passes and nothing comes of it.
     #[error("{what}: {ranks} ranks are not done and nothing moves; one of them:\n{dump}")]
     Stuck {
         /// What was waited for.

@@ -19,8 +19,8 @@ pub(crate) const TICK_NS: u64 = 1000;
 pub(crate) enum Fabric {
     /// The simulated one; time is virtual.
     Simulated(Net),
-    /// Links of this machine's libfabric, by rank; time is the clock's. Its ranks cannot be woken, so they never sleep for
-    /// long.
+    /// Links of this machine's libfabric, by rank; time is the clock's. Its ranks cannot be woken,
+    /// so they never sleep for long.
     #[cfg(test)]
     Opened {
         links: std::vec::IntoIter<Box<dyn Link>>,

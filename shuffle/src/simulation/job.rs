@@ -63,8 +63,8 @@ pub struct Simulation<'h> {
 }
 
 impl<'h> Simulation<'h> {
-    /// A job with the placement of `topology`, whoever it is seen from: node after node. `handler` is called for every message with the
-    /// rank that receives it; items have kind 0.
+    /// A job with the placement of `topology`, whoever it is seen from: node after node. `handler`
+    /// is called for every message with the rank that receives it; items have kind 0.
     ///
     /// Memory grows with what the job does; see the module's text.
     ///
@@ -121,8 +121,8 @@ impl<'h> Simulation<'h> {
     /// Sends as the application of `source`, if there is room now.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`], with nothing taken: let ranks take turns until all sleep ([`Simulation::settle`]), then try
-    /// again. A bad rank or length.
+    /// [`Error::WouldBlock`], with nothing taken: let ranks take turns until all sleep
+    /// ([`Simulation::settle`]), then try again. A bad rank or length.
     pub fn try_send(&mut self, source: Rank, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         match self.item_bytes {
             0 => self.applies(source)?.try_send(target, kind, bytes),
@@ -163,12 +163,12 @@ impl<'h> Simulation<'h> {
         member.engine.out(member.id)
     }
 
-    /// Lets one rank take a turn; false when all sleep and nothing is under way, so that nothing will ever happen unless
-    /// somebody sends.
+    /// Lets one rank take a turn; false when all sleep and nothing is under way, so that nothing
+    /// will ever happen unless somebody sends.
     ///
     /// # Errors
-    /// Whatever a rank's engine says, breaches of the fabric's rules, and [`SimulationError::Stuck`] when ranks only look
-    /// around in vain.
+    /// Whatever a rank's engine says, breaches of the fabric's rules, and
+    /// [`SimulationError::Stuck`] when ranks only look around in vain.
     pub fn step(&mut self) -> Result<bool, SimulationError> {
         let Some(rank) = self.turns.next(&self.fabric) else {
             if self.turns.are_in_vain(&self.fabric) {
@@ -189,8 +189,8 @@ impl<'h> Simulation<'h> {
         Ok(())
     }
 
-    /// Calls the handler of `rank` no more until [`Simulation::release_handler`], as on a rank that has not returned from
-    /// opening its stream while others send already.
+    /// Calls the handler of `rank` no more until [`Simulation::release_handler`], as on a rank that
+    /// has not returned from opening its stream while others send already.
     pub fn hold_handler(&mut self, rank: Rank) {
         self.held.insert(rank);
     }
@@ -202,8 +202,8 @@ impl<'h> Simulation<'h> {
         }
     }
 
-    /// All ranks join a fence: returns when every message that was sent, and every one that handlers sent because of them,
-    /// was handled. Returns the rounds of counting that it took.
+    /// All ranks join a fence: returns when every message that was sent, and every one that
+    /// handlers sent because of them, was handled. Returns the rounds of counting that it took.
     ///
     /// # Errors
     /// As [`Simulation::step`], and [`SimulationError::Stuck`].
@@ -216,7 +216,8 @@ impl<'h> Simulation<'h> {
         Ok(fences[0].rounds)
     }
 
-    /// Wakes all ranks and lets them take turns until `done` has said so for each; it is asked at each turn.
+    /// Wakes all ranks and lets them take turns until `done` has said so for each; it is asked at
+    /// each turn.
     pub(crate) fn until(
         &mut self,
         what: &'static str,
@@ -251,7 +252,8 @@ impl<'h> Simulation<'h> {
         }
     }
 
-    /// One of the ranks of `left`, or one whose streams wait for something: it says more about what keeps the others.
+    /// One of the ranks of `left`, or one whose streams wait for something: it says more about what
+    /// keeps the others.
     fn one_of(&self, left: &[bool]) -> Rank {
         let waits = |member: &Member| {
             let mut streams = member.engine.open_streams();
@@ -292,8 +294,8 @@ impl<'h> Simulation<'h> {
         core.detailed(out)
     }
 
-    /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes: of the stream, and of the
-    /// job's own. Long records come on top where there are any.
+    /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes:
+    /// of the stream, and of the job's own. Long records come on top where there are any.
     ///
     /// # Panics
     /// When the rank does not exist.

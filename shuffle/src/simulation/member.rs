@@ -34,7 +34,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// All ranks of a job in order, node after node, with the job's own stream and the one of the options open.
+    /// All ranks of a job in order, node after node, with the job's own stream and the one of the
+    /// options open.
     pub fn all(
         fabric: &mut Fabric,
         topology: &Topology,
@@ -90,7 +91,8 @@ impl Member {
         self.engine.stream_mut(self.id).expect("it stays open")
     }
 
-    /// Goes to sleep as a job parks, unless there is something to do after all; `blind` ranks look again soon.
+    /// Goes to sleep as a job parks, unless there is something to do after all; `blind` ranks look
+    /// again soon.
     pub(super) fn sleep(&mut self, awake: &mut Awake, rank: u32, blind: bool) -> bool {
         let timed = self.engine.prepare_to_sleep();
         self.doorbell.announce_sleep();

@@ -51,7 +51,8 @@ pub(super) fn check_item(item_bytes: usize, bytes: &[u8]) -> Result<(), Error> {
     Err(Error::config("item_bytes", why))
 }
 
-/// Hands over records, or items, from number `done` on until `take` returns false; returns how many are done then.
+/// Hands over records, or items, from number `done` on until `take` returns false; returns how many
+/// are done then.
 pub(super) fn each(
     delivery: Delivery<'_>,
     item_bytes: usize,

@@ -1,13 +1,15 @@
-//! Whole jobs of real engines in one thread: what is simulated is the fabric between nodes, the processes and the clock.
+//! Whole jobs of real engines in one thread: what is simulated is the fabric between nodes, the
+//! processes and the clock.
 //!
-//! A [`Simulation`] holds one engine per rank: the same code, wire format, credits, lanes and collectives as in a real
-//! job. Ranks take turns; one that has nothing to do sleeps as a real one parks, and wakes when a lane rings its bell or
-//! the fabric has something for it, so that a lost wake-up shows as a job that stands still. Time is virtual, every
-//! decision comes from the seed, and a run replays exactly.
+//! A [`Simulation`] holds one engine per rank: the same code, wire format, credits, lanes and
+//! collectives as in a real job. Ranks take turns; one that has nothing to do sleeps as a real one
+//! parks, and wakes when a lane rings its bell or the fabric has something for it, so that a lost
+//! wake-up shows as a job that stands still. Time is virtual, every decision comes from the seed,
+//! and a run replays exactly.
 //!
-//! Jobs of hundreds of thousands of ranks fit one machine. What differs from a real job there: receive and send pools have
-//! memory only while they are used (see [`trihop_transport::sim`]); a real job registers them whole. [`Simulation::bound`]
-//! says what that is.
+//! Jobs of hundreds of thousands of ranks fit one machine. What differs from a real job there:
+//! receive and send pools have memory only while they are used (see [`trihop_transport::sim`]); a
+//! real job registers them whole. [`Simulation::bound`] says what that is.
 //!
 //! ```
 //! use trihop_shuffle::simulation::{Simulation, SimulationOptions};

@@ -9,7 +9,8 @@ use crate::route::RouteName;
 /// What a simulated job is like.
 #[derive(Debug, Clone)]
 pub struct SimulationOptions {
-    /// The fabric between the nodes: seed, delays, refusals, limits. Default: short delays, nothing refused.
+    /// The fabric between the nodes: seed, delays, refusals, limits. Default: short delays, nothing
+    /// refused.
     pub network: SimOptions,
     /// Options of the stream.
     pub stream: StreamOptions,

@@ -49,8 +49,8 @@ impl Turns {
         self.fruitless = 0;
     }
 
-    /// Whether nothing has moved for so long that nothing ever will: ranks that wait for time look around in vain as long
-    /// as it passes. Enough for all that engines do by the clock.
+    /// Whether nothing has moved for so long that nothing ever will: ranks that wait for time look
+    /// around in vain as long as it passes. Enough for all that engines do by the clock.
     pub fn are_in_vain(&self, fabric: &Fabric) -> bool {
         fabric.net().is_some() && self.fruitless >= 1_000_000 + 1000 * self.awake.ranks() as u64
     }
@@ -115,8 +115,8 @@ impl Turns {
         self.awake.time_passed() || under_way
     }
 
-    /// Progress of one rank, which sleeps when nothing moved twice: a job yields before it parks, so that what waits looks
-    /// once more. True when it did not fall asleep.
+    /// Progress of one rank, which sleeps when nothing moved twice: a job yields before it parks,
+    /// so that what waits looks once more. True when it did not fall asleep.
     pub fn take(
         &mut self,
         rank: u32,

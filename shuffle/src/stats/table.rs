@@ -1,8 +1,8 @@
 //! The table of counters: each row is all that is known of one.
 //!
-//! Fields, sums, texts, JSON keys, the C structs and the tables of `docs/DIAGNOSTICS.md` follow from
-//! it. The build script of the C interface includes this file too, so there is nothing in it but the
-//! rows.
+//! Fields, sums, texts, JSON keys, the C structs and the tables of `docs/DIAGNOSTICS.md` follow
+//! from it. The build script of the C interface includes this file too, so there is nothing in it
+//! but the rows.
 
 /// Hands the rows to the macro `then`: first those of streams, then those of queues. A row is
 ///
@@ -21,7 +21,8 @@ macro_rules! counters_table {
             stream {
                 /// Records that this rank sent, from the application and from handlers.
                 sent "records" "{} records sent";
-                /// Payload bytes of what this rank sent: records and items, and each copy of a broadcast.
+                /// Payload bytes of what this rank sent: records and items, and each copy of a
+                /// broadcast.
                 sent_bytes "bytes" " ({} bytes)";
                 /// Records delivered here.
                 delivered "records" ", {} delivered";
@@ -56,16 +57,20 @@ macro_rules! counters_table {
                 /// Messages dropped because they were broken, or none of this job's; the first of a
                 /// stream is told at level warn.
                 bad_headers "messages" ", {} bad headers";
-                /// Frames taken from lanes, and from the links that `fabric-only` has in their place.
+                /// Frames taken from lanes, and from the links that `fabric-only` has in their
+                /// place.
                 frames_received "frames" "; {} frames received";
-                /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank that gets it.
+                /// Broadcasts that this rank sent; their copies are in `sent`, one for each rank
+                /// that gets it.
                 broadcasts "broadcasts" "; {} broadcasts";
                 /// Copies of broadcasts that this rank put into its queues, of its own and as a
                 /// representative. Records longer than a frame are not among them.
                 broadcast_copies "copies" ", {} copies";
-                /// Records that arrived and were dropped on purpose, as clients of DeltaFS may ask for.
+                /// Records that arrived and were dropped on purpose, as clients of DeltaFS may ask
+                /// for.
                 discarded "records" "; {} records discarded";
-                /// Times that own sends met a limit over all queues of a stage, which clients of DeltaFS set.
+                /// Times that own sends met a limit over all queues of a stage, which clients of
+                /// DeltaFS set.
                 limit_hits "times" ", {} limit hits";
                 /// Records that arrived and were never delivered because the job failed, or was
                 /// dropped without being shut down.

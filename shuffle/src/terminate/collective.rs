@@ -1,11 +1,13 @@
-//! Small collectives along a tree over the nodes: barrier, reduction of a few integers, gathering of small byte strings.
+//! Small collectives along a tree over the nodes: barrier, reduction of a few integers, gathering
+//! of small byte strings.
 //!
-//! Their messages travel as records of a stream of their own (id 0), so that no launcher is needed after start. A pure state
-//! machine: messages in, messages out.
+//! Their messages travel as records of a stream of their own (id 0), so that no launcher is needed
+//! after start. A pure state machine: messages in, messages out.
 //!
-//! The tree is a route of its own ([`crate::route::Tree`]), over edges of its own, whatever the routes of other streams are.
-//! Parent and child share an edge, so nobody relays a collective's message, and a rank whose own messages have left is not
-//! needed by anybody (which the end of a job relies on).
+//! The tree is a route of its own ([`crate::route::Tree`]), over edges of its own, whatever the
+//! routes of other streams are. Parent and child share an edge, so nobody relays a collective's
+//! message, and a rank whose own messages have left is not needed by anybody (which the end of a
+//! job relies on).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -265,7 +267,8 @@ impl Collectives {
         self.pending.remove(&ticket)?.result
     }
 
-    /// Whom the collectives wait for that this rank takes part in: ranks one hop away, which speak for others too.
+    /// Whom the collectives wait for that this rank takes part in: ranks one hop away, which speak
+    /// for others too.
     pub fn awaited(&self) -> Vec<Rank> {
         let mut ranks = Vec::new();
         for pending in self.pending.values().filter(|p| p.began && p.result.is_none()) {

@@ -1,7 +1,9 @@
-//! The four flushes of DeltaFS Shuffle, and the fence. All as tickets that are asked again after each round of progress.
+//! The four flushes of DeltaFS Shuffle, and the fence. All as tickets that are asked again after
+//! each round of progress.
 //!
-//! A fence is counted quiescence: rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
-//! when nothing of the stream waits on it, until two rounds in a row say the same and both counts agree.
+//! A fence is counted quiescence: rounds of a sum over all ranks of (records sent, records
+//! delivered), joined by a rank when nothing of the stream waits on it, until two rounds in a row
+//! say the same and both counts agree.
 
 use crate::engine::Core;
 use crate::engine::marks::DeliveryMarks;
@@ -15,17 +17,17 @@ use crate::terminate::collective::{Collectives, Operation, Reduce, Ticket};
 /// Which queues a flush empties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
-    /// Those of a stage, by its name ([`crate::route::RouteName::stages`]): until the other ends have taken everything that
-    /// was in them before. Of the first stage also open runs: everything that was sent before. A stage that the route does
-    /// not have is empty.
+    /// Those of a stage, by its name ([`crate::route::RouteName::stages`]): until the other ends
+    /// have taken everything that was in them before. Of the first stage also open runs: everything
+    /// that was sent before. A stage that the route does not have is empty.
     Stage(&'static str),
     /// Deliveries: until everything that had arrived before was handled.
     Delivery,
 }
 
 impl Queues {
-    /// Open runs and origin queues: until the next hop has taken everything that was sent before, or
-    /// it is in a queue of another stage (a representative's own sends go to remote queues).
+    /// Open runs and origin queues: until the next hop has taken everything that was sent before,
+    /// or it is in a queue of another stage (a representative's own sends go to remote queues).
     pub const ORIGIN: Self = Self::Stage(stage::ORIGIN);
     /// Batches to remote representatives: until they have taken everything that was batched before.
     pub const REMOTE: Self = Self::Stage(stage::REMOTE);
@@ -126,7 +128,8 @@ impl Fence {
             if !core.is_quiet(out) {
                 return false;
             }
-            // The next round begins in the same call: nothing else might wake a rank that has heard the last one's result.
+            // The next round begins in the same call: nothing else might wake a rank that has heard
+            // the last one's result.
             let mut counts = out.sent.to_le_bytes().to_vec();
             counts.extend_from_slice(&core.delivered().to_le_bytes());
             self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));

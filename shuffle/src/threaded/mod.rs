@@ -1,9 +1,11 @@
-//! Jobs with a progress thread, for applications that compute, sit in other libraries, or call from several threads.
+//! Jobs with a progress thread, for applications that compute, sit in other libraries, or call from
+//! several threads.
 //!
-//! The progress thread routes, acknowledges and sends on by age while the application does something else; it sleeps
-//! while there is nothing to do. Handlers run on a delivery thread of their stream, one call at a time and outside of
-//! every lock: they may block, and then hold up those who send to them, nobody else. Calls make progress themselves
-//! while they wait. All of it is the same engine as [`crate::Job`]'s, used by one thread at a time.
+//! The progress thread routes, acknowledges and sends on by age while the application does
+//! something else; it sleeps while there is nothing to do. Handlers run on a delivery thread of
+//! their stream, one call at a time and outside of every lock: they may block, and then hold up
+//! those who send to them, nobody else. Calls make progress themselves while they wait. All of it
+//! is the same engine as [`crate::Job`]'s, used by one thread at a time.
 
 mod exit;
 mod seat;
@@ -86,8 +88,8 @@ impl Job {
         Self::start_with(options, bootstrap)
     }
 
-    /// As [`crate::Job::start_with`], with a progress thread. A bootstrap that may be used on one thread only wants
-    /// [`Job::start_with`] and [`Job::shutdown`] called there.
+    /// As [`crate::Job::start_with`], with a progress thread. A bootstrap that may be used on one
+    /// thread only wants [`Job::start_with`] and [`Job::shutdown`] called there.
     ///
     /// # Errors
     /// As [`Job::start`].
@@ -105,7 +107,8 @@ impl Job {
 
 impl ShuffleBuilder {
     /// Calls `handler` for every record that arrives, on the shuffle's delivery thread. It gets the
-    /// shuffle, to send on; it may send on other streams too, and block, but not flush, fence or open.
+    /// shuffle, to send on; it may send on other streams too, and block, but not flush, fence or
+    /// open.
     ///
     /// It is called no more once the shuffle or the job is shut down, with an error too: what waits
     /// then is dropped and counted (`undelivered`), and a call that is being made is waited for.

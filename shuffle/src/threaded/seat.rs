@@ -27,8 +27,8 @@ use crate::signal::{DumpOnSignal, DumpOutput};
 pub(crate) type Deliver =
     Box<dyn FnMut(Delivery<'_>, &Calls<'_>, &Handle<Threaded>) -> Result<(), BadRun> + Send>;
 
-/// The threaded seat: all threads of the process may call, a progress thread keeps the job moving, and delivery threads
-/// call the handlers.
+/// The threaded seat: all threads of the process may call, a progress thread keeps the job moving,
+/// and delivery threads call the handlers.
 #[derive(Clone)]
 pub struct Threaded {
     shared: Arc<Shared>,
@@ -91,7 +91,8 @@ impl Threads {
         threads.iter().try_for_each(|t| writeln!(writer, "thread {t}"))
     }
 
-    /// Dumps because a signal has asked for it. The text is made here and written by a thread of its own.
+    /// Dumps because a signal has asked for it. The text is made here and written by a thread of
+    /// its own.
     fn dump_to(&self, output: DumpOutput, seat: &Turns) {
         let mut text = Vec::new();
         let made = write_engine(seat, &mut text);
@@ -202,7 +203,8 @@ impl Shared {
         for (handover, thread) in deliveries {
             handover.close();
             thread.join();
-            // Another stream's handler may still send to this one, without an end if nobody takes it.
+            // Another stream's handler may still send to this one, without an end if nobody takes
+            // it.
             handover.discard();
         }
         self.turns.stop();
@@ -249,7 +251,8 @@ impl Seating for Threaded {
         };
         let shared = &self.shared;
         let handover = Arc::new(Handover::new(&options, Arc::clone(&shared.bell)));
-        // The thread is there before the stream: what arrives has somewhere to go, whatever fails in between.
+        // The thread is there before the stream: what arrives has somewhere to go, whatever fails
+        // in between.
         let (own, told) = mpsc::channel();
         let thread = super::thread::deliver(name, shared.job_size, Arc::clone(&handover), deliver, told)?;
         let sink = Sink::Thread(Arc::clone(&handover));
@@ -330,7 +333,8 @@ impl Seating for Threaded {
         call()
     }
 
-    /// Whatever has come of it, the handler is called no more afterwards, except where it is a handler that asks.
+    /// Whatever has come of it, the handler is called no more afterwards, except where it is a
+    /// handler that asks.
     fn closed(&self, _: StreamId, of: &Arc<OfStream>, failed: bool) {
         let Some(handover) = &of.handover else {
             return;

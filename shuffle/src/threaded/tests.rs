@@ -369,7 +369,10 @@ fn handlers_answer_on_the_stream_that_they_are_given() {
     let (answers, sum) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (hear, add) = (Arc::clone(&answers), Arc::clone(&sum));
     let records = job.shuffle("records").handler(move |message, shuffle| {
-        assert_eq!((shuffle.rank(), shuffle.size(), shuffle.name()), (Rank(0), 1, "records"));
+        assert_eq!(
+            (shuffle.rank(), shuffle.size(), shuffle.name()),
+            (Rank(0), 1, "records")
+        );
         match message.kind {
             0 => shuffle.send(message.source, 1, message.bytes).unwrap(),
             _ => {

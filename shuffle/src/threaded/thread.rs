@@ -96,7 +96,8 @@ pub(crate) fn deliver(
         // After a failure too, until the end: what comes then is dropped and counted.
         while handover.next(&mut chunk) {
             let calls = handover.calls();
-            // What comes before the stream is open waits for it; one that is not opened has dropped it.
+            // What comes before the stream is open waits for it; one that is not opened has dropped
+            // it.
             own = own.or_else(|| told.recv().ok());
             let each = || match &own {
                 Some(own) => chunk.each(job_size, |delivery| deliver(delivery, &calls, own)),

@@ -26,10 +26,11 @@ struct InTurn {
     job: JobState,
     /// How the progress thread sleeps.
     sleep: Sleep,
-    /// A caller went to sit out while the progress thread was awake: what it waits for may have come before that thread
-    /// wants to hear of it.
+    /// A caller went to sit out while the progress thread was awake: what it waits for may have
+    /// come before that thread wants to hear of it.
     newcomer: bool,
-    /// A caller has made progress since the progress thread did: it makes more soon, or the nap ends.
+    /// A caller has made progress since the progress thread did: it makes more soon, or the nap
+    /// ends.
     relieved: bool,
 }
 
@@ -42,8 +43,8 @@ pub(crate) struct Turns {
     spin: Duration,
     /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
     failed: Flag,
-    /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with that of the sleep which
-    /// looks here once more.
+    /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with
+    /// that of the sleep which looks here once more.
     stopping: Flag,
 }
 
@@ -99,8 +100,8 @@ impl Turns {
         self.stopping.is_raised()
     }
 
-    /// Ends the progress thread. Not with the turn: a job that has failed may have left it in disorder. The bell is for
-    /// everybody.
+    /// Ends the progress thread. Not with the turn: a job that has failed may have left it in
+    /// disorder. The bell is for everybody.
     pub fn stop(&self) {
         self.stopping.raise();
         self.doorbell.ring();
@@ -141,8 +142,8 @@ impl Turns {
         }
     }
 
-    /// What the progress thread does until [`Turns::stop`]; what is `asked` of it before a round, it `does` without the
-    /// turn. Ends at an error, which is kept for all callers.
+    /// What the progress thread does until [`Turns::stop`]; what is `asked` of it before a round,
+    /// it `does` without the turn. Ends at an error, which is kept for all callers.
     pub fn progress_until_stopped<T>(
         &self,
         park: &mut Park,
@@ -257,8 +258,8 @@ impl Turns {
         let mut patience = Patience::default();
         // Whether the progress thread may sleep without knowing what is waited for here.
         let mut unknown = true;
-        // First whether it is done, then whether the job has failed: who has got what this waits for
-        // may end at once, and is no failure of this call.
+        // First whether it is done, then whether the job has failed: who has got what this waits
+        // for may end at once, and is no failure of this call.
         let outcome = loop {
             match done(&mut turn.job) {
                 Ok(Some(value)) => break Ok(value),

@@ -5,7 +5,8 @@
 pub struct ThreadUse {
     /// What the thread is for: `progress`, or `deliver` and the name of its stream.
     pub name: String,
-    /// Processor time in user and kernel mode, in milliseconds (counted in clock ticks, mostly of 10 ms).
+    /// Processor time in user and kernel mode, in milliseconds (counted in clock ticks, mostly of
+    /// 10 ms).
     pub user_ms: u64,
     /// As `user_ms`, inside the kernel.
     pub system_ms: u64,
@@ -28,7 +29,8 @@ impl ThreadUse {
             .map(|field| field.parse().unwrap_or(0))
             .collect();
         let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
-        // Not rustix's, which looks for the kernel's page in memory itself, and is ended by SIGSEGV under valgrind.
+        // Not rustix's, which looks for the kernel's page in memory itself, and is ended by SIGSEGV
+        // under valgrind.
         // SAFETY: a call that reads a constant.
         let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
         let ticks_per_second = u64::try_from(ticks_per_second).unwrap_or(0).max(1);

@@ -1,5 +1,5 @@
-//! A barrier of the ranks of one node, over a small shuffle of its own: the others tell the first one that they have
-//! arrived, and it tells them when all have. Nobody else takes part.
+//! A barrier of the ranks of one node, over a small shuffle of its own: the others tell the first
+//! one that they have arrived, and it tells them when all have. Nobody else takes part.
 
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! What is left of mercury: classes and contexts that remember what they were made with, and addresses that can be
-//! printed and compared.
+//! What is left of mercury: classes and contexts that remember what they were made with, and
+//! addresses that can be printed and compared.
 //!
-//! Handles are counted references (`Arc::into_raw`): what is still referred to is busy and is not ended.
+//! Handles are counted references (`Arc::into_raw`): what is still referred to is busy and is not
+//! ended.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::Write;
@@ -78,7 +79,8 @@ impl hg_class {
     }
 }
 
-/// A text for C. What comes from C or a number has no NUL; a host name that had one would end there.
+/// A text for C. What comes from C or a number has no NUL; a host name that had one would end
+/// there.
 fn text_of(text: String) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }
@@ -118,7 +120,8 @@ pub(super) fn pointer_or_said<T>(what: &str, make: impl FnOnce() -> Result<*mut 
     guard_or(said).unwrap_or(std::ptr::null_mut())
 }
 
-/// One line about a call that cannot return why it failed: in the logs where there are any, else on stderr.
+/// One line about a call that cannot return why it failed: in the logs where there are any, else on
+/// stderr.
 pub(super) fn say(what: &str, why: &str) {
     if tracing::dispatcher::has_been_set() && !log::is_off() {
         tracing::error!("{what}: {why}");
@@ -280,7 +283,8 @@ pub unsafe extern "C" fn trihop_mercury_addr_dup(
 /// `HG_Addr_free`.
 ///
 /// # Safety
-/// `addr` is null or a reference of [`trihop_mercury_addr_self`] or [`trihop_mercury_addr_dup`] that was not freed.
+/// `addr` is null or a reference of [`trihop_mercury_addr_self`] or [`trihop_mercury_addr_dup`]
+/// that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_mercury_addr_free(_class: *mut hg_class, addr: *mut hg_addr) -> hg_return_t {
     if !addr.is_null() {
@@ -308,8 +312,8 @@ pub unsafe extern "C" fn trihop_mercury_addr_cmp(
 /// `HG_Addr_to_string`.
 ///
 /// # Safety
-/// `addr` is null or an address that was not freed, `size` is null or a place for a number, and `buffer` is null or has `*size`
-/// bytes.
+/// `addr` is null or an address that was not freed, `size` is null or a place for a number, and
+/// `buffer` is null or has `*size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_mercury_addr_to_string(
     _class: *mut hg_class,

@@ -1,8 +1,9 @@
-//! The DeltaFS interface, `include/trihop/deltafs/`: the shuffle and nexus by their own names, and the little of mercury and
-//! mercury-progressor that their clients touch, by names of ours.
+//! The DeltaFS interface, `include/trihop/deltafs/`: the shuffle and nexus by their own names, and
+//! the little of mercury and mercury-progressor that their clients touch, by names of ours.
 //!
-//! A nexus is a [`crate::threaded::Job`], a shuffle is a [`crate::threaded::Shuffle`] of it. What the interface promises and how it
-//! differs from the original is said once, in its headers; they are written by hand.
+//! A nexus is a [`crate::threaded::Job`], a shuffle is a [`crate::threaded::Shuffle`] of it. What
+//! the interface promises and how it differs from the original is said once, in its headers; they
+//! are written by hand.
 
 #![allow(
     clippy::disallowed_types,

@@ -45,7 +45,8 @@ pub struct nexus_ctx {
     local: Box<progressor_handle>,
 }
 
-/// Whether this process has a nexus. Exchanged by whoever makes one and given back by whoever ends it.
+/// Whether this process has a nexus. Exchanged by whoever makes one and given back by whoever ends
+/// it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The right to be this process's only nexus.
@@ -247,7 +248,8 @@ pub unsafe extern "C" fn nexus_bootstrap(
 /// Leaves the job.
 ///
 /// # Safety
-/// The handle is null or one of [`nexus_bootstrap`]; it is gone afterwards, unless the caller is a callback.
+/// The handle is null or one of [`nexus_bootstrap`]; it is gone afterwards, unless the caller is a
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nexus_destroy(nctx: *mut nexus_ctx) {
     if nctx.is_null() {
@@ -258,7 +260,8 @@ pub unsafe extern "C" fn nexus_destroy(nctx: *mut nexus_ctx) {
         if let Err(nested @ Error::Nested(_)) = unsafe { nexus(nctx)? }.barrier.may_wait() {
             return Err(nested.into());
         }
-        // SAFETY: as the caller promises, nobody uses the handle any more; `nexus_bootstrap` made it of a box.
+        // SAFETY: as the caller promises, nobody uses the handle any more; `nexus_bootstrap` made
+        // it of a box.
         let nexus = unsafe { Box::from_raw(nctx) };
         let _seat = Seat;
         state_dump::settle();

@@ -61,7 +61,8 @@ impl shuffle_opts {
         stream.relay_buftarget_bytes = at_most("relay_buftarget_bytes", target(self.lrbuftarget));
         stream.remote_buftarget_bytes = at_most("remote_buftarget_bytes", target(self.rbuftarget));
         if self.lobuftarget <= 1 {
-            // Whoever does not batch wants his messages soon, beside the bulk of other shuffles too.
+            // Whoever does not batch wants his messages soon, beside the bulk of other shuffles
+            // too.
             stream.linger_us = 0;
             stream.priority = stream.priority.saturating_add(1);
         }

@@ -191,7 +191,8 @@ pub unsafe extern "C" fn shuffle_opts_init(sopt: *mut shuffle_opts) {
 /// Opens a shuffle.
 ///
 /// # Safety
-/// The nexus is null or was not ended, `funname` is null or a text that ends with NUL, `sopt` is null or points to options.
+/// The nexus is null or was not ended, `funname` is null or a text that ends with NUL, `sopt` is
+/// null or points to options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shuffle_init(
     nxp: *mut nexus_ctx,
@@ -314,7 +315,8 @@ pub unsafe extern "C" fn shuffle_shutdown(sh: *mut shuffle) -> hg_return_t {
         // SAFETY: as the caller promises.
         let outcome = unsafe { shuffle_at(sh)? }.shut_down();
         if !matches!(outcome, Err(Error::Nested(_))) {
-            // SAFETY: as the caller promises, nobody uses the handle any more; `shuffle_init` made it of a box.
+            // SAFETY: as the caller promises, nobody uses the handle any more; `shuffle_init` made
+            // it of a box.
             let shuffle = unsafe { Box::from_raw(sh) };
             state_dump::leave(shuffle.handle());
         }

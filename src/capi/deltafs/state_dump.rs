@@ -29,7 +29,8 @@ const REQUEST_BYTES: usize = 16;
 /// Requests that are taken from the pipe at once: as many as it holds.
 const REQUESTS: usize = 4096;
 
-/// The writing end of the pipe plus 1, 0 until [`start`] has made it; its store pairs with the load in [`ask`].
+/// The writing end of the pipe plus 1, 0 until [`start`] has made it; its store pairs with the load
+/// in [`ask`].
 static ASK: AtomicU32 = AtomicU32::new(0);
 /// The process whose thread answers; alone, so relaxed.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -116,7 +117,8 @@ pub(super) fn leave(handle: usize) {
     drop(gone);
 }
 
-/// Starts the thread that dumps, which lives as long as the process: whoever asks may have read the descriptor before.
+/// Starts the thread that dumps, which lives as long as the process: whoever asks may have read the
+/// descriptor before.
 pub(super) fn start() -> Result<(), Failure> {
     static STARTING: Mutex<()> = Mutex::new(());
     let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +151,8 @@ pub(super) fn ask(handle: usize, to_stderr: bool) {
     let mut request = [0; REQUEST_BYTES];
     request[..8].copy_from_slice(&(handle as u64).to_le_bytes());
     request[8] = to_stderr.into();
-    // SAFETY: a system call that a signal handler may make; errno is given back what it was, as the interrupted code expects.
+    // SAFETY: a system call that a signal handler may make; errno is given back what it was, as the
+    // interrupted code expects.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -212,8 +215,8 @@ fn write_dump(request: &[u8; REQUEST_BYTES]) {
     log::keep(&String::from_utf8_lossy(&text));
 }
 
-/// What each queue of a shuffle has done, and what the threads have used, as lines. Empty where the engine does not come
-/// free.
+/// What each queue of a shuffle has done, and what the threads have used, as lines. Empty where the
+/// engine does not come free.
 pub(super) fn statistics(shuffle: &Shuffle, threads: &[ThreadUse]) -> String {
     let Some(details) = shuffle.detailed_stats() else {
         return String::new();

@@ -220,7 +220,8 @@ mod tests {
         let (first, second) = (tables(&TURNS, 0), tables(&TURNS, 2));
         assert_eq!(first.next_hop(Rank(0), Rank(0)), Hop::Done);
         assert_eq!(first.next_hop(Rank(0), Rank(2)), Hop::Local(Rank(2)));
-        // Node 1 is represented by local rank 1 % 2 of node 0, which talks to local rank 0 % 2 of node 1.
+        // Node 1 is represented by local rank 1 % 2 of node 0, which talks to local rank 0 % 2 of
+        // node 1.
         assert_eq!(first.next_hop(Rank(0), Rank(3)), Hop::SourceRep(Rank(2)));
         assert_eq!(second.next_hop(Rank(2), Rank(3)), Hop::TargetRep(Rank(1)));
         assert_eq!(

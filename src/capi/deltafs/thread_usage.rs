@@ -9,7 +9,8 @@ const PROGRESS_THREAD: &str = "trihop-progress";
 pub(super) fn progress_thread() -> Option<u32> {
     let tasks = fs::read_dir("/proc/self/task").ok()?;
     let numbers = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    // Numbers are given in ascending order; of several threads of that name, left by an earlier job, the last one runs.
+    // Numbers are given in ascending order; of several threads of that name, left by an earlier
+    // job, the last one runs.
     numbers
         .filter(|number| {
             fs::read_to_string(format!("/proc/self/task/{number}/comm"))
@@ -29,7 +30,8 @@ pub(super) fn of(thread: u32) -> libc::rusage {
 
 /// From the texts of `/proc/.../stat` and `/proc/.../status`.
 fn parse(stat: &str, status: &str, ticks_per_second: i64) -> libc::rusage {
-    // The name is in parentheses and may hold anything; numbers follow, the thread's state being the first word.
+    // The name is in parentheses and may hold anything; numbers follow, the thread's state being
+    // the first word.
     let words: Vec<&str> = stat
         .rsplit_once(')')
         .map_or("", |(_, rest)| rest)

@@ -6,7 +6,8 @@ use std::ffi::OsString;
 use super::{Launcher, pmix, tasks};
 use crate::error::{Error, Result};
 
-/// The launcher to use: `forced` where given, else PMIx, PMI-1, `trihop run`, in this order, else a job of one.
+/// The launcher to use: `forced` where given, else PMIx, PMI-1, `trihop run`, in this order, else a
+/// job of one.
 ///
 /// PMIx is passed over where its library is missing and another launcher is there.
 ///
@@ -30,7 +31,8 @@ pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     Ok(chosen)
 }
 
-/// This process's rank as the environment has it, before anybody was asked; `None` without a launcher. For logs.
+/// This process's rank as the environment has it, before anybody was asked; `None` without a
+/// launcher. For logs.
 pub fn environment_rank() -> Option<u32> {
     let forced = env::var("TRIHOP_LAUNCHER")
         .ok()

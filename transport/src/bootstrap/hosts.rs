@@ -1,4 +1,5 @@
-//! Which ranks share a node, where the launcher does not say: each rank tells its host, and equal hosts are a node.
+//! Which ranks share a node, where the launcher does not say: each rank tells its host, and equal
+//! hosts are a node.
 
 use std::collections::HashMap;
 use std::fs;
@@ -49,7 +50,8 @@ pub(super) fn by_lowest_rank<T: std::hash::Hash + Eq>(marks: &[T], me: Rank) -> 
     Topology::from_node_of(&nodes, me)
 }
 
-/// Host name and boot id: the boot id tells hosts with one name apart, the name containers of one kernel.
+/// Host name and boot id: the boot id tells hosts with one name apart, the name containers of one
+/// kernel.
 fn this_host() -> Result<Vec<u8>> {
     let path = "/proc/sys/kernel/random/boot_id";
     let boot = fs::read_to_string(path).map_err(|e| Error::system(format!("reading {path}"), e))?;

@@ -1,8 +1,10 @@
-//! Who are we: rank, size, nodes, and a small store of keys with a fence to exchange addresses through.
+//! Who are we: rank, size, nodes, and a small store of keys with a fence to exchange addresses
+//! through.
 //!
-//! Several sources, one trait. [`detect`] picks by the environment that a launcher left: PMIx, PMI-1 (MPICH's and
-//! Slurm's), the local launcher `trihop run`, else a job of one rank; [`Custom`] is for programs that bring their own.
-//! Used at start and end only; nothing here runs while messages move.
+//! Several sources, one trait. [`detect`] picks by the environment that a launcher left: PMIx,
+//! PMI-1 (MPICH's and Slurm's), the local launcher `trihop run`, else a job of one rank; [`Custom`]
+//! is for programs that bring their own. Used at start and end only; nothing here runs while
+//! messages move.
 
 mod custom;
 mod detect;
@@ -84,8 +86,8 @@ impl FromStr for Launcher {
 
 /// What every launcher offers at start: identity, a store of keys, a fence.
 ///
-/// Collective in the sense that all ranks of the job call [`Bootstrap::fence`] equally often. Every wait ends at
-/// the deadline given to [`start`].
+/// Collective in the sense that all ranks of the job call [`Bootstrap::fence`] equally often. Every
+/// wait ends at the deadline given to [`start`].
 pub trait Bootstrap: Send {
     /// Who started this process.
     fn launcher(&self) -> Launcher;
@@ -93,11 +95,12 @@ pub trait Bootstrap: Send {
     /// Who is where.
     fn topology(&self) -> &Topology;
 
-    /// Largest value that [`Bootstrap::put`] takes, in raw bytes; encoding and chunking happen below.
+    /// Largest value that [`Bootstrap::put`] takes, in raw bytes; encoding and chunking happen
+    /// below.
     fn value_limit(&self) -> usize;
 
-    /// Publishes a value of this rank under a key (1 to [`KEY_BYTES_MAX`] letters, digits, `-`, `_`, `.`); each key
-    /// once per rank.
+    /// Publishes a value of this rank under a key (1 to [`KEY_BYTES_MAX`] letters, digits, `-`,
+    /// `_`, `.`); each key once per rank.
     ///
     /// # Errors
     /// When the key or the value is too long, or the launcher refuses.
@@ -115,7 +118,8 @@ pub trait Bootstrap: Send {
     /// When the launcher fails or answers with bytes that are no value of ours.
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>>;
 
-    /// Ends the whole job with `status` where the launcher can, and says why; the caller exits next.
+    /// Ends the whole job with `status` where the launcher can, and says why; the caller exits
+    /// next.
     fn abort(&mut self, status: i32, why: &str);
 
     /// Takes leave of the launcher; nothing may be called after it.
@@ -134,8 +138,9 @@ pub trait Bootstrap: Send {
     /// crash is told.
     fn exit(&mut self) {}
 
-    /// Whether [`Bootstrap::fence`] may be called only on the thread that started this: then nothing makes progress
-    /// meanwhile, and it may only be called while no other rank needs this one's.
+    /// Whether [`Bootstrap::fence`] may be called only on the thread that started this: then
+    /// nothing makes progress meanwhile, and it may only be called while no other rank needs this
+    /// one's.
     fn fences_on_callers_thread(&self) -> bool {
         false
     }
@@ -144,7 +149,8 @@ pub trait Bootstrap: Send {
     fn forget(&mut self) {}
 }
 
-/// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then and later.
+/// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then
+/// and later.
 ///
 /// # Errors
 /// When the forced launcher left no trace in the environment, when this is one of several tasks of
@@ -176,7 +182,8 @@ pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Boo
     Ok(bootstrap)
 }
 
-/// Keys travel through text protocols: their alphabet and length are checked once, for every launcher alike.
+/// Keys travel through text protocols: their alphabet and length are checked once, for every
+/// launcher alike.
 fn check_key(key: &str) -> Result<()> {
     let letters = key
         .bytes()

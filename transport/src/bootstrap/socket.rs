@@ -57,7 +57,8 @@ impl LauncherSocket {
             .ok()
             .filter(|n| *n >= 0)
             .ok_or_else(|| Error::config(variable, format!("{text:?} is no descriptor number")))?;
-        // SAFETY: the borrow ends with this statement, and the kernel answers EBADF where nothing is open there.
+        // SAFETY: the borrow ends with this statement, and the kernel answers EBADF where nothing
+        // is open there.
         let duplicate = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
         let descriptor = duplicate.map_err(|e| {
             Error::system(

@@ -1,10 +1,12 @@
-//! Endpoint addresses as peers exchange them: bytes from outside until they are known to be of our kind.
+//! Endpoint addresses as peers exchange them: bytes from outside until they are known to be of our
+//! kind.
 
 use libfabric_sys as sys;
 
 use crate::error::{Error, Result};
 
-/// An address as peers exchange it: the provider's name behind its length, then the provider's own bytes.
+/// An address as peers exchange it: the provider's name behind its length, then the provider's own
+/// bytes.
 pub(super) fn framed(provider: &str, name: &[u8]) -> Vec<u8> {
     let mut framed = vec![provider.len() as u8];
     framed.extend_from_slice(provider.as_bytes());
@@ -12,7 +14,8 @@ pub(super) fn framed(provider: &str, name: &[u8]) -> Vec<u8> {
     framed
 }
 
-/// The provider's bytes of a peer's address, once they are known to be of our provider, length and kind.
+/// The provider's bytes of a peer's address, once they are known to be of our provider, length and
+/// kind.
 pub(super) fn own_kind<'a>(address: &'a [u8], ours: &[u8], provider: &str) -> Result<&'a [u8]> {
     let refuse = |detail: String| {
         Err(Error::Fabric {
@@ -36,7 +39,8 @@ pub(super) fn own_kind<'a>(address: &'a [u8], ours: &[u8], provider: &str) -> Re
             String::from_utf8_lossy(name).escape_default()
         ));
     }
-    // Text addresses (shm) vary in length and end with NUL; all others are structures of one length.
+    // Text addresses (shm) vary in length and end with NUL; all others are structures of one
+    // length.
     let ours = &ours[1 + provider.len()..];
     let text =
         |bytes: &[u8]| bytes.last() == Some(&0) && bytes[..bytes.len() - 1].iter().all(u8::is_ascii_graphic);

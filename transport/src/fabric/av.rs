@@ -16,7 +16,8 @@ pub(super) struct AddressVector {
 impl AddressVector {
     /// Opens a table for about `peers` addresses; it grows when there are more.
     pub(super) fn open(domain: &Domain, peers: usize) -> Result<Self> {
-        // SAFETY: all-zero bytes are a valid fi_av_attr (numbers, and null for "no name" and "no address").
+        // SAFETY: all-zero bytes are a valid fi_av_attr (numbers, and null for "no name" and "no
+        // address").
         let mut attributes: sys::fi_av_attr = unsafe { std::mem::zeroed() };
         attributes.type_ = sys::FI_AV_TABLE;
         attributes.count = peers;
@@ -36,7 +37,8 @@ impl AddressVector {
     /// Adds one address, whose length and kind the caller has compared with our own.
     pub(super) fn insert(&self, address: &[u8]) -> Result<sys::fi_addr_t> {
         let mut index: sys::fi_addr_t = sys::FI_ADDR_NOTAVAIL;
-        // Providers read their own address type from here: give them an aligned copy with room behind it.
+        // Providers read their own address type from here: give them an aligned copy with room
+        // behind it.
         let mut words = [0u64; 64];
         if address.len() >= size_of_val(&words) {
             return Err(Error::Fabric {

@@ -5,21 +5,23 @@ use crate::link::Mover;
 /// Which provider and interface to take, and what to override.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Provider by libfabric's name (`net`, `tcp;ofi_rxm`, `verbs;ofi_rxm`, `cxi`, `shm`), or `tcp` for native
-    /// datagrams over TCP by whatever name (over connections where there are none), `verbs`, `udp`, `rxm`. Default:
-    /// the best one.
+    /// Provider by libfabric's name (`net`, `tcp;ofi_rxm`, `verbs;ofi_rxm`, `cxi`, `shm`), or `tcp`
+    /// for native datagrams over TCP by whatever name (over connections where there are none),
+    /// `verbs`, `udp`, `rxm`. Default: the best one.
     pub provider: Option<String>,
-    /// Domain (`eth0`, `mlx5_0`), libfabric's fabric name, or the IP address of an interface. Default: the provider's
-    /// first that another node can reach.
+    /// Domain (`eth0`, `mlx5_0`), libfabric's fabric name, or the IP address of an interface.
+    /// Default: the provider's first that another node can reach.
     pub interface: Option<String>,
     /// Overrides the provider's eager limit, in bytes.
     pub eager_bytes: Option<usize>,
     /// Overrides the provider's faster way for batches above the eager limit.
     pub mover: Option<Mover>,
-    /// Listen on 127.0.0.1 only, for simulated nodes on one machine. Providers that do not use IP ignore it.
+    /// Listen on 127.0.0.1 only, for simulated nodes on one machine. Providers that do not use IP
+    /// ignore it.
     pub loopback_only: bool,
-    /// Open no descriptor to wait on, for an owner that always spins: saves about 1 us per message on `tcp;ofi_rxm`,
-    /// where each completion writes to it. [`Link::wait_descriptor`](crate::link::Link::wait_descriptor) is `None` then.
+    /// Open no descriptor to wait on, for an owner that always spins: saves about 1 us per message
+    /// on `tcp;ofi_rxm`, where each completion writes to it.
+    /// [`Link::wait_descriptor`](crate::link::Link::wait_descriptor) is `None` then.
     pub spin_only: bool,
     /// Peers that this endpoint will send to or hear from, by which providers size tables and
     /// queues. Sets `FI_UNIVERSE_SIZE` unless it is set; libfabric reads that once, at the first

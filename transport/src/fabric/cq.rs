@@ -40,7 +40,8 @@ pub(super) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Opens a queue for `entries` completions, with a descriptor where `wait` asks for one and the provider has it.
+    /// Opens a queue for `entries` completions, with a descriptor where `wait` asks for one and the
+    /// provider has it.
     pub(super) fn open(domain: &Domain, entries: usize, wait: bool) -> Result<Self> {
         if wait {
             match Self::open_with(domain, entries, sys::FI_WAIT_FD) {
@@ -58,7 +59,8 @@ impl CompletionQueue {
     }
 
     fn open_with(domain: &Domain, entries: usize, wait: sys::fi_wait_obj) -> Result<Self> {
-        // SAFETY: all-zero bytes are a valid fi_cq_attr (numbers, enumerators that exist, and a null wait set).
+        // SAFETY: all-zero bytes are a valid fi_cq_attr (numbers, enumerators that exist, and a
+        // null wait set).
         let mut attributes: sys::fi_cq_attr = unsafe { std::mem::zeroed() };
         attributes.size = entries;
         attributes.format = sys::FI_CQ_FORMAT_TAGGED;
@@ -97,18 +99,21 @@ impl CompletionQueue {
     }
 
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the provider keeps the descriptor open as long as the queue, which the borrow keeps alive.
+        // SAFETY: the provider keeps the descriptor open as long as the queue, which the borrow
+        // keeps alive.
         self.descriptor.map(|raw| unsafe { BorrowedFd::borrow_raw(raw) })
     }
 
-    /// Whether nothing has arrived since the last read, so that sleeping on the descriptor loses no wake-up. True
-    /// without a descriptor: the sleep is bounded then, and shm 1.17 crashes when asked about such a queue.
+    /// Whether nothing has arrived since the last read, so that sleeping on the descriptor loses no
+    /// wake-up. True without a descriptor: the sleep is bounded then, and shm 1.17 crashes when
+    /// asked about such a queue.
     pub(super) fn try_wait(&self, fabric: *mut sys::fid_fabric) -> bool {
         if self.descriptor.is_none() {
             return true;
         }
         let mut fids = [self.cq.fid()];
-        // SAFETY: one open object is passed with its count, and it has a wait object and was opened inside `fabric`.
+        // SAFETY: one open object is passed with its count, and it has a wait object and was opened
+        // inside `fabric`.
         unsafe { sys::fi_trywait(fabric, fids.as_mut_ptr(), 1) == 0 }
     }
 
@@ -120,7 +125,8 @@ impl CompletionQueue {
 
     /// Makes progress and takes what has ended.
     pub(super) fn read(&self, entries: &mut Entries) -> Result<Read> {
-        // SAFETY: the queue's format is FI_CQ_FORMAT_TAGGED, and `entries` has room for BATCH of them.
+        // SAFETY: the queue's format is FI_CQ_FORMAT_TAGGED, and `entries` has room for BATCH of
+        // them.
         let read = unsafe { sys::fi_cq_read(self.cq.as_ptr(), entries.as_mut_ptr().cast(), BATCH) };
         match read {
             0.. => Ok(Read::Entries((read as usize).min(BATCH))),
@@ -132,7 +138,8 @@ impl CompletionQueue {
 
     /// Takes the waiting error entry, if it is still there.
     pub(super) fn read_error(&self) -> Result<Option<CompletionError>> {
-        // SAFETY: all-zero bytes are a valid fi_cq_err_entry; err_data_size 0 asks for no provider data.
+        // SAFETY: all-zero bytes are a valid fi_cq_err_entry; err_data_size 0 asks for no provider
+        // data.
         let mut entry: sys::fi_cq_err_entry = unsafe { std::mem::zeroed() };
         // SAFETY: the entry is ours and as large as the API version that we asked libfabric for.
         let read = unsafe { sys::fi_cq_readerr(self.cq.as_ptr(), &mut entry, 0) };

@@ -8,7 +8,8 @@ use super::info::Info;
 use super::quirks::Quirk;
 use crate::error::Result;
 
-/// An opened domain with the description that it was opened from. Closed when its last registration is gone.
+/// An opened domain with the description that it was opened from. Closed when its last registration
+/// is gone.
 #[derive(Debug)]
 pub(super) struct Domain {
     // Declared in the order of closing.

@@ -41,8 +41,8 @@ pub(super) struct Endpoint {
     pinned_bytes: usize,
 }
 
-// SAFETY: libfabric's objects belong to no thread, and all calls for them are made with the domain's
-// turn; pointers in completion entries are compared, never followed.
+// SAFETY: libfabric's objects belong to no thread, and all calls for them are made with the
+// domain's turn; pointers in completion entries are compared, never followed.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
@@ -237,7 +237,8 @@ impl Endpoint {
         })
     }
 
-    /// Takes the waiting error entries; a provider may have forgotten which operation one belongs to.
+    /// Takes the waiting error entries; a provider may have forgotten which operation one belongs
+    /// to.
     fn take_errors(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
         for _ in 0..BATCH {
             let entry = {
@@ -368,7 +369,8 @@ impl Link for Endpoint {
         }
         if bytes <= self.inject_bytes {
             let turn = self.opened.domain.turn();
-            // SAFETY: libfabric copies `bytes` bytes of the buffer, which has them (`admit`), before it returns.
+            // SAFETY: libfabric copies `bytes` bytes of the buffer, which has them (`admit`),
+            // before it returns.
             let code = unsafe {
                 sys::fi_tinject(
                     self.opened.endpoint.as_ptr(),
@@ -393,8 +395,8 @@ impl Link for Endpoint {
         };
         self.post("fi_tsend", operation, |endpoint, buffer, context| {
             let descriptor = buffer.descriptor();
-            // SAFETY: the buffer has `bytes` bytes and stays with the operation until its completion, as the context
-            // does.
+            // SAFETY: the buffer has `bytes` bytes and stays with the operation until its
+            // completion, as the context does.
             unsafe {
                 sys::fi_tsend(
                     endpoint,
@@ -423,8 +425,8 @@ impl Link for Endpoint {
         };
         self.post("fi_trecv", operation, |endpoint, buffer, context| {
             let (first, length, descriptor) = (buffer.as_mut_ptr(), buffer.len(), buffer.descriptor());
-            // SAFETY: the buffer has `length` bytes and stays with the operation until its completion, as the context
-            // does; nobody else can reach it meanwhile.
+            // SAFETY: the buffer has `length` bytes and stays with the operation until its
+            // completion, as the context does; nobody else can reach it meanwhile.
             unsafe {
                 sys::fi_trecv(
                     endpoint,
@@ -461,8 +463,9 @@ impl Link for Endpoint {
         };
         self.post("fi_read", operation, |endpoint, buffer, context| {
             let (first, descriptor) = (buffer.as_mut_ptr(), buffer.descriptor());
-            // SAFETY: the buffer has `bytes` bytes and stays with the operation until its completion, as the context
-            // does; the provider checks the remote address and key at the target.
+            // SAFETY: the buffer has `bytes` bytes and stays with the operation until its
+            // completion, as the context does; the provider checks the remote address and key at
+            // the target.
             unsafe {
                 sys::fi_read(
                     endpoint,
@@ -512,7 +515,8 @@ impl Link for Endpoint {
 }
 
 impl Drop for Endpoint {
-    /// A provider that cannot be closed stays open. Where regions are bound to the endpoint it outlives this value, so the provider must give the buffers back first.
+    /// A provider that cannot be closed stays open. Where regions are bound to the endpoint it
+    /// outlives this value, so the provider must give the buffers back first.
     fn drop(&mut self) {
         if !self.opened.domain.quirk().closes {
             // What is posted stays posted, so its memory stays too.

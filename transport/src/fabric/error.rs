@@ -19,7 +19,8 @@ pub(super) fn text(code: i32) -> String {
     if text.is_null() {
         return "unknown error".to_owned();
     }
-    // SAFETY: a non-null answer of fi_strerror is a NUL-terminated string that lives as long as the library.
+    // SAFETY: a non-null answer of fi_strerror is a NUL-terminated string that lives as long as the
+    // library.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

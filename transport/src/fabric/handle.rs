@@ -15,12 +15,12 @@ pub(super) struct Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// Calls `open` with a place for the new object and owns what it left there. `call` names it in errors, about
-    /// `object`.
+    /// Calls `open` with a place for the new object and owns what it left there. `call` names it in
+    /// errors, about `object`.
     ///
     /// # Safety
-    /// `T` is one of libfabric's `fid_*` structures, which begin with their `fid`; `open` leaves an object there that
-    /// nobody else closes when it returns 0.
+    /// `T` is one of libfabric's `fid_*` structures, which begin with their `fid`; `open` leaves an
+    /// object there that nobody else closes when it returns 0.
     pub(super) unsafe fn open(
         call: &'static str,
         object: &str,
@@ -54,7 +54,8 @@ impl<T> Handle<T> {
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        // SAFETY: `open` took an object that only this value closes; owners keep parents alive longer than children.
+        // SAFETY: `open` took an object that only this value closes; owners keep parents alive
+        // longer than children.
         let code = unsafe { sys::fi_close(self.fid()) };
         if code != 0 {
             tracing::warn!(

@@ -175,7 +175,8 @@ impl Description {
             mode: info.mode,
             mr_mode: domain.mr_mode as u64,
             mr_key_bytes: domain.mr_key_size,
-            // The format alternates ones and zeroes per field; only its length says how many bits there are.
+            // The format alternates ones and zeroes per field; only its length says how many bits
+            // there are.
             tag_bits: match 64 - endpoint.mem_tag_format.leading_zeros() {
                 bits @ 1.. => bits + bits % 2,
                 0 => 0,
@@ -199,7 +200,8 @@ pub(super) struct Offer {
     pub(super) description: Description,
 }
 
-// SAFETY: the list behind `raw` is never changed or freed after discovery; it is only read and copied.
+// SAFETY: the list behind `raw` is never changed or freed after discovery; it is only read and
+// copied.
 unsafe impl Send for Offer {}
 // SAFETY: as above.
 unsafe impl Sync for Offer {}
@@ -314,16 +316,18 @@ pub(super) fn usable_offers(choice: &Choice) -> Result<&'static [Offer]> {
         .map_err(|code| error::failure("fi_getinfo", *code, "RDM endpoint with tagged messages and reads"))
 }
 
-/// Everything that libfabric has, whether it meets our needs or not. Asked each time: only reports want it.
+/// Everything that libfabric has, whether it meets our needs or not. Asked each time: only reports
+/// want it.
 pub(super) fn all_offers() -> Result<Vec<Offer>> {
     ask(false).map_err(|code| error::failure("fi_getinfo", code, "no needs given"))
 }
 
-/// Tells providers how many peers there may be. rxm multiplies its queue's depth by it, and its default of 256 is
-/// above what some verbs devices can do.
+/// Tells providers how many peers there may be. rxm multiplies its queue's depth by it, and its
+/// default of 256 is above what some verbs devices can do.
 ///
-/// This is the one place that changes the process's environment: libfabric reads it inside the first fi_getinfo, and has
-/// no other way to be told. It runs once, before that call; start other threads that read the environment later.
+/// This is the one place that changes the process's environment: libfabric reads it inside the
+/// first fi_getinfo, and has no other way to be told. It runs once, before that call; start other
+/// threads that read the environment later.
 fn set_universe(universe: Option<usize>) {
     let Some(universe) = universe else { return };
     let value = std::ffi::CString::new(universe.max(1).to_string()).unwrap_or_default();
@@ -424,7 +428,8 @@ unsafe fn string(text: *const libc::c_char) -> String {
 /// libfabric's spelling of a value of one of its enumerations or bit sets.
 pub(super) fn name_of(value: *const libc::c_void, kind: sys::fi_type) -> String {
     let mut text = [0 as libc::c_char; 1024];
-    // SAFETY: `value` points to a value of the kind, and the text is cut at the buffer's length with its NUL.
+    // SAFETY: `value` points to a value of the kind, and the text is cut at the buffer's length
+    // with its NUL.
     let written = unsafe { sys::fi_tostr_r(text.as_mut_ptr(), text.len(), value, kind) };
     if written.is_null() {
         return String::new();
@@ -436,7 +441,8 @@ pub(super) fn name_of(value: *const libc::c_void, kind: sys::fi_type) -> String 
 /// The names of a bit set, without libfabric's prefix.
 pub(super) fn names_of(bits: u64, kind: sys::fi_type, prefix: &str) -> String {
     let mut names = String::new();
-    // Kinds of 32 bits read the low half, which is first on the little-endian machines that this crate supports.
+    // Kinds of 32 bits read the low half, which is first on the little-endian machines that this
+    // crate supports.
     for name in name_of((&raw const bits).cast(), kind).split(',') {
         let name = name.trim().trim_matches(['[', ']']).trim();
         if !name.is_empty() {
@@ -448,7 +454,8 @@ pub(super) fn names_of(bits: u64, kind: sys::fi_type, prefix: &str) -> String {
 }
 
 /// # Safety
-/// `address` is null or points to `length` bytes that begin with a `sockaddr` family where it is an IP address.
+/// `address` is null or points to `length` bytes that begin with a `sockaddr` family where it is an
+/// IP address.
 unsafe fn ip_address(address: *const u8, length: usize) -> Option<IpAddr> {
     if address.is_null() || length < size_of::<libc::sockaddr_in>() {
         return None;

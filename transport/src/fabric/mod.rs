@@ -1,11 +1,13 @@
-//! Safe libfabric: one reliable-datagram endpoint with tagged messages and remote reads, as a [`Link`].
+//! Safe libfabric: one reliable-datagram endpoint with tagged messages and remote reads, as a
+//! [`Link`].
 //!
 //! Never allocates while messages flow, never waits inside a call (a full provider is
-//! [`PostError::WouldBlock`](crate::link::PostError::WouldBlock)), never lets a buffer go while the provider may
-//! still touch it. Progress is manual whatever a provider claims: only [`Link::poll`] moves bytes.
+//! [`PostError::WouldBlock`](crate::link::PostError::WouldBlock)), never lets a buffer go while the
+//! provider may still touch it. Progress is manual whatever a provider claims: only [`Link::poll`]
+//! moves bytes.
 //!
-//! `info` finds and ranks the candidates, `quirks` is the one table of what is special about a provider, `endpoint`
-//! is the link itself.
+//! `info` finds and ranks the candidates, `quirks` is the one table of what is special about a
+//! provider, `endpoint` is the link itself.
 
 mod address;
 mod av;
@@ -33,17 +35,19 @@ use crate::link::Link;
 
 /// Opens one endpoint over the best provider that `choice` allows.
 ///
-/// The first call of a process asks libfabric what there is, which takes up to two seconds on some systems; the
-/// answer is kept.
+/// The first call of a process asks libfabric what there is, which takes up to two seconds on some
+/// systems; the answer is kept.
 ///
 /// # Errors
-/// [`Error::NoProvider`](crate::Error::NoProvider) with each candidate's reason, or what libfabric refused.
+/// [`Error::NoProvider`](crate::Error::NoProvider) with each candidate's reason, or what libfabric
+/// refused.
 pub fn open(choice: &Choice) -> Result<Box<dyn Link>> {
     let selected = info::select(choice)?;
     Ok(Box::new(endpoint::Endpoint::open(selected, choice)?))
 }
 
-/// Lists every candidate in libfabric's order, with what [`open`] would take and why not the others.
+/// Lists every candidate in libfabric's order, with what [`open`] would take and why not the
+/// others.
 ///
 /// # Errors
 /// When libfabric cannot be asked at all.

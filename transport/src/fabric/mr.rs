@@ -67,7 +67,8 @@ impl Region {
             if bound != 0 {
                 return Err(error::failure("fi_mr_bind", bound as isize, object));
             }
-            // SAFETY: the region is bound to its endpoint, as the mode FI_MR_ENDPOINT wants it before.
+            // SAFETY: the region is bound to its endpoint, as the mode FI_MR_ENDPOINT wants it
+            // before.
             let enabled = unsafe { sys::fi_mr_enable(region.as_ptr()) };
             if enabled != 0 {
                 return Err(error::failure("fi_mr_enable", enabled as isize, object));
@@ -123,7 +124,8 @@ unsafe impl Registration for Region {
     }
 }
 
-/// Asks for random keys where the provider lets us choose: a neighbour on the network cannot count up to them.
+/// Asks for random keys where the provider lets us choose: a neighbour on the network cannot count
+/// up to them.
 fn reg_with_fresh_key(
     domain: &Domain,
     mapping: &Mapping,
@@ -139,8 +141,8 @@ fn reg_with_fresh_key(
         } else {
             0
         };
-        // SAFETY: the mapping is readable and writable for its whole length; the pool keeps it mapped until after this
-        // registration is dropped.
+        // SAFETY: the mapping is readable and writable for its whole length; the pool keeps it
+        // mapped until after this registration is dropped.
         let registered = unsafe {
             Handle::open("fi_mr_reg", object, |place| {
                 sys::fi_mr_reg(

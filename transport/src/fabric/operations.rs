@@ -1,4 +1,5 @@
-//! Operations in flight: each has a context that the provider may write to, and owns the buffer until it ends.
+//! Operations in flight: each has a context that the provider may write to, and owns the buffer
+//! until it ends.
 
 use libfabric_sys as sys;
 
@@ -51,7 +52,8 @@ impl Contexts {
         self.first.wrapping_add(index as usize).cast()
     }
 
-    /// The number of a context that a provider handed back; `None` for anything that is not one of ours.
+    /// The number of a context that a provider handed back; `None` for anything that is not one of
+    /// ours.
     pub(super) fn index(&self, context: *mut libc::c_void) -> Option<u32> {
         let offset = (context as usize).checked_sub(self.first as usize)?;
         let (index, rest) = (
@@ -65,8 +67,8 @@ impl Contexts {
 impl Drop for Contexts {
     fn drop(&mut self) {
         let slots = std::ptr::slice_from_raw_parts_mut(self.first, self.count);
-        // SAFETY: made by Box::into_raw in `new` with this length; the endpoint, the only other user of the
-        // addresses, is closed before (see `Opened`).
+        // SAFETY: made by Box::into_raw in `new` with this length; the endpoint, the only other
+        // user of the addresses, is closed before (see `Opened`).
         drop(unsafe { Box::from_raw(slots) });
     }
 }
@@ -122,7 +124,8 @@ impl Operations {
             .map(|(i, _)| i as u32)
     }
 
-    /// Forgets what is still in flight without freeing its memory, for an endpoint that cannot be closed yet.
+    /// Forgets what is still in flight without freeing its memory, for an endpoint that cannot be
+    /// closed yet.
     pub(super) fn leak(&mut self) -> usize {
         let mut leaked = 0;
         for slot in self.slots.iter_mut() {

@@ -1,4 +1,5 @@
-//! The one table of what is special about a provider. Everything else in this folder treats all providers alike.
+//! The one table of what is special about a provider. Everything else in this folder treats all
+//! providers alike.
 
 use crate::link::Mover;
 

@@ -1,4 +1,5 @@
-//! The report on discovery: every offer with its verdict, for `trihop info` and for the error when none is usable.
+//! The report on discovery: every offer with its verdict, for `trihop info` and for the error when
+//! none is usable.
 
 use libfabric_sys as sys;
 

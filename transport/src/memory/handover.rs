@@ -1,7 +1,8 @@
 //! Passing descriptors between the processes of one node, over abstract-name unix sockets.
 //!
-//! An abstract name leaves no file behind, but anybody may take it or connect to it: both sides ask the kernel for the
-//! other's user and go on only if it is their own. One message is one datagram: bytes and descriptors together.
+//! An abstract name leaves no file behind, but anybody may take it or connect to it: both sides ask
+//! the kernel for the other's user and go on only if it is their own. One message is one datagram:
+//! bytes and descriptors together.
 
 use std::cell::{Cell, RefCell};
 use std::io::{IoSlice, IoSliceMut};
@@ -67,7 +68,8 @@ impl Handover {
         })
     }
 
-    /// Sends one message with descriptors to the listener of `name`, waiting for it at most [`SEND_DEADLINE`].
+    /// Sends one message with descriptors to the listener of `name`, waiting for it at most
+    /// [`SEND_DEADLINE`].
     ///
     /// # Errors
     /// As [`send_until`](Self::send_until).
@@ -75,19 +77,21 @@ impl Handover {
         Self::send_until(name, message, fds, Instant::now() + SEND_DEADLINE)
     }
 
-    /// Sends one message with descriptors to the listener of `name`, which may still have to appear.
+    /// Sends one message with descriptors to the listener of `name`, which may still have to
+    /// appear.
     ///
-    /// The descriptors are the receiver's as soon as this returns; that the receiver read them is not said. Returns the
-    /// process id of the listener.
+    /// The descriptors are the receiver's as soon as this returns; that the receiver read them is
+    /// not said. Returns the process id of the listener.
     ///
     /// # Errors
-    /// When message or descriptors are none or too many, nobody listens until `deadline`, or the listener is another user.
+    /// When message or descriptors are none or too many, nobody listens until `deadline`, or the
+    /// listener is another user.
     pub fn send_until(name: &str, message: &[u8], fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u32> {
         Self::hand(name, message, fds, deadline, true)
     }
 
-    /// As [`send_until`](Self::send_until), to a listener that is known to have been there: where nobody listens, it is
-    /// gone, and that is an error at once (`ConnectionRefused`).
+    /// As [`send_until`](Self::send_until), to a listener that is known to have been there: where
+    /// nobody listens, it is gone, and that is an error at once (`ConnectionRefused`).
     ///
     /// # Errors
     /// As [`send_until`](Self::send_until).
@@ -151,9 +155,11 @@ impl Handover {
         }
     }
 
-    /// Waits until `deadline` for the next message: its bytes, descriptors, and the sender's process id.
+    /// Waits until `deadline` for the next message: its bytes, descriptors, and the sender's
+    /// process id.
     ///
-    /// Strangers and broken messages are dropped and counted; a sender that is slow to write holds nobody up.
+    /// Strangers and broken messages are dropped and counted; a sender that is slow to write holds
+    /// nobody up.
     ///
     /// # Errors
     /// `TimedOut` when nothing came; otherwise when the socket itself fails.
@@ -299,7 +305,8 @@ fn credentials(socket: BorrowedFd<'_>) -> std::io::Result<libc::ucred> {
         gid: u32::MAX,
     };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `peer` and `bytes` are writable for the duration of the call, and `bytes` is the size of `peer`.
+    // SAFETY: `peer` and `bytes` are writable for the duration of the call, and `bytes` is the size
+    // of `peer`.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -327,8 +334,9 @@ enum Received {
 
 /// One message; `None` where the sender hung up or sent what is not a message of ours.
 fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
-    // The kernel looks into the queue first, and only then whether the sender has closed. A sender that sends and closes
-    // in between makes it report the end although the message is there: the second look finds that.
+    // The kernel looks into the queue first, and only then whether the sender has closed. A sender
+    // that sends and closes in between makes it report the end although the message is there: the
+    // second look finds that.
     let mut received = receive_once(socket)?;
     if matches!(received, Received::End) {
         received = receive_once(socket)?;

@@ -1,7 +1,7 @@
 //! Private mappings on the largest pages that can be had, and the ladder that decides it.
 //!
-//! The ladder: reserved hugepages (hugetlb), else transparent hugepages on request, else ordinary pages. Going down is
-//! reported once per process, with the remedy.
+//! The ladder: reserved hugepages (hugetlb), else transparent hugepages on request, else ordinary
+//! pages. Going down is reported once per process, with the remedy.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -52,7 +52,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Decides for `bytes`, from the text of `/proc/meminfo` and of `/sys/kernel/mm/transparent_hugepage/enabled`.
+    /// Decides for `bytes`, from the text of `/proc/meminfo` and of
+    /// `/sys/kernel/mm/transparent_hugepage/enabled`.
     pub fn decide(meminfo: &str, transparent: &str, bytes: usize) -> Self {
         let below = match transparent.contains("[always]") || transparent.contains("[madvise]") {
             true if bytes >= TRANSPARENT_BYTES => PageKind::Transparent,
@@ -149,8 +150,8 @@ enum Memory {
     Huge { first: *mut u8, layout: Layout },
 }
 
-// SAFETY: the mapping stays where it is until drop and is freed by any thread alike; `as_ptr` hands out a raw pointer,
-// whose user takes care of order.
+// SAFETY: the mapping stays where it is until drop and is freed by any thread alike; `as_ptr` hands
+// out a raw pointer, whose user takes care of order.
 unsafe impl Send for Mapping {}
 // SAFETY: no method of `Mapping` accesses the mapped bytes.
 unsafe impl Sync for Mapping {}
@@ -183,7 +184,8 @@ impl Mapping {
 
     fn allocate_huge(bytes: usize, page_bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes.checked_next_multiple_of(page_bytes)?, page_bytes).ok()?;
-        // SAFETY: the layout is not empty, and `Plan` found the `Hugepagesize` without which this call panics.
+        // SAFETY: the layout is not empty, and `Plan` found the `Hugepagesize` without which this
+        // call panics.
         let first = unsafe { hugepage_rs::alloc(layout) };
         if first.is_null() {
             return None;

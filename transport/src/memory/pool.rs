@@ -1,7 +1,8 @@
 //! Registered buffers: one mapping, registered whole and once, handed out in slots of equal size.
 //!
-//! A slot that was never taken costs nothing but its bytes in the mapping. Allocates after creation only where the list of
-//! free slots grows, at most once per slot; a buffer finds its way back when it is dropped.
+//! A slot that was never taken costs nothing but its bytes in the mapping. Allocates after creation
+//! only where the list of free slots grows, at most once per slot; a buffer finds its way back when
+//! it is dropped.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -49,7 +50,8 @@ pub unsafe trait Registration: Send + Sync {
     fn descriptor(&self) -> *mut libc::c_void;
     /// Remote key of the whole mapping.
     fn key(&self) -> u64;
-    /// Address that a peer names for the mapping's first byte (its virtual address, or 0 for offset addressing).
+    /// Address that a peer names for the mapping's first byte (its virtual address, or 0 for offset
+    /// addressing).
     fn base(&self) -> u64;
 }
 
@@ -122,7 +124,8 @@ impl Pool {
     /// Divides `mapping` into `slots` slots.
     ///
     /// # Panics
-    /// When the mapping is smaller than `slot_bytes * slots`, or `slot_bytes` is not a multiple of 64.
+    /// When the mapping is smaller than `slot_bytes * slots`, or `slot_bytes` is not a multiple of
+    /// 64.
     pub fn new(
         mapping: Mapping,
         slot_bytes: usize,
@@ -142,7 +145,8 @@ impl Pool {
         Self::over(backing, slot_bytes, slots)
     }
 
-    /// `slots` slots with memory of `store` while they are held; `owner` and `key` are what peers name them by.
+    /// `slots` slots with memory of `store` while they are held; `owner` and `key` are what peers
+    /// name them by.
     pub(crate) fn on_demand(store: Arc<SlotStore>, slots: usize, owner: u32, key: u64) -> Self {
         let slot_bytes = store.slot_bytes();
         Self::over(Backing::OnDemand { store, owner, key }, slot_bytes, slots)
@@ -193,7 +197,8 @@ impl Pool {
         (self.slots() - self.free_slots()) * self.inner.slot_bytes
     }
 
-    /// Memory that the pool may hold, in bytes; a pool of the simulation has it only while it is in use.
+    /// Memory that the pool may hold, in bytes; a pool of the simulation has it only while it is in
+    /// use.
     pub fn bytes(&self) -> usize {
         match &self.inner.backing {
             Backing::Mapped { mapping, .. } => mapping.len(),
@@ -310,7 +315,8 @@ impl Buffer {
         }
     }
 
-    /// Gives the memory back and keeps the slot promised: the opposite of [`Pool::claim`]. The contents are gone.
+    /// Gives the memory back and keeps the slot promised: the opposite of [`Pool::claim`]. The
+    /// contents are gone.
     pub(crate) fn into_promise(self) -> Pool {
         let inner = Arc::clone(&self.inner);
         // Promised before it is given back, so that nobody takes it in between.
@@ -329,8 +335,9 @@ impl fmt::Debug for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the slot's `slot_bytes` bytes lie inside a mapping that `inner` keeps alive; a slot is handed out to one
-        // `Buffer` at a time, so no other reference to these bytes exists.
+        // SAFETY: the slot's `slot_bytes` bytes lie inside a mapping that `inner` keeps alive; a
+        // slot is handed out to one `Buffer` at a time, so no other reference to these bytes
+        // exists.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.inner.slot_bytes) }
     }
 }

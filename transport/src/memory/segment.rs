@@ -1,5 +1,5 @@
-//! Shared, sealed, anonymous segments: memory that two processes map, and that vanishes with the last of them. And private
-//! ones, for ranks that live in one process.
+//! Shared, sealed, anonymous segments: memory that two processes map, and that vanishes with the
+//! last of them. And private ones, for ranks that live in one process.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::memory::hugepage::{self, PageKind};
 use crate::sync::OnceLock;
 
-/// Seals that every segment carries: its size is fixed for good, so that no peer can make our accesses fault.
+/// Seals that every segment carries: its size is fixed for good, so that no peer can make our
+/// accesses fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 #[path = "segment_private.rs"]
@@ -22,8 +23,8 @@ mod private;
 #[path = "segment_settled.rs"]
 mod settled;
 
-/// A shared mapping of an anonymous file, cheap to create and lazily touched, except on hugetlb pages; or a range of
-/// private memory.
+/// A shared mapping of an anonymous file, cheap to create and lazily touched, except on hugetlb
+/// pages; or a range of private memory.
 ///
 /// A forked child does not inherit the mapping; descriptors close on exec.
 pub struct Segment {
@@ -52,8 +53,8 @@ enum Backing {
     Heap,
 }
 
-// SAFETY: the mapping stays where it is until drop, whichever thread holds it; whoever reads or writes it through
-// `as_ptr` takes care of order.
+// SAFETY: the mapping stays where it is until drop, whichever thread holds it; whoever reads or
+// writes it through `as_ptr` takes care of order.
 unsafe impl Send for Segment {}
 // SAFETY: no method of `Segment` accesses the mapped bytes.
 unsafe impl Sync for Segment {}
@@ -67,8 +68,9 @@ impl fmt::Debug for Segment {
 impl Segment {
     /// Creates a zeroed segment of at least `bytes`, rounded up to whole pages.
     ///
-    /// On hugetlb pages when it fills at least one and enough are free; these are allocated now. Otherwise on ordinary
-    /// pages, each touched on first use, with a hint for transparent hugepages.
+    /// On hugetlb pages when it fills at least one and enough are free; these are allocated now.
+    /// Otherwise on ordinary pages, each touched on first use, with a hint for transparent
+    /// hugepages.
     ///
     /// # Errors
     /// When memory or descriptors run out.
@@ -93,7 +95,8 @@ impl Segment {
         let size_code = page_bytes.trailing_zeros() << 26;
         let flags = MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(size_code);
         let file = Self::new_file(bytes, flags)?;
-        // Allocating here turns a limit that would be a fault on first touch (cgroup, cpuset) into an error.
+        // Allocating here turns a limit that would be a fault on first touch (cgroup, cpuset) into
+        // an error.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)
             .map_err(|e| Error::system(format!("allocating {bytes} bytes of hugepages"), e))?;
         Self::map(file, bytes, PageKind::Huge { page_bytes })
@@ -122,8 +125,8 @@ impl Segment {
     /// Maps a segment that another process created with at least `bytes`.
     ///
     /// # Errors
-    /// When it is not an anonymous file sealed against shrinking and growing, or not of that size; the peer is then
-    /// broken or hostile.
+    /// When it is not an anonymous file sealed against shrinking and growing, or not of that size;
+    /// the peer is then broken or hostile.
     pub fn attach(file: OwnedFd, bytes: usize) -> Result<Arc<Self>> {
         let refuse = |why: String| {
             Error::system(
@@ -169,7 +172,8 @@ impl Segment {
         map.advise(Advice::DontFork)
             .map_err(|e| Error::system("keeping a segment from forked children", e))?;
         if pages == PageKind::Ordinary && bytes >= hugepage::TRANSPARENT_BYTES {
-            // A hint: kernels without transparent hugepages in shared memory refuse it, and nothing is lost.
+            // A hint: kernels without transparent hugepages in shared memory refuse it, and nothing
+            // is lost.
             let _ = map.advise(Advice::HugePage);
         }
         let first = NonNull::new(map.as_mut_ptr()).expect("no mapping begins at address 0");
@@ -192,9 +196,10 @@ impl Segment {
         })
     }
 
-    /// Creates a zeroed segment for this process alone, rounded up to whole pages: ordinary ones, each touched on first
-    /// use. It takes no descriptor and no mapping of its own, so that a process may have hundreds of thousands; the pages
-    /// are given back when it is dropped, the address space is kept for the next one of its size.
+    /// Creates a zeroed segment for this process alone, rounded up to whole pages: ordinary ones,
+    /// each touched on first use. It takes no descriptor and no mapping of its own, so that a
+    /// process may have hundreds of thousands; the pages are given back when it is dropped, the
+    /// address space is kept for the next one of its size.
     ///
     /// # Errors
     /// When address space runs out.
@@ -253,7 +258,8 @@ impl Segment {
         if settled == shape { Ok(()) } else { Err(settled) }
     }
 
-    /// Whether the mapping exists in this process: false in a forked child, where touching it faults.
+    /// Whether the mapping exists in this process: false in a forked child, where touching it
+    /// faults.
     pub(crate) fn is_mapped_here(&self) -> bool {
         self.owner_process == std::process::id()
     }
@@ -272,14 +278,16 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         if !self.is_mapped_here() {
-            // In a forked child the addresses may since belong to another mapping; only the descriptor is leaked.
+            // In a forked child the addresses may since belong to another mapping; only the
+            // descriptor is leaked.
             return;
         }
         #[cfg(test)]
         if let Backing::Heap = *self.backing {
             let layout =
                 std::alloc::Layout::from_size_align(self.bytes, 4096).expect("a layout of whole pages");
-            // SAFETY: `on_heap` allocated these bytes with this very layout, and nobody else frees them.
+            // SAFETY: `on_heap` allocated these bytes with this very layout, and nobody else frees
+            // them.
             unsafe { std::alloc::dealloc(self.as_ptr(), layout) };
         }
         // SAFETY: this is the only drop of the field, and nothing uses it afterwards.

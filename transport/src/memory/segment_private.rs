@@ -1,5 +1,5 @@
-//! Where private segments lie: in a few large reservations of address space, so that many segments need neither
-//! descriptors nor mappings of their own (Linux allows a process 65,530 mappings).
+//! Where private segments lie: in a few large reservations of address space, so that many segments
+//! need neither descriptors nor mappings of their own (Linux allows a process 65,530 mappings).
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -64,7 +64,8 @@ impl Drop for Range {
         // SAFETY: the range is ours alone, and whoever had pointers into it is gone.
         let emptied =
             unsafe { rustix::mm::madvise(self.first.as_ptr().cast(), self.bytes, Advice::LinuxDontNeed) };
-        // Pages that the kernel keeps (locked ones) would not be zeroed for the next user: then the range is not used again.
+        // Pages that the kernel keeps (locked ones) would not be zeroed for the next user: then the
+        // range is not used again.
         if emptied.is_ok() {
             let mut space = SPACE.lock().unwrap_or_else(PoisonError::into_inner);
             let address = self.first.as_ptr().expose_provenance();
@@ -109,7 +110,8 @@ impl Space {
         // SAFETY: the mapping was made just now, and nobody uses it yet.
         unsafe { rustix::mm::madvise(first, bytes, Advice::LinuxDontFork) }
             .map_err(|e| Error::system("keeping private segments from forked children", e))?;
-        // A hugepage would make the first touch of a lane cost 2 MiB. Kernels that have none refuse the advice.
+        // A hugepage would make the first touch of a lane cost 2 MiB. Kernels that have none refuse
+        // the advice.
         // SAFETY: as above.
         let _ = unsafe { rustix::mm::madvise(first, bytes, Advice::LinuxNoHugepage) };
         self.next = first.expose_provenance();

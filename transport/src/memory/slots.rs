@@ -1,7 +1,8 @@
 //! Slots of one size that have memory only while somebody holds them, for many pools at once.
 //!
-//! The simulated network backs all its pools from such stores, so that hundreds of thousands of endpoints in one process
-//! cost what they hold, not what they may hold. What was given back last is handed out first: few pages are ever touched.
+//! The simulated network backs all its pools from such stores, so that hundreds of thousands of
+//! endpoints in one process cost what they hold, not what they may hold. What was given back last
+//! is handed out first: few pages are ever touched.
 
 use std::ptr::NonNull;
 
@@ -9,8 +10,8 @@ use crate::error::Result;
 use crate::memory::hugepage::Mapping;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of one mapping: below what the ladder would put on hugepages, of which a slot that is hardly used would take a
-/// whole one.
+/// Bytes of one mapping: below what the ladder would put on hugepages, of which a slot that is
+/// hardly used would take a whole one.
 const CHUNK_BYTES: usize = 512 << 10;
 
 /// Owner of a slot that nobody holds.
@@ -55,7 +56,8 @@ impl SlotStore {
         self.slot_bytes
     }
 
-    /// A slot for `owner`: its number and its first byte. Nobody else gets it before [`SlotStore::give`].
+    /// A slot for `owner`: its number and its first byte. Nobody else gets it before
+    /// [`SlotStore::give`].
     ///
     /// # Errors
     /// When memory runs out.
@@ -89,10 +91,11 @@ impl SlotStore {
         u64::from(slot) * self.slot_bytes as u64
     }
 
-    /// Copy of `bytes` bytes at `offset`, as the simulated network adapter of a peer reads them; `None` for what does not
-    /// lie in one slot that `owner` holds.
+    /// Copy of `bytes` bytes at `offset`, as the simulated network adapter of a peer reads them;
+    /// `None` for what does not lie in one slot that `owner` holds.
     ///
-    /// Real adapters read memory that its owner may be writing; here all ranks share one thread, so nobody is.
+    /// Real adapters read memory that its owner may be writing; here all ranks share one thread, so
+    /// nobody is.
     pub fn peek(&self, owner: u32, offset: u64, bytes: usize) -> Option<Box<[u8]>> {
         let state = self.state();
         let slot = u32::try_from(offset / self.slot_bytes as u64).ok()?;
@@ -103,9 +106,9 @@ impl SlotStore {
         }
         let mut copy = vec![0u8; bytes].into_boxed_slice();
         let first = self.first_byte(&state, slot);
-        // SAFETY: the range was checked against the slot, which lies in a mapping that the store keeps. Whoever drives the
-        // simulation borrows no buffer while another endpoint posts: buffers belong to the engines, which hand them out
-        // for the time of one call only.
+        // SAFETY: the range was checked against the slot, which lies in a mapping that the store
+        // keeps. Whoever drives the simulation borrows no buffer while another endpoint posts:
+        // buffers belong to the engines, which hand them out for the time of one call only.
         unsafe {
             std::ptr::copy_nonoverlapping(first.as_ptr().add(within), copy.as_mut_ptr(), bytes);
         }

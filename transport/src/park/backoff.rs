@@ -1,18 +1,21 @@
-//! How to pass the time between two looks around: spin, then yield, then say that it is time to sleep.
+//! How to pass the time between two looks around: spin, then yield, then say that it is time to
+//! sleep.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::available_parallelism;
 
-/// Spinning that is worth it where every rank has a core: about the time that falling asleep would cost.
+/// Spinning that is worth it where every rank has a core: about the time that falling asleep would
+/// cost.
 const SPIN: Duration = Duration::from_micros(3);
 
-/// Yields before sleeping. In a model one is enough: the more there are, the fewer schedules have something happen after
-/// the last look before a sleep.
+/// Yields before sleeping. In a model one is enough: the more there are, the fewer schedules have
+/// something happen after the last look before a sleep.
 const YIELDS: u32 = if cfg!(trihop_shuttle) { 1 } else { 20 };
 
-/// How long a rank on a node with `local_ranks` ranks spins before it yields: zero where ranks outnumber the cores that
-/// this process may use, since each pause then is taken from the rank that is waited for.
+/// How long a rank on a node with `local_ranks` ranks spins before it yields: zero where ranks
+/// outnumber the cores that this process may use, since each pause then is taken from the rank that
+/// is waited for.
 pub fn spin_budget(local_ranks: usize) -> Duration {
     budget(local_ranks, available_parallelism().map_or(1, usize::from))
 }

@@ -1,12 +1,14 @@
-//! Back-pressure between threads: one side says that too much waits, another one sleeps until less does.
+//! Back-pressure between threads: one side says that too much waits, another one sleeps until less
+//! does.
 
 use crate::sync::{Condvar, Flag, Mutex, MutexGuard, PoisonError};
 
 /// Whether too much waits somewhere, for those who would add to it.
 ///
-/// One side [presses](Self::press) and [relieves](Self::relieve). The others look by [`is_pressed`](Self::is_pressed), and
-/// either [sleep](Self::wait) until it is relieved or come back later and [say so](Self::note_waiting). So whoever presses
-/// knows whether anything is [kept waiting](Self::take_waited) for it.
+/// One side [presses](Self::press) and [relieves](Self::relieve). The others look by
+/// [`is_pressed`](Self::is_pressed), and either [sleep](Self::wait) until it is relieved or come
+/// back later and [say so](Self::note_waiting). So whoever presses knows whether anything is [kept
+/// waiting](Self::take_waited) for it.
 #[derive(Debug, Default)]
 pub struct Gauge {
     /// A hint for those who look. What is true stands in the state.

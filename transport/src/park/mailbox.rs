@@ -1,4 +1,5 @@
-//! Handing over between threads: one fills a queue, another one sleeps until there is something in it.
+//! Handing over between threads: one fills a queue, another one sleeps until there is something in
+//! it.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ pub enum Content {
     Enough,
 }
 
-/// A queue with one reader, who sleeps while there is nothing for him. Those who fill it wake him only if he does.
+/// A queue with one reader, who sleeps while there is nothing for him. Those who fill it wake him
+/// only if he does.
 #[derive(Debug)]
 pub struct Mailbox<Q> {
     state: Mutex<State<Q>>,
@@ -77,8 +79,9 @@ impl<Q> Mailbox<Q> {
         result
     }
 
-    /// The reader: sleeps until `take` takes something; `None` once the mailbox is closed and `take` finds nothing. Its
-    /// second argument says that nobody will be waited for: because the last [`Mail::Soon`] is over, or at the end.
+    /// The reader: sleeps until `take` takes something; `None` once the mailbox is closed and
+    /// `take` finds nothing. Its second argument says that nobody will be waited for: because the
+    /// last [`Mail::Soon`] is over, or at the end.
     pub fn wait<R>(&self, mut take: impl FnMut(&mut Q, bool) -> Mail<R>) -> Option<R> {
         let mut state = self.lock();
         let mut late = false;

@@ -1,5 +1,6 @@
-//! Waiting: spin briefly, yield, then sleep on the doorbell and on other descriptors at once. Among threads: taking turns
-//! with what only one may use at a time, and handing over what another one works off.
+//! Waiting: spin briefly, yield, then sleep on the doorbell and on other descriptors at once. Among
+//! threads: taking turns with what only one may use at a time, and handing over what another one
+//! works off.
 
 mod backoff;
 mod gauge;

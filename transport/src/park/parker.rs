@@ -45,8 +45,8 @@ impl Parker {
         Ok(parker)
     }
 
-    /// Also wakes when `fd` is readable (or has failed), and then reports `mark`. As long as it stays readable it wakes
-    /// every time.
+    /// Also wakes when `fd` is readable (or has failed), and then reports `mark`. As long as it
+    /// stays readable it wakes every time.
     ///
     /// # Errors
     /// When `mark` is `u64::MAX` (kept for the doorbell), or `fd` is watched already or cannot be.
@@ -57,9 +57,10 @@ impl Parker {
         self.add(fd, mark, epoll::EventFlags::IN)
     }
 
-    /// As [`watch`](Self::watch), but wakes only when something new makes `fd` readable: for a provider's wait descriptor,
-    /// which may stay readable long after everything was taken (`net` of libfabric 1.17 never clears its own signal). The
-    /// caller polls until nothing moves before it sleeps, and never sleeps without a bound.
+    /// As [`watch`](Self::watch), but wakes only when something new makes `fd` readable: for a
+    /// provider's wait descriptor, which may stay readable long after everything was taken (`net`
+    /// of libfabric 1.17 never clears its own signal). The caller polls until nothing moves before
+    /// it sleeps, and never sleeps without a bound.
     ///
     /// # Errors
     /// As [`watch`](Self::watch).
@@ -79,10 +80,12 @@ impl Parker {
             .map_err(|e| Error::system(format!("no longer watching descriptor {fd:?}"), e))
     }
 
-    /// Sleeps until somebody rings, a watched descriptor is ready, or `timeout` is over; appends the marks of the ready
-    /// descriptors to `woken`. Returns at once when `stay_awake`, asked after the sleep was announced, says so.
+    /// Sleeps until somebody rings, a watched descriptor is ready, or `timeout` is over; appends
+    /// the marks of the ready descriptors to `woken`. Returns at once when `stay_awake`, asked
+    /// after the sleep was announced, says so.
     ///
-    /// `stay_awake` looks at everything that rings this doorbell: active lanes, room in lanes that space is wanted in.
+    /// `stay_awake` looks at everything that rings this doorbell: active lanes, room in lanes that
+    /// space is wanted in.
     ///
     /// # Errors
     /// When the operating system refuses to wait, or the doorbell is private.

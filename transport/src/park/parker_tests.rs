@@ -64,7 +64,8 @@ fn another_thread_wakes_a_sleeper() {
         }
     });
     for _ in 0..turns {
-        // The ring comes before, while or after we fall asleep; it is about this sleep in each case.
+        // The ring comes before, while or after we fall asleep; it is about this sleep in each
+        // case.
         let (ping, mut woken, began) = (ping.clone(), Vec::new(), Instant::now());
         let announce = move || {
             ping.send(()).expect("the ringer listens");

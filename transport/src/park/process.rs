@@ -7,7 +7,8 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::error::{Error, Result};
 
-/// A process that is watched through a descriptor of its own, so that a reused process id cannot mislead.
+/// A process that is watched through a descriptor of its own, so that a reused process id cannot
+/// mislead.
 #[derive(Debug)]
 pub struct ProcessWatch {
     pidfd: OwnedFd,

@@ -1,4 +1,5 @@
-//! Taking turns: several threads use what only one may use at a time, and wait for what another one moves.
+//! Taking turns: several threads use what only one may use at a time, and wait for what another one
+//! moves.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -8,8 +9,8 @@ use crate::sync::{FairCondvar, FairMutex, FairMutexGuard};
 /// How long [`Turn::try_take`] waits.
 const SOON: Duration = Duration::from_millis(100);
 
-/// What is used by turns. Who has the turn may wait for others to move something, and lets them have
-/// the turn meanwhile.
+/// What is used by turns. Who has the turn may wait for others to move something, and lets them
+/// have the turn meanwhile.
 #[derive(Debug, Default)]
 pub struct Turn<T> {
     lock: FairMutex<T>,
@@ -52,7 +53,8 @@ impl<T> Turn<T> {
 }
 
 impl<T> Taken<'_, T> {
-    /// Lets somebody else have the turn who has gone to sleep for it, and takes it again. Cheap while nobody has.
+    /// Lets somebody else have the turn who has gone to sleep for it, and takes it again. Cheap
+    /// while nobody has.
     #[inline]
     pub fn give_way(&mut self) {
         FairMutexGuard::bump(&mut self.guard);

@@ -1,12 +1,12 @@
 //! Control messages of one link: how many may be on their way, and when one is owed.
 //!
-//! A receiver posts [`PER_LINK`] receives per link for them. Counters are absolute, so that one message says all that
-//! several would have said, and few on their way are enough. What frees a receive for the sender again is the count of
-//! control messages seen, which every header carries.
+//! A receiver posts [`PER_LINK`] receives per link for them. Counters are absolute, so that one
+//! message says all that several would have said, and few on their way are enough. What frees a
+//! receive for the sender again is the count of control messages seen, which every header carries.
 //!
-//! Two ends never wait for each other: the last of the three is only for an end that has something to confirm. For
-//! both to be stuck, each would have had to hear from the other what only its own last message told. Nor do they
-//! answer answers for ever: one message is owed for two.
+//! Two ends never wait for each other: the last of the three is only for an end that has something
+//! to confirm. For both to be stuck, each would have had to hear from the other what only its own
+//! last message told. Nor do they answer answers for ever: one message is owed for two.
 
 /// Receives that each end posts for the control messages of a link.
 pub const PER_LINK: u32 = 3;
@@ -58,12 +58,14 @@ impl Controls {
         self.told
     }
 
-    /// The header that [`Controls::tell`] was for has not been sent; `told` is what was told before.
+    /// The header that [`Controls::tell`] was for has not been sent; `told` is what was told
+    /// before.
     pub fn untell(&mut self, told: u32) {
         self.told = told;
     }
 
-    /// The peer says how many it has seen; an older count, or one that cannot be true, changes nothing.
+    /// The peer says how many it has seen; an older count, or one that cannot be true, changes
+    /// nothing.
     pub fn heard(&mut self, seen: u32) {
         if self.sent.wrapping_sub(seen) <= self.sent.wrapping_sub(self.seen_by_peer) {
             self.seen_by_peer = seen;
@@ -116,7 +118,8 @@ mod tests {
     proptest! {
         #![proptest_config(crate::seed::properties())]
 
-        /// Whatever crosses whatever: never more on its way than receives, all news is told, and the talk ends.
+        /// Whatever crosses whatever: never more on its way than receives, all news is told, and
+        /// the talk ends.
         #[test]
         fn all_news_is_told_and_the_talk_ends(steps in proptest::collection::vec((0usize..2, 0u8..3), 0..300)) {
             let mut ends: [End; 2] = Default::default();

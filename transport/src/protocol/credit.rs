@@ -1,7 +1,8 @@
 //! Credits: a sender starts a batch only against a slot that its receiver has posted for it.
 //!
-//! Every link always has one small slot. Large slots come from a pool that a receiver shares among the peers that
-//! say they want more; an idle peer gives back what it holds. The sum of what is granted never passes what is posted.
+//! Every link always has one small slot. Large slots come from a pool that a receiver shares among
+//! the peers that say they want more; an idle peer gives back what it holds. The sum of what is
+//! granted never passes what is posted.
 
 use crate::protocol::eager::Slot;
 use crate::protocol::wire::Counters;
@@ -188,7 +189,8 @@ pub struct Grants {
 }
 
 impl Receiving {
-    /// The peer is told of all grants so far; returns what it knew before, for [`Receiving::untell`].
+    /// The peer is told of all grants so far; returns what it knew before, for
+    /// [`Receiving::untell`].
     pub fn tell(&mut self) -> Grants {
         let now = Grants {
             small: self.small_granted,
@@ -247,7 +249,8 @@ impl Receiving {
         self.accepted += 1;
     }
 
-    /// Takes the peer's demand and what it gives back; returns the number of large slots that came back.
+    /// Takes the peer's demand and what it gives back; returns the number of large slots that came
+    /// back.
     ///
     /// # Errors
     /// [`BadCounters::Returned`] when it gives back what it does not hold.
@@ -364,7 +367,8 @@ mod tests {
     proptest! {
         #![proptest_config(crate::seed::properties())]
 
-        /// Whatever is lost, late or repeated: granted large slots never pass the posted ones, and none is lost.
+        /// Whatever is lost, late or repeated: granted large slots never pass the posted ones, and
+        /// none is lost.
         #[test]
         fn granted_never_passes_posted(steps in proptest::collection::vec(step(3), 0..400), posted in 1u32..6) {
             let mut sending = vec![Sending::new(100); 3];

@@ -20,10 +20,11 @@ pub enum Passage {
     Announce(Slot),
 }
 
-/// Chooses the passage of a message of `bytes` (header included), or `None` while credit is missing.
+/// Chooses the passage of a message of `bytes` (header included), or `None` while credit is
+/// missing.
 ///
-/// A message that needs a large slot and finds none is announced at once in a small one: that is also how a peer
-/// with sudden demand makes it known.
+/// A message that needs a large slot and finds none is announced at once in a small one: that is
+/// also how a peer with sudden demand makes it known.
 pub fn choose(credit: &Sending, bytes: usize, small_bytes: usize, large_bytes: usize) -> Option<Passage> {
     if !credit.may_start() {
         return None;

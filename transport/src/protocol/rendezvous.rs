@@ -1,6 +1,8 @@
-//! Rendezvous, receiving side: which announced batches are being fetched, and how many bytes at once (ejection limit).
+//! Rendezvous, receiving side: which announced batches are being fetched, and how many bytes at
+//! once (ejection limit).
 
-/// Batches on their way after an announcement. A fetch has a slot number that is also its segment tag.
+/// Batches on their way after an announcement. A fetch has a slot number that is also its segment
+/// tag.
 #[derive(Debug)]
 pub struct Fetches {
     slots: Vec<Option<Fetch>>,

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Reorder window of one direction of a link. What arrives early waits; a replay or a number beyond the window is refused.
+/// Reorder window of one direction of a link. What arrives early waits; a replay or a number beyond
+/// the window is refused.
 #[derive(Debug)]
 pub struct Window<T> {
     next: u64,

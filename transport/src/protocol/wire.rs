@@ -1,7 +1,8 @@
-//! Headers as they travel: a batch header per send, a run header per run, a record header per message of a byte run.
+//! Headers as they travel: a batch header per send, a run header per run, a record header per
+//! message of a byte run.
 //!
-//! All integers are little-endian, everything is aligned to 8 bytes. Parsing checks once and yields a type that
-//! needs no further check.
+//! All integers are little-endian, everything is aligned to 8 bytes. Parsing checks once and yields
+//! a type that needs no further check.
 
 mod batch;
 mod run;

@@ -1,5 +1,5 @@
-//! Which lanes have news: one bit per lane, set by its producer, cleared by the inbox's owner; and one lane whose tail the
-//! owner watches itself, so that a dialogue leaves the bitmap alone.
+//! Which lanes have news: one bit per lane, set by its producer, cleared by the inbox's owner; and
+//! one lane whose tail the owner watches itself, so that a dialogue leaves the bitmap alone.
 
 use crate::ring::storage::{LaneStorage, Orderings};
 use crate::sync::{Ordering, Word, fence};
@@ -9,22 +9,23 @@ use crate::sync::{Ordering, Word, fence};
 /// Returns whether it set the bit.
 #[inline]
 pub fn mark<W: Word, O: Orderings>(word: &W, bit: u64) -> bool {
-    // Seeing the bit set means that the owner's swap comes later: its fence then comes after ours, and it sees our tail. Or
-    // that the owner watches our tail.
+    // Seeing the bit set means that the owner's swap comes later: its fence then comes after ours,
+    // and it sees our tail. Or that the owner watches our tail.
     if word.load(Ordering::Relaxed) & bit != 0 {
         return false;
     }
     // Relaxed: the publisher's fence and the owner's `TAKE_FENCE` order the tail.
     word.fetch_or(bit, Ordering::Relaxed);
-    // Pairs with `SLEEP_FENCE`: either the owner sees this bit before it sleeps, or we see that it sleeps.
+    // Pairs with `SLEEP_FENCE`: either the owner sees this bit before it sleeps, or we see that it
+    // sleeps.
     fence(O::MARK_FENCE);
     true
 }
 
 /// What the owner watches: the bitmap, and the tail of the lane that last had news.
 ///
-/// While a lane is watched its bit is left alone: once it is set, its producer finds it set and writes nothing, so that the
-/// bitmap's line stays with both.
+/// While a lane is watched its bit is left alone: once it is set, its producer finds it set and
+/// writes nothing, so that the bitmap's line stays with both.
 #[derive(Debug, Default)]
 pub struct Watch {
     hot: Option<Hot>,
@@ -57,8 +58,9 @@ impl Watch {
         self.hot.as_ref().map(|hot| hot.lane)
     }
 
-    /// Calls `found` with the number of each lane that was published since it was last found; a lane may be found again
-    /// although nothing new is there. `words` are the bitmap of an inbox with `lanes` lanes, and `storage` knows each.
+    /// Calls `found` with the number of each lane that was published since it was last found; a
+    /// lane may be found again although nothing new is there. `words` are the bitmap of an inbox
+    /// with `lanes` lanes, and `storage` knows each.
     #[inline]
     pub fn take<S: LaneStorage, O: Orderings>(
         &mut self,
@@ -100,18 +102,20 @@ impl Watch {
         if !any {
             return;
         }
-        // Pairs with `PUBLISH_FENCE`: a producer that still saw its bit set is seen by the tail reads that follow.
+        // Pairs with `PUBLISH_FENCE`: a producer that still saw its bit set is seen by the tail
+        // reads that follow.
         fence(O::TAKE_FENCE);
         if !has_news && let Some(lane) = last {
-            // What is published up to here, its reader finds. What comes later sets the bit, or finds it set after this
-            // lane was watched, and we take it then.
+            // What is published up to here, its reader finds. What comes later sets the bit, or
+            // finds it set after this lane was watched, and we take it then.
             let seen = storage(lane).tail().load(Ordering::Relaxed);
             self.hot = Some(Hot { lane, seen });
         }
     }
 
-    /// Whether [`take`](Self::take) would find a lane. Asked once more after announcing a sleep: either its producer sees
-    /// that we sleep, or we see its bit or, where it found that set, its tail.
+    /// Whether [`take`](Self::take) would find a lane. Asked once more after announcing a sleep:
+    /// either its producer sees that we sleep, or we see its bit or, where it found that set, its
+    /// tail.
     #[inline]
     pub fn any<S: LaneStorage>(&self, words: &[S::Word], storage: impl Fn(u32) -> S) -> bool {
         let hot = self.hot.as_ref();

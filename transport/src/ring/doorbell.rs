@@ -1,4 +1,5 @@
-//! Waking a sleeper: a word that says whether it sleeps, and an eventfd that is written only when it does.
+//! Waking a sleeper: a word that says whether it sleeps, and an eventfd that is written only when
+//! it does.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +34,8 @@ pub trait Sleeper {
     fn signal(&self);
 }
 
-/// Wakes `sleeper` if it sleeps, once per sleep. A `SeqCst` fence lies between what the sleeper shall see and this call.
+/// Wakes `sleeper` if it sleeps, once per sleep. A `SeqCst` fence lies between what the sleeper
+/// shall see and this call.
 #[inline]
 pub fn ring<S: Sleeper>(sleeper: &S) {
     // The load keeps the line shared while nobody sleeps.
@@ -52,11 +54,13 @@ pub fn call<S: Sleeper, O: Orderings>(sleeper: &S) {
     ring(sleeper);
 }
 
-/// Sleeper: says that it is about to sleep. It then looks around once more, and sleeps only if there is nothing.
+/// Sleeper: says that it is about to sleep. It then looks around once more, and sleeps only if
+/// there is nothing.
 #[inline]
 pub fn announce<W: Word, O: Orderings>(word: &W) {
     word.store(SLEEPING, Ordering::Relaxed);
-    // Pairs with `MARK_FENCE`, `RELEASE_FENCE` and `RING_FENCE`: either they see us sleep, or we see what they did.
+    // Pairs with `MARK_FENCE`, `RELEASE_FENCE` and `RING_FENCE`: either they see us sleep, or we
+    // see what they did.
     fence(O::SLEEP_FENCE);
 }
 
@@ -87,7 +91,8 @@ impl fmt::Debug for Bell {
 }
 
 impl Bell {
-    /// The bell of a sleeper in another process, from its [`Doorbell::segment`] and [`Doorbell::descriptor`].
+    /// The bell of a sleeper in another process, from its [`Doorbell::segment`] and
+    /// [`Doorbell::descriptor`].
     ///
     /// # Errors
     /// When the segment is an inbox, or the descriptor cannot be made non-blocking.
@@ -111,8 +116,8 @@ impl Sleeper for Bell {
     #[inline]
     fn word(&self) -> &MappedU64 {
         match &self.0 {
-            // SAFETY: a segment has at least one page, is page aligned and lives as long as `self`; its first eight bytes
-            // are used as this word only, by everybody.
+            // SAFETY: a segment has at least one page, is page aligned and lives as long as `self`;
+            // its first eight bytes are used as this word only, by everybody.
             Place::Shared { segment, .. } => unsafe { &*segment.as_ptr().cast::<MappedU64>() },
             Place::Private { word } => word,
         }
@@ -120,8 +125,8 @@ impl Sleeper for Bell {
 
     #[cold]
     fn signal(&self) {
-        // EAGAIN: the counter is full, so the sleeper is woken anyway. Other errors would mean that the descriptor is no
-        // eventfd; the sleeper then still wakes at its time limit.
+        // EAGAIN: the counter is full, so the sleeper is woken anyway. Other errors would mean that
+        // the descriptor is no eventfd; the sleeper then still wakes at its time limit.
         if let Place::Shared { eventfd, .. } = &self.0 {
             let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
         }
@@ -157,7 +162,8 @@ impl Doorbell {
         })
     }
 
-    /// A doorbell for somebody who never sleeps, among ranks of one process: it takes no descriptor and no page.
+    /// A doorbell for somebody who never sleeps, among ranks of one process: it takes no descriptor
+    /// and no page.
     pub fn private() -> Self {
         let word = MappedU64::new(AWAKE);
         Self {
@@ -201,8 +207,8 @@ impl Doorbell {
         self.bell.ring();
     }
 
-    /// Wakes whoever sleeps on it, whether or not it says so: for somebody who has said [`awake`](Self::awake) on behalf
-    /// of a sleeper.
+    /// Wakes whoever sleeps on it, whether or not it says so: for somebody who has said
+    /// [`awake`](Self::awake) on behalf of a sleeper.
     pub fn wake(&self) {
         self.bell.signal();
     }

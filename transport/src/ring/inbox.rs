@@ -13,7 +13,8 @@ use crate::ring::layout::{InboxLayout, MappedInbox};
 use crate::ring::spsc::ReaderState;
 use crate::ring::storage::Shipped;
 
-/// The receiving side of a segment full of lanes. Costs 40 bytes per lane, and looks at no lane before it is asked for.
+/// The receiving side of a segment full of lanes. Costs 40 bytes per lane, and looks at no lane
+/// before it is asked for.
 pub struct Inbox {
     /// By lane; none where the lane was not looked at yet.
     states: Box<[Option<ReaderState>]>,
@@ -49,8 +50,9 @@ impl Inbox {
         })
     }
 
-    /// Says whom to wake when a producer waits for space: `bells[n]` wakes the producer of lanes `n * lanes_per_producer`
-    /// up to the next multiple. A lane without a bell wakes nobody.
+    /// Says whom to wake when a producer waits for space: `bells[n]` wakes the producer of
+    /// lanes `n * lanes_per_producer` up to the next multiple. A lane without a bell wakes
+    /// nobody.
     ///
     /// # Panics
     /// When `lanes_per_producer` is 0.
@@ -58,8 +60,8 @@ impl Inbox {
         self.bells = Bells::new(bells, lanes_per_producer);
     }
 
-    /// Appends the lanes that were published since they were last taken. A lane may come up again with nothing in it;
-    /// one that is left non-empty does not come up by itself: remember it.
+    /// Appends the lanes that were published since they were last taken. A lane may come up again
+    /// with nothing in it; one that is left non-empty does not come up by itself: remember it.
     #[inline]
     pub fn take_active(&mut self, out: &mut Vec<u32>) {
         let inbox = &self.inbox;
@@ -71,8 +73,8 @@ impl Inbox {
         );
     }
 
-    /// Receiving end of lane `i`: a view, to be kept while several frames are read. A lane whose positions cannot be true
-    /// says so at its first [`front`](Consumer::front).
+    /// Receiving end of lane `i`: a view, to be kept while several frames are read. A lane whose
+    /// positions cannot be true says so at its first [`front`](Consumer::front).
     ///
     /// # Panics
     /// When there is no such lane.
@@ -82,14 +84,15 @@ impl Inbox {
         Consumer::new(&mut self.states[i as usize], storage, &self.bells)
     }
 
-    /// Whether [`take_active`](Self::take_active) would find something; asked once more after announcing a sleep.
+    /// Whether [`take_active`](Self::take_active) would find something; asked once more after
+    /// announcing a sleep.
     #[inline]
     pub fn any_active(&self) -> bool {
         self.watch.any(self.inbox.bitmap(), |lane| self.inbox.lane(lane))
     }
 
-    /// Bytes of all lanes that were published when each was last looked at, and are not released. Touches no memory of the
-    /// segment.
+    /// Bytes of all lanes that were published when each was last looked at, and are not released.
+    /// Touches no memory of the segment.
     pub fn in_use_bytes(&self) -> usize {
         self.states.iter().flatten().map(ReaderState::in_use_bytes).sum()
     }

@@ -11,7 +11,8 @@ use crate::ring::layout::{InboxLayout, MappedInbox, MappedLane};
 use crate::ring::spsc::{Corrupt, Reader, ReaderState, Span, Writer};
 use crate::ring::storage::{Area, LaneStorage, Shipped};
 
-/// The sending end: one per lane. Frames are reserved, written in place, committed, and published together.
+/// The sending end: one per lane. Frames are reserved, written in place, committed, and published
+/// together.
 ///
 /// What is committed and not published when this is dropped is lost.
 pub struct Producer {
@@ -31,10 +32,12 @@ impl fmt::Debug for Producer {
 }
 
 impl Producer {
-    /// Takes the sending end of `lane` in the inbox that lies in `segment`; `bell` wakes the inbox's owner.
+    /// Takes the sending end of `lane` in the inbox that lies in `segment`; `bell` wakes the
+    /// inbox's owner.
     ///
     /// # Errors
-    /// When the segment holds no inbox of this layout, or the lane does not exist, has a producer, or is damaged.
+    /// When the segment holds no inbox of this layout, or the lane does not exist, has a producer,
+    /// or is damaged.
     pub fn new(segment: Arc<Segment>, layout: InboxLayout, lane: u32, bell: Arc<Bell>) -> Result<Self> {
         let inbox = MappedInbox::new(segment, layout)?;
         inbox.header().check::<Shipped>(layout)?;
@@ -60,8 +63,8 @@ impl Producer {
         Ok(Self { writer, bell })
     }
 
-    /// Space for a frame of `bytes`, in place; its first four bytes are overwritten at commit. `None` where there is no
-    /// room now. Reserving again forgets the earlier reservation.
+    /// Space for a frame of `bytes`, in place; its first four bytes are overwritten at commit.
+    /// `None` where there is no room now. Reserving again forgets the earlier reservation.
     ///
     /// # Panics
     /// When `bytes` is not a multiple of 8 between 8 and a quarter of the lane's ring.
@@ -69,12 +72,13 @@ impl Producer {
     pub fn reserve(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let span = self.writer.reserve(bytes)?;
         let area = self.writer.storage().area(span.area);
-        // SAFETY: the span lies inside the area; the writer found it free, so the consumer does not read it before a
-        // publish, and `&mut self` keeps us from publishing while the slice lives.
+        // SAFETY: the span lies inside the area; the writer found it free, so the consumer does not
+        // read it before a publish, and `&mut self` keeps us from publishing while the slice lives.
         Some(unsafe { std::slice::from_raw_parts_mut(area.add(span.offset), span.bytes) })
     }
 
-    /// Makes the first `bytes` of the reservation a frame: pending, and not yet seen by the consumer.
+    /// Makes the first `bytes` of the reservation a frame: pending, and not yet seen by the
+    /// consumer.
     ///
     /// # Panics
     /// When `bytes` is not a multiple of 8 between 8 and what was reserved.
@@ -89,7 +93,8 @@ impl Producer {
         self.writer.pending_bytes()
     }
 
-    /// Shows all pending frames to the consumer, and wakes it if it sleeps. Nothing where nothing is pending.
+    /// Shows all pending frames to the consumer, and wakes it if it sleeps. Nothing where nothing
+    /// is pending.
     #[inline]
     pub fn publish(&mut self) {
         self.writer.publish(&*self.bell);
@@ -128,10 +133,11 @@ impl Producer {
         self.writer.in_use_bytes()
     }
 
-    /// Asks the consumer to ring *our* bell when it releases space; in force until the next commit. The consumer must have
-    /// been given that bell.
+    /// Asks the consumer to ring *our* bell when it releases space; in force until the next commit.
+    /// The consumer must have been given that bell.
     ///
-    /// To sleep without losing a wake-up: `want_space`, announce the sleep, [`has_room`](Self::has_room), sleep if not.
+    /// To sleep without losing a wake-up: `want_space`, announce the sleep,
+    /// [`has_room`](Self::has_room), sleep if not.
     pub fn want_space(&mut self) {
         self.writer.want_space();
     }
@@ -212,8 +218,9 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// The next published frame, in place; the same one until [`pop`](Self::pop). Its first four bytes are the length that
-    /// was checked, but may since have been changed by a hostile producer: use the slice's own length.
+    /// The next published frame, in place; the same one until [`pop`](Self::pop). Its first four
+    /// bytes are the length that was checked, but may since have been changed by a hostile
+    /// producer: use the slice's own length.
     ///
     /// # Errors
     /// When the lane holds a position or length that cannot be true; the same error from then on.
@@ -223,15 +230,16 @@ impl<'a> Consumer<'a> {
             return Ok(None);
         };
         let area = self.reader.storage().area(area);
-        // SAFETY: the reader checked that the span lies inside the area; it is published, and not released while the slice
-        // borrows `self`. That a producer leaves published bytes alone is trusted among processes of one user and job.
+        // SAFETY: the reader checked that the span lies inside the area; it is published, and not
+        // released while the slice borrows `self`. That a producer leaves published bytes alone is
+        // trusted among processes of one user and job.
         Ok(Some(unsafe {
             std::slice::from_raw_parts(area.add(offset), bytes)
         }))
     }
 
-    /// Moves past the frame that [`front`](Self::front) returned; nothing where it returned none. Releases space by itself
-    /// every eighth of the ring, or half of the nursery.
+    /// Moves past the frame that [`front`](Self::front) returned; nothing where it returned none.
+    /// Releases space by itself every eighth of the ring, or half of the nursery.
     #[inline]
     pub fn pop(&mut self) {
         if self.reader.pop() {
@@ -239,7 +247,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Gives the space of all popped frames back to the producer, and wakes it if it waits for that.
+    /// Gives the space of all popped frames back to the producer, and wakes it if it waits for
+    /// that.
     #[inline]
     pub fn release(&mut self) {
         if self.reader.release() {

@@ -1,10 +1,11 @@
 //! Where everything lies in an inbox's segment.
 //!
-//! Header (128 bytes), bitmap of active lanes, 256 bytes per lane for its words and its nursery, then the lanes' rings,
-//! page aligned. Of the 256 bytes the first 64 are the producer's words (tail, whether it wants space, whether the lane has
-//! a producer, where it grew), then come the 128 of the nursery, then the consumer's head: words with different writers lie
-//! at least 128 bytes apart, because adjacent cache lines are fetched in pairs. So a lane that carries a small frame now and
-//! then touches no page of its ring.
+//! Header (128 bytes), bitmap of active lanes, 256 bytes per lane for its words and its nursery,
+//! then the lanes' rings, page aligned. Of the 256 bytes the first 64 are the producer's words
+//! (tail, whether it wants space, whether the lane has a producer, where it grew), then come the
+//! 128 of the nursery, then the consumer's head: words with different writers lie at least 128
+//! bytes apart, because adjacent cache lines are fetched in pairs. So a lane that carries a small
+//! frame now and then touches no page of its ring.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -41,8 +42,8 @@ pub const MIN_LANE_BYTES: u32 = 4 << 10;
 /// Largest lane.
 pub const MAX_LANE_BYTES: u32 = 1 << 20;
 
-/// Shape of an inbox: worst-case memory is [`segment_bytes`](Self::segment_bytes), of which on ordinary pages
-/// only the part before the rings costs something until a lane grows.
+/// Shape of an inbox: worst-case memory is [`segment_bytes`](Self::segment_bytes), of which on
+/// ordinary pages only the part before the rings costs something until a lane grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboxLayout {
     lanes: u32,
@@ -53,7 +54,8 @@ impl InboxLayout {
     /// `lanes` lanes of `lane_bytes` each.
     ///
     /// # Errors
-    /// When `lanes` is not between 1 and 65,536, or `lane_bytes` is not a power of two between 4 KiB and 1 MiB.
+    /// When `lanes` is not between 1 and 65,536, or `lane_bytes` is not a power of two between 4
+    /// KiB and 1 MiB.
     pub fn new(lanes: u32, lane_bytes: u32) -> Result<Self> {
         if !(1..=MAX_LANES).contains(&lanes) {
             return Err(Error::config(
@@ -97,8 +99,8 @@ impl InboxLayout {
         self.lane_bytes as usize / 4
     }
 
-    /// Most bytes between what a consumer has released and what its producer has published: the ring, and what the nursery
-    /// still holds from before the lane grew.
+    /// Most bytes between what a consumer has released and what its producer has published: the
+    /// ring, and what the nursery still holds from before the lane grew.
     pub fn max_in_use_bytes(&self) -> usize {
         self.lane_bytes as usize + NURSERY_BYTES
     }
@@ -244,8 +246,9 @@ impl MappedInbox {
 
     fn word(&self, offset: usize) -> &MappedU64 {
         debug_assert!(offset.is_multiple_of(8) && offset < self.layout.data_offset(0));
-        // SAFETY: the callers' offsets are multiples of 8 in the part before the lanes' data, inside the segment as `new`
-        // checked; it stays mapped while `self` lives, and is accessed through atomics only.
+        // SAFETY: the callers' offsets are multiples of 8 in the part before the lanes' data,
+        // inside the segment as `new` checked; it stays mapped while `self` lives, and is accessed
+        // through atomics only.
         unsafe { &*self.segment.as_ptr().add(offset).cast::<MappedU64>() }
     }
 
@@ -258,8 +261,8 @@ impl MappedInbox {
     }
 
     pub(crate) fn bitmap(&self) -> &[MappedU64] {
-        // SAFETY: the bitmap's words lie behind the header and before the lanes' words, as in `word`; the pointer is the
-        // segment's own, so that it may be used for all of them.
+        // SAFETY: the bitmap's words lie behind the header and before the lanes' words, as in
+        // `word`; the pointer is the segment's own, so that it may be used for all of them.
         unsafe {
             let first = self.segment.as_ptr().add(LINE_BYTES).cast::<MappedU64>();
             std::slice::from_raw_parts(first, self.layout.bitmap_words())
@@ -290,8 +293,8 @@ pub struct MappedLane<K> {
     segment: K,
 }
 
-// SAFETY: the pointers stay valid in every thread while the segment lives; what they point to is accessed by atomics,
-// or by the one producer and one consumer in turns that the positions decide.
+// SAFETY: the pointers stay valid in every thread while the segment lives; what they point to is
+// accessed by atomics, or by the one producer and one consumer in turns that the positions decide.
 unsafe impl<K: Send> Send for MappedLane<K> {}
 
 impl<K: Deref<Target = Segment>> MappedLane<K> {
@@ -302,7 +305,8 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
         let InboxLayout { lanes, lane_bytes } = inbox.layout;
         assert!(lane < lanes, "lane {lane} of an inbox with {lanes} lanes");
         let (first, index) = (segment.as_ptr(), lane as usize);
-        // SAFETY: `MappedInbox::new` checked that the lanes of this layout lie inside its segment, which is `segment`.
+        // SAFETY: `MappedInbox::new` checked that the lanes of this layout lie inside its segment,
+        // which is `segment`.
         let (words, ring) = unsafe {
             (
                 first.add(inbox.words_offset + index * LANE_WORDS_BYTES),
@@ -321,8 +325,9 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
     #[inline]
     fn word(&self, offset: usize) -> &MappedU64 {
         debug_assert!(offset.is_multiple_of(8) && offset < LANE_WORDS_BYTES);
-        // SAFETY: `words` points to the lane's bytes before its ring, inside the segment that `self` keeps; the offsets are
-        // constants outside of the nursery, which are accessed through atomics only.
+        // SAFETY: `words` points to the lane's bytes before its ring, inside the segment that
+        // `self` keeps; the offsets are constants outside of the nursery, which are accessed
+        // through atomics only.
         unsafe { &*self.words.add(offset).cast::<MappedU64>() }
     }
 
@@ -382,8 +387,8 @@ unsafe impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
 
     #[inline]
     fn active_bit(&self) -> (&MappedU64, u64) {
-        // SAFETY: the bitmap lies before the lanes' words, one bit for each lane, inside the segment that `self` keeps; it
-        // is accessed through atomics only.
+        // SAFETY: the bitmap lies before the lanes' words, one bit for each lane, inside the
+        // segment that `self` keeps; it is accessed through atomics only.
         let word = unsafe {
             let first = self.segment.as_ptr().add(LINE_BYTES).cast::<MappedU64>();
             &*first.add(self.lane as usize / 64)
@@ -407,8 +412,8 @@ unsafe impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
 
     #[inline]
     unsafe fn read_length(&self, area: Area, offset: usize) -> u32 {
-        // SAFETY: the caller keeps `offset` inside the area and aligned. Volatile: exactly one read, so that what we check
-        // is what we use, even if a hostile producer writes meanwhile.
+        // SAFETY: the caller keeps `offset` inside the area and aligned. Volatile: exactly one
+        // read, so that what we check is what we use, even if a hostile producer writes meanwhile.
         unsafe { u32::from_le(self.area(area).add(offset).cast::<u32>().read_volatile()) }
     }
 }

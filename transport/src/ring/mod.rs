@@ -1,16 +1,21 @@
-//! The lock-free queues inside a node: byte rings with one producer and one consumer, gathered in inboxes.
+//! The lock-free queues inside a node: byte rings with one producer and one consumer, gathered in
+//! inboxes.
 //!
-//! An *inbox* is a shared segment that holds one *lane* per producer. A producer reserves space in its lane, writes a
-//! frame in place, commits it, and publishes many frames at once; the consumer looks at frames in place and releases
-//! their space in steps. A bitmap says which lanes have news, a doorbell wakes a sleeping side. A lane begins in a nursery
-//! of 128 bytes beside its words and takes its ring when it needs more, so that a lane that is hardly used costs hardly
-//! anything. Nothing here waits, allocates after creation, takes a lock, or makes a system call unless the other side sleeps.
+//! An *inbox* is a shared segment that holds one *lane* per producer. A producer reserves space in
+//! its lane, writes a frame in place, commits it, and publishes many frames at once; the consumer
+//! looks at frames in place and releases their space in steps. A bitmap says which lanes have news,
+//! a doorbell wakes a sleeping side. A lane begins in a nursery of 128 bytes beside its words and
+//! takes its ring when it needs more, so that a lane that is hardly used costs hardly anything.
+//! Nothing here waits, allocates after creation, takes a lock, or makes a system call unless the
+//! other side sleeps.
 //!
-//! Whatever another process writes into the segment, this process reads no byte outside of it and does not panic:
-//! positions and lengths are checked against our own copies, and a violation is [`Corrupt`].
+//! Whatever another process writes into the segment, this process reads no byte outside of it and
+//! does not panic: positions and lengths are checked against our own copies, and a violation is
+//! [`Corrupt`].
 //!
-//! The algorithms ([`spsc`], [`bitmap`], [`doorbell`], [`layout`]) are generic over where their words live and over their
-//! [`Orderings`], so that `loom-tests` checks exactly this code and can weaken one ordering at a time.
+//! The algorithms ([`spsc`], [`bitmap`], [`doorbell`], [`layout`]) are generic over where their
+//! words live and over their [`Orderings`], so that `loom-tests` checks exactly this code and can
+//! weaken one ordering at a time.
 
 pub mod bitmap;
 pub mod claim;

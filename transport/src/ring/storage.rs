@@ -1,4 +1,5 @@
-//! What a lane is made of, apart from the place where it lives, and the orderings of every shared access.
+//! What a lane is made of, apart from the place where it lives, and the orderings of every shared
+//! access.
 
 use crate::sync::{Ordering, Word};
 
@@ -12,8 +13,8 @@ pub enum Area {
 }
 
 impl Area {
-    /// Longest frame of an area of `capacity` bytes: half of the nursery, since a lone small frame should always find room
-    /// there; a quarter of the ring, so that pads take little.
+    /// Longest frame of an area of `capacity` bytes: half of the nursery, since a lone small frame
+    /// should always find room there; a quarter of the ring, so that pads take little.
     #[inline]
     pub fn longest_frame(self, capacity: usize) -> usize {
         match self {
@@ -23,7 +24,8 @@ impl Area {
     }
 }
 
-/// Shared state of one lane: four words and two areas, each a power of two of bytes, used in units of 8.
+/// Shared state of one lane: four words and two areas, each a power of two of bytes, used in units
+/// of 8.
 ///
 /// Positions count bytes since the lane began and never wrap in practice (2^64 bytes).
 ///
@@ -90,14 +92,15 @@ pub unsafe trait LaneStorage {
     /// Writes the first four bytes of the frame at `offset` of `area`.
     ///
     /// # Safety
-    /// `offset` is a multiple of 8 below the area's capacity, and nobody else accesses that unit meanwhile.
+    /// `offset` is a multiple of 8 below the area's capacity, and nobody else accesses that unit
+    /// meanwhile.
     unsafe fn write_length(&self, area: Area, offset: usize, length: u32);
 
     /// Reads the first four bytes of the frame at `offset` of `area`, once.
     ///
     /// # Safety
-    /// `offset` is a multiple of 8 below the area's capacity, and a well-behaved producer does not write that unit
-    /// meanwhile.
+    /// `offset` is a multiple of 8 below the area's capacity, and a well-behaved producer does not
+    /// write that unit meanwhile.
     unsafe fn read_length(&self, area: Area, offset: usize) -> u32;
 }
 
@@ -105,39 +108,47 @@ pub unsafe trait LaneStorage {
 ///
 /// The defaults are what ships ([`Shipped`]). Each constant names its partner.
 pub trait Orderings {
-    /// Producer's store of `tail`; makes the frames visible, and where the lane grew. Partner: [`TAIL_LOAD`](Self::TAIL_LOAD).
+    /// Producer's store of `tail`; makes the frames visible, and where the lane grew. Partner:
+    /// [`TAIL_LOAD`](Self::TAIL_LOAD).
     const TAIL_STORE: Ordering = Ordering::Release;
     /// Consumer's load of `tail`. Partner: [`TAIL_STORE`](Self::TAIL_STORE).
     const TAIL_LOAD: Ordering = Ordering::Acquire;
-    /// Consumer's store of `head`; its reads of the frames are over. Partner: [`HEAD_LOAD`](Self::HEAD_LOAD).
+    /// Consumer's store of `head`; its reads of the frames are over. Partner:
+    /// [`HEAD_LOAD`](Self::HEAD_LOAD).
     const HEAD_STORE: Ordering = Ordering::Release;
-    /// Producer's load of `head`, before it writes there again. Partner: [`HEAD_STORE`](Self::HEAD_STORE).
+    /// Producer's load of `head`, before it writes there again. Partner:
+    /// [`HEAD_STORE`](Self::HEAD_STORE).
     const HEAD_LOAD: Ordering = Ordering::Acquire;
-    /// Producer, between its store of `tail` and its looks at bitmap and doorbell.
-    /// Partners: [`TAKE_FENCE`](Self::TAKE_FENCE) (bitmap), [`SLEEP_FENCE`](Self::SLEEP_FENCE) (doorbell).
+    /// Producer, between its store of `tail` and its looks at bitmap and doorbell. Partners:
+    /// [`TAKE_FENCE`](Self::TAKE_FENCE) (bitmap), [`SLEEP_FENCE`](Self::SLEEP_FENCE) (doorbell).
     const PUBLISH_FENCE: Ordering = Ordering::SeqCst;
-    /// Producer, between setting its bit and its look at the doorbell. Partner: [`SLEEP_FENCE`](Self::SLEEP_FENCE).
+    /// Producer, between setting its bit and its look at the doorbell. Partner:
+    /// [`SLEEP_FENCE`](Self::SLEEP_FENCE).
     const MARK_FENCE: Ordering = Ordering::SeqCst;
-    /// Consumer, between clearing bits and reading tails. Partner: [`PUBLISH_FENCE`](Self::PUBLISH_FENCE).
+    /// Consumer, between clearing bits and reading tails. Partner:
+    /// [`PUBLISH_FENCE`](Self::PUBLISH_FENCE).
     const TAKE_FENCE: Ordering = Ordering::SeqCst;
-    /// Sleeper, between announcing and the last look around.
-    /// Partners: [`MARK_FENCE`](Self::MARK_FENCE) (work), [`RELEASE_FENCE`](Self::RELEASE_FENCE) (space),
+    /// Sleeper, between announcing and the last look around. Partners:
+    /// [`MARK_FENCE`](Self::MARK_FENCE) (work), [`RELEASE_FENCE`](Self::RELEASE_FENCE) (space),
     /// [`RING_FENCE`](Self::RING_FENCE) (anything else).
     const SLEEP_FENCE: Ordering = Ordering::SeqCst;
-    /// Whoever rings without a lane, between what the sleeper shall see and the look at its doorbell.
-    /// Partner: [`SLEEP_FENCE`](Self::SLEEP_FENCE).
+    /// Whoever rings without a lane, between what the sleeper shall see and the look at its
+    /// doorbell. Partner: [`SLEEP_FENCE`](Self::SLEEP_FENCE).
     const RING_FENCE: Ordering = Ordering::SeqCst;
-    /// Consumer, between its store of `head` and its looks at `space_wanted` and the producer's doorbell.
-    /// Partners: [`WANT_FENCE`](Self::WANT_FENCE), [`SLEEP_FENCE`](Self::SLEEP_FENCE).
+    /// Consumer, between its store of `head` and its looks at `space_wanted` and the producer's
+    /// doorbell. Partners: [`WANT_FENCE`](Self::WANT_FENCE), [`SLEEP_FENCE`](Self::SLEEP_FENCE).
     const RELEASE_FENCE: Ordering = Ordering::SeqCst;
     /// Producer, between setting `space_wanted` and its last look at `head`.
     /// Partner: [`RELEASE_FENCE`](Self::RELEASE_FENCE).
     const WANT_FENCE: Ordering = Ordering::SeqCst;
-    /// Owner's store of the header's magic, after the layout. Partner: [`HEADER_LOAD`](Self::HEADER_LOAD).
+    /// Owner's store of the header's magic, after the layout. Partner:
+    /// [`HEADER_LOAD`](Self::HEADER_LOAD).
     const HEADER_STORE: Ordering = Ordering::Release;
-    /// Attacher's load of the header's magic, before the layout. Partner: [`HEADER_STORE`](Self::HEADER_STORE).
+    /// Attacher's load of the header's magic, before the layout. Partner:
+    /// [`HEADER_STORE`](Self::HEADER_STORE).
     const HEADER_LOAD: Ordering = Ordering::Acquire;
-    /// Giving up one's place (producer of a lane, owner of an inbox). Partner: [`CLAIM`](Self::CLAIM).
+    /// Giving up one's place (producer of a lane, owner of an inbox). Partner:
+    /// [`CLAIM`](Self::CLAIM).
     const UNCLAIM: Ordering = Ordering::Release;
     /// Taking a place; the predecessor's accesses are over. Partner: [`UNCLAIM`](Self::UNCLAIM).
     const CLAIM: Ordering = Ordering::Acquire;

@@ -98,7 +98,8 @@ impl State {
         id < self.hosts.len() as u64
     }
 
-    /// Sends a parcel on its way: it arrives after a random delay, and before or behind what is due at the same time.
+    /// Sends a parcel on its way: it arrives after a random delay, and before or behind what is due
+    /// at the same time.
     pub fn dispatch(&mut self, parcel: Parcel) {
         if self.options.max_delay == 0 {
             return self.parcels.push_back(&mut self.wheel[0], parcel);
@@ -331,8 +332,8 @@ impl Net {
         state.advance();
     }
 
-    /// Appends the endpoints that got something to poll since this was last called, each once, and delivers what is due
-    /// now.
+    /// Appends the endpoints that got something to poll since this was last called, each once, and
+    /// delivers what is due now.
     pub fn take_woken(&self, woken: &mut Vec<u32>) {
         let mut state = self.lock();
         state.advance();
@@ -358,8 +359,8 @@ impl Net {
         self.lock().violations.first().cloned()
     }
 
-    /// Breaches of the rules that a real provider punishes: messages without a posted receive, or too long for it. The
-    /// first hundred.
+    /// Breaches of the rules that a real provider punishes: messages without a posted receive, or
+    /// too long for it. The first hundred.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }

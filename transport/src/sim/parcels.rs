@@ -1,7 +1,7 @@
 //! What is under way or waits to be seen, in lists through one table.
 //!
-//! A list is two numbers, so that an endpoint with nothing to say costs 8 bytes, and the table is as long as the most
-//! that was ever under way at once.
+//! A list is two numbers, so that an endpoint with nothing to say costs 8 bytes, and the table is
+//! as long as the most that was ever under way at once.
 
 use crate::link::{Tag, Token};
 use crate::memory::pool::{Buffer, Pool};

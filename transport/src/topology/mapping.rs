@@ -6,7 +6,8 @@ use std::str::FromStr;
 use super::invalid;
 use crate::error::{Error, Result};
 
-/// Tuples (first node, nodes, ranks per node) of MPICH's notation, at least one, none of them empty.
+/// Tuples (first node, nodes, ranks per node) of MPICH's notation, at least one, none of them
+/// empty.
 pub(super) struct ProcessMapping {
     pub(super) tuples: Vec<(u32, u32, u32)>,
 }

@@ -101,7 +101,8 @@ impl Placement {
         self.blocks_of(node).map(|b| b.ranks_per_node).sum()
     }
 
-    /// The rank on node `of` with the local rank `towards % local_size`: by one search where `of` is in one block only.
+    /// The rank on node `of` with the local rank `towards % local_size`: by one search where `of`
+    /// is in one block only.
     pub(super) fn representative(&self, of: NodeId, towards: NodeId) -> Rank {
         self.assert_node(of);
         match self.blocks_of(of).next() {
@@ -126,7 +127,8 @@ impl Placement {
     }
 }
 
-/// Ranks of the emptiest and of the fullest node that these blocks make up: a sweep over where blocks begin and end.
+/// Ranks of the emptiest and of the fullest node that these blocks make up: a sweep over where
+/// blocks begin and end.
 fn local_sizes(blocks: &[Block]) -> (u32, u32) {
     let mut edges: Vec<(u64, i64)> = blocks
         .iter()
@@ -139,7 +141,8 @@ fn local_sizes(blocks: &[Block]) -> (u32, u32) {
     let (mut ranks, mut fewest, mut most) = (0, i64::MAX, 0);
     for (index, &(node, change)) in edges.iter().enumerate() {
         ranks += change;
-        // Behind the last edge there are no nodes; before the last change at a node its ranks are not complete.
+        // Behind the last edge there are no nodes; before the last change at a node its ranks are
+        // not complete.
         match edges.get(index + 1) {
             Some(&(next, _)) if next != node => {
                 fewest = fewest.min(ranks);

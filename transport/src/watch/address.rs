@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 /// Most addresses of a watch that others are told.
 const MAX_ADDRESSES: usize = 4;
 
-/// Addresses at which other nodes may reach this one: loopback where nodes are simulated, that of the chosen interface
-/// where there is one of this name or address, else those of all interfaces that are up.
+/// Addresses at which other nodes may reach this one: loopback where nodes are simulated, that of
+/// the chosen interface where there is one of this name or address, else those of all interfaces
+/// that are up.
 pub(super) fn own_addresses(interface: Option<&str>, loopback: bool) -> Result<Vec<IpAddr>> {
     if loopback {
         return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
@@ -38,7 +39,8 @@ pub(super) fn own_addresses(interface: Option<&str>, loopback: bool) -> Result<V
     Ok(chosen)
 }
 
-/// Names and addresses of the interfaces that are up, without loopback and without what holds for one link only.
+/// Names and addresses of the interfaces that are up, without loopback and without what holds for
+/// one link only.
 fn interfaces() -> Result<Vec<(String, IpAddr)>> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: the call fills in a list that is ours until `freeifaddrs`.

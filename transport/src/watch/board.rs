@@ -1,7 +1,8 @@
-//! A node's board: a few words of shared memory that say which rank's end has ended the job, and why.
+//! A node's board: a few words of shared memory that say which rank's end has ended the job, and
+//! why.
 //!
-//! The first news count, for all ranks of the node alike: whoever ends because of them is not to be taken for the cause.
-//! A rank looks at one word in each round of progress.
+//! The first news count, for all ranks of the node alike: whoever ends because of them is not to be
+//! taken for the cause. A rank looks at one word in each round of progress.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -28,8 +29,8 @@ pub const fn words(places: usize) -> usize {
     PLACES + places * PLACE
 }
 
-/// Posts news, with their text at `place`, which nobody else writes; whether they are the first. Who was first does
-/// not post again.
+/// Posts news, with their text at `place`, which nobody else writes; whether they are the first.
+/// Who was first does not post again.
 pub fn post<W: Word, O: Orderings>(words: &[W], place: usize, news: &News) -> bool {
     let (cause, text) = news.parts();
     let begin = PLACES + place * PLACE;
@@ -124,8 +125,9 @@ impl Board {
     }
 
     fn words(&self) -> &[MappedU64] {
-        // SAFETY: the mapping is page aligned, zeroed at its creation, of at least `words` words as checked when this was
-        // made, and lives as long as `self`; it is used as atomic words only, by everybody.
+        // SAFETY: the mapping is page aligned, zeroed at its creation, of at least `words` words as
+        // checked when this was made, and lives as long as `self`; it is used as atomic words only,
+        // by everybody.
         unsafe { std::slice::from_raw_parts(self.segment.as_ptr().cast::<MappedU64>(), self.words) }
     }
 
@@ -140,7 +142,8 @@ impl Board {
         read::<_, Shipped>(self.words()).filter(|news| news.rank.0 < self.topology.size())
     }
 
-    /// Posts news unless there are some; whether these are the ones that count now. The caller rings its node's bells.
+    /// Posts news unless there are some; whether these are the ones that count now. The caller
+    /// rings its node's bells.
     pub fn post(&self, news: &News) -> bool {
         !self.has_news() && post::<_, Shipped>(self.words(), self.place, news)
     }
@@ -150,7 +153,8 @@ impl Board {
         self.words()[OVER].store(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody knows that all have arrived. Pairs with nothing: that one's process has ended, where it matters.
+    /// Whether somebody knows that all have arrived. Pairs with nothing: that one's process has
+    /// ended, where it matters.
     pub fn is_over(&self) -> bool {
         self.words()[OVER].load(Ordering::Relaxed) != 0
     }

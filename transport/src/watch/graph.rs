@@ -10,8 +10,9 @@ const DISTANCES: u32 = MAX_NEIGHBOURS as u32 / 2;
 
 /// The nodes whose watches that of `node` is connected with, in ascending order.
 ///
-/// A circulant graph: the distances are the powers of the fourth root of the number of nodes. So any two nodes
-/// are some twenty hops apart in a job of 10,000, and it takes the death of eight certain nodes to cut one off.
+/// A circulant graph: the distances are the powers of the fourth root of the number of nodes. So
+/// any two nodes are some twenty hops apart in a job of 10,000, and it takes the death of eight
+/// certain nodes to cut one off.
 pub fn neighbours(node: NodeId, nodes: u32) -> Vec<NodeId> {
     let mut found = Vec::new();
     if nodes as usize <= MAX_NEIGHBOURS + 1 {
@@ -32,7 +33,8 @@ pub fn neighbours(node: NodeId, nodes: u32) -> Vec<NodeId> {
     found.into_iter().map(NodeId).collect()
 }
 
-/// Which of two neighbours connects to the other. Each watch so connects to about half of its neighbours.
+/// Which of two neighbours connects to the other. Each watch so connects to about half of its
+/// neighbours.
 pub(super) fn connects(from: NodeId, to: NodeId) -> bool {
     let lower = from.0 < to.0;
     // Where the sum is odd, the higher one: else node 0 would connect to all of its neighbours.

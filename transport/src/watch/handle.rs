@@ -1,4 +1,5 @@
-//! A node's watch as its first rank has it: where it listens, what it needs, and the thread's handle.
+//! A node's watch as its first rank has it: where it listens, what it needs, and the thread's
+//! handle.
 
 use std::fmt;
 use std::io;
@@ -26,7 +27,8 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Listens on a free port of loopback, of the interface of this name or address, or of all that are up.
+    /// Listens on a free port of loopback, of the interface of this name or address, or of all that
+    /// are up.
     ///
     /// # Errors
     /// When there is no address, or none can be listened on.
@@ -171,14 +173,14 @@ impl Watch {
         Ok(Self { shared, wake, thread })
     }
 
-    /// Whether all neighbours are connected or given up, which comes within ten seconds or the timeout; its ranks' bells
-    /// ring then.
+    /// Whether all neighbours are connected or given up, which comes within ten seconds or the
+    /// timeout; its ranks' bells ring then.
     pub fn is_settled(&self) -> bool {
         self.shared.lock().settled
     }
 
-    /// Waits until the board's news have gone out to all neighbours: who ends this process because of them takes the
-    /// watch along. Whether they have.
+    /// Waits until the board's news have gone out to all neighbours: who ends this process because
+    /// of them takes the watch along. Whether they have.
     pub fn wait_told(&self, limit: Duration) -> bool {
         self.shared.wait(limit, |state| state.told)
     }

@@ -1,9 +1,10 @@
 //! The watch: who of a job is gone, told to all, apart from the path of messages.
 //!
-//! Inside a node the kernel says when a process ends. Between nodes one sleeping thread per node holds TCP connections
-//! to a few neighbour nodes' threads: the kernel closes those of a process that ends, and answers for one that is
-//! stopped or busy, so that silence of a program means nothing here. What a watch learns it posts on its node's board,
-//! in shared memory, and tells its neighbours, who do the same.
+//! Inside a node the kernel says when a process ends. Between nodes one sleeping thread per node
+//! holds TCP connections to a few neighbour nodes' threads: the kernel closes those of a process
+//! that ends, and answers for one that is stopped or busy, so that silence of a program means
+//! nothing here. What a watch learns it posts on its node's board, in shared memory, and tells its
+//! neighbours, who do the same.
 //!
 //! Never on the path of a message: a rank reads one word of the board in each round of progress.
 

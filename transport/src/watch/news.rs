@@ -86,7 +86,8 @@ impl News {
     }
 }
 
-/// Text that may go to a terminal and fits a message: control characters are escaped, what is too long is cut.
+/// Text that may go to a terminal and fits a message: control characters are escaped, what is too
+/// long is cut.
 fn printable(bytes: &[u8]) -> String {
     let mut text = String::new();
     for letter in String::from_utf8_lossy(bytes).chars() {

@@ -64,7 +64,8 @@ impl Spread {
         self.learn(news, Some(from))
     }
 
-    /// A neighbour's connection has ended without a goodbye. Once there is news, all leave as they like.
+    /// A neighbour's connection has ended without a goodbye. Once there is news, all leave as they
+    /// like.
     pub fn lost(&mut self, node: NodeId, cause: Cause) -> Vec<Action> {
         self.joined.retain(|&joined| joined != node);
         if self.over || !self.known.is_empty() {
@@ -110,7 +111,8 @@ mod tests {
         Lost(u32),
     }
 
-    /// A job of watches under virtual time: each word takes 50 us to 1 ms, and so does the end of a connection.
+    /// A job of watches under virtual time: each word takes 50 us to 1 ms, and so does the end of a
+    /// connection.
     struct Simulation {
         watches: Vec<Spread>,
         dead: HashSet<u32>,

@@ -1,7 +1,9 @@
-//! What two watches say to each other over a connection. No I/O: bytes in, words heard and bytes to send out.
+//! What two watches say to each other over a connection. No I/O: bytes in, words heard and bytes to
+//! send out.
 //!
-//! A frame is its length (u16), a kind and a body, all little-endian. Who was connected to challenges first; both sides
-//! show that they know the job's secret before anything else is heard of them.
+//! A frame is its length (u16), a kind and a body, all little-endian. Who was connected to
+//! challenges first; both sides show that they know the job's secret before anything else is heard
+//! of them.
 
 use crate::secret::Secret;
 use crate::topology::NodeId;
@@ -101,8 +103,8 @@ impl Talk {
         self.peer.filter(|_| self.stage == Stage::Talks)
     }
 
-    /// Whether the other end has still to show that it is of this job. One that waits for the last word is known: it
-    /// may be stopped meanwhile.
+    /// Whether the other end has still to show that it is of this job. One that waits for the last
+    /// word is known: it may be stopped meanwhile.
     pub fn is_stranger(&self) -> bool {
         !matches!(self.stage, Stage::AwaitsReady | Stage::Talks)
     }
@@ -199,7 +201,8 @@ impl Talk {
         Ok(())
     }
 
-    /// What both sides prove to know the secret for: their challenges and who they are, who connects first.
+    /// What both sides prove to know the secret for: their challenges and who they are, who
+    /// connects first.
     fn proven(&self) -> Vec<u8> {
         let peer = self.peer.unwrap_or(self.own);
         let nodes = match self.stage {
@@ -296,7 +299,8 @@ mod tests {
         let run = |talk: Talk, bytes: &[u8]| {
             let (mut talk, mut heard) = (talk, Vec::new());
             let outcome = talk.receive(bytes, &mut heard);
-            // What is refused is dropped with its connection; what is waited for is no more than a frame.
+            // What is refused is dropped with its connection; what is waited for is no more than a
+            // frame.
             assert!(outcome.is_err() || talk.input.len() < MAX_FRAME_BYTES + 2);
             talk
         };

@@ -21,7 +21,8 @@ use crate::error::{Error, Result};
 use crate::random::random_bytes;
 use crate::topology::NodeId;
 
-/// Connections that have not shown yet that they are of this job. The oldest makes room for a new one.
+/// Connections that have not shown yet that they are of this job. The oldest makes room for a new
+/// one.
 const MAX_STRANGERS: usize = 16;
 
 /// How long a kernel may take to answer a connection.
@@ -178,7 +179,8 @@ impl Watcher {
         }
     }
 
-    /// What becomes due by time alone: only until all neighbours are connected, and while strangers are here.
+    /// What becomes due by time alone: only until all neighbours are connected, and while strangers
+    /// are here.
     fn keep_time(&mut self, now: Instant) {
         for index in 0..self.connections.len() {
             let late = |c: &Connection| c.talk.is_stranger() && c.deadline <= now;
@@ -305,7 +307,8 @@ impl Watcher {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    // Out of descriptors, say: whoever waits stays in the kernel's queue, and wakes us again.
+                    // Out of descriptors, say: whoever waits stays in the kernel's queue, and wakes
+                    // us again.
                     tracing::debug!(%error, "the watch cannot take a connection");
                     if let Some(oldest) = self.oldest_stranger() {
                         self.close(oldest, Cause::Closed, "no descriptors are left");
@@ -375,7 +378,8 @@ impl Watcher {
         Some(index)
     }
 
-    /// Something happened on a connection. Events are those of edges: reads go on until there is nothing.
+    /// Something happened on a connection. Events are those of edges: reads go on until there is
+    /// nothing.
     fn serve(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else {
             return;
@@ -554,7 +558,8 @@ impl Watcher {
     }
 }
 
-/// The kernel asks for the other one's kernel, whatever the processes do, and gives up after the timeout.
+/// The kernel asks for the other one's kernel, whatever the processes do, and gives up after the
+/// timeout.
 fn keep_alive(socket: BorrowedFd<'_>, timeout: Duration) -> Result<(), Errno> {
     // In whole seconds, since the kernel counts in these.
     let step = Duration::from_secs((timeout.as_secs() / 5).clamp(1, 30));
@@ -575,7 +580,8 @@ fn drain(eventfd: &OwnedFd) {
 mod tests {
     use super::*;
 
-    /// The end of a machine is what no test here can show: that the kernel is told to look for it is.
+    /// The end of a machine is what no test here can show: that the kernel is told to look for it
+    /// is.
     #[test]
     fn the_kernel_looks_after_connections_and_gives_up_in_time() {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

@@ -106,8 +106,8 @@ fn draw<E: std::fmt::Display>(size: (u32, u32), with: impl FnOnce(&Area<'_>) -> 
         with(&area).map_err(|error| error.to_string())?;
         area.present().map_err(|error| error.to_string())?;
     }
-    // Inside a page, the name of the namespace is neither needed nor wanted: nothing leads outside. Smaller in width
-    // than a window, it shrinks by its viewBox.
+    // Inside a page, the name of the namespace is neither needed nor wanted: nothing leads outside.
+    // Smaller in width than a window, it shrinks by its viewBox.
     Ok(svg.replace(" xmlns=\"http://www.w3.org/2000/svg\"", ""))
 }
 

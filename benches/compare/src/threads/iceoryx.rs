@@ -1,4 +1,5 @@
-//! iceoryx2: publish-subscribe over shared memory, as between processes; here both ends are threads.
+//! iceoryx2: publish-subscribe over shared memory, as between processes; here both ends are
+//! threads.
 
 use std::sync::{Mutex, PoisonError};
 

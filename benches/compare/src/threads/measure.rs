@@ -275,7 +275,8 @@ impl Patience {
     }
 }
 
-/// Keeps this thread on the core of that number among those it may use; stays where it is when there are fewer.
+/// Keeps this thread on the core of that number among those it may use; stays where it is when
+/// there are fewer.
 fn keep_to_core(which: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;

@@ -1,8 +1,9 @@
 //! Queues between two threads of this process: our ring beside those that crates offer.
 //!
-//! `trihop-compare threads QUEUE SIZE` measures one of them and prints a row, so that each has a process of its own, as
-//! all other rivals have. Latency is half a round trip over two queues, rate that of a stream one way; the number in the
-//! first word of each message is checked, every byte of some messages too.
+//! `trihop-compare threads QUEUE SIZE` measures one of them and prints a row, so that each has a
+//! process of its own, as all other rivals have. Latency is half a round trip over two queues, rate
+//! that of a stream one way; the number in the first word of each message is checked, every byte of
+//! some messages too.
 
 mod crossbeam;
 #[cfg(feature = "iceoryx2")]
@@ -31,7 +32,8 @@ pub enum Queue {
 }
 
 impl Queue {
-    /// How much of it is measured: iceoryx2 takes some twenty times as long per message as the others.
+    /// How much of it is measured: iceoryx2 takes some twenty times as long per message as the
+    /// others.
     pub fn effort(self) -> Effort {
         let messages = if self == Self::Iceoryx2 {
             100_000

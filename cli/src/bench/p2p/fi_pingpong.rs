@@ -1,4 +1,5 @@
-//! libfabric's own ping-pong as the yardstick: two processes of it over loopback, started and ended by us.
+//! libfabric's own ping-pong as the yardstick: two processes of it over loopback, started and ended
+//! by us.
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
@@ -85,7 +86,8 @@ pub fn run(provider: &str, cores: Option<&Cores>, size: usize, iterations: u64) 
     parse(&printed).ok_or_else(|| Missing::Failed(format!("it printed {printed:?}")))
 }
 
-/// Waits for the end; what was printed, or what went wrong in it. Its output is far smaller than a pipe.
+/// Waits for the end; what was printed, or what went wrong in it. Its output is far smaller than a
+/// pipe.
 fn finished(process: &mut Started, deadline: Instant) -> io::Result<Result<String, String>> {
     let status = loop {
         if let Some(status) = process.0.try_wait()? {

@@ -1,8 +1,10 @@
-//! Two nodes over the fabric, as the OSU benchmarks do it: latency, rate and bandwidth, eager and by both rendezvous.
+//! Two nodes over the fabric, as the OSU benchmarks do it: latency, rate and bandwidth, eager and
+//! by both rendezvous.
 //!
-//! The endpoint is driven directly, without routing and batching. Latency is half a round trip; rate and bandwidth are
-//! those of a stream in one direction with a bounded window. Where fi_pingpong is installed, it runs in every repetition
-//! over the same provider and loopback, while the ranks sleep.
+//! The endpoint is driven directly, without routing and batching. Latency is half a round trip;
+//! rate and bandwidth are those of a stream in one direction with a bounded window. Where
+//! fi_pingpong is installed, it runs in every repetition over the same provider and loopback, while
+//! the ranks sleep.
 
 mod fi_pingpong;
 mod protocol;
@@ -29,7 +31,8 @@ const STREAM_BYTES: usize = 128 << 20;
 /// Bytes of one latency measurement in one direction.
 const LATENCY_BYTES: usize = 64 << 20;
 
-/// Round trips in which every byte is checked, besides the first word and the length of every message.
+/// Round trips in which every byte is checked, besides the first word and the length of every
+/// message.
 const WHOLE: u64 = 32;
 
 /// A row with what only this benchmark has.

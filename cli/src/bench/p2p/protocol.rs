@@ -82,7 +82,8 @@ impl<'a, 'h> Exchange<'a, 'h> {
         }
     }
 
-    /// Sends a message to and fro `rounds` times; seconds of half a round, a tenth of the rounds ahead unmeasured.
+    /// Sends a message to and fro `rounds` times; seconds of half a round, a tenth of the rounds
+    /// ahead unmeasured.
     pub fn ping_pong(&mut self, rounds: u64, check: Check) -> Result<f64, Error> {
         let unmeasured = rounds.div_ceil(10);
         let last = unmeasured + rounds - 1;
@@ -109,7 +110,8 @@ impl<'a, 'h> Exchange<'a, 'h> {
         Ok(seconds)
     }
 
-    /// Waits until nothing is under way; whoever has announced something answers reads until they are over.
+    /// Waits until nothing is under way; whoever has announced something answers reads until they
+    /// are over.
     fn end(&mut self) -> Result<(), Error> {
         self.wire.synchronise(self.job)?;
         self.wire.sent.extend(self.held.drain(..));
@@ -214,8 +216,8 @@ impl<'a, 'h> Exchange<'a, 'h> {
         Ok(())
     }
 
-    /// Sends `count` messages from the first rank to the other: what this rank spends until the first knows that the
-    /// other has all.
+    /// Sends `count` messages from the first rank to the other: what this rank spends until the
+    /// first knows that the other has all.
     pub fn stream(&mut self, count: u64, meter: &Meter) -> Result<Spent, Error> {
         let posted = if self.protocol == Protocol::Eager && !self.first {
             let posted = count.min(self.window as u64);

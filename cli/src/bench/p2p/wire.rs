@@ -1,7 +1,8 @@
 //! One fabric endpoint towards the other rank: messages, announcements, grants.
 //!
-//! The receiver decides what may come: a sender sends no more messages than it has grants for. Notices (announcements
-//! and grants) have receives of their own, one for each that can be under way at once.
+//! The receiver decides what may come: a sender sends no more messages than it has grants for.
+//! Notices (announcements and grants) have receives of their own, one for each that can be under
+//! way at once.
 
 use std::collections::VecDeque;
 
@@ -16,11 +17,12 @@ use crate::bench::pair::{FIRST, Patience};
 /// Most messages under way in one direction.
 const WINDOW_MAX: usize = 64;
 
-/// Most of them that were announced: each needs a receive for its notice, and a message is matched against all receives.
+/// Most of them that were announced: each needs a receive for its notice, and a message is matched
+/// against all receives.
 const ANNOUNCED_MAX: usize = 16;
 
-/// Receives for either kind of notice. At most [`ANNOUNCED_MAX`] announcements or grants of a stream are under way, and
-/// those by which it begins and ends.
+/// Receives for either kind of notice. At most [`ANNOUNCED_MAX`] announcements or grants of a
+/// stream are under way, and those by which it begins and ends.
 const NOTICES: usize = ANNOUNCED_MAX + 4;
 
 /// Bytes of messages under way in one direction, as far as at least [`WINDOW_MIN`] messages are.
@@ -63,7 +65,8 @@ pub struct Wire {
     ended: Vec<Completion>,
     /// Receives of notices that found no room.
     unposted: Vec<(Tag, Token, Buffer)>,
-    /// Phase that we are in, and the latest that we have a grant of, with its count. Both ranks begin phases together.
+    /// Phase that we are in, and the latest that we have a grant of, with its count. Both ranks
+    /// begin phases together.
     phase: u64,
     grant: (u64, u64),
     /// Announcements that nobody has taken yet.
@@ -152,7 +155,8 @@ impl Wire {
             .create_pool(size.next_multiple_of(64), slots, Access::All)?)
     }
 
-    /// Begins a phase: grants count from 0. The other rank begins it as well; its grants may come before we do.
+    /// Begins a phase: grants count from 0. The other rank begins it as well; its grants may come
+    /// before we do.
     pub fn begin_phase(&mut self) {
         self.phase += 1;
     }
@@ -166,8 +170,9 @@ impl Wire {
         }
     }
 
-    /// Waits until the other rank is here too, and goes on forwarding meanwhile: a collective of the job may have ended
-    /// here and not there. The first rank speaks first, so that connections are made from one side.
+    /// Waits until the other rank is here too, and goes on forwarding meanwhile: a collective of
+    /// the job may have ended here and not there. The first rank speaks first, so that connections
+    /// are made from one side.
     pub fn synchronise(&mut self, job: &Job<'_>) -> Result<(), Error> {
         self.begin_phase();
         if self.first {

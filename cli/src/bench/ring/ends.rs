@@ -1,4 +1,5 @@
-//! The two ends that a rank holds of the pair's rings: its own inbox, and the producer of the other's.
+//! The two ends that a rank holds of the pair's rings: its own inbox, and the producer of the
+//! other's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,21 +18,22 @@ use crate::bench::pair::{self, FIRST, Patience};
 /// Capacity of a lane: the largest that there is.
 const LANE_BYTES: u32 = 1 << 20;
 
-/// Largest payload of one frame. A longer message goes in pieces, so that the receiver reads the first one while the
-/// sender writes the next.
+/// Largest payload of one frame. A longer message goes in pieces, so that the receiver reads the
+/// first one while the sender writes the next.
 const PIECE_BYTES: usize = 32 << 10;
 
 /// What a frame has in front of its payload: the ring's length word, and the payload's own length.
 const HEAD_BYTES: usize = 8;
 
-/// A stream shows its frames to the receiver in steps of this size: with 4 KiB they come too close to each other, and small
-/// messages take 1.3 to 1.6 times as long.
+/// A stream shows its frames to the receiver in steps of this size: with 4 KiB they come too close
+/// to each other, and small messages take 1.3 to 1.6 times as long.
 const PUBLISH_BYTES: usize = 16 << 10;
 
 /// Longest wait for the other rank's memory.
 const HANDOVER: Duration = Duration::from_secs(30);
 
-/// Descriptors that a rank hands over: inbox, word and eventfd of its doorbell, word and eventfd of its line.
+/// Descriptors that a rank hands over: inbox, word and eventfd of its doorbell, word and eventfd of
+/// its line.
 const DESCRIPTORS: usize = 5;
 
 /// Number of the message by which the ranks meet.
@@ -53,7 +55,8 @@ pub struct Ends {
     /// Whether the lane was announced and not found empty since.
     listed: bool,
     out: Producer,
-    /// A word on a cache line of its own that bounces between the two processes. Nobody sleeps on it.
+    /// A word on a cache line of its own that bounces between the two processes. Nobody sleeps on
+    /// it.
     line: Arc<Bell>,
     /// Where received messages are copied to.
     private: Vec<u8>,
@@ -104,8 +107,8 @@ impl Ends {
         })
     }
 
-    /// Waits until the other rank is here too, and goes on forwarding meanwhile: a collective of the job may have ended
-    /// here and not there.
+    /// Waits until the other rank is here too, and goes on forwarding meanwhile: a collective of
+    /// the job may have ended here and not there.
     pub fn meet(&mut self, job: &Job<'_>) -> Result<(), Error> {
         let first = job.rank().0 == FIRST;
         for sends in [first, !first] {
@@ -210,7 +213,8 @@ impl Ends {
         Ok(())
     }
 
-    /// As an endpoint with many lanes does it: asks the bitmap which lane has news, and stays with that until it is empty.
+    /// As an endpoint with many lanes does it: asks the bitmap which lane has news, and stays with
+    /// that until it is empty.
     #[inline]
     fn wait_for_frame(&mut self) -> Result<(), Error> {
         let mut patience = Patience::default();
@@ -237,7 +241,8 @@ impl Ends {
     pub fn bounce(&self, first: bool, rounds: u64) {
         let word = self.line.word();
         let mut patience = Patience::default();
-        // Nothing but the word itself is passed on; each store pairs with the other side's load all the same.
+        // Nothing but the word itself is passed on; each store pairs with the other side's load all
+        // the same.
         let mut await_value = |value: u64| {
             while word.load(Ordering::Acquire) != value {
                 patience.wait();
@@ -256,7 +261,8 @@ impl Ends {
     }
 }
 
-/// The other's descriptors. We go on forwarding, because it may still wait for our part of a collective.
+/// The other's descriptors. We go on forwarding, because it may still wait for our part of a
+/// collective.
 fn accept(job: &Job<'_>, listener: &Handover) -> Result<Parcel, Error> {
     let deadline = Instant::now() + HANDOVER;
     loop {

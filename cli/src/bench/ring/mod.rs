@@ -1,9 +1,11 @@
-//! Two processes of one node over a ring: latency, rate and bandwidth, beside what the machine itself can do.
+//! Two processes of one node over a ring: latency, rate and bandwidth, beside what the machine
+//! itself can do.
 //!
-//! A message is copied into the ring by its sender; the receiver copies it out (`copy`) or looks at it where it lies
-//! (`in_place`). Latency is half a round trip, the look at the bitmap of active lanes included; rate and bandwidth are
-//! those of a stream in one direction. Cache-line ping-pong takes turns with it within milliseconds, memcpy runs in the same
-//! repetition, and ratios are formed within a turn, because the speed of shared memory may change from one moment to the next.
+//! A message is copied into the ring by its sender; the receiver copies it out (`copy`) or looks at
+//! it where it lies (`in_place`). Latency is half a round trip, the look at the bitmap of active
+//! lanes included; rate and bandwidth are those of a stream in one direction. Cache-line ping-pong
+//! takes turns with it within milliseconds, memcpy runs in the same repetition, and ratios are
+//! formed within a turn, because the speed of shared memory may change from one moment to the next.
 
 mod ends;
 
@@ -31,8 +33,8 @@ const LATENCY_BYTES: usize = 64 << 20;
 /// Bounces of the cache line in one repetition.
 const BOUNCES: u64 = 50_000;
 
-/// Parts of a repetition in which latency and bouncing take turns: so short that the two meet the same machine, so many
-/// that the median does not see those in which somebody else ran.
+/// Parts of a repetition in which latency and bouncing take turns: so short that the two meet the
+/// same machine, so many that the median does not see those in which somebody else ran.
 const TURNS: u64 = 200;
 
 /// Messages whose every byte is checked, besides the first word and the length of every message.
@@ -198,7 +200,8 @@ fn ping_pong(
     Ok(())
 }
 
-/// Sends `count` messages from the first rank to the other, from its readiness to its word that it has all.
+/// Sends `count` messages from the first rank to the other, from its readiness to its word that it
+/// has all.
 fn stream(
     ends: &mut Ends,
     first: bool,

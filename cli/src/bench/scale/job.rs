@@ -88,7 +88,8 @@ pub struct Measured {
     /// Messages between nodes.
     pub crossing: u64,
     pub counts: Counts,
-    /// Most bytes that a representative handed to the fabric, and what it was on average, since the job began.
+    /// Most bytes that a representative handed to the fabric, and what it was on average, since the
+    /// job began.
     pub busiest_bytes: u64,
     pub average_bytes: u64,
     /// Rounds of progress until all was delivered.
@@ -191,8 +192,8 @@ pub struct WarmJob {
 }
 
 impl WarmJob {
-    /// Builds the job; sends, and waits until all is delivered: what is touched for the first time is paid for here, as in
-    /// the warm-up of every other benchmark.
+    /// Builds the job; sends, and waits until all is delivered: what is touched for the first time
+    /// is paid for here, as in the warm-up of every other benchmark.
     pub fn build(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Result<Self, Error> {
         let before = Memory::now();
         let ledger = Rc::new(RefCell::new(Ledger::new(topology.size(), seed)));
@@ -271,7 +272,8 @@ fn simulation(
     .map_err(failed)
 }
 
-/// Sends everything, other items in each round; returns how many messages, and how many of them between nodes.
+/// Sends everything, other items in each round; returns how many messages, and how many of them
+/// between nodes.
 fn send(
     job: &mut Simulation<'_>,
     ledger: &RefCell<Ledger>,

@@ -1,6 +1,8 @@
-//! Whole jobs of real engines in this process, over the simulated fabric: what scale costs in memory, hops and time.
+//! Whole jobs of real engines in this process, over the simulated fabric: what scale costs in
+//! memory, hops and time.
 //!
-//! The same work is also done by 1,000 ranks at equal messages per link, so that cost per message can be compared.
+//! The same work is also done by 1,000 ranks at equal messages per link, so that cost per message
+//! can be compared.
 
 mod job;
 mod report;
@@ -29,7 +31,8 @@ pub struct ScaleArgs {
     /// scale: ranks on each node, the last one may have fewer [default: 32, or as --nodes asks]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
     pub per_node: Option<u32>,
-    /// scale: messages per rank, of 8 bytes [default: 32, above 20,000 ranks 4]; for all-to-all per pair of ranks [default: 1]
+    /// scale: messages per rank, of 8 bytes [default: 32, above 20,000 ranks 4]; for all-to-all per
+    /// pair of ranks [default: 1]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub messages: Option<u32>,
     /// scale: who sends to whom [default: random]
@@ -51,8 +54,8 @@ impl ScaleArgs {
 const RANKS: u32 = 10_000;
 /// Ranks on each node where the user asks for none.
 const PER_NODE: u32 = 32;
-/// Above so many ranks the default is few messages: the links that they use decide what a rank touches, and 320,000
-/// ranks are to fit 24 GiB.
+/// Above so many ranks the default is few messages: the links that they use decide what a rank
+/// touches, and 320,000 ranks are to fit 24 GiB.
 const RANKS_FOR_MANY_MESSAGES: u32 = 20_000;
 /// Ranks of the job that is compared with.
 const FEW_RANKS: u32 = 1_000;
@@ -62,7 +65,8 @@ const MOST_FOR_ALL_TO_ALL: u32 = 4_096;
 const FEW_MESSAGES: u64 = 20_000;
 const MOST_SMALL_JOBS: u64 = 100;
 
-/// Options that fit a job of very many ranks that send small messages: its bound per rank stays below 8 MB.
+/// Options that fit a job of very many ranks that send small messages: its bound per rank stays
+/// below 8 MB.
 pub(super) fn stream_options() -> StreamOptions {
     StreamOptions {
         max_message_bytes: 64 << 10,
@@ -82,7 +86,8 @@ pub(super) fn stream_options() -> StreamOptions {
 /// Runs the job, then the small one, and prints a row.
 ///
 /// # Errors
-/// [`Error::Shape`] for what cannot be simulated, and a message that came wrong, twice or not at all.
+/// [`Error::Shape`] for what cannot be simulated, and a message that came wrong, twice or not at
+/// all.
 pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     refuse_others(args)?;
     let ranks = args.ranks.unwrap_or(RANKS);
@@ -119,9 +124,11 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     report::print(args, &large, small.as_ref())
 }
 
-/// The same work for few ranks, at equal messages per link. There are fewer links, so there are fewer messages, and there
-/// are several such jobs, until they are enough to measure. They lie in memory side by side, as the parts of the large job
-/// do: what is compared is the size of a job, not whether it fits the caches of the one machine that simulates it. Nothing on one node, which has no link, or for few ranks.
+/// The same work for few ranks, at equal messages per link. There are fewer links, so there are
+/// fewer messages, and there are several such jobs, until they are enough to measure. They lie in
+/// memory side by side, as the parts of the large job do: what is compared is the size of a job,
+/// not whether it fits the caches of the one machine that simulates it. Nothing on one node, which
+/// has no link, or for few ranks.
 fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Result<Option<Measured>, Error> {
     let topology = Topology::from_node_sizes(&full_nodes(FEW_RANKS, per_node), Rank(0))?;
     if large.topology.size() <= FEW_RANKS || large.topology.nodes() < 2 || topology.nodes() < 2 {

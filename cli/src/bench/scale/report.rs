@@ -47,7 +47,8 @@ struct Row {
     controls_per_batch: f64,
     /// Bytes handed to the fabric per message between nodes, headers and control messages included.
     wire_bytes_per_msg: f64,
-    /// Bytes that the busiest representative handed to the fabric, by the average of those that sent any.
+    /// Bytes that the busiest representative handed to the fabric, by the average of those that
+    /// sent any.
     busiest_representative: f64,
     /// Rounds of progress per message.
     rounds_per_msg: f64,
@@ -61,7 +62,8 @@ struct Row {
     seconds: f64,
     /// Time of the fence, in seconds.
     fence_seconds: f64,
-    /// Whether every message was checked at its receiver (a wrong one is an error instead of a row).
+    /// Whether every message was checked at its receiver (a wrong one is an error instead of a
+    /// row).
     checked: bool,
     /// The same work at equal messages per link, where there is a smaller job to compare with.
     compared: Option<Compared>,

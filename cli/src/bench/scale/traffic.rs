@@ -1,4 +1,5 @@
-//! What ranks send, and whether it came: every item says which message it is, and every receiver adds up.
+//! What ranks send, and whether it came: every item says which message it is, and every receiver
+//! adds up.
 
 use trihop::Rank;
 

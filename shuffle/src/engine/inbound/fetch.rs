@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::stats::Stats;
 
 impl Links {
-    /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one from its slot.
+    /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one
+    /// from its slot.
     pub(super) fn fetch(&mut self, index: usize, link: &mut dyn Link, peer: Peer) -> Result<()> {
         let Some(pool) = &self.fetch_pool else {
             return Ok(());
@@ -28,8 +29,9 @@ impl Links {
                 continue;
             };
             let bytes = bytes as usize;
-            // Each link that holds no fetch buffer can count on one for its front batch: others may be waiting for just
-            // that batch, because it continues a record that occupies their queues.
+            // Each link that holds no fetch buffer can count on one for its front batch: others may
+            // be waiting for just that batch, because it continues a record that occupies their
+            // queues.
             if incoming.held > 0 && pool.free_slots() <= self.links - self.holding {
                 break;
             }

@@ -29,8 +29,8 @@ impl LinkPlan {
         self.sizes.buffer_bytes > self.sizes.small_bytes
     }
 
-    /// Buffers for batches that are fetched: one for the front batch of each link, whatever the others hold, and a few to
-    /// read ahead.
+    /// Buffers for batches that are fetched: one for the front batch of each link, whatever the
+    /// others hold, and a few to read ahead.
     fn fetch_slots(&self) -> usize {
         if self.has_long_batches() {
             self.links + 2 * self.links.min(4)
@@ -142,8 +142,8 @@ impl Links {
     }
 }
 
-/// Posts every buffer of `pool` as a receive. Nobody sends before the stream is open on all ranks, so that waiting for
-/// the provider keeps nobody waiting.
+/// Posts every buffer of `pool` as a receive. Nobody sends before the stream is open on all ranks,
+/// so that waiting for the provider keeps nobody waiting.
 fn post_pool(
     link: &mut dyn Link,
     identity: &Identity,

@@ -14,9 +14,9 @@ use crate::stats::Stats;
 const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_of::<ClearToSend>();
 
 impl Links {
-    /// Sends control messages where counters or notices are due and no batch took them along. `idle`: nothing else
-    /// moved, so that waiting for a batch to ride on is pointless. A peer that has nothing left to send with is told even
-    /// while others keep this rank busy.
+    /// Sends control messages where counters or notices are due and no batch took them along.
+    /// `idle`: nothing else moved, so that waiting for a batch to ride on is pointless. A peer that
+    /// has nothing left to send with is told even while others keep this rank busy.
     pub fn tell(
         &mut self,
         link: &mut dyn Link,

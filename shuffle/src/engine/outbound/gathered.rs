@@ -1,4 +1,5 @@
-//! What was sent before a moment and is still being gathered, for a flush: what is sent meanwhile is not waited for.
+//! What was sent before a moment and is still being gathered, for a flush: what is sent meanwhile
+//! is not waited for.
 
 use super::Outbound;
 
@@ -31,7 +32,8 @@ impl Outbound {
         // A run that was opened for the same target since leaves once at most in its place.
         while let Some(&target) = targets.last() {
             match self.runs.open_run_of(target) {
-                // Behind what handlers have spilled since: there it has a place, which is waited for.
+                // Behind what handlers have spilled since: there it has a place, which is waited
+                // for.
                 Some(slot) if !self.emit(slot) => {
                     if self.spill.is_empty() || self.spill_run(slot).is_err() {
                         return false;

@@ -109,7 +109,8 @@ impl Outbound {
         Ok(self.runs.last_pushed(target.0, bytes))
     }
 
-    /// What must leave before a record for `target` that is not gathered leaves, or is spilled before it.
+    /// What must leave before a record for `target` that is not gathered leaves, or is spilled
+    /// before it.
     fn make_way_or_spill(&mut self, target: Rank) -> Result<()> {
         match self.runs.open_run_of(target.0) {
             Some(slot) => self.emit_or_spill(slot),

@@ -1,4 +1,5 @@
-//! What handlers sent and no queue had room for: into the spill, out of it, and how full it may get.
+//! What handlers sent and no queue had room for: into the spill, out of it, and how full it may
+//! get.
 
 use std::sync::Arc;
 
@@ -96,7 +97,8 @@ impl Outbound {
         waits
     }
 
-    /// Neither a queue nor the spill has room: memory is bounded, so the send fails, and the job with it.
+    /// Neither a queue nor the spill has room: memory is bounded, so the send fails, and the job
+    /// with it.
     #[cold]
     fn overrun<T>(&mut self, bytes: usize) -> Result<T> {
         self.overrun.get_or_insert(bytes);
@@ -117,7 +119,8 @@ impl Outbound {
         self.overrun.map(|bytes| self.overrun_error(bytes))
     }
 
-    /// Moves what was refused earlier: a long record, a broadcast, the spill. True when something moved.
+    /// Moves what was refused earlier: a long record, a broadcast, the spill. True when something
+    /// moved.
     pub fn retry(&mut self) -> bool {
         let before = (self.long.moved_bytes(), self.queues.copies);
         let mut is_free = self.go_on();
@@ -138,8 +141,8 @@ impl Outbound {
                     kind,
                     payload,
                 } => {
-                    // Whatever was to leave before it has been spilled before it. What waits of it has left the spill:
-                    // for want of memory it is tried again.
+                    // Whatever was to leave before it has been spilled before it. What waits of it
+                    // has left the spill: for want of memory it is tried again.
                     let taken = match audience {
                         Audience::Many(to) => self.start_broadcast(to, kind, payload),
                         Audience::One(target) => {
@@ -163,7 +166,8 @@ impl Outbound {
         moved
     }
 
-    /// Looks once a round whether deliveries have to wait for the spill; true when some go on that waited.
+    /// Looks once a round whether deliveries have to wait for the spill; true when some go on that
+    /// waited.
     pub fn relieve(&mut self, now_ns: u64) -> bool {
         if self.pressure.rests() {
             return false;

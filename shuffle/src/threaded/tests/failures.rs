@@ -1,4 +1,5 @@
-//! What becomes of handlers, callers and dumps once a job has failed, or somebody does not read what is dumped.
+//! What becomes of handlers, callers and dumps once a job has failed, or somebody does not read
+//! what is dumped.
 
 use std::ffi::CString;
 use std::io::Read;
@@ -11,7 +12,8 @@ use crate::seat::Seating;
 
 const RECORDS: u64 = 1000;
 
-/// Opens a shuffle whose handler waits for a permit at each call, and sends it records; returns when the first call waits.
+/// Opens a shuffle whose handler waits for a permit at each call, and sends it records; returns
+/// when the first call waits.
 fn waiting(job: &Job, permits: Receiver<()>, called: impl Fn() + Send + 'static) -> Shuffle {
     let (tell, told) = mpsc::channel();
     let mut first = Some(tell);
@@ -46,7 +48,8 @@ fn fail(job: &Job) {
     assert!(fragile.fence().is_err());
 }
 
-/// As `close`, which fails, with the first call of a handler under way. No call may begin after it has returned.
+/// As `close`, which fails, with the first call of a handler under way. No call may begin after it
+/// has returned.
 fn no_call_after(close: impl FnOnce(Job, Shuffle) -> Result<()>) {
     let job = job();
     let returned = Arc::new(AtomicBool::new(false));
@@ -90,7 +93,8 @@ fn no_handler_is_called_after_a_shutdown_of_the_job_that_failed() {
     no_call_after(|job, _| job.shutdown());
 }
 
-/// As `end`, with a thousand records queued for a handler. Each call needs a permit, of which there is one every now and then.
+/// As `end`, with a thousand records queued for a handler. Each call needs a permit, of which there
+/// is one every now and then.
 fn few_calls_before(end: impl FnOnce(Job, Shuffle)) {
     let job = job();
     let calls = Arc::new(AtomicU64::new(0));

@@ -1,7 +1,9 @@
-//! A program that already knows its ranks, because it lives inside MPI for instance, lends us its allgather.
+//! A program that already knows its ranks, because it lives inside MPI for instance, lends us its
+//! allgather.
 //!
-//! The callback runs only on the thread that calls [`Custom::new`], [`Bootstrap::put`] and [`Bootstrap::fence`], so that
-//! MPI may have been initialised for one thread. It waits as long as it likes: there is no deadline here.
+//! The callback runs only on the thread that calls [`Custom::new`], [`Bootstrap::put`] and
+//! [`Bootstrap::fence`], so that MPI may have been initialised for one thread. It waits as long as
+//! it likes: there is no deadline here.
 
 use std::fmt;
 
@@ -9,8 +11,8 @@ use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value, hosts};
 use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
-/// Gathers a contribution, of one length on all ranks, into as many times that length, in rank order; a status that is
-/// not 0 is the error. Every rank calls it equally often.
+/// Gathers a contribution, of one length on all ranks, into as many times that length, in rank
+/// order; a status that is not 0 is the error. Every rank calls it equally often.
 pub type Allgather = Box<dyn FnMut(&[u8], &mut [u8]) -> std::result::Result<(), i32> + Send>;
 
 const NAME: &str = "custom";
@@ -22,9 +24,9 @@ const CARD_BYTES: usize = 24;
 
 /// Ranks that find each other through an [`Allgather`].
 ///
-/// A fence costs two of them: 8 bytes per rank, then as many as the rank that put most. Memory: `size` times that for
-/// each fence before which anybody put anything, until [`Bootstrap::forget`]; at most [`Custom::STAGED_BYTES_MAX`] per
-/// rank and fence.
+/// A fence costs two of them: 8 bytes per rank, then as many as the rank that put most. Memory:
+/// `size` times that for each fence before which anybody put anything, until [`Bootstrap::forget`];
+/// at most [`Custom::STAGED_BYTES_MAX`] per rank and fence.
 pub struct Custom {
     allgather: Allgather,
     topology: Topology,
@@ -42,16 +44,19 @@ struct Table {
 impl Custom {
     /// Largest value, in bytes.
     pub const VALUE_BYTES_MAX: usize = 64 << 10;
-    /// Most that a rank can put before a fence, in bytes, 5 and the key's length for each value included.
+    /// Most that a rank can put before a fence, in bytes, 5 and the key's length for each value
+    /// included.
     pub const STAGED_BYTES_MAX: usize = 1 << 20;
 
-    /// Rank `rank` of `size`, on the node with label `node`: any number that is equal for the ranks of one node, and for
-    /// them only. Nodes are numbered by their lowest rank; their ranks need not be neighbours. Collective.
+    /// Rank `rank` of `size`, on the node with label `node`: any number that is equal for the ranks
+    /// of one node, and for them only. Nodes are numbered by their lowest rank; their ranks need
+    /// not be neighbours. Collective.
     ///
     /// # Errors
-    /// When `rank` is not below `size`, the callback fails, or what it gathered shows that the ranks do not agree on their
-    /// number, that two have one number, or that it does not gather in rank order. All ranks then see the same. A rank
-    /// that is refused for itself alone has not called the callback, and the others wait in theirs: end the job.
+    /// When `rank` is not below `size`, the callback fails, or what it gathered shows that the
+    /// ranks do not agree on their number, that two have one number, or that it does not gather in
+    /// rank order. All ranks then see the same. A rank that is refused for itself alone has not
+    /// called the callback, and the others wait in theirs: end the job.
     pub fn new(rank: u32, size: u32, node: u64, mut allgather: Allgather) -> Result<Self> {
         if rank >= size {
             return Err(Error::config(
@@ -225,7 +230,8 @@ fn node_of(card: &[u8], place: u32, size: u32) -> Result<u64> {
     ))
 }
 
-/// One value as it was put: the key's length (1 byte), the key, the value's length (4 bytes), the value.
+/// One value as it was put: the key's length (1 byte), the key, the value's length (4 bytes), the
+/// value.
 struct Entry<'a> {
     key: &'a [u8],
     value: &'a [u8],

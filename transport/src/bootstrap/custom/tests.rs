@@ -56,7 +56,8 @@ impl Gathering {
     }
 }
 
-/// Runs a job whose rank in place `p` says that it is `ranks[p].0` of `ranks[p].1` on node `ranks[p].2`.
+/// Runs a job whose rank in place `p` says that it is `ranks[p].0` of `ranks[p].1` on node
+/// `ranks[p].2`.
 fn job<T: Send>(ranks: &[(u32, u32, u64)], run: impl Fn(Result<Custom>) -> T + Sync) -> Vec<T> {
     let gathering = Gathering::of(ranks.len());
     std::thread::scope(|scope| {
@@ -166,7 +167,8 @@ fn ranks_that_disagree_are_told_so_on_every_rank() {
         texts[0].contains("rank 1 was told of a job of 3 ranks, this rank of 2"),
         "{texts:?}"
     );
-    // The other one looks into a table that is longer than what was gathered, or finds the first difference.
+    // The other one looks into a table that is longer than what was gathered, or finds the first
+    // difference.
     assert!(
         texts[1].contains("rank 0 was told of a job of 2 ranks, this rank of 3"),
         "{texts:?}"

@@ -19,7 +19,8 @@ pub const ENV_RANK: &str = "TRIHOP_RANK";
 pub const ENV_SIZE: &str = "TRIHOP_SIZE";
 /// Environment variable: ranks on each node, node after node, e.g. `4,3`.
 pub const ENV_NODE_SIZES: &str = "TRIHOP_NODE_SIZES";
-/// Environment variable: `1` where all nodes are simulated on one machine, so that they talk over loopback only.
+/// Environment variable: `1` where all nodes are simulated on one machine, so that they talk over
+/// loopback only.
 pub const ENV_LOOPBACK: &str = "TRIHOP_LOOPBACK";
 
 /// How long the launcher has to say who is missing, once a fence is late.

@@ -1,4 +1,5 @@
-//! Frames between a rank and `trihop run`: length u32, kind u8, body; little-endian, everything checked.
+//! Frames between a rank and `trihop run`: length u32, kind u8, body; little-endian, everything
+//! checked.
 
 use std::fmt;
 
@@ -11,7 +12,8 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 /// Largest frame without its length word, in bytes.
 pub const FRAME_BYTES_MAX: usize = VALUE_BYTES_MAX + 4096;
 
-/// Longest text that is carried (an abort's reason, the names of missing ranks), in bytes; longer ones are cut.
+/// Longest text that is carried (an abort's reason, the names of missing ranks), in bytes; longer
+/// ones are cut.
 pub const TEXT_BYTES_MAX: usize = 4000;
 
 /// What a rank asks of the launcher.

@@ -216,7 +216,8 @@ impl Session {
                 "response_to_init",
                 "init with PMI version 1.1",
                 |reply| {
-                    // The subversion differs between releases and changes nothing that is used here.
+                    // The subversion differs between releases and changes nothing that is used
+                    // here.
                     match reply.word("pmi_version") {
                         None | Some("1") => Ok(()),
                         Some(other) => {

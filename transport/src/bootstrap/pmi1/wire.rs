@@ -1,11 +1,12 @@
-//! PMI-1 on the wire: one line per request and reply, `key=value` words in any order; values in chunks of base64.
+//! PMI-1 on the wire: one line per request and reply, `key=value` words in any order; values in
+//! chunks of base64.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// Longest line that is sent or taken, in bytes, whatever the launcher says it can do: MPICH's own client has this
-/// limit, so every server copes with it.
+/// Longest line that is sent or taken, in bytes, whatever the launcher says it can do: MPICH's own
+/// client has this limit, so every server copes with it.
 pub(super) const LINE_BYTES_MAX: usize = 1023;
 
 /// Longest reply that is taken, in bytes; a process mapping can be longer than what we send.
@@ -38,7 +39,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// A word's value. The last word may hold blanks where it is a message or a value, so it runs to the end.
+    /// A word's value. The last word may hold blanks where it is a message or a value, so it runs
+    /// to the end.
     pub(super) fn word(&self, name: &str) -> Option<&'a str> {
         self.line
             .split_ascii_whitespace()

@@ -1,7 +1,8 @@
-//! The part of PMIx's C interface that is used here, declared by hand and bound when the library is loaded.
+//! The part of PMIx's C interface that is used here, declared by hand and bound when the library is
+//! loaded.
 //!
-//! Layouts are those of PMIx 3 to 6 (`pmix_common.h`): the ABI of these types has not changed since 3.0, and other
-//! major versions are refused. The constants are fixed by the PMIx standard.
+//! Layouts are those of PMIx 3 to 6 (`pmix_common.h`): the ABI of these types has not changed since
+//! 3.0, and other major versions are refused. The constants are fixed by the PMIx standard.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -139,7 +140,8 @@ impl Owned {
         if bytes.start.is_null() || bytes.size > isize::MAX as usize {
             return None;
         }
-        // SAFETY: the library allocated `size` bytes there, and they are ours until `drop` frees them.
+        // SAFETY: the library allocated `size` bytes there, and they are ours until `drop` frees
+        // them.
         Some(unsafe { std::slice::from_raw_parts(bytes.start.cast::<u8>(), bytes.size) }.to_vec())
     }
 
@@ -159,7 +161,8 @@ impl Drop for Owned {
             BYTE_OBJECT => unsafe { value.data.bytes.start },
             _ => std::ptr::null_mut(),
         };
-        // SAFETY: both were allocated by the library with malloc, as PMIX_VALUE_RELEASE of its header assumes.
+        // SAFETY: both were allocated by the library with malloc, as PMIX_VALUE_RELEASE of its
+        // header assumes.
         unsafe {
             libc::free(inner.cast::<c_void>());
             libc::free(self.0.cast::<c_void>());
@@ -177,7 +180,8 @@ type Get = unsafe extern "C" fn(*const Process, *const c_char, *const Info, usiz
 type Text = unsafe extern "C" fn() -> *const c_char;
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
 
-/// The bound functions; they stay bound, since the library has threads of its own and is never unloaded.
+/// The bound functions; they stay bound, since the library has threads of its own and is never
+/// unloaded.
 #[derive(Clone, Copy)]
 pub(super) struct Functions {
     init: Init,
@@ -196,7 +200,8 @@ pub(in crate::bootstrap) fn is_loadable() -> bool {
 }
 
 fn load() -> Result<Library, String> {
-    // SAFETY: the initialisers of libpmix only set up its own tables. RTLD_GLOBAL, as its plugins need its symbols.
+    // SAFETY: the initialisers of libpmix only set up its own tables. RTLD_GLOBAL, as its plugins
+    // need its symbols.
     unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_GLOBAL) }
         .map_err(|e| format!("{LIBRARY} cannot be loaded: {e}; install libpmix2 or set LD_LIBRARY_PATH"))
 }
@@ -254,7 +259,8 @@ impl Functions {
         unsafe { (self.commit)() }
     }
 
-    /// Waits for all processes of the namespace; their data is collected where this process can get it.
+    /// Waits for all processes of the namespace; their data is collected where this process can get
+    /// it.
     pub(super) fn fence(&self) -> c_int {
         let collect = Info::yes(COLLECT_DATA);
         // SAFETY: the directive lives during the call; no processes means all of the namespace.
@@ -264,7 +270,8 @@ impl Functions {
     pub(super) fn get(&self, from: &Process, key: &CStr, directive: &CStr) -> Result<Owned, c_int> {
         let directive = Info::yes(directive);
         let mut value: *mut Value = std::ptr::null_mut();
-        // SAFETY: all pointers are valid during the call, which writes one pointer to a value that becomes ours.
+        // SAFETY: all pointers are valid during the call, which writes one pointer to a value that
+        // becomes ours.
         let code = unsafe { (self.get)(from, key.as_ptr(), &raw const directive, 1, &raw mut value) };
         if code == SUCCESS {
             Ok(Owned(value))

@@ -1,6 +1,7 @@
 //! A rank of a PMIx launcher; the client library is loaded when it is needed.
 //!
-//! PMIx calls wait without limit, so they are made by a thread of their own, and the deadline is kept here.
+//! PMIx calls wait without limit, so they are made by a thread of their own, and the deadline is
+//! kept here.
 
 mod abi;
 

@@ -1,5 +1,5 @@
-//! Batches: the header of everything that crosses the fabric, with the credit counters of its link, and what batches carry
-//! that are no runs.
+//! Batches: the header of everything that crosses the fabric, with the credit counters of its link,
+//! and what batches carry that are no runs.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -49,7 +49,8 @@ struct RawBatchHeader {
 
 const _: () = assert!(size_of::<RawBatchHeader>() == BATCH_HEADER_BYTES);
 
-/// Credit counters of one direction of a link. All are absolute, so that a lost, doubled or overtaken update is harmless.
+/// Credit counters of one direction of a link. All are absolute, so that a lost, doubled or
+/// overtaken update is harmless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Batches of yours that I have taken completely into my own bounded queues.
@@ -124,7 +125,8 @@ pub enum BadHeader {
     },
 }
 
-/// Mixes the header's words (the check word excepted): finds truncation and stray writes, authenticates nobody.
+/// Mixes the header's words (the check word excepted): finds truncation and stray writes,
+/// authenticates nobody.
 fn check_word(bytes: &[u8; BATCH_HEADER_BYTES]) -> u32 {
     let mut mixed = 0x9e37_79b9_7f4a_7c15_u64;
     for (index, word) in bytes.chunks_exact(8).enumerate() {
@@ -227,7 +229,8 @@ impl BatchHeader {
     }
 }
 
-/// Payload of a [`BatchKind::Announce`] batch: where the announced message (header included) can be read.
+/// Payload of a [`BatchKind::Announce`] batch: where the announced message (header included) can be
+/// read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Announcement {
@@ -241,7 +244,8 @@ pub struct Announcement {
     pub mover: U32,
 }
 
-/// Entry of a [`BatchKind::Control`] message: the announced batch may be sent with this segment tag.
+/// Entry of a [`BatchKind::Control`] message: the announced batch may be sent with this segment
+/// tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ClearToSend {

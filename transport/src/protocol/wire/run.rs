@@ -1,4 +1,5 @@
-//! Runs: records of one source for one final rank under one header, whole or a fragment of a long record.
+//! Runs: records of one source for one final rank under one header, whole or a fragment of a long
+//! record.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,19 +13,22 @@ pub const FRAGMENT_HEADER_BYTES: usize = 16;
 
 /// Flags of a run.
 pub mod run_flags {
-    /// First fragment of a record that is longer than a frame; the payload starts with a `FragmentHeader`.
+    /// First fragment of a record that is longer than a frame; the payload starts with a
+    /// `FragmentHeader`.
     pub const FIRST: u16 = 1;
     /// Later fragment of such a record.
     pub const MORE: u16 = 2;
     /// Last fragment of such a record.
     pub const LAST: u16 = 4;
-    /// A run for all ranks, which every place that it passes copies to the next ones. Its target is its source.
+    /// A run for all ranks, which every place that it passes copies to the next ones. Its target is
+    /// its source.
     pub const BROADCAST: u16 = 8;
     /// Those of fragments.
     pub const FRAGMENT: u16 = FIRST | MORE | LAST;
 }
 
-/// Header of a run, 16 bytes: records of one source for one final rank. The first word is the ring's frame length.
+/// Header of a run, 16 bytes: records of one source for one final rank. The first word is the
+/// ring's frame length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawRunHeader {

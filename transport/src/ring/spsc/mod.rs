@@ -1,12 +1,15 @@
-//! The byte ring with one producer and one consumer: positions, lengths, pads, and who may touch what when.
+//! The byte ring with one producer and one consumer: positions, lengths, pads, and who may touch
+//! what when.
 //!
-//! A frame is contiguous, a multiple of 8 bytes, at most a quarter of the ring (or half of the nursery) that it lies in,
-//! and begins with its own length as a little-endian u32. [`PAD`] in place of a length means: go on at the start of the area.
+//! A frame is contiguous, a multiple of 8 bytes, at most a quarter of the ring (or half of the
+//! nursery) that it lies in, and begins with its own length as a little-endian u32. [`PAD`] in
+//! place of a length means: go on at the start of the area.
 //!
-//! A lane begins in its small *nursery*, where position `p` lies at offset `p` modulo the nursery's size. When a frame is
-//! too long for it or finds it full, the producer *grows* the lane, once and for ever: it stores the position `q` up to
-//! which frames are committed, and from there on position `p` lies at offset `p - q` modulo the capacity of the lane's
-//! full ring. The consumer reads up to `q` from the nursery and goes on in the ring. So a lane that never carries more than
+//! A lane begins in its small *nursery*, where position `p` lies at offset `p` modulo the nursery's
+//! size. When a frame is too long for it or finds it full, the producer *grows* the lane, once and
+//! for ever: it stores the position `q` up to which frames are committed, and from there on
+//! position `p` lies at offset `p - q` modulo the capacity of the lane's full ring. The consumer
+//! reads up to `q` from the nursery and goes on in the ring. So a lane that never carries more than
 //! a small frame now and then costs no memory beyond its words.
 
 mod reader;
@@ -37,7 +40,8 @@ pub struct Corrupt {
     pub limit: u64,
 }
 
-/// Largest position to go on from; from there on, positions do not overflow before the machine is worn out.
+/// Largest position to go on from; from there on, positions do not overflow before the machine is
+/// worn out.
 const MAX_START: u64 = 1 << 62;
 
 fn check_start(what: &'static str, found: u64) -> Result<(), Corrupt> {
@@ -52,7 +56,8 @@ fn check_start(what: &'static str, found: u64) -> Result<(), Corrupt> {
     Ok(())
 }
 
-/// Set in the word that says where a lane grew; so that the word is 0 before, and position 0 can be told from that.
+/// Set in the word that says where a lane grew; so that the word is 0 before, and position 0 can be
+/// told from that.
 const GROWN: u64 = 1;
 
 /// The word that says that the lane grew at `position`.

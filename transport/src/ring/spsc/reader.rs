@@ -26,10 +26,11 @@ pub struct ReaderState {
 }
 
 impl ReaderState {
-    /// Goes on where the lane's last consumer released; that is 0 in a fresh lane. Positions found there that cannot be
-    /// true are what the reader then reports.
+    /// Goes on where the lane's last consumer released; that is 0 in a fresh lane. Positions found
+    /// there that cannot be true are what the reader then reports.
     pub fn resume<S: LaneStorage>(storage: &S) -> Self {
-        // The claim of the inbox ordered us after its last owner, hence after the growth that this one has seen.
+        // The claim of the inbox ordered us after its last owner, hence after the growth that this
+        // one has seen.
         let head = storage.head().load(Ordering::Relaxed);
         let grown = grown_position(storage.grown_at().load(Ordering::Relaxed));
         let (area, begin) = match grown {
@@ -60,7 +61,8 @@ impl ReaderState {
     }
 }
 
-/// Consumer's side: where frames are read in place. A short-lived view: what lasts is in its [`ReaderState`].
+/// Consumer's side: where frames are read in place. A short-lived view: what lasts is in its
+/// [`ReaderState`].
 #[derive(Debug)]
 pub struct Reader<'a, S, O> {
     state: &'a mut ReaderState,
@@ -101,8 +103,9 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
         }))
     }
 
-    /// Moves past the frame that [`front`](Self::front) returned; does nothing where it returned none. Returns true when
-    /// an eighth of the ring (half of the nursery, whose eighth is the smallest frame) waits to be released.
+    /// Moves past the frame that [`front`](Self::front) returned; does nothing where it returned
+    /// none. Returns true when an eighth of the ring (half of the nursery, whose eighth is the
+    /// smallest frame) waits to be released.
     #[inline]
     pub fn pop(&mut self) -> bool {
         self.skip(self.state.front_bytes);
@@ -114,7 +117,8 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
         self.state.unreleased_bytes as usize >= step
     }
 
-    /// Gives the space of all popped frames back. Returns whether the producer asked to be woken for it.
+    /// Gives the space of all popped frames back. Returns whether the producer asked to be woken
+    /// for it.
     #[inline]
     pub fn release(&mut self) -> bool {
         if self.state.unreleased_bytes == 0 {
@@ -159,7 +163,8 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
         self.state.unreleased_bytes += bytes;
     }
 
-    /// Reads and checks the next length, behind a pad if there is one. False where nothing is published.
+    /// Reads and checks the next length, behind a pad if there is one. False where nothing is
+    /// published.
     #[inline]
     fn find_front(&mut self) -> Result<bool, Corrupt> {
         if self.state.available_bytes == 0 && !self.refresh_tail()? {
@@ -168,8 +173,8 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
         let longest = self.state.area.longest_frame(self.capacity());
         let mut length = self.length_here();
         if length == PAD {
-            // A pad alone is never published, hence at least one unit must follow; and no frame begins with a pad that
-            // the longest frame of the area would not have needed.
+            // A pad alone is never published, hence at least one unit must follow; and no frame
+            // begins with a pad that the longest frame of the area would not have needed.
             let pad = self.capacity() - self.offset();
             let available = self.state.available_bytes as usize;
             if pad >= longest || pad >= available {
@@ -190,8 +195,9 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
 
     #[inline]
     fn length_here(&self) -> u32 {
-        // SAFETY: `offset` is masked to the area's capacity, and a multiple of 8 because `position` and `begin` are; what
-        // lies there is published, and its producer does not write it before we release it.
+        // SAFETY: `offset` is masked to the area's capacity, and a multiple of 8 because `position`
+        // and `begin` are; what lies there is published, and its producer does not write it before
+        // we release it.
         unsafe { self.storage.read_length(self.state.area, self.offset()) }
     }
 
@@ -211,8 +217,8 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
                 self.state.area = Area::Ring;
                 self.state.begin = position;
             } else {
-                // What comes before that position is read first, from the nursery. A position behind the tail is of a
-                // growth that is not published yet.
+                // What comes before that position is read first, from the nursery. A position
+                // behind the tail is of a growth that is not published yet.
                 end = end.min(position);
             }
         }
@@ -225,8 +231,8 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
         Ok(self.state.available_bytes != 0)
     }
 
-    /// Position at which the lane grew or is about to, if so; never one that we have passed. Comes after the load of the
-    /// tail, which orders it.
+    /// Position at which the lane grew or is about to, if so; never one that we have passed. Comes
+    /// after the load of the tail, which orders it.
     #[inline]
     fn growth(&mut self) -> Result<Option<u64>, Corrupt> {
         // Relaxed: pairs with the store in `Writer::grow`, through the tail.

@@ -45,7 +45,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         let (area, begin) = match grown_position(storage.grown_at().load(Ordering::Relaxed))? {
             None => (Area::Nursery, 0),
             Some(position) => {
-                // What lies between was committed and never published: the consumer has not looked at that position.
+                // What lies between was committed and never published: the consumer has not looked
+                // at that position.
                 if position > tail {
                     storage.grown_at().store(grown_word(tail), Ordering::Relaxed);
                 }
@@ -88,7 +89,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         self.storage.capacity_bytes(Area::Ring) / 4
     }
 
-    /// Finds room for a frame of `bytes`; forgets an earlier reservation. `None` where there is no room now.
+    /// Finds room for a frame of `bytes`; forgets an earlier reservation. `None` where there is no
+    /// room now.
     ///
     /// # Panics
     /// When `bytes` is not a multiple of 8 between 8 and a quarter of the ring.
@@ -112,7 +114,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         })
     }
 
-    /// Makes the first `bytes` of the reservation a frame: pending, and not yet seen by the consumer.
+    /// Makes the first `bytes` of the reservation a frame: pending, and not yet seen by the
+    /// consumer.
     ///
     /// # Panics
     /// When `bytes` is not a multiple of 8 between 8 and what was reserved.
@@ -124,8 +127,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
             self.reserved_bytes
         );
         if self.pad_bytes != 0 {
-            // SAFETY: `reserve` found the pad's space free: the consumer is past it, and does not look behind what is
-            // published.
+            // SAFETY: `reserve` found the pad's space free: the consumer is past it, and does not
+            // look behind what is published.
             unsafe { self.storage.write_length(self.area, self.offset(0), PAD) };
         }
         let offset = self.offset(self.pad_bytes);
@@ -149,7 +152,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         self.pending_bytes as usize
     }
 
-    /// Shows all committed frames to the consumer: marks the lane as active and rings `sleeper` if it sleeps.
+    /// Shows all committed frames to the consumer: marks the lane as active and rings `sleeper` if
+    /// it sleeps.
     #[inline]
     pub fn publish(&mut self, sleeper: &impl Sleeper<Word = S::Word>) {
         if self.pending_bytes == 0 {
@@ -198,7 +202,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
 
     /// Asks to be woken when space is released; stays in force until the next commit.
     ///
-    /// To sleep: call this, announce the sleep, ask [`has_room`](Self::has_room) again, and only then sleep.
+    /// To sleep: call this, announce the sleep, ask [`has_room`](Self::has_room) again, and only
+    /// then sleep.
     pub fn want_space(&mut self) {
         self.wants_space = true;
         self.storage.space_wanted().store(1, Ordering::Relaxed);
@@ -232,7 +237,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
 
     /// Goes on in the lane's ring, which nothing lies in yet.
     fn grow(&mut self) {
-        // Relaxed: the store of the next tail orders it. A consumer that sees a tail behind this position sees this too.
+        // Relaxed: the store of the next tail orders it. A consumer that sees a tail behind this
+        // position sees this too.
         self.storage
             .grown_at()
             .store(grown_word(self.committed), Ordering::Relaxed);

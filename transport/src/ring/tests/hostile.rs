@@ -1,4 +1,5 @@
-//! Another process that writes anything anywhere into the segment: never a panic, never a byte outside of the lane.
+//! Another process that writes anything anywhere into the segment: never a panic, never a byte
+//! outside of the lane.
 
 use std::sync::Arc;
 

@@ -12,7 +12,8 @@ use crate::park::ProcessWatch;
 use crate::ring::{Bell, Doorbell, Inbox, InboxLayout, Producer};
 use crate::watchdog;
 
-/// Set in the process that plays the producer: the parent's socket name, and how many frames to send.
+/// Set in the process that plays the producer: the parent's socket name, and how many frames to
+/// send.
 const PRODUCER: &str = "TRIHOP_TEST_RING_PRODUCER";
 
 const LANE_BYTES: u32 = 16 << 10;

@@ -9,7 +9,8 @@ use crate::park::Parker;
 use crate::ring::{Doorbell, Inbox, InboxLayout, Producer};
 use crate::sync::thread;
 
-/// Longer than any machine is busy with something else: a sleep that lasts so long is a lost wake-up.
+/// Longer than any machine is busy with something else: a sleep that lasts so long is a lost
+/// wake-up.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Sleeps, and fails the test if nobody ever rings.
