@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use trihop::route::{Chosen, RouteName, Stage};
+use trihop::route::{JobRoute, RouteName, Stage};
 use trihop::{Rank, Topology};
 
 /// Look-ups of one round.
@@ -36,11 +36,11 @@ fn next_hop(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("next hop, {ranks} ranks on {nodes} {kind} nodes"));
         group.throughput(Throughput::Elements(TARGETS as u64));
         for route in RouteName::ALL {
-            let chosen = Chosen::new(route, &topology);
+            let job_route = JobRoute::new(route, &topology);
             group.bench_function(BenchmarkId::from_parameter(route), |bencher| {
                 bencher.iter(|| {
                     for &target in black_box(&targets) {
-                        black_box(chosen.next(Stage::SOURCE, target));
+                        black_box(job_route.next(Stage::SOURCE, target));
                     }
                 });
             });

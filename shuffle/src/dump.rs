@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use crate::engine::Core;
+use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::queue::Feeder;
@@ -33,7 +33,7 @@ type Pool = (&'static str, usize, usize);
 
 impl Bound {
     /// The bound of a stream.
-    pub fn of(core: &Core, out: &Outbound) -> Self {
+    pub fn of(core: &StreamState, out: &Outbound) -> Self {
         let inbound = &core.inbound;
         let layout = inbound.inbox.layout();
         Self {
@@ -69,7 +69,7 @@ impl Bound {
     }
 
     /// What each pool takes of it now. Buffers that wait for messages are not in use.
-    fn pools(&self, core: &Core, out: &Outbound) -> [Pool; 7] {
+    fn pools(&self, core: &StreamState, out: &Outbound) -> [Pool; 7] {
         let inbound = &core.inbound;
         let notices = core.notices.as_ref().map_or(0, |pool| pool.in_use_bytes());
         let deliveries = match &core.sink {
@@ -148,7 +148,7 @@ impl fmt::Display for Waiting {
 }
 
 /// Writes the state of a stream. Never waits.
-pub(crate) fn write(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
     let stats = core.snapshot(out);
     let topology = &core.topology;
     writeln!(
@@ -191,7 +191,7 @@ pub(crate) fn write(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::
 }
 
 /// What waits to leave this rank, and where.
-fn write_sending(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+fn write_sending(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
     let topology = &core.topology;
     writeln!(
         writer,
@@ -259,7 +259,7 @@ fn write_sending(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Res
 }
 
 /// What has come and has not moved on.
-fn write_receiving(core: &Core, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+fn write_receiving(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
     let (topology, inbound) = (&core.topology, &core.inbound);
     writeln!(
         writer,
@@ -317,7 +317,7 @@ fn contradict(writer: &mut dyn Write, used: usize, most: usize, of: &str) -> io:
 }
 
 fn write_queue(
-    core: &Core,
+    core: &StreamState,
     what: &str,
     records: usize,
     bytes: usize,

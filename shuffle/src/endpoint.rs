@@ -24,7 +24,7 @@ use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
 use crate::engine::sink::{Handlers, Sink};
-use crate::engine::{Core, Inbound};
+use crate::engine::{Inbound, StreamState};
 pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
 use crate::queue::lane::LaneQueue;
@@ -32,7 +32,7 @@ use crate::queue::lanes::{Lanes, Neighbours};
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::{Peers, Remotes};
-use crate::route::Chosen;
+use crate::route::JobRoute;
 use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
 use need::{link_plan, send_slots};
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     options: StreamOptions,
     item_bytes: usize,
     shape: Shape,
-    route: Chosen,
+    route: JobRoute,
 }
 
 impl Plan {
@@ -95,14 +95,14 @@ pub(crate) struct Engine {
     /// What every header shows, so that jobs are not mixed up.
     pub cookie: u64,
     pub link: Option<Box<dyn Link>>,
-    pub route: Chosen,
+    pub route: JobRoute,
     /// Way of the collectives, whatever the route of the other streams is.
-    tree: Chosen,
+    tree: JobRoute,
     peers: Peers,
     bells: Arc<[Arc<Bell>]>,
     /// All streams that were ever opened, but for what they send: that stands in `outs` at the same
     /// places.
-    streams: Vec<Core>,
+    streams: Vec<StreamState>,
     outs: Vec<Outbound>,
     /// Places of the open streams in the order of priorities, which is that of progress; that of
     /// the collectives is the first.
@@ -130,7 +130,7 @@ impl Engine {
     /// `bells` those of the node's ranks, by local rank.
     pub fn new(
         topology: Topology,
-        route: Chosen,
+        route: JobRoute,
         secret: Secret,
         link: Option<Box<dyn Link>>,
         peers: Peers,
@@ -138,7 +138,7 @@ impl Engine {
     ) -> Self {
         Self {
             collectives: Collectives::new(&topology),
-            tree: Chosen::tree(&topology),
+            tree: JobRoute::tree(&topology),
             topology,
             cookie: secret.derive(WIRE_LABEL),
             secret,
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// The open streams in the order of progress: that of the collectives first.
-    pub fn open_streams(&self) -> impl Iterator<Item = (&Core, &Outbound)> {
+    pub fn open_streams(&self) -> impl Iterator<Item = (&StreamState, &Outbound)> {
         self.open.iter().map(|&at| (&self.streams[at], &self.outs[at]))
     }
 
@@ -203,7 +203,7 @@ impl Engine {
     ///
     /// # Errors
     /// It was shut down, and another one has its place.
-    pub fn stream(&self, id: StreamId) -> Result<(&Core, &Outbound)> {
+    pub fn stream(&self, id: StreamId) -> Result<(&StreamState, &Outbound)> {
         match self.is_current(id) {
             true => Ok((&self.streams[id.stream], &self.outs[id.stream])),
             false => Err(replaced()),
@@ -211,7 +211,10 @@ impl Engine {
     }
 
     /// As [`Engine::stream`], to use it, with the collectives.
-    pub fn stream_mut(&mut self, id: StreamId) -> Result<(&mut Core, &mut Outbound, &mut Collectives)> {
+    pub fn stream_mut(
+        &mut self,
+        id: StreamId,
+    ) -> Result<(&mut StreamState, &mut Outbound, &mut Collectives)> {
         match self.is_current(id) {
             true => Ok((
                 &mut self.streams[id.stream],
@@ -302,7 +305,7 @@ impl Engine {
 
     /// Names, routes and options of the streams that hold memory: those that are open, and those
     /// that are kept for others.
-    pub fn held(&self) -> impl Iterator<Item = (&str, &Chosen, &StreamOptions)> {
+    pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions)> {
         self.open.iter().chain(&self.closed).map(|&at| {
             let (core, out) = (&self.streams[at], &self.outs[at]);
             (&*core.name, &out.queues.route, &core.options)
@@ -411,7 +414,7 @@ impl Engine {
             shape.frame_bytes,
             &options,
         );
-        let core = Core {
+        let core = StreamState {
             id,
             opened: 0,
             name,

@@ -390,7 +390,7 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
 #[cfg(test)]
 mod tests {
     use trihop::Rank;
-    use trihop::route::{Chosen, Next, Stage};
+    use trihop::route::{JobRoute, Next, Stage};
 
     use super::*;
 
@@ -399,8 +399,8 @@ mod tests {
         let (mut here, mut stage, mut hops) = (source, Stage::SOURCE, 0);
         loop {
             let seen = topology.seen_from(here).unwrap();
-            let chosen = Chosen::new(route, &seen);
-            let Next::To(next, over) = chosen.next(stage, target).expect("a route leads on") else {
+            let job_route = JobRoute::new(route, &seen);
+            let Next::To(next, over) = job_route.next(stage, target).expect("a route leads on") else {
                 return hops;
             };
             hops += u32::from(next != here);

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use trihop::route::{Chosen, Next, Reach, RouteName, Stage};
+use trihop::route::{JobRoute, Next, Reach, RouteName, Stage};
 use trihop::{Rank, Topology};
 
 use super::tally::Tally;
@@ -46,7 +46,7 @@ impl Load {
         let mut behind = Behind::default();
         for rank in (0..topology.size()).map(Rank) {
             let here = topology.seen_from(rank).expect("a rank of this job");
-            let route_here = Chosen::new(route, &here);
+            let route_here = JobRoute::new(route, &here);
             let Some(near) = route_here.ranks_behind(rank) else {
                 let few = topology.size() <= WALKED_MAX;
                 return few.then(|| Self::walked(topology, route));
@@ -72,8 +72,8 @@ impl Load {
     /// Follows every pair, hop by hop, as the engine does.
     fn walked(topology: &Topology, name: RouteName) -> Self {
         let seen = |rank| topology.seen_from(Rank(rank)).expect("a rank of this job");
-        let ranks: Vec<(Topology, Chosen)> = (0..topology.size())
-            .map(|rank| (seen(rank), Chosen::new(name, &seen(rank))))
+        let ranks: Vec<(Topology, JobRoute)> = (0..topology.size())
+            .map(|rank| (seen(rank), JobRoute::new(name, &seen(rank))))
             .collect();
         let mut hops = vec![0; 1 + HOPS_SHOWN.max(name.stages().len())];
         let mut relayed = vec![[0; 2]; ranks.len()];
@@ -127,7 +127,7 @@ impl Load {
 }
 
 /// Stages of a rank's edges to other nodes, and how many edges each has.
-fn crossing(route: &Chosen) -> impl Iterator<Item = (Stage, u32)> + '_ {
+fn crossing(route: &JobRoute) -> impl Iterator<Item = (Stage, u32)> + '_ {
     route
         .numbers()
         .map(|stage| (stage, route.edges(stage, Reach::Beyond)))
@@ -140,7 +140,7 @@ fn crossing(route: &Chosen) -> impl Iterator<Item = (Stage, u32)> + '_ {
 struct Behind(HashMap<(u32, u32, bool), u64>);
 
 impl Behind {
-    fn other_ends(&mut self, here: &Topology, route: &Chosen) -> u64 {
+    fn other_ends(&mut self, here: &Topology, route: &JobRoute) -> u64 {
         let speaks_with_own = here.representative(here.node(), here.node()) == here.rank();
         let key = (here.local_rank(), here.local_size(), speaks_with_own);
         *self.0.entry(key).or_insert_with(|| {

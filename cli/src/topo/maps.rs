@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use trihop::route::{Chosen, Reach, RouteName};
+use trihop::route::{JobRoute, Reach, RouteName};
 use trihop::{NodeId, Rank, Topology};
 
 use super::TopoError;
@@ -40,7 +40,7 @@ struct Remote {
 impl Maps {
     /// The maps of the rank that looks at `topology`.
     pub fn new(topology: &Topology, route: RouteName) -> Self {
-        let route = Chosen::new(route, topology);
+        let route = JobRoute::new(route, topology);
         let remote = |peer: Rank| Remote {
             node: topology.node_of(peer).0,
             rank: peer.0,

@@ -13,7 +13,7 @@ use crate::config::{Options, StreamOptions};
 use crate::error::Error;
 use crate::queue::Feeder;
 use crate::queue::audience::BroadcastTo;
-use crate::queue::tally::Why;
+use crate::queue::counters::SendReason;
 use crate::route::stage;
 use crate::simulation::{Fabric, TICK_NS};
 
@@ -180,7 +180,7 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             let end = if over == stage::REMOTE { Rank(2) } else { Rank(0) };
             let write = |space: &mut [u8]| space.copy_from_slice(&frame);
             assert!(queues.push_to(end, stage, frame.len(), run_flags::BROADCAST, feeder, write));
-            queues.mark(stage, Why::Full);
+            queues.mark(stage, SendReason::Full);
         }
         (1..2000).find_map(|tick| {
             if let Fabric::Simulated(net) = &world.job.fabric {

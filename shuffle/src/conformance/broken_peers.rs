@@ -371,7 +371,7 @@ fn refusal(bytes: usize, count: u16) -> String {
             space.fill(0);
             header.write(bytes, space);
         }));
-        remote.seal(crate::queue::tally::Why::Full);
+        remote.seal(crate::queue::counters::SendReason::Full);
     }
     let refused = (1..20_000).find_map(|tick| {
         if let Fabric::Simulated(net) = &world.job.fabric {

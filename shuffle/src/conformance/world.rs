@@ -12,7 +12,7 @@ use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
-use crate::engine::Core;
+use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Sink;
@@ -135,7 +135,7 @@ impl World {
     }
 
     /// A rank's stream.
-    pub fn core(&mut self, rank: u32) -> &mut Core {
+    pub fn core(&mut self, rank: u32) -> &mut StreamState {
         self.job.members[rank as usize].stream_mut().0
     }
 

@@ -141,12 +141,12 @@ mod tests {
     use trihop_transport::topology::{Rank, Topology};
 
     use super::*;
-    use crate::route::Chosen;
+    use crate::route::JobRoute;
     use crate::route::RouteName;
 
     fn agreed(stream: &StreamOptions, job: &Options) -> Agreed {
         let topology = Topology::from_node_sizes(&[2, 2], Rank(1)).unwrap();
-        let route = Chosen::new(job.route, &topology);
+        let route = JobRoute::new(job.route, &topology);
         Agreed::new("facts", 8, stream, job, Shape::new(&topology, &route, stream))
     }
 

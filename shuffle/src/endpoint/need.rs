@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::queue::remote::{BatchSizes, LinkLimits};
 use crate::queue::remotes::BUFFERS_PER_LINK;
 use crate::queue::runs::RunTable;
-use crate::route::Chosen;
+use crate::route::JobRoute;
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control
 /// messages.
@@ -29,7 +29,7 @@ pub(super) fn send_slots(options: &StreamOptions, sizes: &BatchSizes, links: usi
 
 /// What the links of a stream need to receive, beside `posted` receives of other streams.
 pub(super) fn link_plan(
-    route: &Chosen,
+    route: &JobRoute,
     options: &StreamOptions,
     shape: &Shape,
     sizes: BatchSizes,
@@ -60,7 +60,7 @@ impl Need {
     /// Of a stream with these options; `limits` are those of this rank's link, if it has one.
     pub fn of(
         topology: &Topology,
-        route: &Chosen,
+        route: &JobRoute,
         options: &StreamOptions,
         limits: Option<&Limits>,
     ) -> Result<Self> {

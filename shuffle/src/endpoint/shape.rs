@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, LinkLimits};
 use crate::queue::remotes::BUFFERS_PER_LINK;
-use crate::route::Chosen;
+use crate::route::JobRoute;
 
 /// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are
     /// most; a frame is at most a quarter of a lane, and fits a batch.
-    pub fn new(topology: &Topology, route: &Chosen, options: &StreamOptions) -> Self {
+    pub fn new(topology: &Topology, route: &JobRoute, options: &StreamOptions) -> Self {
         let affordable = options.shares().lane_budget_bytes / most_lanes(topology, route);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
         let links = route.most_links().max(1) as usize;
@@ -77,7 +77,7 @@ impl Shape {
         &self,
         item_bytes: usize,
         topology: &Topology,
-        route: &Chosen,
+        route: &JobRoute,
         options: &StreamOptions,
     ) -> Result<()> {
         let largest = self.frame_bytes - ITEM_FRAME_BYTES;
@@ -109,7 +109,7 @@ impl Shape {
 }
 
 /// The most lanes into a rank of the job.
-fn most_lanes(topology: &Topology, route: &Chosen) -> usize {
+fn most_lanes(topology: &Topology, route: &JobRoute) -> usize {
     route.lanes_per_rank() as usize * topology.most_local() as usize
 }
 
@@ -124,7 +124,7 @@ const LINK_MAXRPC: u32 = 1024;
 
 /// Refuses a route whose links need more memory for batches than they may have. (Representatives
 /// have as few links as there can be, and get what these need.)
-pub(crate) fn check_memory(route: &Chosen, options: &StreamOptions) -> Result<()> {
+pub(crate) fn check_memory(route: &JobRoute, options: &StreamOptions) -> Result<()> {
     let links = route.most_links() as usize;
     let Shares {
         small_slot_bytes,
@@ -163,7 +163,7 @@ mod tests {
     /// The error for such items, and the options with what it advises.
     fn refused(sizes: &[u32], options: &StreamOptions, item_bytes: usize) -> Option<(String, StreamOptions)> {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
-        let route = Chosen::new(RouteName::ThreeHop, &topology);
+        let route = JobRoute::new(RouteName::ThreeHop, &topology);
         let shape = Shape::new(&topology, &route, options);
         let error = shape
             .check_item(item_bytes, &topology, &route, options)
@@ -230,7 +230,7 @@ mod tests {
             };
             // Two ranks a node: alone on its node, each would be linked with all others anyway.
             let topology = Topology::from_node_sizes(&vec![2; nodes / 2], Rank(0)).unwrap();
-            let route = Chosen::new(RouteName::Direct, &topology);
+            let route = JobRoute::new(RouteName::Direct, &topology);
             let text = check_memory(&route, &options).unwrap_err().to_string();
             let (_, value) = text.rsplit_once("make it ").unwrap();
             options.memory_bytes = value.parse().unwrap();

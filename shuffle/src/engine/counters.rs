@@ -1,11 +1,11 @@
 //! What a stream has counted.
 
-use super::Core;
+use super::StreamState;
 use super::outbound::Outbound;
 use crate::route::stage;
 use crate::stats::{DetailedStats, StageStats, Stats};
 
-impl Core {
+impl StreamState {
     /// Counters of this moment.
     pub fn snapshot(&self, out: &Outbound) -> Stats {
         let mut stats = self.stats.clone();

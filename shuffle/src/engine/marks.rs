@@ -1,6 +1,6 @@
 //! What had arrived at a moment, and whether all of it has moved on since.
 
-use super::Core;
+use super::StreamState;
 
 /// What had arrived when a delivery flush began.
 pub(crate) struct DeliveryMarks {
@@ -18,7 +18,7 @@ struct LaneMark {
     end: u64,
 }
 
-impl Core {
+impl StreamState {
     /// What has arrived by now, for [`crate::terminate::flush`].
     pub(crate) fn marks(&mut self) -> DeliveryMarks {
         let inbound = self.inbound.take_active();

@@ -28,9 +28,9 @@ use crate::config::StreamOptions;
 use crate::deliver::{Handover, Reassembly};
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
+use crate::queue::counters::SendReason;
 use crate::queue::remote::Identity;
-use crate::queue::tally::Why;
-use crate::route::{Chosen, Stage, StageSpec};
+use crate::route::{JobRoute, Stage, StageSpec};
 use crate::stats::Stats;
 use forward::{Begun, Forwarding};
 use inbound::Links;
@@ -64,7 +64,7 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    pub fn new(inbox: Inbox, links: Option<Links>, route: &Chosen, options: &StreamOptions) -> Self {
+    pub fn new(inbox: Inbox, links: Option<Links>, route: &JobRoute, options: &StreamOptions) -> Self {
         let lanes = inbox.layout().lanes() as usize;
         let backlog = |stage| Backlog {
             stage,
@@ -135,7 +135,7 @@ pub(crate) const SYSTEM_STREAM: u16 = 0;
 
 /// One stream on one rank, but for what it sends: that is [`Outbound`], beside those of the other
 /// streams, because a handler may send on each.
-pub(crate) struct Core {
+pub(crate) struct StreamState {
     pub id: u16,
     /// How many streams have been opened in this place.
     pub opened: u32,
@@ -166,7 +166,7 @@ pub(crate) struct Core {
     pub endpoint_bytes: usize,
 }
 
-impl Core {
+impl StreamState {
     /// The stream was closed on all ranks, and another one takes its place: what it has counted
     /// begins anew, but for what both ends of its lanes and links have counted.
     pub fn begin_again(&mut self, out: &mut Outbound, name: String, sink: Sink) {
@@ -238,12 +238,20 @@ impl Core {
         if urgent {
             out.close_runs();
         }
-        out.age(now_ns, !worked, if urgent { Why::Flush } else { Why::Age });
+        out.age(
+            now_ns,
+            !worked,
+            if urgent {
+                SendReason::Flush
+            } else {
+                SendReason::Age
+            },
+        );
         if let Some((rank, why)) = out.queues.failure() {
             return Err(Error::bad_peer(rank.0, why));
         }
         if urgent && !worked {
-            out.queues.remotes.seal(Why::Flush);
+            out.queues.remotes.seal(SendReason::Flush);
         }
         if let Some(link) = link {
             worked |= self.transmit(out, link, !worked, now_ns)?;

@@ -23,11 +23,11 @@ use crate::config::StreamOptions;
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
 use crate::queue::audience::BroadcastTo;
+use crate::queue::counters::SendReason;
 use crate::queue::pressure::Pressure;
 use crate::queue::remote::{Identity, RemoteQueue};
 use crate::queue::runs::{RunTable, Stop};
 use crate::queue::spill::Spill;
-use crate::queue::tally::Why;
 use crate::route::Stage;
 
 /// Calls that send between two rounds of progress while nothing is refused.
@@ -484,7 +484,7 @@ impl Outbound {
 
     /// Moves on what has waited long enough: at once while the application only polls, by age while
     /// it sends.
-    pub fn age(&mut self, now_ns: u64, idle: bool, why: Why) {
+    pub fn age(&mut self, now_ns: u64, idle: bool, why: SendReason) {
         if self.runs.open_runs() > 0 {
             if self.runs_since_ns == 0 {
                 self.runs_since_ns = now_ns.max(1);
@@ -507,7 +507,7 @@ impl Outbound {
     }
 
     /// Shows the consumers of all lanes what was added.
-    pub fn publish(&mut self, why: Why) {
+    pub fn publish(&mut self, why: SendReason) {
         self.queues.lanes_mut().for_each(|lane| lane.publish(why));
     }
 

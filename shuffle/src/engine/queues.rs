@@ -5,17 +5,17 @@ use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
 use crate::queue::Feeder;
+use crate::queue::counters::SendReason;
 use crate::queue::edge::{Edge, EdgeNumber, EdgeTable};
 use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
-use crate::queue::tally::Why;
-use crate::route::{Chosen, Endpoint, Next, Stage};
+use crate::route::{Endpoint, JobRoute, Next, Stage};
 
 /// The queues of all edges.
 pub(crate) struct Queues {
-    pub route: Chosen,
+    pub route: JobRoute,
     topology: Topology,
     /// Which edge has which queue.
     numbers: EdgeTable,
@@ -40,7 +40,7 @@ pub(crate) struct Mark {
 
 impl Queues {
     /// The queues of a route's edges, none of them open.
-    pub fn new(route: Chosen, topology: Topology, lanes: Lanes, remotes: Remotes) -> Self {
+    pub fn new(route: JobRoute, topology: Topology, lanes: Lanes, remotes: Remotes) -> Self {
         Self {
             route,
             numbers: EdgeTable::new(),
@@ -213,7 +213,7 @@ impl Queues {
 
     /// Shows or seals what is in the queues of a stage, and says where they stand then. What is
     /// opened later has nothing that was added before.
-    pub fn mark(&mut self, stage: Stage, why: Why) -> Vec<Mark> {
+    pub fn mark(&mut self, stage: Stage, why: SendReason) -> Vec<Mark> {
         let lanes = self.lanes.iter().enumerate();
         let lanes = lanes.filter(|(_, lane)| lane.stage == stage);
         let lanes = lanes.map(|(number, _)| Edge::Lane(number as u32));

@@ -1,13 +1,13 @@
 //! Why nothing of a stream moves on this rank, in words: for whoever waits for it.
 
-use super::Core;
+use super::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::queue::edge::Edge;
 use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 
-impl Core {
+impl StreamState {
     /// What keeps messages of this stream from leaving this rank or from being delivered here: for
     /// whom, and at which stage.
     pub fn reasons(&self, out: &Outbound) -> Vec<String> {

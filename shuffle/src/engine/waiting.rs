@@ -1,10 +1,10 @@
 //! What a stream waits for, and whether its rank may sleep meanwhile.
 
-use super::Core;
+use super::StreamState;
 use super::outbound::Outbound;
 use crate::queue::remote::RemoteQueue;
 
-impl Core {
+impl StreamState {
     /// Whether nothing of this stream moves or waits on this rank.
     pub fn is_quiet(&self, out: &Outbound) -> bool {
         let inbound = &self.inbound;

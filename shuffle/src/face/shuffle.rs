@@ -282,7 +282,7 @@ mod tests {
                 .with_out("a test", |out| Ok(out.close_runs()))
                 .unwrap();
             let publish = |out: &mut crate::engine::outbound::Outbound| {
-                out.publish(crate::queue::tally::Why::Flush);
+                out.publish(crate::queue::counters::SendReason::Flush);
                 Ok(())
             };
             stream.handle.with_out("a test", publish).unwrap();

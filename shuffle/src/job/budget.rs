@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
     use crate::config::StreamOptions;
-    use crate::route::{Chosen, RouteName};
+    use crate::route::{JobRoute, RouteName};
 
     const ENDPOINT: usize = 1 << 20;
 
@@ -131,7 +131,7 @@ mod tests {
 
     fn need() -> Need {
         let (topology, limits) = (topology(), SimOptions::default().limits);
-        let route = Chosen::new(RouteName::ThreeHop, &topology);
+        let route = JobRoute::new(RouteName::ThreeHop, &topology);
         Need::of(&topology, &route, &StreamOptions::default(), Some(&limits)).unwrap()
     }
 

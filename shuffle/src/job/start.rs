@@ -24,7 +24,7 @@ use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
-use crate::route::{Chosen, ends_of};
+use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
 
 /// The launcher's bootstrap.
@@ -47,9 +47,9 @@ impl JobState {
         options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
-        let route = Chosen::new(options.route, &topology);
+        let route = JobRoute::new(options.route, &topology);
         check_memory(&route, &options.stream)?;
-        let tree = Chosen::tree(&topology);
+        let tree = JobRoute::tree(&topology);
         let ends = ends_of(&[&route, &tree]);
         let mut link = if ends.is_empty() {
             None
@@ -219,7 +219,7 @@ mod tests {
     fn the_universe_given_to_libfabric_is_the_peers_of_this_rank_not_the_nodes() {
         let universe = |route, sizes: &[u32], rank| {
             let topology = Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
-            let routes = [Chosen::new(route, &topology), Chosen::tree(&topology)];
+            let routes = [JobRoute::new(route, &topology), JobRoute::tree(&topology)];
             let ends = ends_of(&[&routes[0], &routes[1]]);
             choice(&Options::default(), ends.len()).universe
         };

@@ -6,9 +6,9 @@ use std::borrow::Borrow;
 use trihop_transport::ring::Corrupt;
 use trihop_transport::topology::Rank;
 
+use super::counters::{QueueCounters, SendReason};
 use super::lane::LaneQueue;
 use super::remote::RemoteQueue;
-use super::tally::{Tally, Why};
 use crate::route::{Endpoint, Stage};
 
 /// A lane or a link: the queue itself, a loan of it, or its number among the others of its kind.
@@ -32,7 +32,7 @@ impl<L: Borrow<LaneQueue>, K: Borrow<RemoteQueue>> Edge<L, K> {
     }
 
     /// What the queue has done.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &QueueCounters {
         match self {
             Edge::Lane(lane) => &lane.borrow().tally,
             Edge::Link(link) => &link.borrow().tally,
@@ -51,7 +51,7 @@ impl<L: Borrow<LaneQueue>, K: Borrow<RemoteQueue>> Edge<L, K> {
 /// What changes them.
 impl Edge<&mut LaneQueue, &mut RemoteQueue> {
     /// Shows the other end what was added, or has it sent.
-    pub fn seal(&mut self, why: Why) {
+    pub fn seal(&mut self, why: SendReason) {
         match self {
             Edge::Lane(lane) => lane.publish(why),
             Edge::Link(link) => link.seal(why),
@@ -182,7 +182,7 @@ mod tests {
         ) {
             let stages = crate::route::RouteName::ThreeHop;
             let topology = trihop_transport::topology::Topology::from_node_sizes(&[1], Rank(0)).unwrap();
-            let stages: Vec<Stage> = crate::route::Chosen::new(stages, &topology).numbers().collect();
+            let stages: Vec<Stage> = crate::route::JobRoute::new(stages, &topology).numbers().collect();
             let mut table = EdgeTable::new();
             let mut model = HashMap::new();
             for (number, (key, is_lane)) in (0u32..).zip(edges) {

@@ -3,14 +3,14 @@
 use trihop_transport::ring::{Corrupt, Producer};
 use trihop_transport::topology::Rank;
 
-use super::tally::{Tally, Why};
-use super::{Feeder, Turn};
+use super::counters::{QueueCounters, SendReason};
+use super::{Feeder, FragmentGuard};
 use crate::route::Stage;
 
 /// One lane as an output queue: bounded by `maxrpc x buftarget`, published once per `buftarget`.
 pub(crate) struct LaneQueue {
     producer: Producer,
-    turn: Turn,
+    fragments: FragmentGuard,
     limit_bytes: usize,
     publish_bytes: usize,
     /// Bytes of the frame that found no room, until it does.
@@ -20,7 +20,7 @@ pub(crate) struct LaneQueue {
     pub stage: Stage,
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Box<Corrupt>>,
-    pub tally: Tally,
+    pub tally: QueueCounters,
 }
 
 impl LaneQueue {
@@ -37,12 +37,12 @@ impl LaneQueue {
             peer,
             stage,
             producer,
-            turn: Turn::default(),
+            fragments: FragmentGuard::default(),
             limit_bytes,
             publish_bytes,
             wanted_bytes: 0,
             corrupt: None,
-            tally: Tally::default(),
+            tally: QueueCounters::default(),
         }
     }
 
@@ -56,8 +56,8 @@ impl LaneQueue {
         feeder: Feeder,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
-        if !self.turn.admits(feeder) {
-            self.publish(Why::Full);
+        if !self.fragments.admits(feeder) {
+            self.publish(SendReason::Full);
             return false;
         }
         if !self.fits(bytes) {
@@ -70,12 +70,12 @@ impl LaneQueue {
         };
         write(space);
         self.producer.commit(bytes);
-        self.turn.added(feeder, flags);
+        self.fragments.added(feeder, flags);
         if bytes >= self.wanted_bytes {
             self.wanted_bytes = 0; // a smaller frame passed one that waits still
         }
         if self.producer.pending_bytes() >= self.publish_bytes {
-            self.publish(Why::Full);
+            self.publish(SendReason::Full);
         }
         true
     }
@@ -98,12 +98,12 @@ impl LaneQueue {
     fn refuse(&mut self, bytes: usize) {
         self.wanted_bytes = bytes;
         self.corrupt = self.producer.consumed().err().map(Box::new);
-        self.publish(Why::Full);
+        self.publish(SendReason::Full);
     }
 
     /// Shows the consumer what was added.
     #[inline]
-    pub fn publish(&mut self, why: Why) {
+    pub fn publish(&mut self, why: SendReason) {
         if self.producer.pending_bytes() > 0 {
             self.tally.sent(why);
             self.producer.publish();

@@ -8,10 +8,10 @@ use trihop_transport::memory::segment::Segment;
 use trihop_transport::ring::{Bell, InboxLayout, Producer};
 use trihop_transport::topology::Rank;
 
+use super::counters::{QueueCounters, SendReason};
 use super::edge::push_sparingly;
 use super::lane::LaneQueue;
 use super::limits::StageOptions;
-use super::tally::{Tally, Why};
 use crate::route::Stage;
 
 /// Where the inboxes of a node's ranks are, by local rank.
@@ -88,7 +88,7 @@ impl Lanes {
             // Shown to their consumers, so that these can make room. A position that cannot be true
             // stays as it was, and the lane's next push reports it.
             for lane in self.queues.iter_mut().filter(|lane| lane.stage == stage) {
-                lane.publish(Why::Full);
+                lane.publish(SendReason::Full);
                 let _ = lane.consumed();
             }
             admitted = fits(self.in_use_bytes(stage));
@@ -119,7 +119,7 @@ impl Lanes {
         self.stages.iter_mut().for_each(|lanes| lanes.limit_hits = 0);
         self.queues
             .iter_mut()
-            .for_each(|lane| lane.tally = Tally::default());
+            .for_each(|lane| lane.tally = QueueCounters::default());
     }
 
     /// Whether a frame waits for a limit: any release may be what it waits for.

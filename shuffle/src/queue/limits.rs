@@ -1,7 +1,7 @@
 //! What a stream's options say of the queues of a stage.
 
 use crate::config::StreamOptions;
-use crate::route::{Chosen, StageSpec, stage};
+use crate::route::{JobRoute, StageSpec, stage};
 
 /// Options of the queues of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl StageOptions {
     }
 
     /// Those of all stages of a route, in order.
-    pub fn of_all(route: &Chosen, options: &StreamOptions) -> Vec<Self> {
+    pub fn of_all(route: &JobRoute, options: &StreamOptions) -> Vec<Self> {
         let stages = route.stages().iter();
         stages.map(|spec| Self::of(spec, options)).collect()
     }

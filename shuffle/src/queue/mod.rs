@@ -1,6 +1,7 @@
 //! Output queues, one for each edge, and what gathers records before them.
 
 pub(crate) mod audience;
+pub(crate) mod counters;
 pub(crate) mod edge;
 pub(crate) mod lane;
 pub(crate) mod lanes;
@@ -11,7 +12,6 @@ pub(crate) mod remotes;
 pub(crate) mod runs;
 pub(crate) mod spare;
 pub(crate) mod spill;
-pub(crate) mod tally;
 
 /// Who feeds records into a queue: the application, or one inbound lane or link. A record that is
 /// longer than a frame occupies its queues, for its feeder, from its first fragment to its last.
@@ -36,9 +36,9 @@ impl Feeder {
 /// Keeps fragmented records whole in a queue: between a first and a last fragment only their feeder
 /// may add.
 #[derive(Debug, Default)]
-pub(crate) struct Turn(Option<Feeder>);
+pub(crate) struct FragmentGuard(Option<Feeder>);
 
-impl Turn {
+impl FragmentGuard {
     /// Whether `feeder` may add a frame now.
     pub fn admits(&self, feeder: Feeder) -> bool {
         self.0.is_none_or(|holder| holder == feeder)

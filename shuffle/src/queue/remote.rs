@@ -14,8 +14,8 @@ use trihop_transport::protocol::wire::{
 };
 use zerocopy::IntoBytes;
 
-use super::tally::{Tally, Why};
-use super::{Feeder, Turn};
+use super::counters::{QueueCounters, SendReason};
+use super::{Feeder, FragmentGuard};
 use crate::error::{Error, Result};
 use crate::route::Stage;
 
@@ -82,7 +82,7 @@ pub(crate) struct RemoteQueue {
     open: Option<(Buffer, u32)>,
     ready: VecDeque<(Buffer, u32)>,
     exposed: VecDeque<Exposed>,
-    turn: Turn,
+    fragments: FragmentGuard,
     target_bytes: usize,
     sizes: Arc<BatchSizes>,
     /// In the list of queues that have something to do.
@@ -91,7 +91,7 @@ pub(crate) struct RemoteQueue {
     open_since_ns: u64,
     /// Time since which nothing was sent, 0 while something is.
     idle_since_ns: u64,
-    pub tally: Tally,
+    pub tally: QueueCounters,
     /// Bytes handed to the fabric since the start, headers included.
     pub wire_bytes: u64,
     /// When each batch in flight was posted.
@@ -126,13 +126,13 @@ impl RemoteQueue {
             open: None,
             ready: VecDeque::new(),
             exposed: VecDeque::new(),
-            turn: Turn::default(),
+            fragments: FragmentGuard::default(),
             target_bytes: limits.target_bytes,
             sizes,
             busy: false,
             open_since_ns: 0,
             idle_since_ns: 0,
-            tally: Tally::default(),
+            tally: QueueCounters::default(),
             wire_bytes: 0,
             posted_ns: VecDeque::new(),
             own: VecDeque::new(),
@@ -176,7 +176,7 @@ impl RemoteQueue {
         pool: Option<&Pool>,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
-        if !self.turn.admits(feeder) || !self.make_room(bytes, pool) {
+        if !self.fragments.admits(feeder) || !self.make_room(bytes, pool) {
             return false;
         }
         let (buffer, used) = self.open.as_mut().expect("make_room opened a batch");
@@ -186,9 +186,9 @@ impl RemoteQueue {
         space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
         *used += bytes as u32;
         let full = *used as usize >= self.target_bytes;
-        self.turn.added(feeder, flags);
+        self.fragments.added(feeder, flags);
         if full || flags & run_flags::LAST != 0 && self.credit.in_flight() == 0 {
-            self.seal(Why::Full);
+            self.seal(SendReason::Full);
         }
         true
     }
@@ -197,7 +197,7 @@ impl RemoteQueue {
         if !self.needs_buffer(bytes) {
             return true;
         }
-        self.seal(Why::Full);
+        self.seal(SendReason::Full);
         if self.ready.len() as u64 + self.credit.in_flight() > u64::from(self.credit.max_in_flight()) {
             return false;
         }
@@ -213,7 +213,7 @@ impl RemoteQueue {
     /// Seals a partial batch that has waited long enough: at once while nothing else moves and
     /// nothing is on its way, by age while the link has nothing better to send. Keeps the time by
     /// which idleness is judged.
-    pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64, why: Why) {
+    pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64, why: SendReason) {
         if self.has_open() {
             if self.open_since_ns == 0 {
                 self.open_since_ns = now_ns.max(1);
@@ -231,7 +231,7 @@ impl RemoteQueue {
     }
 
     /// Closes the open batch, if it holds anything.
-    pub fn seal(&mut self, why: Why) {
+    pub fn seal(&mut self, why: SendReason) {
         if let Some(batch) = self.open.take() {
             self.ready.push_back(batch);
             self.tally.sent(why);

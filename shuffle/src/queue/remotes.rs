@@ -7,10 +7,10 @@ use std::sync::Arc;
 use trihop_transport::link::Peer;
 use trihop_transport::memory::pool::Pool;
 
+use super::counters::{QueueCounters, SendReason};
 use super::edge::push_sparingly;
 use super::limits::StageOptions;
 use super::remote::{BatchSizes, LinkLimits, RemoteQueue};
-use super::tally::{Tally, Why};
 use crate::route::{Endpoint, Stage};
 
 /// Send buffers that every link can count on, whatever the others hold.
@@ -127,7 +127,7 @@ impl Remotes {
             .iter_mut()
             .for_each(|links| links.sender_limit.hits = 0);
         for queue in self.queues.iter_mut() {
-            queue.tally = Tally::default();
+            queue.tally = QueueCounters::default();
             queue.wire_bytes = 0;
         }
     }
@@ -199,7 +199,7 @@ impl Remotes {
     }
 
     /// Seals every open batch.
-    pub fn seal(&mut self, why: Why) {
+    pub fn seal(&mut self, why: SendReason) {
         for &number in &self.busy {
             self.queues[number as usize].seal(why);
         }

@@ -3,7 +3,7 @@
 //!
 //! A route is a pure function of placement. It names endpoints and stages, never what lies between
 //! two endpoints: whether an edge is a lane or a link follows from where its ends live and from the
-//! medium of its stage, which [`Chosen::is_lane`] decides, for all routes.
+//! medium of its stage, which [`JobRoute::is_lane`] decides, for all routes.
 //!
 //! A new route is a file with an implementation of [`Route`], and a row of the table in this one.
 
@@ -11,8 +11,8 @@ mod direct;
 mod three_hop;
 mod tree;
 
-pub use chosen::Chosen;
 pub use direct::Direct;
+pub use job_route::JobRoute;
 pub use three_hop::ThreeHop;
 pub use tree::Tree;
 
@@ -42,7 +42,7 @@ impl Stage {
         self.0
     }
 
-    /// Place of an edge's stage in [`Chosen::stages`].
+    /// Place of an edge's stage in [`JobRoute::stages`].
     ///
     /// # Panics
     /// For [`Stage::SOURCE`], to which no edge leads.
@@ -247,7 +247,7 @@ routes! { $
 }
 
 // Behind the table, which makes the macro that they use.
-mod chosen;
+mod job_route;
 #[cfg(test)]
 mod tests;
 
@@ -274,7 +274,7 @@ impl FromStr for RouteName {
 }
 
 /// The ranks at the other ends of all links of these routes, ascending, each once.
-pub(crate) fn ends_of(routes: &[&Chosen]) -> Vec<Rank> {
+pub(crate) fn ends_of(routes: &[&JobRoute]) -> Vec<Rank> {
     let links = routes.iter().flat_map(|route| route.each_link());
     let mut ends: Vec<Rank> = links.map(|(end, _)| end).collect();
     ends.sort_unstable();

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 /// Follows all copies of a broadcast; returns how often each rank got it, and how many copies
 /// crossed links.
 fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32) {
-    let at_rank = |rank: Rank| Chosen::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
+    let at_rank = |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
     let mut got = vec![0; sizes.iter().sum::<u32>() as usize];
     let mut crossed = 0;
     let mut under_way = vec![(Rank(source), Stage::SOURCE)];
@@ -28,7 +28,7 @@ fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32)
 
 /// Follows a message from `source` to `target`; returns the ranks that it passed on its way.
 fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
-    let at_rank = |rank: Rank| Chosen::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
+    let at_rank = |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
     let (mut here, mut stage) = (Rank(source), Stage::SOURCE);
     let mut passed = vec![source];
     while let Next::To(next, over) = at_rank(here).next(stage, Rank(target)).expect("a route") {
@@ -78,7 +78,7 @@ proptest! {
             for (rank, &times) in got.iter().enumerate() {
                 prop_assert_eq!(times, u32::from(rank as u32 != source), "rank {}", rank);
                 let here = Topology::from_node_sizes(&sizes, Rank(rank as u32)).unwrap();
-                let route = Chosen::new(name, &here);
+                let route = JobRoute::new(name, &here);
                 let passed = route.numbers().filter(|&stage| route.passes(stage, Rank(source))).count();
                 prop_assert_eq!(passed, 1, "rank {} of {:?} from {}", rank, sizes, source);
             }
@@ -112,8 +112,8 @@ proptest! {
         let named = RouteName::ALL.map(Some);
         for name in named.into_iter().chain([None]) {
             let at_rank = |rank| match name {
-                Some(name) => Chosen::new(name, &see(rank)),
-                None => Chosen::tree(&see(rank)),
+                Some(name) => JobRoute::new(name, &see(rank)),
+                None => JobRoute::tree(&see(rank)),
             };
             let route = at_rank(me);
             let mut seen = std::collections::BTreeSet::new();
@@ -151,7 +151,7 @@ proptest! {
     fn lanes_are_numbered_by_rank_and_stage(sizes in proptest::collection::vec(1u32..6, 1..4)) {
         let topology = Topology::from_node_sizes(&sizes, Rank(0)).unwrap();
         for name in RouteName::ALL {
-            let route = Chosen::new(name, &topology);
+            let route = JobRoute::new(name, &topology);
             let mut next = 0;
             for local in 0..topology.local_size() {
                 for stage in route.lane_stages() {
@@ -168,7 +168,7 @@ proptest! {
 fn names_are_read_as_they_are_written() {
     for name in RouteName::ALL {
         assert_eq!(name.to_string().parse(), Ok(name));
-        let route = Chosen::new(name, &Topology::from_node_sizes(&[1], Rank(0)).unwrap());
+        let route = JobRoute::new(name, &Topology::from_node_sizes(&[1], Rank(0)).unwrap());
         for stage in route.numbers() {
             assert_eq!(
                 route.stage_named(route.stage_name(stage)),

@@ -12,7 +12,7 @@ use crate::deliver::{Delivery, Entry, note_overfilled};
 use crate::dump;
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
-use crate::engine::Core;
+use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
@@ -300,7 +300,7 @@ impl<S: Seating> Handle<S> {
         outcome
     }
 
-    fn look<R>(&self, look: impl FnOnce(&Core, &Outbound) -> R) -> Option<R> {
+    fn look<R>(&self, look: impl FnOnce(&StreamState, &Outbound) -> R) -> Option<R> {
         let looked = self.seat.look(|job| {
             let (core, out) = job.engine.stream(self.id).ok()?;
             Some(look(core, out))
@@ -334,7 +334,7 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>) -> Result<u64> {
         self.seat.progress("take")?;
         self.seat.begin_taking()?;
-        let mut taken = Taken {
+        let mut taken = HandingOut {
             handle: self,
             entries: Vec::new(),
             done: 0,
@@ -369,13 +369,13 @@ impl<S: Seating> Handle<S> {
 
 /// Deliveries out of a stream's queue, which go back when it is dropped unless they were handed
 /// out.
-struct Taken<'a, S: Seating> {
+struct HandingOut<'a, S: Seating> {
     handle: &'a Handle<S>,
     entries: Vec<Entry>,
     done: usize,
 }
 
-impl<S: Seating> Drop for Taken<'_, S> {
+impl<S: Seating> Drop for HandingOut<'_, S> {
     fn drop(&mut self) {
         let entries = std::mem::take(&mut self.entries);
         // A job that has failed takes nothing more, and counts nothing.
@@ -406,7 +406,7 @@ fn noting_overfilled(
 
 /// Without a handler nobody but the application can make room in the delivery queue: waiting would
 /// be for ever.
-fn check_undelivered(core: &Core) -> Result<()> {
+fn check_undelivered(core: &StreamState) -> Result<()> {
     match &core.sink {
         Sink::Queue(queue) if queue.is_blocked() => Err(Error::WouldBlock),
         _ => Ok(()),
@@ -414,7 +414,7 @@ fn check_undelivered(core: &Core) -> Result<()> {
 }
 
 /// An error once nobody would make this stream complete any more.
-fn check_open(core: &Core, out: &Outbound) -> Result<()> {
+fn check_open(core: &StreamState, out: &Outbound) -> Result<()> {
     match out.closed {
         true => Err(Error::Closed(core.name.clone())),
         false => Ok(()),

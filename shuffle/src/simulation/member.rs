@@ -13,11 +13,11 @@ use super::fabric::Fabric;
 use super::options::SimulationOptions;
 use crate::config::StreamOptions;
 use crate::endpoint::{Engine, Prepared, StreamId};
-use crate::engine::Core;
+use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::{Heard, Sink};
 use crate::error::Error;
-use crate::route::{Chosen, ends_of};
+use crate::route::{JobRoute, ends_of};
 use crate::terminate::collective::Collectives;
 
 /// Secret of all simulated jobs.
@@ -51,8 +51,8 @@ impl Member {
             let mut engines = Vec::with_capacity(doorbells.len());
             for rank in topology.ranks_of(node) {
                 let topology = topology.seen_from(rank).map_err(Error::from)?;
-                let route = Chosen::new(options.route, &topology);
-                let ends = ends_of(&[&route, &Chosen::tree(&topology)]);
+                let route = JobRoute::new(options.route, &topology);
+                let ends = ends_of(&[&route, &JobRoute::tree(&topology)]);
                 let (link, peers) = fabric.attach(&ends)?;
                 let bells = Arc::clone(&bells);
                 let mut engine = Engine::new(
@@ -82,12 +82,12 @@ impl Member {
     }
 
     /// The stream of the options.
-    pub fn stream(&self) -> (&Core, &Outbound) {
+    pub fn stream(&self) -> (&StreamState, &Outbound) {
         self.engine.stream(self.id).expect("it stays open")
     }
 
     /// As [`Member::stream`], to use it, with the rank's collectives.
-    pub fn stream_mut(&mut self) -> (&mut Core, &mut Outbound, &mut Collectives) {
+    pub fn stream_mut(&mut self) -> (&mut StreamState, &mut Outbound, &mut Collectives) {
         self.engine.stream_mut(self.id).expect("it stays open")
     }
 

@@ -371,7 +371,7 @@ fn message(target: Rank, kind: u32, ticket: Ticket, data: &[u8]) -> Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Chosen, Next, Stage};
+    use crate::route::{JobRoute, Next, Stage};
     use proptest::prelude::*;
     use trihop_transport::topology::NodeId;
 
@@ -398,7 +398,7 @@ mod tests {
                 if let Some(parent) = here.parent {
                     prop_assert_eq!(Collectives::new(&at(parent)).children.iter().filter(|c| **c == rank).count(), 1);
                 }
-                let tree = Chosen::tree(&topology);
+                let tree = JobRoute::tree(&topology);
                 for &other in here.children.iter().chain(&here.parent) {
                     let is_next = matches!(tree.next(Stage::SOURCE, other), Some(Next::To(next, _)) if next == other);
                     prop_assert!(is_next, "{} from {}", other, rank);

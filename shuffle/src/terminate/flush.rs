@@ -5,12 +5,12 @@
 //! delivered), joined by a rank when nothing of the stream waits on it, until two rounds in a row
 //! say the same and both counts agree.
 
-use crate::engine::Core;
+use crate::engine::StreamState;
 use crate::engine::marks::DeliveryMarks;
 use crate::engine::outbound::{Gathered, Outbound};
 use crate::engine::queues::Mark;
 use crate::error::Result;
-use crate::queue::tally::Why;
+use crate::queue::counters::SendReason;
 use crate::route::{Stage, stage};
 use crate::terminate::collective::{Collectives, Operation, Reduce, Ticket};
 
@@ -49,7 +49,7 @@ pub(crate) enum Flush {
 }
 
 impl Flush {
-    pub fn begin(queues: Queues, core: &mut Core, out: &Outbound) -> Self {
+    pub fn begin(queues: Queues, core: &mut StreamState, out: &Outbound) -> Self {
         let Queues::Stage(name) = queues else {
             return Self::Deliveries(core.marks());
         };
@@ -60,7 +60,7 @@ impl Flush {
     }
 
     /// Whether the flush is complete; to be asked after each round of progress.
-    pub fn poll(&mut self, core: &mut Core, out: &mut Outbound) -> Result<bool> {
+    pub fn poll(&mut self, core: &mut StreamState, out: &mut Outbound) -> Result<bool> {
         if let Self::Deliveries(marks) = self {
             if !core.passed(marks) {
                 return Ok(false);
@@ -77,8 +77,8 @@ impl Flush {
             *self = Self::Marking(Some(*stage));
         }
         if let Self::Marking(stage) = self {
-            out.publish(Why::Flush);
-            let marks = stage.map(|stage| out.queues.mark(stage, Why::Flush));
+            out.publish(SendReason::Flush);
+            let marks = stage.map(|stage| out.queues.mark(stage, SendReason::Flush));
             *self = Self::Queues(marks.unwrap_or_default());
         }
         match self {
@@ -101,7 +101,7 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Whether the fence is complete on all ranks; to be asked after each round of progress.
-    pub fn poll(&mut self, core: &mut Core, out: &Outbound, collectives: &mut Collectives) -> bool {
+    pub fn poll(&mut self, core: &mut StreamState, out: &Outbound, collectives: &mut Collectives) -> bool {
         if !std::mem::replace(&mut self.hurries, true) {
             core.hurry();
         }

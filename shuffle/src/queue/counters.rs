@@ -5,7 +5,7 @@ use crate::stats::QueueStats;
 
 /// Why a batch left, or a lane was shown to its consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum SendReason {
     /// It holds as much as it should, or what comes next has no room.
     Full,
     /// It has waited long enough, or nothing else moves.
@@ -16,7 +16,7 @@ pub(crate) enum Why {
 
 /// Counters of one queue since the start.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
+pub(crate) struct QueueCounters {
     /// Frames of this rank's own.
     own: u64,
     /// Frames that came over a lane or a link.
@@ -30,7 +30,7 @@ pub(crate) struct Tally {
     waiting_since_ns: u64,
 }
 
-impl Tally {
+impl QueueCounters {
     /// A frame was added.
     #[inline]
     pub fn added(&mut self, own: bool, now_ns: u64) {
@@ -57,10 +57,10 @@ impl Tally {
     }
 
     /// A batch was sealed, or a lane shown.
-    pub fn sent(&mut self, why: Why) {
+    pub fn sent(&mut self, why: SendReason) {
         self.sends += 1;
-        self.aged += u64::from(why == Why::Age);
-        self.flushed += u64::from(why == Why::Flush);
+        self.aged += u64::from(why == SendReason::Age);
+        self.flushed += u64::from(why == SendReason::Flush);
     }
 
     /// Frames added that came over a lane or a link.
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_wait_lasts_from_the_first_refusal_to_the_next_frame() {
-        let mut tally = Tally::default();
+        let mut tally = QueueCounters::default();
         tally.added(true, 5);
         for now_ns in [10, 20, 30] {
             tally.refused(now_ns);
@@ -124,9 +124,9 @@ mod tests {
         tally.added(false, 110);
         tally.refused(200);
         tally.added(false, 201);
-        tally.sent(Why::Full);
-        tally.sent(Why::Age);
-        tally.sent(Why::Flush);
+        tally.sent(SendReason::Full);
+        tally.sent(SendReason::Age);
+        tally.sent(SendReason::Flush);
         let stats = tally.stats(7, 1000);
         assert_eq!((stats.peer, stats.own_runs, stats.forwarded_runs), (7, 1, 2));
         assert_eq!(

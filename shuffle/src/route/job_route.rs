@@ -6,14 +6,14 @@ use super::{Endpoint, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageS
 
 /// A route of a job, as one of its ranks sees it: a rule, and the media of its stages.
 #[derive(Debug, Clone)]
-pub struct Chosen {
+pub struct JobRoute {
     topology: Topology,
     name: &'static str,
     stages: &'static [StageSpec],
     pub(super) rule: Rule,
 }
 
-impl Chosen {
+impl JobRoute {
     /// The route `name` as seen from this rank of `topology`.
     pub fn new(name: RouteName, topology: &Topology) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Chosen {
 }
 
 /// What follows from placement and media, for all routes alike.
-impl Chosen {
+impl JobRoute {
     /// Whether the edge of a stage to `peer` is a lane: on one's own node where the stage's medium
     /// is shared memory, and to oneself whatever it is. Any other is a link.
     pub fn is_lane(&self, peer: Endpoint, stage: Stage) -> bool {
