@@ -34,7 +34,7 @@ mod seed;
 pub use config::{OptionRow, Options, StreamOptions};
 #[doc(hidden)]
 pub use config::{Shares, ShimOptions};
-pub use deliver::Message;
+pub use deliver::{Message, Messages};
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
 pub use face::stream::{Item, ItemOutbox};

@@ -7,6 +7,7 @@ mod overfilled;
 mod queue;
 mod reassembly;
 
+use trihop_transport::protocol::wire::{BadRun, Records};
 use trihop_transport::topology::Rank;
 
 pub(crate) use delivery::Delivery;
@@ -25,3 +26,61 @@ pub struct Message<'a> {
     /// Its bytes, in place: they are gone when the handler returns.
     pub bytes: &'a [u8],
 }
+
+/// Records of one source that arrived one after the other, in order; at least one.
+#[derive(Debug, Clone)]
+pub struct Messages<'a> {
+    source: Rank,
+    left: usize,
+    records: RecordsOf<'a>,
+}
+
+#[derive(Debug, Clone)]
+enum RecordsOf<'a> {
+    Run(Records<'a>),
+    One(u32, &'a [u8]),
+}
+
+impl<'a> Messages<'a> {
+    /// The records of a delivery, all of which are looked at before the first is handed out.
+    pub(crate) fn of(delivery: Delivery<'a>) -> Result<Self, BadRun> {
+        let (source, left) = (Rank(delivery.source()), delivery.records());
+        let records = match delivery {
+            Delivery::Run(run) => {
+                run.records().try_for_each(|record| record.map(drop))?;
+                RecordsOf::Run(run.records())
+            }
+            Delivery::Record { kind, bytes, .. } => RecordsOf::One(kind, bytes),
+        };
+        Ok(Self {
+            source,
+            left,
+            records,
+        })
+    }
+
+    /// Rank that sent them.
+    pub fn source(&self) -> Rank {
+        self.source
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let (kind, bytes) = match &mut self.records {
+            RecordsOf::Run(records) => records.next()?.ok()?,
+            RecordsOf::One(kind, bytes) => (*kind, *bytes),
+        };
+        let source = self.source;
+        Some(Message { source, kind, bytes })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Messages<'_> {}

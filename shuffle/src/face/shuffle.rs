@@ -4,7 +4,7 @@ use trihop_transport::topology::Rank;
 
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Message};
+use crate::deliver::{Delivery, Message, Messages};
 use crate::engine::BadRun;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
@@ -63,6 +63,20 @@ impl<'h> ShuffleBuilder<Inline<'h>> {
                 handler(message, outbox);
                 true
             })
+        }))
+    }
+}
+
+impl<'h> ShuffleBuilder<Inline<'h>> {
+    /// As [`handler`](Self::handler), called for all records at once that arrived one after the other
+    /// from one source, as many as a run has: for programs that take a lock, or look something up, once
+    /// for all of them. A spill that is filled meanwhile keeps only the next call waiting.
+    pub fn run_handler(self, mut handler: impl FnMut(Messages<'_>, &mut Outbox<'_>) + 'h) -> Self {
+        self.handle_by(Box::new(move |delivery, _, outbox| {
+            let messages = Messages::of(delivery)?;
+            let count = messages.len();
+            handler(messages, outbox);
+            Ok(count)
         }))
     }
 }

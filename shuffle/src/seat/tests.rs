@@ -41,6 +41,35 @@ fn a_handler_that_panics_ends_the_job_and_is_called_no_more() {
     assert_eq!(calls.get(), 1);
 }
 
+#[test]
+fn a_handler_may_take_the_records_of_a_run_at_once() {
+    let (calls, heard) = (Cell::new(0), Cell::new(0));
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    // Each request is answered once.
+    let shuffle = job.shuffle("runs").run_handler(|messages, outbox| {
+        calls.set(calls.get() + 1);
+        let source = messages.source();
+        for message in messages {
+            heard.set(heard.get() + 1);
+            if message.kind == 0 {
+                outbox.send(source, 1, message.bytes).unwrap();
+            }
+        }
+    });
+    let shuffle = shuffle.open().unwrap();
+    for _ in 0..1000 {
+        shuffle.send(Rank(0), 0, b"request").unwrap();
+    }
+    shuffle.fence().unwrap();
+    assert_eq!(heard.get(), 2000);
+    assert!(calls.get() < 1000, "{} calls", calls.get());
+    job.shutdown().unwrap();
+}
+
 /// Opens a stream again, which fails on rank 0 after all have agreed on it, and ends the job.
 fn open_in_vain(rank: u32, bootstrap: Custom) -> Result<Error> {
     let options = Options {

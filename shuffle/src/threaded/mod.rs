@@ -19,7 +19,7 @@ use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::topology::Rank;
 
 use crate::config::Options;
-use crate::deliver::Message;
+use crate::deliver::{Message, Messages};
 use crate::error::{Error, Result};
 use crate::face;
 use crate::face::shuffle::each_message;
@@ -118,6 +118,20 @@ impl ShuffleBuilder {
             let shuffle = own.of(handle);
             let call = |message: Message<'_>, _| calls.make(1, || handler(message, shuffle));
             each_message(delivery, 0, call).map(|_| ())
+        }))
+    }
+}
+
+impl ShuffleBuilder {
+    /// As [`handler`](Self::handler), called for all records at once that arrived one after the other
+    /// from one source: see the inline job's [`run_handler`](crate::ShuffleBuilder::run_handler).
+    pub fn run_handler(self, mut handler: impl FnMut(Messages<'_>, &Shuffle) + Send + 'static) -> Self {
+        let mut own = Own::new(|handle| Shuffle { handle });
+        self.handle_by(Box::new(move |delivery, calls, handle| {
+            let shuffle = own.of(handle);
+            let messages = Messages::of(delivery)?;
+            calls.make(messages.len() as u64, || handler(messages, shuffle));
+            Ok(())
         }))
     }
 }

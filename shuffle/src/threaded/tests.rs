@@ -427,3 +427,39 @@ fn what_a_handler_keeps_of_its_stream_does_not_keep_the_job() {
     told.recv_timeout(Duration::from_secs(60)).unwrap();
     assert!(kept.lock().unwrap().is_some());
 }
+
+#[test]
+fn a_handler_may_take_the_records_of_a_run_at_once() {
+    let lengths = [0usize, 24, 600, 24, 0, 100_000, 7];
+    let job = job();
+    let heard = Arc::new(Mutex::new((0, Vec::new())));
+    let keep = Arc::clone(&heard);
+    let shuffle = job.shuffle("runs").run_handler(move |messages, shuffle| {
+        let (calls, lengths) = &mut *keep.lock().unwrap();
+        *calls += 1;
+        assert_eq!(messages.source(), shuffle.rank());
+        let said = messages.len();
+        let before = lengths.len();
+        lengths.extend(messages.map(|message| (message.kind, message.bytes.len())));
+        assert_eq!(lengths.len(), before + said);
+    });
+    let shuffle = shuffle.open().unwrap();
+    for round in 0..100 {
+        for length in lengths {
+            shuffle.send(Rank(0), round, &vec![1; length]).unwrap();
+        }
+    }
+    shuffle.fence().unwrap();
+    let rounds = 0..100u32;
+    let expected: Vec<_> = rounds
+        .flat_map(|round| lengths.map(|length| (round, length)))
+        .collect();
+    let (calls, heard) = &*heard.lock().unwrap();
+    assert_eq!(*heard, expected);
+    assert!(
+        *calls < expected.len(),
+        "{calls} calls for {} records",
+        expected.len()
+    );
+    job.shutdown().unwrap();
+}
