@@ -581,7 +581,7 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 //
 // The job is gone afterwards, whatever is returned, with one exception: inside a handler the call
 // is refused with `TRIHOP_ERR_NESTED`. Handles of its streams remain valid, answer
-// `TRIHOP_ERR_CLOSED`, and have to be closed for their memory.
+// `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
 // Threads: any, but no other call on the job may be under way or follow. After
 // `trihop_init_custom` the allgather is called on this thread.
 trihop_status_t trihop_finalize(struct trihop_job_t *job);
@@ -790,9 +790,10 @@ trihop_status_t trihop_stream_try_send(const struct trihop_stream_t *stream,
                                        const void *bytes,
                                        size_t length);
 
-// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this
-// thread, before this returns: on an inline job in the queue itself, without a copy. It may not
-// call the library. Otherwise as `trihop_stream_send`.
+// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this thread,
+// before this returns. It may not call the library. Outside of handlers of an inline job, a record
+// that fits a run (some 1 KiB) is filled in the queue itself, without a copy. Otherwise as
+// `trihop_stream_send`.
 //
 // Threads: any.
 trihop_status_t trihop_stream_reserve(const struct trihop_stream_t *stream,
@@ -820,14 +821,16 @@ trihop_status_t trihop_stream_try_push(const struct trihop_stream_t *stream,
                                        const void *item);
 
 // Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
-// cheaper than one call for each. Otherwise as `trihop_stream_push`; after a failure, some of them
-// may have been sent.
+// cheaper than one call for each. How many were taken goes to `sent`, which may be null: `count`
+// unless the call fails. Otherwise as `trihop_stream_push`.
 //
+// Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
 // Threads: any.
 trihop_status_t trihop_stream_push_many(const struct trihop_stream_t *stream,
                                         const uint32_t *targets,
                                         const void *items,
-                                        size_t count);
+                                        size_t count,
+                                        size_t *sent);
 
 // Sends a record, or an item of `length` bytes and kind 0, to all other ranks or to every rank, as
 // `to` says, one of `trihop_broadcast_t`: along the tree of the route, one copy to each node. A
@@ -908,7 +911,8 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 //
 // The stream is gone afterwards, whatever is returned, with two exceptions: inside a handler the
 // call is refused with `TRIHOP_ERR_NESTED`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
-// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again.
+// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
+// nothing but that in between: a fence would be the others' close.
 // Threads: any, but no other call on the stream may be under way or follow.
 trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
 

@@ -63,7 +63,8 @@ bool histogram(trihop_job_t *job, std::uint64_t updates, Table &table) {
             }
         }
     }
-    check(trihop_stream_push_many(items, targets.data(), places.data(), targets.size()), "trihop_stream_push_many");
+    check(trihop_stream_push_many(items, targets.data(), places.data(), targets.size(), nullptr),
+          "trihop_stream_push_many");
     check(trihop_stream_fence(items), "trihop_stream_fence");
 
     std::uint64_t sums[2] = {0, table.wrong};

@@ -111,6 +111,8 @@ pub(crate) struct Engine {
     /// the provider takes no posted receive back. Nothing of them moves but control messages that
     /// come late.
     closed: Vec<usize>,
+    /// Streams that could not be opened on all ranks: libfabric takes no posted receives back.
+    given_up: Vec<usize>,
     /// Place of the stream with each number, where one was opened.
     places: Vec<Option<usize>>,
     /// What came while a stream was opened, for the next round of progress.
@@ -150,6 +152,7 @@ impl Engine {
             outs: Vec::new(),
             open: Vec::new(),
             closed: Vec::new(),
+            given_up: Vec::new(),
             places: Vec::new(),
             completions: Vec::new(),
             posted: 0,
@@ -291,6 +294,7 @@ impl Engine {
     /// nobody's again.
     pub fn give_up(&mut self, id: StreamId) {
         self.open.retain(|&at| at != id.stream);
+        self.given_up.push(id.stream);
         self.streams[id.stream].sink = Sink::Closed;
         self.outs[id.stream].closed = true;
     }
@@ -303,10 +307,11 @@ impl Engine {
         }
     }
 
-    /// Names, routes and options of the streams that hold memory: those that are open, and those
-    /// that are kept for others.
+    /// Names, routes and options of the streams that hold memory: those that are open, those that are
+    /// kept for others, and those that were given up.
     pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions)> {
-        self.open.iter().chain(&self.closed).map(|&at| {
+        let all = self.open.iter().chain(&self.closed).chain(&self.given_up);
+        all.map(|&at| {
             let (core, out) = (&self.streams[at], &self.outs[at]);
             (&*core.name, &out.queues.route, &core.options)
         })

@@ -60,7 +60,7 @@ pub enum Error {
         bytes: usize,
     },
     /// A call that waits or polls, from inside a handler.
-    #[error("{0} cannot be called inside a handler; send through its outbox instead")]
+    #[error("{0} cannot be called inside a handler or a `take`, nor with an open reservation")]
     Nested(&'static str),
     /// The stream, or the whole job, was shut down.
     #[error("stream `{0}` is shut down")]

@@ -101,7 +101,7 @@ pub unsafe extern "C" fn trihop_job_options(
 ///
 /// The job is gone afterwards, whatever is returned, with one exception: inside a handler the call
 /// is refused with `TRIHOP_ERR_NESTED`. Handles of its streams remain valid, answer
-/// `TRIHOP_ERR_CLOSED`, and have to be closed for their memory.
+/// `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
 /// Threads: any, but no other call on the job may be under way or follow. After
 /// `trihop_init_custom` the allgather is called on this thread.
 #[unsafe(no_mangle)]

@@ -1,5 +1,6 @@
 //! Streams, of byte records or of items of one size.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 
 use super::argument;
@@ -357,9 +358,10 @@ pub unsafe extern "C" fn trihop_stream_try_send(
     unsafe { with(stream, call) }
 }
 
-/// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this
-/// thread, before this returns: on an inline job in the queue itself, without a copy. It may not
-/// call the library. Otherwise as `trihop_stream_send`.
+/// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this thread,
+/// before this returns. It may not call the library. Outside of handlers of an inline job, a record
+/// that fits a run (some 1 KiB) is filled in the queue itself, without a copy. Otherwise as
+/// `trihop_stream_send`.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -446,9 +448,10 @@ pub unsafe extern "C" fn trihop_stream_try_push(
 }
 
 /// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
-/// cheaper than one call for each. Otherwise as `trihop_stream_push`; after a failure, some of them
-/// may have been sent.
+/// cheaper than one call for each. How many were taken goes to `sent`, which may be null: `count`
+/// unless the call fails. Otherwise as `trihop_stream_push`.
 ///
+/// Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_stream_push_many(
@@ -456,8 +459,14 @@ pub unsafe extern "C" fn trihop_stream_push_many(
     targets: *const u32,
     items: *const c_void,
     count: usize,
+    sent: *mut usize,
 ) -> trihop_status_t {
     let push = |stream: &StreamOf| {
+        let taken = Cell::new(0);
+        let keep = |(so_many, outcome)| {
+            taken.set(so_many);
+            outcome
+        };
         let size = item_bytes(stream);
         let length = count.checked_mul(size).ok_or_else(|| {
             Failure::argument(format!(
@@ -472,12 +481,17 @@ pub unsafe extern "C" fn trihop_stream_push_many(
                 argument::bytes(items, length, "items")?,
             )
         };
-        send(
+        let outcome = send(
             stream,
-            |stream| stream.push_many(targets, items),
-            |stream| stream.push_many(targets, items),
-            |outbox| outbox.push_many(targets, items),
-        )
+            |stream| keep(stream.push_many(targets, items)),
+            |stream| keep(stream.push_many(targets, items)),
+            |outbox| keep(outbox.push_many(targets, items)),
+        );
+        if !sent.is_null() {
+            // SAFETY: not null, so the header asks for a place for a number.
+            *unsafe { argument::place(sent, "sent")? } = taken.get();
+        }
+        outcome
     };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(stream, push) }
@@ -652,7 +666,8 @@ pub unsafe extern "C" fn trihop_stream_dump(
 ///
 /// The stream is gone afterwards, whatever is returned, with two exceptions: inside a handler the
 /// call is refused with `TRIHOP_ERR_NESTED`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
-/// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again.
+/// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
+/// nothing but that in between: a fence would be the others' close.
 /// Threads: any, but no other call on the stream may be under way or follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_stream_close(stream: *mut trihop_stream_t) -> trihop_status_t {

@@ -43,7 +43,7 @@ pub(crate) fn reserve<S: Seat>(
     }
     let space = match in_place(handle, target, kind, bytes)? {
         Some(out) => Space::InPlace(out),
-        None => Space::Staged(vec![0; bytes]),
+        None => Space::Staged(zeroed(bytes)?),
     };
     Ok(Reservation {
         handle,
@@ -52,6 +52,19 @@ pub(crate) fn reserve<S: Seat>(
         kind,
         bytes,
     })
+}
+
+/// Memory for a record that is not filled in place.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>> {
+    let mut record = Vec::new();
+    match record.try_reserve_exact(bytes) {
+        Ok(()) => record.resize(bytes, 0),
+        Err(_) => return Err(Error::NoMemory { bytes }),
+    }
+    Ok(record)
 }
 
 /// Space in the open run of `target`, where it has any. The borrow that finds it is the one that

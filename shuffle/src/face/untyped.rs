@@ -5,7 +5,7 @@ use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 
 use super::broadcast::broadcast;
-use super::reservation::reserve;
+use super::reservation::{reserve, zeroed};
 use super::shuffle::each_message;
 use super::stream::{extend, push};
 use super::verbs::common_verbs;
@@ -213,20 +213,20 @@ impl UntypedOutbox<'_> {
     ) -> Result<()> {
         check_record(self.item_bytes)?;
         self.outbox.check(target, bytes)?;
-        let mut record = vec![0; bytes];
+        let mut record = zeroed(bytes)?;
         fill(&mut record);
         self.outbox.send(target, kind, &record)
     }
 
     /// Sends many items, or spills them, `items` being one after the other for the ranks of
-    /// `targets`.
-    ///
-    /// # Errors
-    /// As [`UntypedOutbox::push`]; items before the failing one are sent.
-    pub fn push_many(&mut self, targets: &[u32], items: &[u8]) -> Result<()> {
-        check_items(targets.len(), self.item_bytes, items)?;
+    /// `targets`. How many were taken, and as [`UntypedOutbox::push`] why no more.
+    pub fn push_many(&mut self, targets: &[u32], items: &[u8]) -> (usize, Result<()>) {
+        if let Err(error) = check_items(targets.len(), self.item_bytes, items) {
+            return (0, Err(error));
+        }
         let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
-        pairs.try_for_each(|(&target, item)| self.outbox.push_item(Rank(target), item))
+        let outcome = pairs.try_for_each(|(&target, item)| self.outbox.push_item(Rank(target), item));
+        taken(targets.len() - pairs.len(), outcome)
     }
 
     /// Sends a record or an item to many ranks, or spills it.
@@ -274,6 +274,15 @@ fn check_either(item_bytes: usize, kind: u32, bytes: &[u8]) -> Result<()> {
         (_, 0) => check_items(1, item_bytes, bytes),
         _ => Err(wrong(format!("an item has no kind, and {kind} was given"))),
     }
+}
+
+/// Of so many items that were asked for, those that were taken: the one that was refused was not.
+fn taken(asked: usize, outcome: Result<()>) -> (usize, Result<()>) {
+    let refused = match &outcome {
+        Err(Error::WouldBlock | Error::Rank { .. } | Error::NoMemory { .. } | Error::SpillFull { .. }) => 1,
+        _ => 0,
+    };
+    (asked.saturating_sub(refused), outcome)
 }
 
 fn wrong(why: String) -> Error {
@@ -363,30 +372,35 @@ impl<S: Seat> Untyped<S> {
         of_usual_size!(item => self.handle.with_out("a send", |out| out.try_push(target, item)))
     }
 
-    /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine
-    /// is taken once per few hundred of them.
-    ///
-    /// # Errors
-    /// As [`Untyped::push`]; items before the failing one are sent.
-    pub fn push_many(&self, targets: &[u32], items: &[u8]) -> Result<()> {
-        check_items(targets.len(), self.item_bytes, items)?;
+    /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine is
+    /// taken once per few hundred of them. How many were taken, and as [`Untyped::push`] why no more.
+    pub fn push_many(&self, targets: &[u32], items: &[u8]) -> (usize, Result<()>) {
+        if let Err(error) = check_items(targets.len(), self.item_bytes, items) {
+            return (0, Err(error));
+        }
         match self.item_bytes {
             4 => self.extend::<4>(targets, items),
             8 => self.extend::<8>(targets, items),
             16 => self.extend::<16>(targets, items),
-            item_bytes => self.handle.send_all(
-                &mut targets.iter().zip(items.chunks_exact(item_bytes)),
-                |out, &(&target, item)| out.try_push(Rank(target), item),
-                |out, &(&target, item)| out.push_or_spill(Rank(target), item),
-            ),
+            item_bytes => {
+                let mut pairs = targets.iter().zip(items.chunks_exact(item_bytes));
+                let outcome = self.handle.send_all(
+                    &mut pairs,
+                    |out, &(&target, item)| out.try_push(Rank(target), item),
+                    |out, &(&target, item)| out.push_or_spill(Rank(target), item),
+                );
+                taken(targets.len() - pairs.len(), outcome)
+            }
         }
     }
 
     /// [`Untyped::push_many`] of items of `N` bytes.
-    fn extend<const N: usize>(&self, targets: &[u32], items: &[u8]) -> Result<()> {
+    fn extend<const N: usize>(&self, targets: &[u32], items: &[u8]) -> (usize, Result<()>) {
         let (items, _) = items.as_chunks::<N>();
-        let targets = targets.iter().map(|&target| Rank(target));
-        extend(&self.handle, &mut targets.zip(items.iter().copied()))
+        let ranks = targets.iter().map(|&target| Rank(target));
+        let mut pairs = ranks.zip(items.iter().copied());
+        let outcome = extend(&self.handle, &mut pairs);
+        taken(targets.len() - pairs.len(), outcome)
     }
 
     /// As [`crate::Shuffle::broadcast`]; `kind` is 0 for an item.

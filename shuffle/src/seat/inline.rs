@@ -344,10 +344,12 @@ impl<'h> Seating for Inline<'h> {
     }
 
     fn closed(&self, id: StreamId, (): &(), failed: bool) {
-        if failed {
-            return; // its handler may still be called by what was under way
+        // Where only this call has failed, the stream goes on, or another has its place.
+        let state = self.0.state.try_borrow();
+        let is_over = !failed || state.is_ok_and(|state| state.check_failure().is_err());
+        if is_over {
+            self.drop_handler(id.stream);
         }
-        self.drop_handler(id.stream);
     }
 
     /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle

@@ -42,6 +42,8 @@ struct Alive(Arc<Shared>);
 impl Drop for Alive {
     fn drop(&mut self) {
         self.0.stop(self.0.turns.has_failed());
+        // What handlers have kept of their streams finds these closed: nobody would send on.
+        self.0.turns.try_look(|job| job.engine.close_streams());
     }
 }
 
@@ -268,6 +270,7 @@ impl Seating for Threaded {
                 let _ = own.send(handle.on_seat(seat));
             }
             Err(_) => {
+                drop(own); // what the thread may be waiting for
                 handover.discard();
                 handover.close();
                 thread.join();

@@ -289,8 +289,10 @@ fn items_of_a_size_known_at_run_time() {
         .open()
         .unwrap();
     items.push(Rank(0), &[1; 12]).unwrap();
-    items.push_many(&[0; 1000], &[2; 12_000]).unwrap();
-    assert!(items.push_many(&[0; 2], &[0; 23]).is_err());
+    assert_eq!(items.push_many(&[0; 1000], &[2; 12_000]), (1000, Ok(())));
+    assert!(items.push_many(&[0; 2], &[0; 23]).1.is_err());
+    let (taken, outcome) = items.push_many(&[0, 0, 7, 0], &[0; 48]);
+    assert_eq!((taken, outcome), (2, Err(Error::Rank { rank: 7, size: 1 })));
     assert!(items.push(Rank(1), &[0; 12]).is_err());
     for refused in [
         items.send(Rank(0), 0, &[0; 12]),
@@ -304,7 +306,7 @@ fn items_of_a_size_known_at_run_time() {
     assert_eq!(sum.load(Ordering::Relaxed), 2001);
     items.shutdown().unwrap();
     let records = job.untyped("records", 0).handler(|_, _| {}).open().unwrap();
-    assert!(records.push(Rank(0), &[]).is_err() && records.push_many(&[], &[]).is_err());
+    assert!(records.push(Rank(0), &[]).is_err() && records.push_many(&[], &[]).1.is_err());
     records.send(Rank(0), 3, b"any length").unwrap();
     records.shutdown().unwrap();
     job.shutdown().unwrap();

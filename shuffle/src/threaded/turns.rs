@@ -216,6 +216,9 @@ impl Turns {
         let mut turn = self.turn.take();
         turn.job.check_failure()?;
         let result = call(&mut turn.job);
+        if result.is_err() {
+            self.tell_failure(&mut turn);
+        }
         // The call may have left something to be sent on by age.
         self.wake_from(&mut turn, Sleep::Deep);
         result
