@@ -92,6 +92,14 @@ pub enum Error {
         /// What it said.
         why: String,
     },
+    /// What a launcher, or the process's environment, says is impossible or contradicts itself.
+    #[error("{key}: {why}")]
+    Environment {
+        /// Variable or setting as it is spelled there.
+        key: String,
+        /// What is wrong with it, and the remedy.
+        why: String,
+    },
     /// A libfabric call failed for good.
     #[error("libfabric {call} failed: {detail} (code {code})")]
     Fabric {
@@ -177,7 +185,7 @@ pub enum Error {
 impl From<TransportError> for Error {
     fn from(error: TransportError) -> Self {
         match error {
-            TransportError::Config { key, why } => Self::Config { key, why },
+            TransportError::Config { key, why } => Self::Environment { key, why },
             TransportError::Fabric { call, code, detail } => Self::Fabric { call, code, detail },
             TransportError::NoProvider { why } => Self::NoProvider { why },
             TransportError::System { what, source } => Self::System { what, source },

@@ -103,7 +103,7 @@ impl trihop_status_t {
             Error::Nested(_) => TRIHOP_ERR_NESTED,
             Error::Closed(_) => TRIHOP_ERR_CLOSED,
             Error::Mismatch { .. } => TRIHOP_ERR_MISMATCH,
-            Error::Config { .. } => TRIHOP_ERR_CONFIG,
+            Error::Config { .. } | Error::Environment { .. } => TRIHOP_ERR_CONFIG,
             Error::Handler { .. } => TRIHOP_ERR_PANIC,
             Error::Fabric { .. } => TRIHOP_ERR_FABRIC,
             Error::NoProvider { .. } => TRIHOP_ERR_NO_PROVIDER,

@@ -30,7 +30,8 @@ impl Error {
     /// Exit status of a process that ends by this error: 2 for options, 1 for everything else.
     pub fn exit_status(&self) -> i32 {
         match self {
-            Self::Usage(_) | Self::Engine(trihop::Error::Config { .. }) => 2,
+            Self::Usage(_)
+            | Self::Engine(trihop::Error::Config { .. } | trihop::Error::Environment { .. }) => 2,
             Self::Maps(error) => error.exit_status(),
             Self::System { .. } | Self::Engine(_) => 1,
         }
