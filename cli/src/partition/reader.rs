@@ -53,8 +53,9 @@ impl Method {
             Some("uring") => Ok(Self::Uring),
             Some("plain") => Ok(Self::Plain),
             _ => Err(format!(
-                "{}={asked:?}: auto, uring or plain is expected",
-                Self::VARIABLE
+                "{}={}: auto, uring or plain is expected",
+                Self::VARIABLE,
+                asked.display()
             )),
         }
     }
