@@ -8,98 +8,106 @@ use std::sync::Arc;
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, on which object, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// An option has an unknown name, an impossible value, or contradicts another one.
-    #[error("{key}: {why}")]
-    Config {
-        /// Option as the user spelled it (builder field or environment name).
-        key: String,
-        /// What is wrong with the value and which values are possible.
-        why: String,
-    },
-    /// A libfabric call failed for good.
-    #[error("libfabric {call} failed: {detail} (code {code})")]
-    Fabric {
-        /// Name of the libfabric call.
-        call: &'static str,
-        /// Positive libfabric error number.
-        code: i32,
-        /// libfabric's text for it, and the object concerned.
-        detail: String,
-    },
-    /// No provider of libfabric meets the needs.
-    #[error("no usable libfabric provider: {why}")]
-    NoProvider {
-        /// Each candidate with the reason of its rejection.
-        why: String,
-    },
-    /// An operating-system call failed.
-    #[error("{what}: {source}")]
-    System {
-        /// What was attempted, on which object, and the remedy where one is known.
-        what: String,
-        /// The operating system's answer.
-        #[source]
-        source: SystemError,
-    },
-    /// The launcher could not tell who we are, or a peer did not arrive.
-    #[error("bootstrap ({launcher}): {why}")]
-    Bootstrap {
-        /// Launcher protocol in use: `pmix`, `pmi1`, `local`, `single` or `custom`.
-        launcher: &'static str,
-        /// What is missing and from whom.
-        why: String,
-    },
-    /// A peer runs an incompatible version of the wire format.
-    #[error(
-        "rank {rank} speaks trihop wire version {theirs}, this process speaks {ours}; start one version everywhere"
-    )]
-    Version {
-        /// Peer.
-        rank: u32,
-        /// Our wire version.
-        ours: u32,
-        /// The peer's wire version.
-        theirs: u32,
-    },
-    /// A peer sent bytes, or wrote shared positions, that cannot be true; its traffic is dropped
-    /// from here on.
-    #[error("rank {rank} sent bytes that are not valid: {why}")]
-    BadPeer {
-        /// Peer.
-        rank: u32,
-        /// Which check failed, with the values.
-        why: String,
-    },
-    /// A peer died, or its node does not answer any more.
-    #[error("rank {rank} is gone: {how}")]
-    PeerDead {
-        /// Peer.
-        rank: u32,
-        /// How it was noticed.
-        how: String,
-    },
-    /// A link to a peer failed, though nobody says that the peer is gone; what was under way on it
-    /// is lost.
-    #[error("the link to rank {rank} failed: {why}")]
-    LinkFailed {
-        /// Peer.
-        rank: u32,
-        /// The provider's reason.
-        why: String,
-    },
-    /// A peer lives, but its part of the job has failed: the job cannot go on without it.
-    #[error("rank {rank} has failed: {why}")]
-    PeerFailed {
-        /// Peer.
-        rank: u32,
-        /// Its error.
-        why: String,
-    },
+/// Hands the variants to the macro `then` that errors of this crate and of those above have in
+/// common: what has failed below is not wrapped.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! shared_errors {
+    ($then:ident) => {
+        $then! {
+            /// A libfabric call failed for good.
+            #[error("libfabric {call} failed: {detail} (code {code})")]
+            Fabric {
+                /// Name of the libfabric call.
+                call: &'static str,
+                /// Positive libfabric error number.
+                code: i32,
+                /// libfabric's text for it, and the object concerned.
+                detail: String,
+            },
+            /// No provider of libfabric meets the needs.
+            #[error("no usable libfabric provider: {why}")]
+            NoProvider {
+                /// Each candidate with the reason of its rejection.
+                why: String,
+            },
+            /// An operating-system call failed.
+            #[error("{what}: {source}")]
+            System {
+                /// What was attempted, on which object, and the remedy where one is known.
+                what: String,
+                /// The operating system's answer.
+                #[source]
+                source: $crate::SystemError,
+            },
+            /// The launcher could not tell who we are, or a rank did not arrive.
+            #[error("bootstrap ({launcher}): {why}")]
+            Bootstrap {
+                /// Launcher protocol in use: `pmix`, `pmi1`, `local`, `single` or `custom`.
+                launcher: &'static str,
+                /// What is missing and from whom.
+                why: String,
+            },
+            /// A peer sent bytes, or wrote shared positions, that cannot be true; its traffic is
+            /// dropped from here on.
+            #[error("rank {rank} sent bytes that are not valid: {why}")]
+            BadPeer {
+                /// The rank.
+                rank: u32,
+                /// Which check failed, with the values.
+                why: String,
+            },
+            /// A rank is gone.
+            #[error("rank {rank} is gone: {how}")]
+            PeerDead {
+                /// The rank.
+                rank: u32,
+                /// How it was noticed.
+                how: String,
+            },
+            /// A link to a peer failed, though nobody says that the peer is gone; what was under
+            /// way on it is lost.
+            #[error("the link to rank {rank} failed: {why}")]
+            LinkFailed {
+                /// The rank.
+                rank: u32,
+                /// The provider's reason.
+                why: String,
+            },
+            /// A rank lives, but its part of the job has failed: the job cannot go on without it.
+            #[error("rank {rank} has failed: {why}")]
+            PeerFailed {
+                /// The rank.
+                rank: u32,
+                /// Its error.
+                why: String,
+            },
+        }
+    };
 }
+
+macro_rules! declare {
+    ($(
+        $(#[$about:meta])+
+        $name:ident { $($(#[$what:meta])+ $field:ident: $type:ty,)+ },
+    )+) => {
+        /// What went wrong, on which object, and what to do about it.
+        #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+        pub enum Error {
+            /// An option has an unknown name, an impossible value, or contradicts another one.
+            #[error("{key}: {why}")]
+            Config {
+                /// Option as the user spelled it (builder field or environment name).
+                key: String,
+                /// What is wrong with the value and which values are possible.
+                why: String,
+            },
+            $($(#[$about])+ $name { $($(#[$what])+ $field: $type,)+ },)+
+        }
+    };
+}
+
+shared_errors!(declare);
 
 /// The operating system's answer: an [`io::Error`] that can be copied and compared.
 #[derive(Debug, Clone, thiserror::Error)]
