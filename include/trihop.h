@@ -790,10 +790,10 @@ trihop_status_t trihop_stream_try_send(const struct trihop_stream_t *stream,
                                        const void *bytes,
                                        size_t length);
 
-// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this thread,
-// before this returns. It may not call the library. Outside of handlers of an inline job, a record
-// that fits a run (some 1 KiB) is filled in the queue itself, without a copy. Otherwise as
-// `trihop_stream_send`.
+// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this
+// thread, before this returns. It may not call the library. On an inline job, outside of its
+// handlers, a record that fits a run of `run_bytes` is filled in the queue itself; elsewhere in
+// memory that is made for it, and copied. Otherwise as `trihop_stream_send`.
 //
 // Threads: any.
 trihop_status_t trihop_stream_reserve(const struct trihop_stream_t *stream,

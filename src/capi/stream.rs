@@ -31,7 +31,7 @@ type StreamOf = Either<threaded::Untyped, Untyped<'static>>;
 
 /// Sends on a stream: inside a handler of an inline job by the handler's outbox, which spills what
 /// finds no room.
-#[inline]
+#[inline(always)] // part of every send
 fn send(
     stream: &StreamOf,
     by_threaded: impl FnOnce(&threaded::Untyped) -> crate::Result<()>,
@@ -43,12 +43,25 @@ fn send(
         Either::Inline(stream) => stream,
     };
     match by_inline(stream) {
+        Ok(()) => Ok(()),
         Err(Error::Nested(call)) => {
             let sent = send_by_outbox(|outbox| by_outbox(&mut outbox.on(stream)?));
             Ok(sent.unwrap_or(Err(Error::Nested(call)))?)
         }
-        sent => Ok(sent?),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// Sends by a verb of the stream, or by one of the outbox, with the same arguments.
+macro_rules! send_by {
+    ($stream:expr, $verb:ident or $of_outbox:ident($($argument:expr),+)) => {
+        send(
+            $stream,
+            |stream| stream.$verb($($argument),+),
+            |stream| stream.$verb($($argument),+),
+            |outbox| outbox.$of_outbox($($argument),+),
+        )
+    };
 }
 
 /// What a handler is called with: a record, or the items of one source that arrived one after the
@@ -297,6 +310,27 @@ unsafe fn with(
     })
 }
 
+/// Runs `call` on the stream and on bytes of the caller's, as many as `length` says.
+///
+/// # Safety
+/// As [`with`]; `bytes` is null or so many bytes that nobody changes meanwhile.
+#[inline(always)] // part of every send
+unsafe fn with_bytes(
+    stream: *const trihop_stream_t,
+    name: &str,
+    bytes: *const c_void,
+    length: impl FnOnce(&StreamOf) -> usize,
+    call: impl FnOnce(&StreamOf, &[u8]) -> Result<(), Failure>,
+) -> trihop_status_t {
+    let call = |stream: &StreamOf| {
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { argument::bytes(bytes, length(stream), name)? };
+        call(stream, bytes)
+    };
+    // SAFETY: as the caller promises.
+    unsafe { with(stream, call) }
+}
+
 /// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while
 /// there is no room. What one rank sends to another arrives in the order in which it was sent, each
 /// exactly once.
@@ -317,18 +351,17 @@ pub unsafe extern "C" fn trihop_stream_send(
     bytes: *const c_void,
     length: usize,
 ) -> trihop_status_t {
-    let call = |stream: &StreamOf| {
-        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
-        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
-        send(
+    // SAFETY: the header asks for null or a stream that was not closed, and for `length` bytes that
+    // nobody changes during the call.
+    unsafe {
+        with_bytes(
             stream,
-            |stream| stream.send(Rank(target), kind, bytes),
-            |stream| stream.send(Rank(target), kind, bytes),
-            |outbox| outbox.send(Rank(target), kind, bytes),
+            "bytes",
+            bytes,
+            |_| length,
+            |stream, bytes| send_by!(stream, send or send(Rank(target), kind, bytes)),
         )
-    };
-    // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, call) }
+    }
 }
 
 /// As `trihop_stream_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
@@ -344,24 +377,23 @@ pub unsafe extern "C" fn trihop_stream_try_send(
     bytes: *const c_void,
     length: usize,
 ) -> trihop_status_t {
-    let call = |stream: &StreamOf| {
-        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
-        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
-        send(
+    // SAFETY: the header asks for null or a stream that was not closed, and for `length` bytes that
+    // nobody changes during the call.
+    unsafe {
+        with_bytes(
             stream,
-            |stream| stream.try_send(Rank(target), kind, bytes),
-            |stream| stream.try_send(Rank(target), kind, bytes),
-            |outbox| outbox.send(Rank(target), kind, bytes),
+            "bytes",
+            bytes,
+            |_| length,
+            |stream, bytes| send_by!(stream, try_send or send(Rank(target), kind, bytes)),
         )
-    };
-    // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, call) }
+    }
 }
 
-/// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this thread,
-/// before this returns. It may not call the library. Outside of handlers of an inline job, a record
-/// that fits a run (some 1 KiB) is filled in the queue itself, without a copy. Otherwise as
-/// `trihop_stream_send`.
+/// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this
+/// thread, before this returns. It may not call the library. On an inline job, outside of its
+/// handlers, a record that fits a run of `run_bytes` is filled in the queue itself; elsewhere in
+/// memory that is made for it, and copied. Otherwise as `trihop_stream_send`.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -379,12 +411,7 @@ pub unsafe extern "C" fn trihop_stream_reserve(
             // SAFETY: the header says how it is called, and this is how.
             unsafe { filler(context, bytes.as_mut_ptr().cast(), bytes.len()) }
         };
-        send(
-            stream,
-            |stream| stream.send_filled(Rank(target), kind, length, fill),
-            |stream| stream.send_filled(Rank(target), kind, length, fill),
-            |outbox| outbox.send_filled(Rank(target), kind, length, fill),
-        )
+        send_by!(stream, send_filled or send_filled(Rank(target), kind, length, fill))
     };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(stream, call) }
@@ -402,18 +429,17 @@ pub unsafe extern "C" fn trihop_stream_push(
     target: u32,
     item: *const c_void,
 ) -> trihop_status_t {
-    let push = |stream: &StreamOf| {
-        // SAFETY: the header asks for one item that nobody changes during the call.
-        let item = unsafe { argument::bytes(item, item_bytes(stream), "item")? };
-        send(
+    // SAFETY: the header asks for null or a stream that was not closed, and for one item that
+    // nobody changes during the call.
+    unsafe {
+        with_bytes(
             stream,
-            |stream| stream.push(Rank(target), item),
-            |stream| stream.push(Rank(target), item),
-            |outbox| outbox.push(Rank(target), item),
+            "item",
+            item,
+            item_bytes,
+            |stream, item| send_by!(stream, push or push(Rank(target), item)),
         )
-    };
-    // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, push) }
+    }
 }
 
 /// Bytes of an item; 0 where the stream has records.
@@ -433,18 +459,17 @@ pub unsafe extern "C" fn trihop_stream_try_push(
     target: u32,
     item: *const c_void,
 ) -> trihop_status_t {
-    let push = |stream: &StreamOf| {
-        // SAFETY: the header asks for one item that nobody changes during the call.
-        let item = unsafe { argument::bytes(item, item_bytes(stream), "item")? };
-        send(
+    // SAFETY: the header asks for null or a stream that was not closed, and for one item that
+    // nobody changes during the call.
+    unsafe {
+        with_bytes(
             stream,
-            |stream| stream.try_push(Rank(target), item),
-            |stream| stream.try_push(Rank(target), item),
-            |outbox| outbox.push(Rank(target), item),
+            "item",
+            item,
+            item_bytes,
+            |stream, item| send_by!(stream, try_push or push(Rank(target), item)),
         )
-    };
-    // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, push) }
+    }
 }
 
 /// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
@@ -511,19 +536,19 @@ pub unsafe extern "C" fn trihop_stream_broadcast(
     length: usize,
     to: i32,
 ) -> trihop_status_t {
-    let call = |stream: &StreamOf| {
-        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
-        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
-        let to = trihop_broadcast_t::parse(to)?;
-        send(
+    // SAFETY: as for `trihop_stream_send`.
+    unsafe {
+        with_bytes(
             stream,
-            |stream| stream.broadcast(kind, bytes, to),
-            |stream| stream.broadcast(kind, bytes, to),
-            |outbox| outbox.broadcast(kind, bytes, to),
+            "bytes",
+            bytes,
+            |_| length,
+            |stream, bytes| {
+                let to = trihop_broadcast_t::parse(to)?;
+                send_by!(stream, broadcast or broadcast(kind, bytes, to))
+            },
         )
-    };
-    // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, call) }
+    }
 }
 
 /// Makes a round of progress, then hands all that waits to `taker`, called with `context` as a
