@@ -136,7 +136,8 @@ fn write_header() {
         println!("cargo::rerun-if-changed=shuffle/src/{room}/table.rs");
     }
     let mut config = cbindgen::Config::from_file("cbindgen.toml").expect("cbindgen.toml is valid");
-    let number = |part: &str| std::env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo sets it");
+    let number =
+        |part: &str| std::env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo sets it");
     config.after_includes = Some(format!(
         "\n#define TRIHOP_VERSION_MAJOR {}\n#define TRIHOP_VERSION_MINOR {}\n#define TRIHOP_VERSION_PATCH {}",
         number("MAJOR"),
@@ -162,7 +163,9 @@ fn write_header() {
     let structs = format!("{out}/structs.rs");
     let source = crate::options_table!(options_source) + &crate::counters_table!(counters_source);
     std::fs::write(&structs, source).expect("OUT_DIR can be written to");
-    let builder = cbindgen::Builder::new().with_config(config).with_src(structs);
+    let builder = cbindgen::Builder::new()
+        .with_config(config)
+        .with_src(structs);
     let builder = files.iter().fold(builder, |builder, file| {
         builder.with_src(format!("src/capi/{file}.rs"))
     });

@@ -12,7 +12,11 @@ fn main() -> Result<(), trihop::Error> {
         .handler(|_message, _outbox| heard.set(heard.get() + 1))
         .open()?;
     for rank in 0..job.size() {
-        greetings.send(Rank(rank), 0, format!("hello from {}", job.rank()).as_bytes())?;
+        greetings.send(
+            Rank(rank),
+            0,
+            format!("hello from {}", job.rank()).as_bytes(),
+        )?;
     }
     greetings.fence()?;
     println!("rank {} heard {} greetings", job.rank(), heard.get());

@@ -74,7 +74,9 @@ impl Share {
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let vertices: u32 = std::env::args().nth(1).map_or(Ok(20_000), |text| text.parse())?;
+    let vertices: u32 = std::env::args()
+        .nth(1)
+        .map_or(Ok(20_000), |text| text.parse())?;
     if vertices < PARTS {
         return Err(format!("at least {PARTS} vertices, not {vertices}").into());
     }
@@ -124,12 +126,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     job.allreduce(&mut totals, Reduce::Sum)?;
     if rank == Rank(0) {
         let [sent, heard, wrong] = totals;
-        println!("{vertices} vertices on {size} ranks: {sent} labels sent, {heard} heard, {wrong} wrong");
+        println!(
+            "{vertices} vertices on {size} ranks: {sent} labels sent, {heard} heard, {wrong} wrong"
+        );
     }
     stream.shutdown()?;
     job.shutdown()?;
     if totals[0] != totals[1] || totals[2] != 0 {
-        return Err("every label sent has to be heard, and every vertex to have the right one".into());
+        return Err(
+            "every label sent has to be heard, and every vertex to have the right one".into(),
+        );
     }
     Ok(())
 }

@@ -51,7 +51,9 @@ fn add(count: &Cell<u64>, more: u64) {
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let count: u64 = std::env::args().nth(1).map_or(Ok(200_000), |text| text.parse())?;
+    let count: u64 = std::env::args()
+        .nth(1)
+        .map_or(Ok(200_000), |text| text.parse())?;
     let seen = &Seen {
         answered: RefCell::new(vec![false; usize::try_from(count)?]),
         ..Seen::default()

@@ -191,8 +191,14 @@ impl<O: Orderings> ModelReader<O> {
     /// Value and length of the next frame, if there is one.
     pub fn peek(&mut self) -> Option<(u32, usize)> {
         let mut reader = self.reader();
-        let span = reader.front().expect("no side writes what cannot be true")?;
-        let payload = |unit| reader.storage().read_payload(span.area, span.offset + unit * 8);
+        let span = reader
+            .front()
+            .expect("no side writes what cannot be true")?;
+        let payload = |unit| {
+            reader
+                .storage()
+                .read_payload(span.area, span.offset + unit * 8)
+        };
         let value = payload(0);
         for unit in 1..span.bytes / 8 {
             assert_eq!(payload(unit), value, "torn frame");

@@ -36,7 +36,11 @@ pub fn explore_jobs(model: impl Fn() + Send + Sync + 'static) {
     explore_with(300, config, model);
 }
 
-fn explore_with(default_schedules: u64, mut config: Config, model: impl Fn() + Send + Sync + 'static) {
+fn explore_with(
+    default_schedules: u64,
+    mut config: Config,
+    model: impl Fn() + Send + Sync + 'static,
+) {
     let number = |name: &str| {
         std::env::var(name)
             .ok()
@@ -49,7 +53,11 @@ fn explore_with(default_schedules: u64, mut config: Config, model: impl Fn() + S
     let model = Arc::new(model);
     let again = Arc::clone(&model);
     let schedules = schedules as usize;
-    Runner::new(RandomScheduler::new_from_seed(seed, schedules), config.clone()).run(move || model());
+    Runner::new(
+        RandomScheduler::new_from_seed(seed, schedules),
+        config.clone(),
+    )
+    .run(move || model());
     Runner::new(PctScheduler::new_from_seed(seed, 4, schedules), config).run(move || again());
 }
 
@@ -65,7 +73,10 @@ struct Bed {
     rung: Condvar,
 }
 
-const _: () = assert!(doorbell::AWAKE == 0, "a new word says that its owner is awake");
+const _: () = assert!(
+    doorbell::AWAKE == 0,
+    "a new word says that its owner is awake"
+);
 
 impl Sleeper for BlockingSleeper {
     type Word = AtomicU64;

@@ -31,7 +31,9 @@ fn main() {
                 pkg_config::Error::Command { .. } => "pkg-config itself cannot be run",
                 _ => "pkg-config gives no answer",
             };
-            fail(&format!("libfabric {OLDEST} or newer is needed but {found}"))
+            fail(&format!(
+                "libfabric {OLDEST} or newer is needed but {found}"
+            ))
         });
     generate(&out, &library.include_paths);
     compile(&out, &library.include_paths);
@@ -77,7 +79,9 @@ fn generate(out: &Path, includes: &[PathBuf]) {
                 .find(|l| l.contains("error"))
                 .unwrap_or(reason.trim())
                 .to_owned();
-            fail(&format!("libclang cannot read the libfabric headers ({first})"))
+            fail(&format!(
+                "libclang cannot read the libfabric headers ({first})"
+            ))
         }
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
@@ -87,7 +91,9 @@ fn generate(out: &Path, includes: &[PathBuf]) {
             if text.contains("libclang") {
                 fail("libclang is needed to read the libfabric headers but cannot be loaded")
             }
-            fail(&format!("bindgen stopped on the libfabric headers ({text})"))
+            fail(&format!(
+                "bindgen stopped on the libfabric headers ({text})"
+            ))
         }
     };
     if let Err(e) = bindings.write_to_file(out.join("bindings.rs")) {

@@ -22,7 +22,9 @@ fn process(test: &str, variables: &[(&str, &str)], part: fn()) -> Option<Output>
         return None;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture"]).env(PART, test);
+    command
+        .args([test, "--exact", "--nocapture"])
+        .env(PART, test);
     for name in [
         "TRIHOP_LOG",
         "TRIHOP_LOG_FILE",
@@ -82,7 +84,8 @@ fn standard_error_has_a_filter_of_its_own() {
     };
     let text = stderr(&output);
     assert!(
-        text.contains(" error client rank 3: shown\n") && text.contains(" info  deliver rank 3: shown too\n"),
+        text.contains(" error client rank 3: shown\n")
+            && text.contains(" info  deliver rank 3: shown too\n"),
         "{text}"
     );
     assert!(!text.contains("not shown"), "{text}");
@@ -95,7 +98,9 @@ fn a_callback_may_log_and_does_not_hear_itself() {
         let ours = Arc::clone(&heard);
         let callback: log::Callback = Box::new(move |level, facility, text| {
             tracing::error!("from the callback");
-            ours.lock().unwrap().push(format!("{level} {facility} {text}"));
+            ours.lock()
+                .unwrap()
+                .push(format!("{level} {facility} {text}"));
         });
         log::install(log::Options {
             callback: Some(callback),
@@ -104,7 +109,10 @@ fn a_callback_may_log_and_does_not_hear_itself() {
         .unwrap();
         tracing::warn!(target: "trihop_shuffle::route", "one");
         tracing::warn!(target: "trihop_shuffle::route", "two");
-        assert_eq!(heard.lock().unwrap()[..], ["warn route one", "warn route two"]);
+        assert_eq!(
+            heard.lock().unwrap()[..],
+            ["warn route one", "warn route two"]
+        );
         assert_eq!(log::recent().matches("from the callback").count(), 2);
     };
     process("a_callback_may_log_and_does_not_hear_itself", &[], part);
@@ -116,7 +124,9 @@ fn installing_twice_is_refused() {
         assert_eq!(log::recent(), "");
         log::set_rank(1).unwrap();
         log::install(log::Options::default()).unwrap();
-        let text = log::install(log::Options::default()).unwrap_err().to_string();
+        let text = log::install(log::Options::default())
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             text,
             "option log: logs are installed already; call `log::install` once per process"
@@ -134,7 +144,11 @@ fn logs_that_are_installed_after_the_rank_was_told_know_it() {
         // The environment says 12, the job knows better.
         log::install(log::Options::from_env().unwrap()).unwrap();
         tracing::warn!("late");
-        assert!(log::recent().ends_with(" rank 4: late\n"), "{}", log::recent());
+        assert!(
+            log::recent().ends_with(" rank 4: late\n"),
+            "{}",
+            log::recent()
+        );
     };
     let variables = [
         ("TRIHOP_LOG_FILE", file.to_str().unwrap()),
@@ -172,7 +186,9 @@ fn warnings_about_the_start_are_heard_without_logs() {
 fn another_subscriber_is_left_alone() {
     let part = || {
         tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
-        let text = log::install(log::Options::default()).unwrap_err().to_string();
+        let text = log::install(log::Options::default())
+            .unwrap_err()
+            .to_string();
         assert!(text.contains("`tracing` subscriber already"), "{text}");
         assert_eq!(log::recent(), "");
     };
@@ -194,7 +210,11 @@ fn the_environment_chooses_level_file_and_rank() {
         ("TRIHOP_BOOT_FD", "9"),
         ("TRIHOP_RANK", "12"),
     ];
-    let Some(output) = process("the_environment_chooses_level_file_and_rank", &variables, part) else {
+    let Some(output) = process(
+        "the_environment_chooses_level_file_and_rank",
+        &variables,
+        part,
+    ) else {
         return;
     };
     let text = std::fs::read_to_string(directory.path().join("log.12")).unwrap();
@@ -235,7 +255,10 @@ fn the_last_lines_are_in_the_memory_of_the_process() {
         for number in 0..1000 {
             tracing::warn!(number, "a line");
         }
-        let found: Vec<String> = writable_memory().iter().flat_map(|m| log::recent_in(m)).collect();
+        let found: Vec<String> = writable_memory()
+            .iter()
+            .flat_map(|m| log::recent_in(m))
+            .collect();
         assert_eq!(found, [log::recent()]);
         assert!(
             found[0].ends_with("a line number=999\n") && found[0].len() > 4000,

@@ -18,7 +18,12 @@ struct Line {
     text: String,
 }
 
-unsafe extern "C" fn note(context: *mut c_void, level: i32, facility: *const c_char, text: *const c_char) {
+unsafe extern "C" fn note(
+    context: *mut c_void,
+    level: i32,
+    facility: *const c_char,
+    text: *const c_char,
+) {
     // SAFETY: the context is a list that outlives the process's logs; both texts end with NUL.
     unsafe {
         let lines = &*context.cast::<Mutex<Vec<Line>>>();
@@ -98,7 +103,10 @@ fn what_a_filter_lets_through_reaches_callback_ring_and_file() {
         let first = lines.first().expect("a job says that it started");
         let known = (1..=5).contains(&first.level) && first.facility == "client";
         assert!(known && !first.text.is_empty(), "{first:?}");
-        assert!(lines.iter().all(|line| line.facility == "client"), "{lines:?}");
+        assert!(
+            lines.iter().all(|line| line.facility == "client"),
+            "{lines:?}"
+        );
 
         let mut length = 0;
         assert_eq!(
@@ -108,11 +116,19 @@ fn what_a_filter_lets_through_reaches_callback_ring_and_file() {
         let mut recent = vec![0u8; length + 1];
         let status = trihop_log_recent(recent.as_mut_ptr().cast(), length + 1, &mut length);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
-        let recent = CStr::from_bytes_until_nul(&recent).unwrap().to_str().unwrap();
+        let recent = CStr::from_bytes_until_nul(&recent)
+            .unwrap()
+            .to_str()
+            .unwrap();
         assert!(recent.contains(&first.text), "{recent}");
-        let (state, log) = dumped.split_once("last lines of the log:\n").expect(&dumped);
+        let (state, log) = dumped
+            .split_once("last lines of the log:\n")
+            .expect(&dumped);
         assert!(state.starts_with("stream 0 "), "{dumped}");
-        assert!(!log.is_empty() && recent.starts_with(log), "{dumped}\n{recent}");
+        assert!(
+            !log.is_empty() && recent.starts_with(log),
+            "{dumped}\n{recent}"
+        );
         let written = std::fs::read_to_string(folder.path().join("log.0")).unwrap();
         assert!(written.contains(&first.text), "{written}");
         assert_eq!(

@@ -5,7 +5,9 @@ use std::sync::mpsc::{Receiver, channel};
 use trihop::threaded::{DumpOutput, Job, Shuffle, ThreadUse, Untyped};
 use trihop::transport::bootstrap::{Bootstrap, Custom, Launcher};
 use trihop::transport::link::Mover;
-use trihop::{DetailedStats, Error, Options, QueueStats, Queues, Rank, StageStats, Stats, Topology};
+use trihop::{
+    DetailedStats, Error, Options, QueueStats, Queues, Rank, StageStats, Stats, Topology,
+};
 
 /// A job, what it was started with, and what it did.
 struct Kept {
@@ -76,7 +78,11 @@ fn what_a_job_gives_can_be_kept_in_a_struct() {
     assert_eq!(kept.heard.try_recv(), Ok(9));
     assert_eq!(kept.totals().unwrap().delivered, 1);
     let details = kept.details().unwrap();
-    assert_eq!(only(details.stage("origin").unwrap()).own_runs, 1, "{details}");
+    assert_eq!(
+        only(details.stage("origin").unwrap()).own_runs,
+        1,
+        "{details}"
+    );
     assert_eq!(kept.threads().len(), 3);
     kept.job.shutdown().unwrap();
 }

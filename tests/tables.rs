@@ -7,11 +7,16 @@ use trihop::{CounterRow, OptionRow, Options, QueueStats, Shares, Stats, StreamOp
 
 /// Replaces what stands between the marks of this name, and the marks stay.
 fn between_marks(text: &str, name: &str, table: &str) -> String {
-    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let (begin, end) = (
+        format!("<!-- {name} -->\n"),
+        format!("<!-- end of {name} -->"),
+    );
     let (before, rest) = text
         .split_once(&begin)
         .unwrap_or_else(|| panic!("no mark {begin}"));
-    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("no mark {end}"));
+    let (_, after) = rest
+        .split_once(&end)
+        .unwrap_or_else(|| panic!("no mark {end}"));
     format!("{before}{begin}\n{table}\n{end}{after}")
 }
 
@@ -19,9 +24,11 @@ fn between_marks(text: &str, name: &str, table: &str) -> String {
 fn check(document: &str, tables: &[(&str, String)]) {
     let path = format!("{}/docs/{document}", env!("CARGO_MANIFEST_DIR"));
     let committed = fs::read_to_string(&path).unwrap_or_else(|e| panic!("reading {path}: {e}"));
-    let fresh = tables.iter().fold(committed.clone(), |text, (name, table)| {
-        between_marks(&text, name, table)
-    });
+    let fresh = tables
+        .iter()
+        .fold(committed.clone(), |text, (name, table)| {
+            between_marks(&text, name, table)
+        });
     if std::env::var("HEADER").is_ok_and(|what| what == "write") {
         fs::write(&path, fresh).unwrap_or_else(|e| panic!("writing {path}: {e}"));
         return;
@@ -49,8 +56,11 @@ fn options(of_stream: bool) -> String {
             one_line(row.doc())
         )
     };
-    let head = "| option | default | values | in | ranks | |\n| --- | --- | --- | --- | --- | --- |\n";
-    let rows = Options::TABLE.iter().filter(|row| row.of_stream == of_stream);
+    let head =
+        "| option | default | values | in | ranks | |\n| --- | --- | --- | --- | --- | --- |\n";
+    let rows = Options::TABLE
+        .iter()
+        .filter(|row| row.of_stream == of_stream);
     head.to_owned() + &rows.map(row).collect::<String>()
 }
 
@@ -79,7 +89,14 @@ fn the_options_in_the_documents_are_those_of_the_table() {
 }
 
 fn counters(table: &[CounterRow]) -> String {
-    let row = |row: &CounterRow| format!("| `{}` | {} | {} |\n", row.name, row.unit, one_line(row.doc()));
+    let row = |row: &CounterRow| {
+        format!(
+            "| `{}` | {} | {} |\n",
+            row.name,
+            row.unit,
+            one_line(row.doc())
+        )
+    };
     let head = "| counter | in | |\n| --- | --- | --- |\n";
     head.to_owned() + &table.iter().map(row).collect::<String>()
 }

@@ -38,7 +38,8 @@ impl Link {
 
     /// Sends a batch of `bytes`, which is received and taken.
     fn pass(&mut self, bytes: usize) -> u64 {
-        let passage = choose(&self.sending, black_box(bytes), SMALL_BYTES, LARGE_BYTES).expect("credit");
+        let passage =
+            choose(&self.sending, black_box(bytes), SMALL_BYTES, LARGE_BYTES).expect("credit");
         let (Passage::Eager(slot) | Passage::Announce(slot)) = passage;
         let sequence = self.sending.start(slot);
         let to_receiver = Counters {
@@ -65,7 +66,9 @@ impl Link {
             large_granted: self.receiving.large_granted(),
             ..Counters::default()
         };
-        self.sending.update(black_box(&to_sender)).expect("true counters");
+        self.sending
+            .update(black_box(&to_sender))
+            .expect("true counters");
     }
 }
 

@@ -5,7 +5,9 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{
+    BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
 use trihop::transport::memory::segment::Segment;
 use trihop::transport::ring::{Doorbell, Inbox, InboxLayout, Producer};
 
@@ -62,7 +64,10 @@ impl Lane {
 
 /// Reserve, commit, publish, find the lane, front, pop, release.
 fn frames(criterion: &mut Criterion) {
-    for (name, each) in [("publish each frame", true), ("publish 8 frames at once", false)] {
+    for (name, each) in [
+        ("publish each frame", true),
+        ("publish 8 frames at once", false),
+    ] {
         let mut group = criterion.benchmark_group(name);
         for bytes in [8usize, 16, 64, 256, 1024, 4096] {
             let (mut lane, frame) = (lane(), vec![0u8; bytes]);
@@ -82,7 +87,9 @@ fn frames(criterion: &mut Criterion) {
                 });
             });
             if each {
-                group.bench_function(BenchmarkId::new("rtrb", bytes), |bencher| rtrb(bencher, &frame));
+                group.bench_function(BenchmarkId::new("rtrb", bytes), |bencher| {
+                    rtrb(bencher, &frame)
+                });
             } else {
                 group.bench_function(BenchmarkId::new("memcpy", bytes), |bencher| {
                     memcpy(bencher, &frame)

@@ -33,7 +33,8 @@ fn next_hop(criterion: &mut Criterion) {
         let topology = Topology::from_node_sizes(&sizes, Rank(0)).expect("nodes with ranks");
         let targets = targets(topology.size());
         let (ranks, nodes) = (topology.size(), topology.nodes());
-        let mut group = criterion.benchmark_group(format!("next hop, {ranks} ranks on {nodes} {kind} nodes"));
+        let mut group =
+            criterion.benchmark_group(format!("next hop, {ranks} ranks on {nodes} {kind} nodes"));
         group.throughput(Throughput::Elements(TARGETS as u64));
         for route in RouteName::ALL {
             let job_route = JobRoute::new(route, &topology);

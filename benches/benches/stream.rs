@@ -23,7 +23,13 @@ fn items(criterion: &mut Criterion) {
     let job = job();
     let stream = job
         .stream::<u64>("items")
-        .handler(|_, items, _| sum.set(items.iter().fold(sum.get(), |sum, item| sum.wrapping_add(*item))))
+        .handler(|_, items, _| {
+            sum.set(
+                items
+                    .iter()
+                    .fold(sum.get(), |sum, item| sum.wrapping_add(*item)),
+            )
+        })
         .open()
         .expect("a fresh name");
     let mut group = criterion.benchmark_group("8-byte items to oneself");
@@ -65,7 +71,9 @@ fn records(criterion: &mut Criterion) {
         group.bench_function(format!("{size} bytes: send, deliver, fence"), |bencher| {
             bencher.iter(|| {
                 for _ in 0..MESSAGES {
-                    shuffle.send(Rank(0), 0, &record).expect("a job of one rank");
+                    shuffle
+                        .send(Rank(0), 0, &record)
+                        .expect("a job of one rank");
                 }
                 shuffle.fence().expect("a job of one rank");
             });

@@ -38,7 +38,8 @@ fn batch_header(criterion: &mut Criterion) {
     });
     criterion.bench_function("batch header, parse", |bencher| {
         bencher.iter(|| {
-            let (header, payload) = BatchHeader::parse(black_box(&message), COOKIE).expect("written above");
+            let (header, payload) =
+                BatchHeader::parse(black_box(&message), COOKIE).expect("written above");
             (header.sequence, payload.len())
         });
     });
@@ -68,17 +69,21 @@ fn walk(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(
             (batch.len() / (RUN_HEADER_BYTES + bytes)) as u64,
         ));
-        group.bench_with_input(BenchmarkId::from_parameter(bytes), &batch, |bencher, batch| {
-            bencher.iter(|| {
-                let (mut rest, mut items) = (black_box(&batch[..]), 0u64);
-                while !rest.is_empty() {
-                    let (run, behind) = Run::split(rest, JOB_SIZE).expect("written above");
-                    items += u64::from(run.header.count) + u64::from(run.header.target);
-                    rest = behind;
-                }
-                items
-            });
-        });
+        group.bench_with_input(
+            BenchmarkId::from_parameter(bytes),
+            &batch,
+            |bencher, batch| {
+                bencher.iter(|| {
+                    let (mut rest, mut items) = (black_box(&batch[..]), 0u64);
+                    while !rest.is_empty() {
+                        let (run, behind) = Run::split(rest, JOB_SIZE).expect("written above");
+                        items += u64::from(run.header.count) + u64::from(run.header.target);
+                        rest = behind;
+                    }
+                    items
+                });
+            },
+        );
     }
     group.finish();
 }

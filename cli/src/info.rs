@@ -64,7 +64,9 @@ pub fn run(args: InfoArgs) -> Result<(), InfoError> {
         other => other?,
     }
     if survey.chosen.is_none() {
-        let asked = options.provider.map(|p| format!(" (provider {p} was asked for)"));
+        let asked = options
+            .provider
+            .map(|p| format!(" (provider {p} was asked for)"));
         return Err(InfoError::NothingUsable(asked.unwrap_or_default()));
     }
     Ok(())
@@ -100,7 +102,9 @@ impl Machine {
             launcher: launcher(),
             hugepages: hugepages(),
             transparent_hugepages: selected("/sys/kernel/mm/transparent_hugepage/enabled"),
-            transparent_hugepages_shared: selected("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+            transparent_hugepages_shared: selected(
+                "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            ),
             pool_pages: plan.first.to_string(),
             pool_pages_why: plan.why,
         }
@@ -109,7 +113,10 @@ impl Machine {
 
 /// The launcher by the same rules as a job's start, or why there is none.
 fn launcher() -> String {
-    let forced = match std::env::var("TRIHOP_LAUNCHER").ok().filter(|v| !v.is_empty()) {
+    let forced = match std::env::var("TRIHOP_LAUNCHER")
+        .ok()
+        .filter(|v| !v.is_empty())
+    {
         None => Ok(None),
         Some(name) => name.parse::<Launcher>().map(Some),
     };
@@ -153,7 +160,9 @@ fn hugepages() -> Vec<Hugepages> {
 /// The word in brackets of a file that lists alternatives.
 fn selected(path: &str) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    let word = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
     word.map_or_else(|| "not available".to_owned(), |(word, _)| word.to_owned())
 }
 
@@ -256,7 +265,11 @@ fn one_per_provider(candidates: &[Candidate]) -> Vec<&Candidate> {
     for candidate in candidates {
         let same = |c: &&mut &Candidate| {
             (&c.provider, &c.protocol, &c.endpoint)
-                == (&candidate.provider, &candidate.protocol, &candidate.endpoint)
+                == (
+                    &candidate.provider,
+                    &candidate.protocol,
+                    &candidate.endpoint,
+                )
         };
         match best.iter_mut().find(same) {
             Some(known) if rank(candidate) > rank(known) => *known = candidate,
@@ -303,7 +316,8 @@ fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()
             why.to_owned(),
         ]);
     }
-    let widths: [usize; 9] = std::array::from_fn(|c| rows.iter().map(|row| row[c].len()).max().unwrap_or(0));
+    let widths: [usize; 9] =
+        std::array::from_fn(|c| rows.iter().map(|row| row[c].len()).max().unwrap_or(0));
     for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
@@ -336,7 +350,11 @@ fn write_details(out: &mut impl Write, candidate: &Candidate) -> io::Result<()> 
         "    fabric {}, addresses {}",
         candidate.fabric, candidate.address_format
     )?;
-    writeln!(out, "    capabilities: {}", or_none(&candidate.capabilities))?;
+    writeln!(
+        out,
+        "    capabilities: {}",
+        or_none(&candidate.capabilities)
+    )?;
     writeln!(
         out,
         "    memory registration: {}, keys of {} B",
@@ -417,8 +435,14 @@ mod tests {
         let survey = fabric::survey(&fabric::Choice::default()).expect("libfabric answers");
         for candidate in &survey.candidates {
             let json = candidate_json(candidate);
-            assert!(["chosen", "usable", "rejected"].contains(&json["verdict"].as_str().unwrap_or_default()));
-            assert!(json["why"].as_str().is_some_and(|why| !why.is_empty()), "{json}");
+            assert!(
+                ["chosen", "usable", "rejected"]
+                    .contains(&json["verdict"].as_str().unwrap_or_default())
+            );
+            assert!(
+                json["why"].as_str().is_some_and(|why| !why.is_empty()),
+                "{json}"
+            );
         }
     }
 }

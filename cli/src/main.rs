@@ -63,13 +63,19 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
-        Command::Exchange(args) => exchange::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Exchange(args) => {
+            exchange::run(args).map_err(|e| (e.to_string(), e.exit_status()))
+        }
         Command::Bench(args) => bench::run(args).map_err(|e| (e.to_string(), e.exit_status())),
-        Command::Man(args) => man::run(args, Cli::command()).map(|()| 0).map_err(|why| (why, 1)),
+        Command::Man(args) => man::run(args, Cli::command())
+            .map(|()| 0)
+            .map_err(|why| (why, 1)),
         Command::Topo(args) => topo::run(args)
             .map(|()| 0)
             .map_err(|e| (e.to_string(), e.exit_status())),
-        Command::Partition(args) => partition::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Partition(args) => {
+            partition::run(args).map_err(|e| (e.to_string(), e.exit_status()))
+        }
     };
     match outcome {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),

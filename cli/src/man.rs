@@ -13,8 +13,12 @@ pub struct ManArgs {
 
 /// Writes the pages of `command` and of what is below it.
 pub fn run(args: ManArgs, command: clap::Command) -> Result<(), String> {
-    write(&args.folder, command)
-        .map_err(|e| format!("writing manual pages to {}: {e}", output::path(&args.folder)))
+    write(&args.folder, command).map_err(|e| {
+        format!(
+            "writing manual pages to {}: {e}",
+            output::path(&args.folder)
+        )
+    })
 }
 
 fn write(folder: &Path, command: clap::Command) -> io::Result<()> {
@@ -57,8 +61,10 @@ mod tests {
 
     #[test]
     fn headings_of_a_command_are_those_of_its_page() {
-        let page = ".SH OPTIONS\nTEXT\n.SH EXTRA\nEXIT STATUS\n  0  done\nA sentence\n.SH VERSION\nV\n";
-        let expected = ".SH OPTIONS\nTEXT\n.SH EXIT STATUS\n  0  done\nA sentence\n.SH VERSION\nV\n";
+        let page =
+            ".SH OPTIONS\nTEXT\n.SH EXTRA\nEXIT STATUS\n  0  done\nA sentence\n.SH VERSION\nV\n";
+        let expected =
+            ".SH OPTIONS\nTEXT\n.SH EXIT STATUS\n  0  done\nA sentence\n.SH VERSION\nV\n";
         assert_eq!(with_sections(page), expected);
     }
 }

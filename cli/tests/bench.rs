@@ -67,7 +67,12 @@ fn checked_rows(arguments: &str, ended: Ended) -> Vec<Value> {
         }
         assert_eq!(row["bench"].as_str(), arguments.split_whitespace().next());
         assert_eq!(row["checked"], true, "{row}");
-        for field in ["msgs_per_s", "bytes_per_s", "seconds", "peak_rss_bytes_per_rank"] {
+        for field in [
+            "msgs_per_s",
+            "bytes_per_s",
+            "seconds",
+            "peak_rss_bytes_per_rank",
+        ] {
             assert!(positive(&row[field]), "{field} in {row}");
         }
         let syscalls = row.get("syscalls_per_1e6_msgs").expect("null at least");
@@ -119,7 +124,10 @@ fn p2p_by_every_protocol() {
     let rows = rows("p2p --count 70 --size 8 --size 1001 --size 300000");
     assert_eq!(sizes(&rows), [8, 1001, 300_000]);
     assert_eq!(rows.len(), 9);
-    for (row, protocol) in rows.iter().zip(["eager", "read", "segments"].iter().cycle()) {
+    for (row, protocol) in rows
+        .iter()
+        .zip(["eager", "read", "segments"].iter().cycle())
+    {
         assert_eq!(row["protocol"], *protocol);
         assert_eq!(
             (&row["ranks"], &row["nodes"], &row["hops"]),
@@ -132,7 +140,9 @@ fn p2p_by_every_protocol() {
             "notices are counted too: {row}"
         );
         for field in ["fi_pingpong_us", "ratio_to_fi_pingpong"] {
-            let value = row.get(field).unwrap_or_else(|| panic!("no {field} in {row}"));
+            let value = row
+                .get(field)
+                .unwrap_or_else(|| panic!("no {field} in {row}"));
             assert!(value.is_null() || positive(value), "{field} in {row}");
         }
     }
@@ -188,7 +198,8 @@ fn a2a_with_threads_and_through_the_deltafs_interface() {
         )
     };
     let got: Vec<_> = rows.iter().map(of).collect();
-    let want = ["bytes", "threaded", "deltafs"].map(|api| [24, 32768].map(|size| (api.to_owned(), size)));
+    let want =
+        ["bytes", "threaded", "deltafs"].map(|api| [24, 32768].map(|size| (api.to_owned(), size)));
     assert_eq!(got, want.concat());
     for row in &rows {
         assert_eq!(row["hops"], 1, "the route that was asked for: {row}");
@@ -202,7 +213,9 @@ fn a2a_with_threads_and_through_the_deltafs_interface() {
 #[test]
 fn the_direct_route_is_one_hop() {
     let by = |arguments: &str| {
-        let row = &rows(&format!("histo --count 1000 --ranks 4 --nodes 2 {arguments}"))[0];
+        let row = &rows(&format!(
+            "histo --count 1000 --ranks 4 --nodes 2 {arguments}"
+        ))[0];
         (
             row["route"].as_str().unwrap().to_owned(),
             row["hops"].as_u64().unwrap(),
@@ -212,7 +225,10 @@ fn the_direct_route_is_one_hop() {
     assert_eq!(by(""), ("three-hop".to_owned(), 3));
     let mut from_environment = command("ig --count 1000 --ranks 4 --nodes 2 --json");
     from_environment.env("TRIHOP_ROUTE", "direct");
-    assert_eq!(checked_rows("ig", run(from_environment))[0]["route"], "direct");
+    assert_eq!(
+        checked_rows("ig", run(from_environment))[0]["route"],
+        "direct"
+    );
 }
 
 #[test]
@@ -261,7 +277,8 @@ fn handlers_that_forward_labels_do_not_stand_still_on_any_shape_and_seat() {
             assert!(labels >= 2 * 32_000, "{row}");
             let crosses = row["wire_bytes_per_msg"].as_f64() >= Some(8.0);
             assert_eq!(crosses, nodes > 1, "{row}");
-            let figures = ["vertices", "edges", "components"].map(|field| row[field].as_u64().unwrap());
+            let figures =
+                ["vertices", "edges", "components"].map(|field| row[field].as_u64().unwrap());
             graphs.insert(figures);
         }
     }
@@ -292,10 +309,16 @@ fn around_polls_and_parks_on_every_path_that_the_job_has() {
             .iter()
             .map(|r| (r["path"].as_str(), r["waiting"].as_str()))
             .collect();
-        let waits = |path: &&'static str| [(Some(*path), Some("polling")), (Some(*path), Some("parked"))];
+        let waits = |path: &&'static str| {
+            [
+                (Some(*path), Some("polling")),
+                (Some(*path), Some("parked")),
+            ]
+        };
         assert_eq!(cases, paths.iter().flat_map(waits).collect::<Vec<_>>());
         for row in &rows {
-            let figures = ["latency_us", "latency_p50_us", "latency_p99_us"].map(|f| row[f].as_f64());
+            let figures =
+                ["latency_us", "latency_p50_us", "latency_p99_us"].map(|f| row[f].as_f64());
             assert!(
                 figures[0] > Some(0.0) && figures[1] > Some(0.0) && figures[2] >= figures[1],
                 "{row}"
@@ -310,7 +333,9 @@ fn exchange_of_every_size() {
     let rows = rows("exchange --count 50 --ranks 4 --nodes 2");
     assert_eq!(sizes(&rows), [24, 64, 256, 1024, 32768]);
     assert_eq!(
-        sizes(&self::rows("exchange --count 9 --size 1 --size 7 --ranks 1")),
+        sizes(&self::rows(
+            "exchange --count 9 --size 1 --size 7 --ranks 1"
+        )),
         [1, 7]
     );
 }
@@ -346,7 +371,9 @@ fn tables_have_a_head() {
         assert!(table.starts_with("# ") && table.contains(column), "{table}");
         assert_eq!(table.matches(column).count(), 1, "{table}");
         assert!(
-            table.lines().any(|line| line.trim_start().starts_with(begins)),
+            table
+                .lines()
+                .any(|line| line.trim_start().starts_with(begins)),
             "{table}"
         );
     }
@@ -371,7 +398,11 @@ fn impossible_sizes_and_shapes_are_refused() {
         ("cc --count 4294967297", "at most 4294967296"),
     ] {
         let ended = run(command(arguments));
-        assert_eq!(ended.status, 2, "{arguments}: {}\n{}", ended.stdout, ended.stderr);
+        assert_eq!(
+            ended.status, 2,
+            "{arguments}: {}\n{}",
+            ended.stdout, ended.stderr
+        );
         assert!(ended.stderr.contains(said), "{arguments}: {}", ended.stderr);
     }
 }

@@ -46,7 +46,12 @@ fn client(name: &str, compiler: Compiler) -> PathBuf {
 }
 
 /// Runs a client under an MPI; none where that is not installed.
-fn under_mpi(compiler: Compiler, launcher: &[&str], name: &str, arguments: &[&str]) -> Option<Ended> {
+fn under_mpi(
+    compiler: Compiler,
+    launcher: &[&str],
+    name: &str,
+    arguments: &[&str],
+) -> Option<Ended> {
     compiled::under_mpi(compiler, launcher, || client(name, compiler), arguments)
 }
 
@@ -54,10 +59,24 @@ fn under_mpi(compiler: Compiler, launcher: &[&str], name: &str, arguments: &[&st
 /// local, remote.
 fn totals(ended: &Ended) -> [u64; 5] {
     let mut totals = [0; 5];
-    for line in ended.stdout.lines().filter(|line| line.starts_with("rank ")) {
+    for line in ended
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("rank "))
+    {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let number = |at: usize| words[at].parse::<u64>().unwrap_or_else(|e| panic!("{line}: {e}"));
-        let values = [number(3), number(5) + number(6), number(7), number(9), number(10)];
+        let number = |at: usize| {
+            words[at]
+                .parse::<u64>()
+                .unwrap_or_else(|e| panic!("{line}: {e}"))
+        };
+        let values = [
+            number(3),
+            number(5) + number(6),
+            number(7),
+            number(9),
+            number(10),
+        ];
         for (total, value) in totals.iter_mut().zip(values) {
             *total += value;
         }
@@ -67,9 +86,13 @@ fn totals(ended: &Ended) -> [u64; 5] {
 
 #[test]
 fn each_header_stands_alone_in_c_and_in_cpp() {
-    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+    for compiler in [Compiler::C, Compiler::Cpp]
+        .into_iter()
+        .filter(|c| c.is_there())
+    {
         for (at, header) in HEADERS.iter().enumerate() {
-            let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{compiler:?}-{at}.c"));
+            let source =
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{compiler:?}-{at}.c"));
             fs::write(
                 &source,
                 format!("#include <{header}>\nint main(void) {{ return 0; }}\n"),
@@ -82,7 +105,10 @@ fn each_header_stands_alone_in_c_and_in_cpp() {
 
 #[test]
 fn a_client_may_name_more_of_mercury_than_it_uses() {
-    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+    for compiler in [Compiler::C, Compiler::Cpp]
+        .into_iter()
+        .filter(|c| c.is_there())
+    {
         run(Command::new(client("names", compiler))).succeeded();
     }
 }
@@ -90,7 +116,8 @@ fn a_client_may_name_more_of_mercury_than_it_uses() {
 /// A program that calls a real mercury, for which the stand-in of tests/deltafs/mercury is taken,
 /// and the shuffle; `options` say how it meets the two.
 fn beside(name: &str, compiler: Compiler, options: &[&str]) -> PathBuf {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deltafs-beside-{name}-{compiler:?}"));
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deltafs-beside-{name}-{compiler:?}"));
     let mut command = strict(compiler, &[]);
     command
         .current_dir(root())
@@ -109,11 +136,17 @@ fn a_program_with_a_real_mercury_uses_the_shuffle_beside_it() {
         root().join("tests/deltafs/mercury/mercury.h").display()
     );
     let ways: [(&str, &[&str]); 3] = [
-        ("first-in-the-search-path", &["-Itests/deltafs/mercury", ours]),
+        (
+            "first-in-the-search-path",
+            &["-Itests/deltafs/mercury", ours],
+        ),
         ("included-first", &[ours, "-DREAL_FIRST", "-Itests/deltafs"]),
         ("named-by-a-macro", &[ours, &named]),
     ];
-    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+    for compiler in [Compiler::C, Compiler::Cpp]
+        .into_iter()
+        .filter(|c| c.is_there())
+    {
         for (name, options) in ways {
             let program = beside(name, compiler, options);
             for job in JOBS {
@@ -125,7 +158,10 @@ fn a_program_with_a_real_mercury_uses_the_shuffle_beside_it() {
 
 #[test]
 fn types_and_prototypes_are_the_originals() {
-    for compiler in [Compiler::C, Compiler::Cpp].into_iter().filter(|c| c.is_there()) {
+    for compiler in [Compiler::C, Compiler::Cpp]
+        .into_iter()
+        .filter(|c| c.is_there())
+    {
         run(Command::new(client("layout", compiler))).succeeded();
     }
 }
@@ -144,14 +180,15 @@ const RUNS: [(&str, &[&str]); 13] = [
     (
         "one message at a time",
         &[
-            "-c", "200", "-a", "1", "-b", "1", "-B", "1", "-m", "1", "-y", "1", "-M", "1", "-d", "1",
+            "-c", "200", "-a", "1", "-b", "1", "-B", "1", "-m", "1", "-y", "1", "-M", "1", "-d",
+            "1",
         ],
     ),
     (
         "as in production",
         &[
-            "-c", "5000", "-a", "32768", "-b", "32768", "-B", "32768", "-m", "16", "-y", "16", "-M", "16",
-            "-d", "4096", "-h", "1024", "-z", "16", "-Z", "16",
+            "-c", "5000", "-a", "32768", "-b", "32768", "-B", "32768", "-m", "16", "-y", "16",
+            "-M", "16", "-d", "4096", "-h", "1024", "-z", "16", "-Z", "16",
         ],
     ),
     (
@@ -191,8 +228,16 @@ fn a_runner_delivers_everything_once_and_in_order() {
                 "{name}, {job:?}: {}",
                 ended.stdout
             );
-            assert_eq!(local_sent, local_received, "{name}, {job:?}: {}", ended.stdout);
-            assert_eq!(remote_sent, remote_received, "{name}, {job:?}: {}", ended.stdout);
+            assert_eq!(
+                local_sent, local_received,
+                "{name}, {job:?}: {}",
+                ended.stdout
+            );
+            assert_eq!(
+                remote_sent, remote_received,
+                "{name}, {job:?}: {}",
+                ended.stdout
+            );
         }
     }
 }
@@ -209,7 +254,12 @@ fn a_runner_in_cpp_behaves_as_in_c() {
 fn a_runner_inside_mpich() {
     for ranks in ["4", "8"] {
         let launcher = ["mpiexec.mpich", "-n", ranks];
-        if let Some(ended) = under_mpi(Compiler::Mpich, &launcher, "runner", &["-c", "1000", "-f", "500"]) {
+        if let Some(ended) = under_mpi(
+            Compiler::Mpich,
+            &launcher,
+            "runner",
+            &["-c", "1000", "-f", "500"],
+        ) {
             assert!(totals(&ended.succeeded())[0] > 0);
         }
     }
@@ -292,7 +342,10 @@ fn nexus_dumps_its_tables_into_three_files_for_each_rank() {
         "{}",
         read(3, "id")
     );
-    assert!(read(3, "id").contains("NX-3: grank2node 0 0 1 1\nNX-3: local2global 2 3\nNX-3: node2rep 1 3\n"));
+    assert!(
+        read(3, "id")
+            .contains("NX-3: grank2node 0 0 1 1\nNX-3: local2global 2 3\nNX-3: node2rep 1 3\n")
+    );
     assert_eq!(read(1, "lmap").lines().count(), 2);
     assert_eq!(read(1, "rmap"), "NX-1: rmap 1 trihop+fabric://2\n");
     assert_eq!(read(0, "rmap"), "");
@@ -304,7 +357,11 @@ fn look_for_defect(name: &str) {
         let defects = client("defects", Compiler::C);
         for job in JOBS {
             let ended = launch(job, &defects, &[name]);
-            assert_eq!(ended.status, 0, "{job:?}: {}\n{}", ended.stdout, ended.stderr);
+            assert_eq!(
+                ended.status, 0,
+                "{job:?}: {}\n{}",
+                ended.stdout, ended.stderr
+            );
         }
     }
 }
@@ -432,7 +489,12 @@ fn a_nexus_is_made_and_ended_again_and_again() {
     if Compiler::C.is_there() {
         for job in JOBS {
             let ended = launch(job, &client("restart", Compiler::C), &[TIMES]).succeeded();
-            assert_eq!(ended.stdout.lines().count(), ranks_of(job), "{}", ended.stdout);
+            assert_eq!(
+                ended.stdout.lines().count(),
+                ranks_of(job),
+                "{}",
+                ended.stdout
+            );
         }
     }
 }
@@ -460,13 +522,20 @@ fn a_death_after_the_last_acknowledgement_is_noticed() {
     }
     let name = "a_death_after_the_last_acknowledgement_is_noticed";
     let patience = ("TRIHOP_WATCH_TIMEOUT_MS", "1000");
-    for job in [&["-n", "2", "--nodes", "2"][..], &["-n", "6", "--nodes", "3"]] {
+    for job in [
+        &["-n", "2", "--nodes", "2"][..],
+        &["-n", "6", "--nodes", "3"],
+    ] {
         for environment in [&[patience][..], &[patience, ("DEFECTS_BARRIER", "1")]] {
             let ended = launch_with(job, &client("defects", Compiler::C), &[name], environment);
             assert_eq!(ended.status, 137, "{}", ended.stderr);
             for rank in 0..ranks_of(job) - 1 {
                 let said = format!("rank {rank}: has noticed\n");
-                assert!(ended.stderr.contains(&said), "{job:?}: {said}{}", ended.stderr);
+                assert!(
+                    ended.stderr.contains(&said),
+                    "{job:?}: {said}{}",
+                    ended.stderr
+                );
             }
         }
     }
@@ -485,7 +554,12 @@ fn the_next_flush_tells_of_a_dead_rank() {
             ("TRIHOP_WATCH_TIMEOUT_MS", "1000"),
             ("DEFECTS_DEAD", number.as_str()),
         ];
-        let ended = launch_with(job, &client("defects", Compiler::C), &[ALONE[1]], &environment);
+        let ended = launch_with(
+            job,
+            &client("defects", Compiler::C),
+            &[ALONE[1]],
+            &environment,
+        );
         // The status is that of the rank that was ended: 128 + SIGKILL.
         assert_eq!(ended.status, 137, "{}", ended.stderr);
         for rank in (0..ranks_of(job)).filter(|&rank| rank != dead) {
@@ -547,7 +621,11 @@ fn a_log_file_that_cannot_be_opened_ends_no_job() {
         let ended = ended.succeeded();
         let why = "opening the log file /nonexistent/folder/log.0: ";
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
-        assert!(ended.stderr.contains("; nothing is logged"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("; nothing is logged"),
+            "{}",
+            ended.stderr
+        );
         // Everything was to go to stderr; but for what a call cannot return, nothing has since.
         assert!(!ended.stderr.contains("`logged`"), "{}", ended.stderr);
         let refusal = "trihop: shuffle_init: option deliverq_threshold";
@@ -617,8 +695,14 @@ fn logs_begin_after_the_bootstrap() {
 
 fn lines_are_in_each_file(job: Option<&[&str]>, test: &str) {
     for (rank, text) in logged(job, test).1.iter().enumerate() {
-        assert!(text.contains("`logged`"), "the state dump is in the log: {text}");
-        assert!(text.contains("deliverq_threshold"), "and the refusal: {text}");
+        assert!(
+            text.contains("`logged`"),
+            "the state dump is in the log: {text}"
+        );
+        assert!(
+            text.contains("deliverq_threshold"),
+            "and the refusal: {text}"
+        );
         // The queue to itself, once when it was dumped and once more at the end.
         for figures in [
             "1 runs own, 0 forwarded; 1 sends",

@@ -40,11 +40,14 @@ fn one_process_needs_no_launcher() {
 #[test]
 fn every_shape_of_job_delivers_every_message_once() {
     let shapes = [
-        "1", "2", "4", "1,1", "2,2", "4,4", "1,4", "3,1", "1,1,1", "3,3,3", "4,1,2", "1,1,1,1", "2,2,2,2",
-        "1,3,2,4", "4,4,4,4",
+        "1", "2", "4", "1,1", "2,2", "4,4", "1,4", "3,1", "1,1,1", "3,3,3", "4,1,2", "1,1,1,1",
+        "2,2,2,2", "1,3,2,4", "4,4,4,4",
     ];
     for shape in shapes {
-        let ranks: u64 = shape.split(',').map(|size| size.parse::<u64>().unwrap()).sum();
+        let ranks: u64 = shape
+            .split(',')
+            .map(|size| size.parse::<u64>().unwrap())
+            .sum();
         let report = run(exchange(shape, "--count 400 --size 0-4K")).report(400 * ranks);
         assert_eq!(report["ranks"], ranks);
         assert_eq!(report["nodes"], shape.split(',').count());
@@ -81,7 +84,11 @@ fn a_message_of_64_mib_crosses_three_hops() {
 
 #[test]
 fn one_batch_in_flight_and_tiny_queues_lose_nothing() {
-    run(exchange("2,2", "--count 2000 --size 0-4K --remote-maxrpc 1")).report(8000);
+    run(exchange(
+        "2,2",
+        "--count 2000 --size 0-4K --remote-maxrpc 1",
+    ))
+    .report(8000);
     run(exchange("2,2", &format!("--count 250 --size 0-4K {TINY}"))).report(1000);
     run(exchange(
         "1,3,2",
@@ -103,9 +110,16 @@ fn every_provider_and_both_movers_carry_it() {
         }
         let chosen = [("TRIHOP_PROVIDER", provider)];
         let report = run(with(exchange("2,2,1", "--count 500 --size 0-4K"), &chosen)).report(2500);
-        assert!(report["provider"].as_str() != Some("none (one node)"), "{report}");
+        assert!(
+            report["provider"].as_str() != Some("none (one node)"),
+            "{report}"
+        );
         for mover in ["read", "segments"] {
-            let forced = [("TRIHOP_MOVER", mover), ("TRIHOP_EAGER_BYTES", "4096"), chosen[0]];
+            let forced = [
+                ("TRIHOP_MOVER", mover),
+                ("TRIHOP_EAGER_BYTES", "4096"),
+                chosen[0],
+            ];
             for (nodes, options, messages) in [
                 ("2,2", "--count 300 --size 0-4K", 1200),
                 ("2,1", "--count 4 --size 0-2M", 12),
@@ -126,7 +140,11 @@ fn taking_instead_of_handling_never_gets_stuck() {
     for most in ["1", "3", "50"] {
         let options = format!("--count 500 --size 0-1K --poll --deliverq-max {most}");
         run(exchange("2,1,2", &options)).report(2500);
-        run(exchange("2,1,2", &(options + " --flush four --fence-every 200"))).report(2500);
+        run(exchange(
+            "2,1,2",
+            &(options + " --flush four --fence-every 200"),
+        ))
+        .report(2500);
     }
 }
 
@@ -220,8 +238,9 @@ fn bad_options_are_refused_with_the_reason() {
 
 #[test]
 fn ranks_with_different_options_are_refused() {
-    let script =
-        format!("if [ $TRIHOP_RANK = 1 ]; then n=5; else n=6; fi; exec {TRIHOP} exchange --count $n");
+    let script = format!(
+        "if [ $TRIHOP_RANK = 1 ]; then n=5; else n=6; fi; exec {TRIHOP} exchange --count $n"
+    );
     let mut command = Command::new(TRIHOP);
     command.args(["run", "--no-prefix", "-n", "3", "--", "sh", "-c", &script]);
     run(command).refused(2, &["different options"]);
@@ -285,7 +304,11 @@ fn the_table_for_people_says_the_same() {
         "us per message",
         "peak RSS",
     ] {
-        assert!(done.stdout.contains(text), "no `{text}` in: {}", done.stdout);
+        assert!(
+            done.stdout.contains(text),
+            "no `{text}` in: {}",
+            done.stdout
+        );
     }
 }
 

@@ -16,7 +16,10 @@ fn an_exchange_that_takes_too_long_is_given_up_although_it_moves() {
     // Ten seconds of deliveries, one every 5 ms.
     let options = "--count 2000 --only-to 1 --deliver-delay-ms 5 --stall-s 60";
     let done = run(exchange("1,1", &format!("{options} --timeout-s 1")));
-    done.refused(1, &["has not finished within 1 s (--timeout-s)", "received"]);
+    done.refused(
+        1,
+        &["has not finished within 1 s (--timeout-s)", "received"],
+    );
     let options = "--count 100 --only-to 1 --deliver-delay-ms 5 --timeout-s 200";
     run(exchange("1,1", options)).report(200);
 }
@@ -51,7 +54,10 @@ fn maps_of_the_job_are_those_that_topo_writes() {
 #[test]
 fn every_message_is_printed_when_asked_for_and_none_otherwise() {
     for options in ["", "--poll"] {
-        let done = run(exchange("2,1", &format!("--count 7 --size 30 --print {options}")));
+        let done = run(exchange(
+            "2,1",
+            &format!("--count 7 --size 30 --print {options}"),
+        ));
         done.report(21);
         for (what, count) in [
             (" sent message ", 21),
@@ -61,7 +67,11 @@ fn every_message_is_printed_when_asked_for_and_none_otherwise() {
             let found = done.stderr.matches(what).count();
             assert_eq!(found, count, "{what}: {}", done.stderr);
         }
-        assert!(done.stderr.contains("rank 2 sent message 0 "), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("rank 2 sent message 0 "),
+            "{}",
+            done.stderr
+        );
     }
     let done = run(exchange("2,1", "--count 7"));
     done.report(21);
@@ -76,7 +86,9 @@ fn a_terminal_gets_a_progress_bar_unless_it_shall_be_quiet() {
     let on_a_terminal = |options: &str| {
         let mut command = Command::new(script);
         let line = format!("{TRIHOP} exchange --json --count 20000 {options}");
-        command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm");
+        command
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm");
         run(command).succeeded().stdout
     };
     assert!(on_a_terminal("").contains("/20000 messages"));
@@ -119,7 +131,10 @@ fn each_rank_tells_what_it_used_while_sending_and_altogether() {
             (&rows[sending]["rank"], &rows[whole]["rank"]),
             (&rank.into(), &rank.into())
         );
-        assert!(field(sending, "seconds") > 0.0 && field(whole, "user_s") + field(whole, "system_s") > 0.0);
+        assert!(
+            field(sending, "seconds") > 0.0
+                && field(whole, "user_s") + field(whole, "system_s") > 0.0
+        );
         for name in [
             "seconds",
             "user_s",
@@ -127,10 +142,16 @@ fn each_rank_tells_what_it_used_while_sending_and_altogether() {
             "voluntary_switches",
             "involuntary_switches",
         ] {
-            assert!(field(sending, name) <= field(whole, name), "{name}: {report}");
+            assert!(
+                field(sending, name) <= field(whole, name),
+                "{name}: {report}"
+            );
         }
     }
-    assert_eq!(run(exchange("2", "--count 10")).report(20).get("usage"), None);
+    assert_eq!(
+        run(exchange("2", "--count 10")).report(20).get("usage"),
+        None
+    );
     let mut command = Command::new(TRIHOP);
     command.args(["exchange", "--count", "10", "-T"]);
     let table = run(command).succeeded().stdout;
@@ -145,12 +166,19 @@ fn each_rank_tells_what_its_queues_and_threads_did() {
     let options = "--count 5000 --detail --remote-buftarget-bytes 2000 --remote-maxrpc 1";
     for (options, threads) in [
         (options.to_owned(), &[][..]),
-        (format!("{options} --threaded"), &["progress", "deliver exchange"]),
+        (
+            format!("{options} --threaded"),
+            &["progress", "deliver exchange"],
+        ),
     ] {
         let report = run(exchange("2,1", &options)).report(15_000);
         let ranks = report["detail"].as_array().unwrap();
         assert_eq!(ranks.len(), 3);
-        let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} in {report}"));
+        let number = |value: &Value| {
+            value
+                .as_u64()
+                .unwrap_or_else(|| panic!("{value} in {report}"))
+        };
         let (mut waits, mut limit_hits, mut batches, mut forwarded) = (0, 0, 0, 0);
         for (rank, detail) in ranks.iter().enumerate() {
             assert_eq!(
@@ -188,7 +216,10 @@ fn each_rank_tells_what_its_queues_and_threads_did() {
         assert_eq!([waits, limit_hits, batches], told);
         assert!(batches > 100 && waits > 0 && forwarded > 0, "{report}");
     }
-    assert_eq!(run(exchange("2", "--count 10")).report(20).get("detail"), None);
+    assert_eq!(
+        run(exchange("2", "--count 10")).report(20).get("detail"),
+        None
+    );
     let mut command = Command::new(TRIHOP);
     command.args(["exchange", "--count", "10", "--detail", "--threaded"]);
     let table = run(command).succeeded().stdout;
@@ -273,11 +304,16 @@ fn logs_go_where_the_options_say() {
     let to_files = |name: &str, options: &str| {
         let prefix = directory.path().join(name);
         let on_stderr = said(&format!("--log-file {} {options}", prefix.display()));
-        let file = |rank: u32| fs::read_to_string(directory.path().join(format!("{name}.{rank}"))).unwrap();
+        let file = |rank: u32| {
+            fs::read_to_string(directory.path().join(format!("{name}.{rank}"))).unwrap()
+        };
         let lines = [0, 1, 2].map(|rank| file(rank).matches(LINE).count());
         (on_stderr, lines)
     };
-    assert_eq!(to_files("all", "--log debug --log-stderr error"), (0, [1, 1, 1]));
+    assert_eq!(
+        to_files("all", "--log debug --log-stderr error"),
+        (0, [1, 1, 1])
+    );
     assert_eq!(
         to_files("extra", "--log-extra debug --log-extra-max 0"),
         (1, [1, 0, 0])
@@ -288,7 +324,10 @@ fn logs_go_where_the_options_say() {
         3,
         "memory shows them"
     );
-    assert_eq!(said("--log debug --log-stderr off --dump --log-ring-bytes 0"), 0);
+    assert_eq!(
+        said("--log debug --log-stderr off --dump --log-ring-bytes 0"),
+        0
+    );
 }
 
 #[test]
@@ -325,7 +364,9 @@ fn a_progress_and_a_delivery_thread_carry_it_as_calls_do() {
         done.stderr
     };
     assert!(!dumped("").contains("delivery thread's queue"));
-    assert!(dumped("--threaded --deliverq-max 77").contains("delivery thread's queue: 0 of 77 records"));
+    assert!(
+        dumped("--threaded --deliverq-max 77").contains("delivery thread's queue: 0 of 77 records")
+    );
     run(exchange("2", "--threaded --poll")).refused(2, &["--poll"]);
     run(exchange("2", "--deliverq-max 0")).refused(2, &["deliverq_max", "between 1 and"]);
 }
@@ -333,9 +374,12 @@ fn a_progress_and_a_delivery_thread_carry_it_as_calls_do() {
 #[test]
 fn broadcasts_come_to_all_others_once_and_to_their_sender_when_asked() {
     for shape in ["1", "3", "1,1", "2,2", "1,3,2", "2,2,2,2"] {
-        let ranks: u64 = shape.split(',').map(|size| size.parse::<u64>().unwrap()).sum();
-        let report =
-            run(exchange(shape, "--count 200 --size 0-2K --broadcast")).report(200 * ranks * (ranks - 1));
+        let ranks: u64 = shape
+            .split(',')
+            .map(|size| size.parse::<u64>().unwrap())
+            .sum();
+        let report = run(exchange(shape, "--count 200 --size 0-2K --broadcast"))
+            .report(200 * ranks * (ranks - 1));
         assert_eq!(report["broadcast"], true);
         let options = "--count 200 --size 0-2K --broadcast --broadcast-self";
         run(exchange(shape, options)).report(200 * ranks * ranks);

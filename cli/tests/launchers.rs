@@ -217,9 +217,16 @@ fn an_abort_ends_the_job_under_mpich() {
 
 #[test]
 fn a_missing_rank_ends_the_wait_under_mpich() {
-    if let Some(ended) = under(&[hydra(), "-n", "3"], &["--deadline-ms", "500", "--absent", "2"]) {
+    if let Some(ended) = under(
+        &[hydra(), "-n", "3"],
+        &["--deadline-ms", "500", "--absent", "2"],
+    ) {
         assert_ne!(ended.status, 0);
-        assert!(ended.stderr.contains("waiting at a barrier"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("waiting at a barrier"),
+            "{}",
+            ended.stderr
+        );
     }
 }
 
@@ -244,7 +251,10 @@ fn under_mpich_whose_ranks_connect_to_a_port() {
 /// hang.
 #[test]
 fn beside_mpi_a_port_is_refused() {
-    let Some(ended) = under(&[hydra(), "-n", "2", "-pmi-port"], &["--mpi", "libmpich.so.12"]) else {
+    let Some(ended) = under(
+        &[hydra(), "-n", "2", "-pmi-port"],
+        &["--mpi", "libmpich.so.12"],
+    ) else {
         return;
     };
     if ended.stderr.contains("cannot open shared object") {
@@ -285,7 +295,10 @@ fn half_a_launcher_is_no_job_of_one() {
             ][..],
             "srun --mpi=pmi2",
         ),
-        (&[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "4")], "srun --mpi=pmi2"),
+        (
+            &[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "4")],
+            "srun --mpi=pmi2",
+        ),
         (&[("PMI_RANK", "1"), ("PMI_SIZE", "2")], "mpiexec"),
         (&[("PMI_RANK", "0")], "mpiexec"),
         (
@@ -293,7 +306,10 @@ fn half_a_launcher_is_no_job_of_one() {
             "mpirun",
         ),
         (&[("PALS_RANKID", "1")], "mpiexec --pmi=pmix"),
-        (&[("FLUX_TASK_RANK", "0"), ("FLUX_JOB_SIZE", "2")], "flux run"),
+        (
+            &[("FLUX_TASK_RANK", "0"), ("FLUX_JOB_SIZE", "2")],
+            "flux run",
+        ),
         (&[("TRIHOP_RANK", "0"), ("TRIHOP_SIZE", "2")], "trihop run"),
     ] {
         let probe = probe().display().to_string();
@@ -394,7 +410,11 @@ fn beside_mpi_under_open_mpi() {
 fn a_missing_rank_ends_the_wait_under_open_mpi() {
     if let Some(ended) = under(&OPEN_MPI, &["--deadline-ms", "2000", "--absent", "2"]) {
         assert_ne!(ended.status, 0);
-        assert!(ended.stderr.contains("waiting at a fence"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("waiting at a fence"),
+            "{}",
+            ended.stderr
+        );
     }
 }
 

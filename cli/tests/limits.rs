@@ -87,7 +87,9 @@ impl Drop for Group {
 
 #[test]
 fn a_job_that_its_control_group_cannot_hold_is_refused_and_not_killed() {
-    let Some(group) = Group::limited() else { return };
+    let Some(group) = Group::limited() else {
+        return;
+    };
     run(group.exchange()).succeeded();
     let mut command = group.exchange();
     command.env("TRIHOP_REMOTE_BUFTARGET_BYTES", (16 << 20).to_string());

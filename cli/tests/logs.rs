@@ -11,14 +11,21 @@ const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 /// `trihop` with these words and variables.
 fn trihop(words: &str, variables: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(TRIHOP);
-    command.args(words.split(' ')).envs(variables.iter().copied());
+    command
+        .args(words.split(' '))
+        .envs(variables.iter().copied());
     run(command)
 }
 
 #[test]
 fn a_filter_that_means_nothing_is_wrong_usage() {
     let ended = trihop("info", &[("TRIHOP_LOG", "info,fabrik=debug")]);
-    assert_eq!((ended.status, &ended.stdout[..]), (2, ""), "{}", ended.stderr);
+    assert_eq!(
+        (ended.status, &ended.stdout[..]),
+        (2, ""),
+        "{}",
+        ended.stderr
+    );
     assert!(
         ended
             .stderr
@@ -80,7 +87,12 @@ fn variables_of_others_are_one_line_of_warning() {
         ("TRIHOP_SERVICE_HOST", "10.0.0.1"),
     ];
     let job = format!("run --no-prefix -n 3 -- {TRIHOP} exchange --count 10");
-    for words in ["info", "exchange --count 10", "topo --ranks 4 --nodes 2", &job] {
+    for words in [
+        "info",
+        "exchange --count 10",
+        "topo --ranks 4 --nodes 2",
+        &job,
+    ] {
         let ended = trihop(words, &variables).succeeded();
         let told: Vec<&str> = ended
             .stderr
@@ -100,7 +112,8 @@ fn a_mistyped_option_is_refused_with_its_name() {
     let ended = trihop("exchange --count 10", &[("TRIHOP_REMOTE_MAXRCP", "2")]);
     assert_eq!(ended.status, 2, "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("TRIHOP_REMOTE_MAXRCP") && ended.stderr.contains("(TRIHOP_REMOTE_MAXRPC)"),
+        ended.stderr.contains("TRIHOP_REMOTE_MAXRCP")
+            && ended.stderr.contains("(TRIHOP_REMOTE_MAXRPC)"),
         "{}",
         ended.stderr
     );
@@ -109,7 +122,8 @@ fn a_mistyped_option_is_refused_with_its_name() {
 /// A facility that can be asked for has something to say at each level.
 #[test]
 fn each_facility_speaks_at_info_debug_and_trace() {
-    let job = format!("run --no-prefix -n 4 --nodes 2 -- {TRIHOP} exchange --count 1000 --flush four");
+    let job =
+        format!("run --no-prefix -n 4 --nodes 2 -- {TRIHOP} exchange --count 1000 --flush four");
     let ended = trihop(&job, &[("TRIHOP_LOG", "trace")]).succeeded();
     let facilities = [
         "client",

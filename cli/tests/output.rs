@@ -76,7 +76,11 @@ fn output_that_a_full_device_does_not_take_is_a_failure() {
             "{words:?}: {}",
             ended.stderr
         );
-        assert!(!ended.stderr.contains("panicked"), "{words:?}: {}", ended.stderr);
+        assert!(
+            !ended.stderr.contains("panicked"),
+            "{words:?}: {}",
+            ended.stderr
+        );
     }
     let parts = directory.path().join("out/_SUCCESS");
     assert!(parts.exists(), "what was partitioned stays");
@@ -101,13 +105,16 @@ fn a_pipe_that_nobody_reads_ends_commands_quietly() {
 
 /// Whether a terminal would take anything in it for a command.
 fn acts_on_a_terminal(text: &str) -> bool {
-    text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t'))
+    text.chars()
+        .any(|c| c.is_control() && !matches!(c, '\n' | '\t'))
 }
 
 #[test]
 fn names_and_lines_of_inputs_say_nothing_to_a_terminal() {
     let directory = tempfile::tempdir().unwrap();
-    let hostile = directory.path().join(OsStr::from_bytes(b"a\x1b[31m\n\xff.csv"));
+    let hostile = directory
+        .path()
+        .join(OsStr::from_bytes(b"a\x1b[31m\n\xff.csv"));
     let out = directory.path().join("out");
     let files: [(&[u8], &str); 4] = [
         (b"a\x1b]0;title\x07,b\n1,2\n", "a\\u{1b}]0;title\\u{7}"),
@@ -119,8 +126,21 @@ fn names_and_lines_of_inputs_say_nothing_to_a_terminal() {
         for (content, shown) in files {
             fs::write(&hostile, content).unwrap();
             let mut command = Command::new(TRIHOP);
-            command.args(["run", "-n", ranks, "--nodes", nodes, "--", TRIHOP, "partition"]);
-            let key = if shown == "never closed" { "b" } else { "missing" };
+            command.args([
+                "run",
+                "-n",
+                ranks,
+                "--nodes",
+                nodes,
+                "--",
+                TRIHOP,
+                "partition",
+            ]);
+            let key = if shown == "never closed" {
+                "b"
+            } else {
+                "missing"
+            };
             command.args(["--by", key, "--out"]).arg(&out).arg(&hostile);
             let ended = run(command);
             assert_ne!(ended.status, 0);

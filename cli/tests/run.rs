@@ -41,7 +41,10 @@ fn the_exit_status_is_the_first_failing_ranks() {
     )
     .wait();
     assert_eq!(ended.status, 7);
-    assert_eq!(ended.stderr.trim(), "trihop run: rank 1 exited with status 7");
+    assert_eq!(
+        ended.stderr.trim(),
+        "trihop run: rank 1 exited with status 7"
+    );
 }
 
 #[test]
@@ -52,7 +55,10 @@ fn a_killed_rank_is_named_with_its_signal() {
     )
     .wait();
     assert_eq!(ended.status, 128 + 9);
-    assert_eq!(ended.stderr.trim(), "trihop run: rank 2 was ended by SIGKILL");
+    assert_eq!(
+        ended.stderr.trim(),
+        "trihop run: rank 2 was ended by SIGKILL"
+    );
 }
 
 #[test]
@@ -63,18 +69,23 @@ fn a_rank_speaks_before_the_launcher_speaks_about_it() {
     )
     .wait();
     assert_eq!(ended.status, 3);
-    assert_eq!(ended.stderr, "[1] why\ntrihop run: rank 1 exited with status 3\n");
+    assert_eq!(
+        ended.stderr,
+        "[1] why\ntrihop run: rank 1 exited with status 3\n"
+    );
 }
 
 #[test]
 fn ranks_that_ignore_the_request_to_end_are_killed() {
-    let script = "trap '' TERM; echo ready; [ $TRIHOP_RANK = 0 ] && exit 4; while :; do sleep 1; done";
+    let script =
+        "trap '' TERM; echo ready; [ $TRIHOP_RANK = 0 ] && exit 4; while :; do sleep 1; done";
     assert_eq!(run(&["-n", "2"], script).wait().status, 4);
 }
 
 #[test]
 fn a_command_that_cannot_be_started_is_said_so() {
-    let missing = Launched::trihop(["-n", "2", "trihop-has-no-such-command"].map(str::to_owned)).wait();
+    let missing =
+        Launched::trihop(["-n", "2", "trihop-has-no-such-command"].map(str::to_owned)).wait();
     assert_eq!(missing.status, 127);
     assert!(
         missing.stderr.contains("trihop-has-no-such-command"),
@@ -116,8 +127,7 @@ fn contradicting_arguments_are_refused() {
 
 #[test]
 fn lines_stay_whole_and_the_last_may_be_partial() {
-    let script =
-        "i=0; while [ $i -lt 200 ]; do printf 'a%s ' $i; printf 'b%s\\n' $i; i=$((i+1)); done; printf end";
+    let script = "i=0; while [ $i -lt 200 ]; do printf 'a%s ' $i; printf 'b%s\\n' $i; i=$((i+1)); done; printf end";
     let ended = run(&["-n", "3"], script).wait();
     for rank in 0..3 {
         let prefix = format!("[{rank}] ");
@@ -159,14 +169,18 @@ fn standard_input_goes_to_rank_0() {
     job.stdin().write_all(b"one\ntwo\n").unwrap();
     job.close_stdin();
     let ended = job.wait();
-    assert_eq!((ended.status, ended.stdout.as_str()), (0, "[0] one\n[0] two\n"));
+    assert_eq!(
+        (ended.status, ended.stdout.as_str()),
+        (0, "[0] one\n[0] two\n")
+    );
 }
 
 #[test]
 fn signals_are_forwarded() {
     for (name, signal) in FORWARDED {
-        let script =
-            format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
+        let script = format!(
+            "trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.01; done"
+        );
         let mut job = run(&["-n", "2"], &script);
         job.wait_for_lines(2);
         job.signal(signal);
@@ -186,8 +200,9 @@ fn signals_are_forwarded() {
 fn signals_reach_ranks_of_a_launcher_that_was_started_deaf() {
     for (name, signal) in FORWARDED {
         for blocked in [false, true] {
-            let script =
-                format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
+            let script = format!(
+                "trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.01; done"
+            );
             let words = ["-n", "2", "--", "sh", "-c", &script];
             let mut command = Launched::command(words.map(str::to_owned));
             // SAFETY: between fork and exec; the calls are async-signal-safe and use their own set.
@@ -208,7 +223,11 @@ fn signals_reach_ranks_of_a_launcher_that_was_started_deaf() {
             job.wait_for_lines(2);
             job.signal(signal);
             let ended = job.wait();
-            assert_eq!(ended.status, 5, "{name}, blocked {blocked}: {}", ended.stderr);
+            assert_eq!(
+                ended.status, 5,
+                "{name}, blocked {blocked}: {}",
+                ended.stderr
+            );
             assert!(ended.stdout.contains(&format!("got {name}")), "{name}");
         }
     }
@@ -247,7 +266,11 @@ fn what_a_rank_has_started_ends_with_the_job() {
     let script = "sleep 1001 & echo $!; [ $TRIHOP_RANK = 1 ] && { sleep 0.2; exit 3; }; wait";
     let ended = run(&["-n", "3"], script).wait();
     assert_eq!(ended.status, 3);
-    let children: Vec<u32> = ended.stdout.lines().map(|l| l[4..].parse().unwrap()).collect();
+    let children: Vec<u32> = ended
+        .stdout
+        .lines()
+        .map(|l| l[4..].parse().unwrap())
+        .collect();
     assert_eq!(children.len(), 3);
     launched::until("the ranks' children are gone", || {
         children.iter().all(|id| !alive(*id))
@@ -277,8 +300,9 @@ fn output_that_nobody_reads_ends_the_job() {
 
 #[test]
 fn launchers_around_are_hidden_from_the_ranks() {
-    let mut command =
-        Launched::command(["-n", "1", "--", "sh", "-c", "env | grep -c '^PMI' ; true"].map(str::to_owned));
+    let mut command = Launched::command(
+        ["-n", "1", "--", "sh", "-c", "env | grep -c '^PMI' ; true"].map(str::to_owned),
+    );
     command.env("PMI_FD", "9").env("PMIX_RANK", "1");
     assert_eq!(Launched::start(command).wait().stdout, "[0] 0\n");
 }
@@ -310,8 +334,16 @@ fn nodes_can_have_networks_of_their_own() {
         .into_iter()
         .filter(|l| !l.contains("inet"))
         .collect();
-    assert_eq!(addresses, ["[0] 10.201.0.1", "[1] 10.201.0.1", "[2] 10.201.0.2"]);
-    assert_eq!(ended.stdout.matches("trihop0 ").count(), 3, "{}", ended.stdout);
+    assert_eq!(
+        addresses,
+        ["[0] 10.201.0.1", "[1] 10.201.0.1", "[2] 10.201.0.2"]
+    );
+    assert_eq!(
+        ended.stdout.matches("trihop0 ").count(),
+        3,
+        "{}",
+        ended.stdout
+    );
 }
 
 #[test]
@@ -319,5 +351,7 @@ fn the_launcher_leaves_no_process_of_its_own() {
     let mark = format!("trihop-mark-{}", std::process::id());
     let ended = run(&["-n", "2"], &format!(": {mark}")).wait();
     assert_eq!(ended.status, 0);
-    launched::until("launcher and warden are gone", || processes_named(&mark) == 0);
+    launched::until("launcher and warden are gone", || {
+        processes_named(&mark) == 0
+    });
 }

@@ -25,11 +25,19 @@ fn row(arguments: &str) -> Value {
 
 #[test]
 fn a_seed_replays_a_whole_job() {
-    let run = |seed| row(&format!("--ranks 100 --per-node 8 --messages 6 --seed {seed}"));
-    let figures = |row: &Value| ["hops", "wire_bytes_per_msg", "rounds_per_msg"].map(|f| row[f].to_string());
+    let run = |seed| {
+        row(&format!(
+            "--ranks 100 --per-node 8 --messages 6 --seed {seed}"
+        ))
+    };
+    let figures =
+        |row: &Value| ["hops", "wire_bytes_per_msg", "rounds_per_msg"].map(|f| row[f].to_string());
     let (first, again, other) = (run(3), run(3), run(4));
     assert_eq!(first["checked"], true);
-    assert_eq!((&first["nodes"], &first["messages"]), (&13.into(), &600.into()));
+    assert_eq!(
+        (&first["nodes"], &first["messages"]),
+        (&13.into(), &600.into())
+    );
     assert!(first["touched_bytes_per_rank"].as_u64() > Some(0));
     assert_eq!(figures(&first), figures(&again));
     assert_ne!(figures(&first), figures(&other));
@@ -40,12 +48,17 @@ fn there_are_as_many_nodes_as_asked_for() {
     // 3 ranks on each node would be 34 nodes: they are spread evenly, as by `trihop run`.
     for nodes in [10, 15, 40] {
         let done = row(&format!("--ranks 100 --nodes {nodes} --messages 2"));
-        assert_eq!((&done["ranks"], &done["nodes"]), (&100.into(), &nodes.into()));
+        assert_eq!(
+            (&done["ranks"], &done["nodes"]),
+            (&100.into(), &nodes.into())
+        );
     }
     let refused = scale("--ranks 3 --nodes 4");
     assert_eq!(refused.status, 2, "{}", refused.stderr);
     assert!(
-        refused.stderr.contains("3 ranks cannot be spread over 4 nodes"),
+        refused
+            .stderr
+            .contains("3 ranks cannot be spread over 4 nodes"),
         "{}",
         refused.stderr
     );

@@ -27,13 +27,19 @@ fn asked(words: &[&str], expected: &str) {
     command.args(words);
     let mut job = Launched::start(command);
     // Before that it is not the command yet that gets the signal.
-    until("SIGUSR1 is handled", || !job.runs() || job.handles(libc::SIGUSR1));
+    until("SIGUSR1 is handled", || {
+        !job.runs() || job.handles(libc::SIGUSR1)
+    });
     ask_until(&mut job, "it ended, or said enough", |job| {
         !job.runs() || job.has_said(expected)
     });
     let ended = job.wait();
     assert_eq!(ended.status, 0, "{words:?}: {}", ended.stderr);
-    assert!(ended.stderr.contains(expected), "{words:?}: {}", ended.stderr);
+    assert!(
+        ended.stderr.contains(expected),
+        "{words:?}: {}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -69,13 +75,16 @@ fn ranks_of_a_launcher_dump_and_go_on() {
         ranks.len() == 2 && ranks.iter().all(|id| launched::handles(*id, libc::SIGUSR1))
     });
     ask_until(&mut job, "both ranks dumped", |job| {
-        !job.runs() || job.has_said("[0] stream 1 `exchange`") && job.has_said("[1] stream 1 `exchange`")
+        !job.runs()
+            || job.has_said("[0] stream 1 `exchange`") && job.has_said("[1] stream 1 `exchange`")
     });
     let ended = job.wait();
     assert_eq!(ended.status, 0, "{}", ended.stderr);
     for rank in ["[0]", "[1]"] {
         assert!(
-            ended.stderr.contains(&format!("{rank} stream 1 `exchange`")),
+            ended
+                .stderr
+                .contains(&format!("{rank} stream 1 `exchange`")),
             "{}",
             ended.stderr
         );
@@ -112,7 +121,9 @@ fn commands_without_a_job_are_not_ended() {
         let mut command = Command::new(TRIHOP);
         command.args(words);
         let mut job = Launched::start(command);
-        until("SIGUSR1 is handled", || !job.runs() || job.handles(libc::SIGUSR1));
+        until("SIGUSR1 is handled", || {
+            !job.runs() || job.handles(libc::SIGUSR1)
+        });
         ask_until(&mut job, "it ended", |job| !job.runs());
         let ended = job.wait();
         assert_eq!(ended.status, 0, "{words:?}: {}", ended.stderr);
@@ -124,7 +135,11 @@ fn commands_without_a_job_are_not_ended() {
 fn what_the_launcher_starts_is_ended_by_sigusr1_as_ever() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("rank");
-    std::fs::write(&script, "#!/bin/sh\necho ready\nwhile :; do sleep 0.01; done\n").unwrap();
+    std::fs::write(
+        &script,
+        "#!/bin/sh\necho ready\nwhile :; do sleep 0.01; done\n",
+    )
+    .unwrap();
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let mut command = Command::new(TRIHOP);
     command.args(["run", "-n", "1", "--"]).arg(&script);

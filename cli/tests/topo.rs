@@ -41,7 +41,10 @@ fn maps_are_those_that_nexus_would_make() {
     // Node 0 talks to node 1 by its local rank 1 % 3, which is rank 2, and reaches it at local rank
     // 0 % 3: rank 1.
     let maps = topo(&format!("{DEALT_OUT} --rank 2,0")).succeeded().stdout;
-    let lines: Vec<&str> = maps.lines().take_while(|line| line.starts_with("NX-")).collect();
+    let lines: Vec<&str> = maps
+        .lines()
+        .take_while(|line| line.starts_with("NX-"))
+        .collect();
     let expected = "NX-0: 0 6 0 3 0 2\nNX-0: lmap 0 0\nNX-0: lmap 2 2\nNX-0: lmap 4 4\nNX-2: 2 6 1 3 0 2\nNX-2: lmap 0 0\n\
                     NX-2: lmap 2 2\nNX-2: lmap 4 4\nNX-2: rmap 1 1";
     assert_eq!(lines.join("\n"), expected, "{maps}");
@@ -90,7 +93,11 @@ fn files_have_the_names_and_tables_of_nexus_dump() {
         directory.path().display()
     ));
     assert_eq!(refused.status, 1);
-    assert!(refused.stderr.contains("none/map.0.id"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("none/map.0.id"),
+        "{}",
+        refused.stderr
+    );
 }
 
 fn files(directory: &Path) -> usize {
@@ -157,7 +164,10 @@ fn ten_thousand_nodes_of_32_ranks_are_counted_without_starting_them() {
         }
     }
     let map = &report(topo("--nodes 10000 --per-node 32 --json --rank 319998"))["maps"][0];
-    assert_eq!((&map["node"], &map["local_rank"]), (&9999.into(), &30.into()));
+    assert_eq!(
+        (&map["node"], &map["local_rank"]),
+        (&9999.into(), &30.into())
+    );
     let nodes = map["remote_map"].as_array().unwrap().iter();
     let nodes: Vec<u64> = nodes.map(|link| link["node"].as_u64().unwrap()).collect();
     assert_eq!(nodes, (30..10_000).step_by(32).collect::<Vec<u64>>());
@@ -207,7 +217,9 @@ fn inside_a_job_of_mpich_it_shows_what_mpiexec_placed() {
     let started = report(run(command));
     assert_eq!(started["nodes"], 2, "{started}");
     let placement = started["placement"].as_str().unwrap();
-    let alone = report(topo(&format!("-n 5 --mapping {placement} --rank all --json")));
+    let alone = report(topo(&format!(
+        "-n 5 --mapping {placement} --rank all --json"
+    )));
     assert_eq!(started, alone);
 }
 

@@ -13,7 +13,8 @@ fn news(rank: u32) -> News {
 
 fn posts<O: Orderings + 'static>() {
     loom::model(|| {
-        let words: Arc<Vec<AtomicU64>> = Arc::new((0..board::words(2)).map(|_| AtomicU64::new(0)).collect());
+        let words: Arc<Vec<AtomicU64>> =
+            Arc::new((0..board::words(2)).map(|_| AtomicU64::new(0)).collect());
         let posters = [1, 2].map(|rank: u32| {
             let words = Arc::clone(&words);
             thread::spawn(move || board::post::<_, O>(&words, rank as usize - 1, &news(rank)))
@@ -39,7 +40,8 @@ macro_rules! twin {
         fn $test() {
             struct Weak;
             impl Orderings for Weak {
-                const $constant: trihop_transport::sync::Ordering = trihop_transport::sync::Ordering::Relaxed;
+                const $constant: trihop_transport::sync::Ordering =
+                    trihop_transport::sync::Ordering::Relaxed;
             }
             posts::<Weak>();
         }

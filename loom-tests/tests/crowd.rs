@@ -104,7 +104,12 @@ impl Owner {
     fn run(mut self, flaw: Flaw, limit: TimeLimit) {
         let mut backlog: Vec<usize> = Vec::new();
         while self.received != [FRAMES; LANES.len()] {
-            let index_of = |lane| LANES.iter().position(|&l| l == lane).expect("a lane that exists");
+            let index_of = |lane| {
+                LANES
+                    .iter()
+                    .position(|&l| l == lane)
+                    .expect("a lane that exists")
+            };
             let storage = |lane| self.lanes[index_of(lane)].clone();
             let lanes = LANES.iter().max().expect("lanes") + 1;
             self.watch

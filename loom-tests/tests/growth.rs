@@ -29,7 +29,10 @@ fn grows<O: Orderings + 'static>(wide: bool, late: bool) {
             let sleeper = ModelSleeper::default();
             for value in 1..=count {
                 let bytes = if wide && value == 3 { 24 } else { 8 };
-                assert!(put(&mut writer, bytes, value), "a lane that can grow has room");
+                assert!(
+                    put(&mut writer, bytes, value),
+                    "a lane that can grow has room"
+                );
                 if !wide || value != 2 {
                     writer.publish(&sleeper);
                     if late {

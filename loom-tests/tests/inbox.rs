@@ -26,7 +26,9 @@ impl<O: Orderings> Inbox<O> {
         let mut found = Vec::new();
         let storage = |lane| self.lanes[lane as usize].clone();
         self.watch
-            .take::<_, O>(&self.active[..], 2, storage, |lane| found.push(lane as usize));
+            .take::<_, O>(&self.active[..], 2, storage, |lane| {
+                found.push(lane as usize)
+            });
         for lane in found {
             while let Some(value) = self.readers[lane].get() {
                 self.received[lane] += 1;

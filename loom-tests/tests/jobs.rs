@@ -43,7 +43,8 @@ fn run(size: usize, part: impl Fn(Job) + Copy + Send + Sync + 'static) {
         barrier: Barrier::new(size),
     });
     let rank = move |number: usize, gathering: Arc<Gathering>| {
-        let bootstrap = Custom::new(number as u32, size as u32, 0, gathering.callback(number)).unwrap();
+        let bootstrap =
+            Custom::new(number as u32, size as u32, 0, gathering.callback(number)).unwrap();
         let options = Options {
             launcher: Some(Launcher::Custom),
             ..Options::default()
@@ -84,7 +85,10 @@ impl Heard {
     }
 
     fn check(&self) {
-        assert_eq!(*self.kinds.lock().unwrap(), (0..RECORDS).collect::<Vec<_>>());
+        assert_eq!(
+            *self.kinds.lock().unwrap(),
+            (0..RECORDS).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -157,7 +161,12 @@ fn a_rank_alone_flushes_what_it_sends_to_itself() {
 #[test]
 fn a_flush_ends_after_everything_was_taken() {
     exchange(2, tiny, |shuffle, _| {
-        for queues in [Queues::ORIGIN, Queues::REMOTE, Queues::RELAY, Queues::Delivery] {
+        for queues in [
+            Queues::ORIGIN,
+            Queues::REMOTE,
+            Queues::RELAY,
+            Queues::Delivery,
+        ] {
             shuffle.flush(queues).unwrap();
         }
     });

@@ -80,7 +80,8 @@ fn source(hop: &Hop, limit: TimeLimit) {
     for value in 1..=FRAMES {
         while !put(&mut writer, bytes_of(value), value) {
             writer.want_space();
-            hop.producer.park(limit, || writer.has_room(bytes_of(value)));
+            hop.producer
+                .park(limit, || writer.has_room(bytes_of(value)));
         }
         hop.publish(&mut writer);
     }

@@ -170,7 +170,12 @@ macro_rules! twin {
     };
 }
 
-twin!(twin_weak_release_fence, RELEASE_FENCE, waits, BeforeAnnouncing);
+twin!(
+    twin_weak_release_fence,
+    RELEASE_FENCE,
+    waits,
+    BeforeAnnouncing
+);
 twin!(twin_weak_sleep_fence, SLEEP_FENCE, waits, BeforeAnnouncing);
 twin!(twin_weak_want_fence, WANT_FENCE, waits, AfterAnnouncing);
 twin!(

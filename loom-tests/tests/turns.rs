@@ -36,8 +36,15 @@ fn turns(claims: bool) {
             thread.join().unwrap();
         }
         let mut reader = ModelReader::<Shipped>::resume(lane.clone());
-        let mut received: Vec<_> = (0..PRODUCERS * TURNS).filter_map(|_| reader.get()).collect();
-        let order = |producer: u32| received.iter().copied().filter(move |v| v / TURNS == producer);
+        let mut received: Vec<_> = (0..PRODUCERS * TURNS)
+            .filter_map(|_| reader.get())
+            .collect();
+        let order = |producer: u32| {
+            received
+                .iter()
+                .copied()
+                .filter(move |v| v / TURNS == producer)
+        };
         let in_order = (0..PRODUCERS).all(|p| order(p).is_sorted());
         assert!(in_order, "out of order: {received:?}");
         received.sort_unstable();

@@ -246,7 +246,10 @@ macro_rules! agreed_options {
 
 options_table!(declare);
 
-const _: () = assert!(Options::TABLE.len() < 24, "one option more than users can know");
+const _: () = assert!(
+    Options::TABLE.len() < 24,
+    "one option more than users can know"
+);
 
 fn parse<T: Value>(key: &str, text: &str, range: Option<Range>) -> Result<T> {
     let value = T::parse(text).map_err(|why| Error::config(key, why))?;

@@ -33,32 +33,34 @@ type Pool = (&'static str, usize, usize);
 
 impl Bound {
     /// The bound of a stream.
-    pub fn of(core: &StreamState, out: &Outbound) -> Self {
-        let inbound = &core.inbound;
+    pub fn of(state: &StreamState, out: &Outbound) -> Self {
+        let inbound = &state.inbound;
         let layout = inbound.inbox.layout();
         Self {
             run_table: out.runs.bytes(),
-            spill: core.options.spill_bytes,
-            send_pools: out.queues.remotes.pool_bytes() + core.notices.as_ref().map_or(0, |p| p.bytes()),
+            spill: state.options.spill_bytes,
+            send_pools: out.queues.remotes.pool_bytes()
+                + state.notices.as_ref().map_or(0, |p| p.bytes()),
             inbox: layout.segment_bytes(),
             lanes: layout.lanes(),
             lane_bytes: layout.lane_bytes(),
             receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
-            delivery_queue: match &core.sink {
+            delivery_queue: match &state.sink {
                 Sink::Queue(_) | Sink::Thread(_) => {
-                    let longest = core.options.max_message_bytes.max(core.frame_bytes);
-                    core.options
+                    let longest = state.options.max_message_bytes.max(state.frame_bytes);
+                    state
+                        .options
                         .shares()
                         .deliverq_bytes
                         .max(longest.next_multiple_of(8))
                 }
                 Sink::Handler | Sink::Collectives(_) | Sink::Closed => 0,
             },
-            long_record: core
+            long_record: state
                 .options
                 .shares()
                 .reassembly_bytes
-                .max(core.options.max_message_bytes),
+                .max(state.options.max_message_bytes),
         }
     }
 
@@ -69,10 +71,10 @@ impl Bound {
     }
 
     /// What each pool takes of it now. Buffers that wait for messages are not in use.
-    fn pools(&self, core: &StreamState, out: &Outbound) -> [Pool; 7] {
-        let inbound = &core.inbound;
-        let notices = core.notices.as_ref().map_or(0, |pool| pool.in_use_bytes());
-        let deliveries = match &core.sink {
+    fn pools(&self, state: &StreamState, out: &Outbound) -> [Pool; 7] {
+        let inbound = &state.inbound;
+        let notices = state.notices.as_ref().map_or(0, |pool| pool.in_use_bytes());
+        let deliveries = match &state.sink {
             Sink::Queue(queue) => queue.bytes(),
             Sink::Thread(handover) => handover.waiting().1,
             Sink::Handler | Sink::Collectives(_) | Sink::Closed => 0,
@@ -110,7 +112,12 @@ impl Bound {
 
     /// What is there whether long records come or not.
     pub fn queues(&self) -> usize {
-        self.run_table + self.spill + self.send_pools + self.inbox + self.receive_pools + self.delivery_queue
+        self.run_table
+            + self.spill
+            + self.send_pools
+            + self.inbox
+            + self.receive_pools
+            + self.delivery_queue
     }
 }
 
@@ -148,14 +155,14 @@ impl fmt::Display for Waiting {
 }
 
 /// Writes the state of a stream. Never waits.
-pub(crate) fn write(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
-    let stats = core.snapshot(out);
-    let topology = &core.topology;
+pub(crate) fn write(state: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+    let stats = state.snapshot(out);
+    let topology = &state.topology;
     writeln!(
         writer,
         "stream {} `{}` on rank {} (node {}, local rank {} of {})",
-        core.id,
-        core.name,
+        state.id,
+        state.name,
         topology.rank(),
         topology.node(),
         topology.local_rank(),
@@ -166,33 +173,33 @@ pub(crate) fn write(core: &StreamState, out: &Outbound, writer: &mut dyn Write) 
         "  records: {} sent, {} delivered, {} discarded; {} refused for want of room, {} deliveries blocked",
         stats.sent, stats.delivered, stats.discarded, stats.would_block, stats.blocked_deliveries
     )?;
-    write_sending(core, out, writer)?;
-    let bound = Bound::of(core, out);
+    write_sending(state, out, writer)?;
+    let bound = Bound::of(state, out);
     writeln!(writer, "  memory bound: {bound}")?;
     writeln!(
         writer,
         "  memory of the endpoint, once for all streams: {} bytes of contexts and slots of operations",
-        core.endpoint_bytes
+        state.endpoint_bytes
     )?;
-    for (name, used, most) in bound.pools(core, out) {
+    for (name, used, most) in bound.pools(state, out) {
         writeln!(writer, "  memory in use: {name} {used} of {most} bytes")?;
         contradict(writer, used, most, name)?;
     }
-    write_receiving(core, out, writer)?;
-    match &core.sink {
+    write_receiving(state, out, writer)?;
+    match &state.sink {
         Sink::Handler | Sink::Collectives(_) => writeln!(writer, "  delivery: handler"),
-        Sink::Queue(queue) => write_queue(core, "queue", queue.records(), queue.bytes(), writer),
+        Sink::Queue(queue) => write_queue(state, "queue", queue.records(), queue.bytes(), writer),
         Sink::Thread(handover) => {
             let (records, bytes) = handover.waiting();
-            write_queue(core, "thread's queue", records, bytes, writer)
+            write_queue(state, "thread's queue", records, bytes, writer)
         }
         Sink::Closed => writeln!(writer, "  delivery: shut down"),
     }
 }
 
 /// What waits to leave this rank, and where.
-fn write_sending(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
-    let topology = &core.topology;
+fn write_sending(state: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+    let topology = &state.topology;
     writeln!(
         writer,
         "  open runs: {} in a table of {} bytes",
@@ -204,7 +211,7 @@ fn write_sending(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> 
         "  spill: {} runs and records, {} of {} bytes; long record: {} bytes left",
         out.spill.len(),
         out.spill.used_bytes(),
-        core.options.spill_bytes,
+        state.options.spill_bytes,
         out.large_bytes()
     )?;
     if let Some(copied) = out.copied() {
@@ -213,16 +220,16 @@ fn write_sending(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> 
     let queues = &out.queues;
     let now_ns = queues.now_ns;
     let name = |stage| queues.route.stage_name(stage);
-    for lane in queues.lanes.iter().filter(|l| l.tally.frames() > 0) {
+    for lane in queues.lanes.iter().filter(|l| l.counters.frames() > 0) {
         writeln!(
             writer,
             "  {} queue to rank {}: {} frames, {} bytes in use, {} waits{}",
             name(lane.stage),
             lane.peer,
-            lane.tally.frames(),
+            lane.counters.frames(),
             lane.in_use_bytes(),
-            lane.tally.waits(),
-            Waiting(lane.tally.waiting_ns(now_ns))
+            lane.counters.waits(),
+            Waiting(lane.counters.waiting_ns(now_ns))
         )?;
         contradict(
             writer,
@@ -239,14 +246,14 @@ fn write_sending(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> 
                  {} large slots held, {} waits{}",
             name(remote.stage),
             remote.rank,
-            remote.tally.sends(),
+            remote.counters.sends(),
             remote.ready_batches(),
             remote.credit.in_flight(),
             remote.credit.next_sequence(),
             remote.open_bytes(),
             remote.credit.large_held(),
-            remote.tally.waits(),
-            Waiting(remote.tally.waiting_ns(now_ns))
+            remote.counters.waits(),
+            Waiting(remote.counters.waiting_ns(now_ns))
         )?;
         for (sequence, age_ns) in remote.batches_in_flight(now_ns) {
             writeln!(writer, "    batch {sequence} is in flight for {age_ns} ns")?;
@@ -259,8 +266,8 @@ fn write_sending(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> 
 }
 
 /// What has come and has not moved on.
-fn write_receiving(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
-    let (topology, inbound) = (&core.topology, &core.inbound);
+fn write_receiving(state: &StreamState, out: &Outbound, writer: &mut dyn Write) -> io::Result<()> {
+    let (topology, inbound) = (&state.topology, &state.inbound);
     writeln!(
         writer,
         "  in reassembly: {} bytes",
@@ -286,7 +293,9 @@ fn write_receiving(core: &StreamState, out: &Outbound, writer: &mut dyn Write) -
             links.free_large(),
             links.fetching_bytes()
         )?;
-        for (index, (remote, incoming)) in out.queues.remotes.iter().zip(&links.incoming).enumerate() {
+        for (index, (remote, incoming)) in
+            out.queues.remotes.iter().zip(&links.incoming).enumerate()
+        {
             let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
             let bytes = inbound.reassembly.record_bytes(feeder);
             let front = incoming.front_text();
@@ -317,13 +326,16 @@ fn contradict(writer: &mut dyn Write, used: usize, most: usize, of: &str) -> io:
 }
 
 fn write_queue(
-    core: &StreamState,
+    state: &StreamState,
     what: &str,
     records: usize,
     bytes: usize,
     writer: &mut dyn Write,
 ) -> io::Result<()> {
-    let (most_records, most_bytes) = (core.options.deliverq_max, core.options.shares().deliverq_bytes);
+    let (most_records, most_bytes) = (
+        state.options.deliverq_max,
+        state.options.shares().deliverq_bytes,
+    );
     writeln!(
         writer,
         "  delivery {what}: {records} of {most_records} records, {bytes} of {most_bytes} bytes"

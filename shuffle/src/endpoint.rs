@@ -163,7 +163,9 @@ impl Engine {
 
     /// The open streams in the order of progress: that of the collectives first.
     pub fn open_streams(&self) -> impl Iterator<Item = (&StreamState, &Outbound)> {
-        self.open.iter().map(|&at| (&self.streams[at], &self.outs[at]))
+        self.open
+            .iter()
+            .map(|&at| (&self.streams[at], &self.outs[at]))
     }
 
     /// The open streams without that of the collectives, by their names for handles, in the order
@@ -178,7 +180,7 @@ impl Engine {
     pub fn name_of(&self, stream: usize) -> String {
         self.streams
             .get(stream)
-            .map_or_else(String::new, |core| core.name.clone())
+            .map_or_else(String::new, |state| state.name.clone())
     }
 
     /// Whether all streams were closed, that of the collectives too.
@@ -253,7 +255,9 @@ impl Engine {
         shape.check_item(item_bytes, &self.topology, route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
-            options.spill_bytes = self.spill_share_bytes.max(options.shares().spill_mark_bytes);
+            options.spill_bytes = self
+                .spill_share_bytes
+                .max(options.shares().spill_mark_bytes);
         }
         Ok(Plan {
             name: name.to_owned(),
@@ -268,8 +272,9 @@ impl Engine {
     /// options.
     pub fn reusable(&self, plan: &Plan) -> Option<u16> {
         let closed = self.closed.iter().map(|&at| &self.streams[at]);
-        let fits = closed.filter(|core| core.options == plan.options && core.item_bytes == plan.item_bytes);
-        fits.map(|core| core.id).min()
+        let fits = closed
+            .filter(|state| state.options == plan.options && state.item_bytes == plan.item_bytes);
+        fits.map(|state| state.id).min()
     }
 
     /// Opens a stream in the place of the closed stream `id`: its lanes, links, pools and posted
@@ -277,7 +282,9 @@ impl Engine {
     /// come so far.
     pub fn reopen(&mut self, id: u16, plan: Plan, sink: Sink) -> Result<StreamId> {
         let at = self.closed.iter().position(|&at| self.streams[at].id == id);
-        let stream = at.map(|at| self.closed.swap_remove(at)).ok_or_else(|| gone(id))?;
+        let stream = at
+            .map(|at| self.closed.swap_remove(at))
+            .ok_or_else(|| gone(id))?;
         self.streams[stream].begin_again(&mut self.outs[stream], plan.name, sink);
         self.insert(stream);
         Ok(self.id_of(stream))
@@ -312,8 +319,8 @@ impl Engine {
     pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions)> {
         let all = self.open.iter().chain(&self.closed).chain(&self.given_up);
         all.map(|&at| {
-            let (core, out) = (&self.streams[at], &self.outs[at]);
-            (&*core.name, &out.queues.route, &core.options)
+            let (state, out) = (&self.streams[at], &self.outs[at]);
+            (&*state.name, &out.queues.route, &state.options)
         })
     }
 
@@ -386,7 +393,8 @@ impl Engine {
         };
         let endpoint_bytes = self.link.as_ref().map_or(0, |l| l.operations_bytes());
         let count = route.links() as usize;
-        let (mut sizes, mut batches, mut notices, mut links) = (BatchSizes::default(), None, None, None);
+        let (mut sizes, mut batches, mut notices, mut links) =
+            (BatchSizes::default(), None, None, None);
         if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
             sizes = shape.batch_sizes(&options, link.limits());
             let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
@@ -419,7 +427,7 @@ impl Engine {
             shape.frame_bytes,
             &options,
         );
-        let core = StreamState {
+        let state = StreamState {
             id,
             opened: 0,
             name,
@@ -439,7 +447,7 @@ impl Engine {
             endpoint_bytes,
         };
         let stream = self.streams.len();
-        self.streams.push(core);
+        self.streams.push(state);
         self.outs.push(out);
         if let Some(place) = self.places.get_mut(usize::from(id)) {
             *place = Some(stream);
@@ -517,10 +525,17 @@ impl Engine {
     /// has something.
     pub fn must_stay_awake(&mut self) -> bool {
         let Self {
-            open, streams, outs, ..
+            open,
+            streams,
+            outs,
+            ..
         } = self;
-        open.iter().any(|&at| streams[at].must_stay_awake(&mut outs[at]))
-            || self.link.as_deref_mut().is_some_and(|link| !link.try_wait())
+        open.iter()
+            .any(|&at| streams[at].must_stay_awake(&mut outs[at]))
+            || self
+                .link
+                .as_deref_mut()
+                .is_some_and(|link| !link.try_wait())
     }
 
     /// Whether somebody waits for room that nobody has asked for: since it was asked for, somebody
@@ -536,12 +551,17 @@ impl Engine {
         for &at in &self.open {
             self.streams[at].want_space(&mut self.outs[at]);
         }
-        self.open_streams().any(|(core, out)| core.waits_for_time(out))
+        self.open_streams()
+            .any(|(state, out)| state.waits_for_time(out))
     }
 }
 
 /// The outcome of a round so far with that of one more part of it: the first error counts.
-fn note<T, E: Into<Error>>(so_far: Result<bool>, part: Result<T, E>, moved: fn(T) -> bool) -> Result<bool> {
+fn note<T, E: Into<Error>>(
+    so_far: Result<bool>,
+    part: Result<T, E>,
+    moved: fn(T) -> bool,
+) -> Result<bool> {
     match (so_far, part) {
         (Ok(worked), Ok(part)) => Ok(worked | moved(part)),
         (Ok(_), Err(error)) => Err(error.into()),

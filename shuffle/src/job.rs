@@ -73,7 +73,10 @@ impl JobState {
 
     /// See [`crate::Job::abort`].
     pub fn abort(&mut self, status: i32, why: &str) -> bool {
-        self.bootstrap.as_mut().map(|b| b.abort(status, why)).is_some()
+        self.bootstrap
+            .as_mut()
+            .map(|b| b.abort(status, why))
+            .is_some()
     }
 
     pub fn now_ns(&self) -> u64 {
@@ -83,7 +86,8 @@ impl JobState {
     /// One round of progress; true when anything moved.
     pub fn progress(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
         self.check_failure()?;
-        self.progress_once(handlers).map_err(|error| self.fail(error))
+        self.progress_once(handlers)
+            .map_err(|error| self.fail(error))
     }
 
     fn progress_once(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
@@ -105,7 +109,7 @@ impl JobState {
     #[cold]
     fn tell_deliveries(&mut self) {
         let streams = self.engine.open_streams();
-        let records = streams.skip(1).map(|(core, _)| core.delivered()).sum();
+        let records = streams.skip(1).map(|(state, _)| state.delivered()).sum();
         let before = std::mem::replace(&mut self.told_records, records);
         if records > before {
             tracing::trace!(target: DELIVER, records = records - before, "delivered");
@@ -117,12 +121,14 @@ impl JobState {
         let Some(output) = self.dump_on_signal.take_asked() else {
             return;
         };
-        let written = output.open(self.engine.topology.rank()).and_then(|mut writer| {
-            let mut text = Vec::new();
-            self.dump(&mut text)?;
-            writer.write_all(&text)?;
-            writer.flush()
-        });
+        let written = output
+            .open(self.engine.topology.rank())
+            .and_then(|mut writer| {
+                let mut text = Vec::new();
+                self.dump(&mut text)?;
+                writer.write_all(&text)?;
+                writer.flush()
+            });
         if let Err(error) = written {
             tracing::error!(%error, ?output, "the dump that a signal asked for could not be written");
         }
@@ -132,7 +138,7 @@ impl JobState {
     pub fn dump(&self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
         self.engine
             .open_streams()
-            .try_for_each(|(core, out)| dump::write(core, out, writer))
+            .try_for_each(|(state, out)| dump::write(state, out, writer))
     }
 
     /// The process exits while the job goes on: the launcher is told where it would take that for a

@@ -86,7 +86,8 @@ impl NodeExchange {
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<()> {
-        self.give_to_all(topology, label, descriptors, deadline).map(drop)
+        self.give_to_all(topology, label, descriptors, deadline)
+            .map(drop)
     }
 
     /// As [`NodeExchange::give`], with the process of each peer.
@@ -103,7 +104,10 @@ impl NodeExchange {
             if rank != topology.rank() {
                 // Each rank listens before it leaves the card that has brought us the name.
                 let process = Handover::send_to_listener(name, &message, descriptors, deadline);
-                processes.push((rank.0, process.map_err(|error| unreachable_or(rank.0, error))?));
+                processes.push((
+                    rank.0,
+                    process.map_err(|error| unreachable_or(rank.0, error))?,
+                ));
             }
         }
         Ok(processes)
@@ -152,7 +156,10 @@ impl NodeExchange {
             .map(|rank| match self.arrived.remove(&(stream, rank.0)) {
                 None => Ok(None),
                 Some(got) => got.try_into().map(Some).map_err(|got: Vec<OwnedFd>| {
-                    Error::bad_peer(rank.0, format!("{} descriptors where {N} belong", got.len()))
+                    Error::bad_peer(
+                        rank.0,
+                        format!("{} descriptors where {N} belong", got.len()),
+                    )
                 }),
             })
             .collect()
@@ -195,9 +202,13 @@ impl NodeExchange {
                 continue;
             };
             let (count, mut theirs) = (theirs.len(), theirs.into_iter());
-            let wrong = || Error::bad_peer(rank.0, format!("{count} descriptors that are no doorbell"));
+            let wrong =
+                || Error::bad_peer(rank.0, format!("{count} descriptors that are no doorbell"));
             let (memory, eventfd) = theirs.next().zip(theirs.next()).ok_or_else(wrong)?;
-            bells.push(Bell::attach(Segment::attach(memory, segment.len())?, eventfd)?);
+            bells.push(Bell::attach(
+                Segment::attach(memory, segment.len())?,
+                eventfd,
+            )?);
             if at == 0 {
                 let memory = theirs.next().ok_or_else(wrong)?;
                 let shared = Segment::attach(memory, Board::bytes(topology))?;
@@ -212,12 +223,17 @@ impl NodeExchange {
             }
         }
         // The first rank has made one, and the others have attached it.
-        let board =
-            board.ok_or_else(|| not_arrived(&[topology.rank_at(topology.node(), 0).0], &"no board"))?;
+        let board = board
+            .ok_or_else(|| not_arrived(&[topology.rank_at(topology.node(), 0).0], &"no board"))?;
         Ok(Met { bells, board, wake })
     }
 
-    fn wait_for_bells(&mut self, topology: &Topology, cookie: u64, deadline: Instant) -> Result<()> {
+    fn wait_for_bells(
+        &mut self,
+        topology: &Topology,
+        cookie: u64,
+        deadline: Instant,
+    ) -> Result<()> {
         loop {
             let missing = self.missing(topology, BELLS);
             if missing.is_empty() {
@@ -231,8 +247,9 @@ impl NodeExchange {
                     if !late || Instant::now() >= deadline {
                         return Err(not_arrived(&missing, &error));
                     }
-                    let gone =
-                        |(rank, watch): &&(u32, ProcessWatch)| missing.contains(rank) && watch.has_ended();
+                    let gone = |(rank, watch): &&(u32, ProcessWatch)| {
+                        missing.contains(rank) && watch.has_ended()
+                    };
                     if let Some((rank, _)) = self.watches.iter().find(gone) {
                         return Err(ended(*rank));
                     }
@@ -245,7 +262,9 @@ impl NodeExchange {
 /// Nobody listens where a rank did: it is gone.
 fn unreachable_or(rank: u32, error: TransportError) -> Error {
     match error {
-        TransportError::System { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused => {
+        TransportError::System { source, .. }
+            if source.kind() == std::io::ErrorKind::ConnectionRefused =>
+        {
             let why = "its process takes no descriptors any more: it has ended".to_owned();
             TransportError::PeerDead { rank, how: why }.into()
         }

@@ -42,14 +42,23 @@ pub(crate) struct DumpOnSignal {
 
 impl DumpOnSignal {
     pub fn install(&self, signal: i32, output: DumpOutput) -> Result<()> {
-        let refused =
-            |why: String| Error::config("signal", format!("number {signal} cannot be handled: {why}"));
+        let refused = |why: String| {
+            Error::config(
+                "signal",
+                format!("number {signal} cannot be handled: {why}"),
+            )
+        };
         if signal_hook::consts::FORBIDDEN.contains(&signal) {
-            return Err(refused("it ends or stops a process whatever it does".into()));
+            return Err(refused(
+                "it ends or stops a process whatever it does".into(),
+            ));
         }
         let asked = Arc::<Signalled>::default();
         signal_hook::flag::register(signal, Arc::clone(&asked)).map_err(|error| {
-            Error::config("signal", format!("number {signal} cannot be handled: {error}"))
+            Error::config(
+                "signal",
+                format!("number {signal} cannot be handled: {error}"),
+            )
         })?;
         self.asked
             .lock()

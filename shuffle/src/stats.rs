@@ -125,7 +125,11 @@ pub struct StageStats {
 }
 
 impl StageStats {
-    pub(crate) fn of(name: &'static str, queues: impl Iterator<Item = QueueStats>, limit_hits: u64) -> Self {
+    pub(crate) fn of(
+        name: &'static str,
+        queues: impl Iterator<Item = QueueStats>,
+        limit_hits: u64,
+    ) -> Self {
         let queues: Vec<_> = queues
             .filter(|q| q.own_runs + q.forwarded_runs + q.waits > 0)
             .collect();
@@ -167,7 +171,10 @@ impl DetailedStats {
     }
 }
 
-fn under_their_names<S: serde::Serializer>(stages: &[StageStats], serializer: S) -> Result<S::Ok, S::Error> {
+fn under_their_names<S: serde::Serializer>(
+    stages: &[StageStats],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(stages.iter().map(|stage| (stage.name, stage)))
 }
 
@@ -234,7 +241,11 @@ mod tests {
             longest_wait_ns,
             ..QueueStats::default()
         };
-        let stage = StageStats::of("origin", [queue(2, 50), queue(0, 0), queue(3, 40)].into_iter(), 1);
+        let stage = StageStats::of(
+            "origin",
+            [queue(2, 50), queue(0, 0), queue(3, 40)].into_iter(),
+            1,
+        );
         assert_eq!((stage.all.waits, stage.all.longest_wait_ns), (5, 50));
         assert_eq!((stage.queues.len(), stage.limit_hits), (2, 1));
     }

@@ -76,7 +76,14 @@ fn a_thousand_ranks_broadcast_over_each_pair_of_nodes_once() {
     let (nodes, local) = (40u64, 25u64);
     let ranks = nodes * local;
     let sizes = vec![local as u32; nodes as usize];
-    let sum = all_broadcast(&sizes, SimulationOptions::default(), BroadcastTo::Others, 1, 16).unwrap();
+    let sum = all_broadcast(
+        &sizes,
+        SimulationOptions::default(),
+        BroadcastTo::Others,
+        1,
+        16,
+    )
+    .unwrap();
     assert_eq!(sum.sent, ranks * (ranks - 1));
     assert_eq!(sum.delivered, sum.sent);
     assert_eq!(sum.broadcasts, ranks);
@@ -93,7 +100,14 @@ fn a_thousand_ranks_broadcast_over_each_pair_of_nodes_once() {
 
 #[test]
 fn every_shape_route_and_length_gets_every_broadcast_once_and_in_order() {
-    let shapes: [&[u32]; 6] = [&[1], &[4], &[1, 1, 1], &[3, 1, 4], &[1, 5], &[2, 2, 2, 2, 2]];
+    let shapes: [&[u32]; 6] = [
+        &[1],
+        &[4],
+        &[1, 1, 1],
+        &[3, 1, 4],
+        &[1, 5],
+        &[2, 2, 2, 2, 2],
+    ];
     for sizes in shapes {
         for route in RouteName::ALL {
             for to in [BroadcastTo::Others, BroadcastTo::Everyone] {
@@ -112,7 +126,10 @@ fn every_shape_route_and_length_gets_every_broadcast_once_and_in_order() {
                     );
                     // What does not fit a frame goes to each rank by itself.
                     let along_the_tree = if bytes <= 3000 { copies } else { 0 };
-                    assert_eq!(sum.broadcast_copies, along_the_tree, "{sizes:?} {route} {bytes}");
+                    assert_eq!(
+                        sum.broadcast_copies, along_the_tree,
+                        "{sizes:?} {route} {bytes}"
+                    );
                 }
             }
         }

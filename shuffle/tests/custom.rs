@@ -329,7 +329,10 @@ fn call_another(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Vec<E
     };
     // Whoever has not heard of it yet does so here.
     let later = job.barrier();
-    Ok([outcome, later].into_iter().filter_map(Result::err).collect())
+    Ok([outcome, later]
+        .into_iter()
+        .filter_map(Result::err)
+        .collect())
 }
 
 #[test]
@@ -373,7 +376,8 @@ fn a_rank_of_another_version_is_named_with_both_versions() {
                 Ok(())
             };
             let bootstrap = Custom::new(rank as u32, 2, 7, Box::new(bend)).unwrap();
-            done.send((rank, start(loopback(), Box::new(bootstrap)))).unwrap();
+            done.send((rank, start(loopback(), Box::new(bootstrap))))
+                .unwrap();
         });
     }
     let mut refused = 0;

@@ -109,7 +109,8 @@ fn a_handler_that_forwards_labels_to_many_does_not_stand_still() {
             .chain((0..NEIGHBOURS).map(move |n| neighbour(vertex, n)))
     };
     let labels = RefCell::new((0..VERTICES).collect::<Vec<_>>());
-    let words = |vertex: u32, label: u32| (u64::from(vertex) << 32 | u64::from(label)).to_le_bytes();
+    let words =
+        |vertex: u32, label: u32| (u64::from(vertex) << 32 | u64::from(label)).to_le_bytes();
     let options = SimulationOptions {
         item_bytes: 8,
         ..SimulationOptions::default()
@@ -122,7 +123,9 @@ fn a_handler_that_forwards_labels_to_many_does_not_stand_still() {
         if label < labels[vertex as usize] {
             labels[vertex as usize] = label;
             for other in neighbours(vertex) {
-                outbox.send(Rank(other % ranks), 0, &words(other, label)).unwrap();
+                outbox
+                    .send(Rank(other % ranks), 0, &words(other, label))
+                    .unwrap();
             }
         }
     })
@@ -131,7 +134,8 @@ fn a_handler_that_forwards_labels_to_many_does_not_stand_still() {
         for other in neighbours(vertex) {
             let item = words(other, vertex);
             let mut tries = 0;
-            while let Err(error) = job.try_send(Rank(vertex % ranks), Rank(other % ranks), 0, &item) {
+            while let Err(error) = job.try_send(Rank(vertex % ranks), Rank(other % ranks), 0, &item)
+            {
                 assert!(matches!(error, Error::WouldBlock), "{error}");
                 job.settle().unwrap_or_else(|error| panic!("{error}"));
                 tries += 1;
@@ -199,7 +203,9 @@ fn what_a_handler_sends_keeps_its_order_through_the_spill() {
             *kind += 1;
             let other = Rank(1 - here.0);
             match *kind % 5 {
-                0 => outbox.broadcast(*kind, &[5; 3000], BroadcastTo::Others).unwrap(),
+                0 => outbox
+                    .broadcast(*kind, &[5; 3000], BroadcastTo::Others)
+                    .unwrap(),
                 1 => outbox.send(other, *kind, &[1; 40_000]).unwrap(),
                 2 => outbox.send(other, *kind, &[2; 5000]).unwrap(),
                 _ => outbox.send(other, *kind, &[3; 100]).unwrap(),
@@ -228,13 +234,17 @@ fn what_comes_before_a_handler_is_live_waits_for_it() {
     const HELD: u32 = 20;
     let topology = Topology::from_node_sizes(&[2, 2], Rank(0)).unwrap();
     let heard = RefCell::new(Vec::new());
-    let mut job = Simulation::new(&topology, SimulationOptions::default(), |rank, message, _| {
-        assert_eq!(rank, Rank(1));
-        let wrong = message.bytes.iter().any(|&byte| byte != 9);
-        assert!(!wrong, "bytes of {}", message.kind);
-        let mut heard = heard.borrow_mut();
-        heard.push((message.source, message.kind as usize, message.bytes.len()));
-    })
+    let mut job = Simulation::new(
+        &topology,
+        SimulationOptions::default(),
+        |rank, message, _| {
+            assert_eq!(rank, Rank(1));
+            let wrong = message.bytes.iter().any(|&byte| byte != 9);
+            assert!(!wrong, "bytes of {}", message.kind);
+            let mut heard = heard.borrow_mut();
+            heard.push((message.source, message.kind as usize, message.bytes.len()));
+        },
+    )
     .unwrap();
     job.hold_handler(Rank(1));
     let mut sent = [0; 2];
@@ -270,7 +280,8 @@ fn what_comes_before_a_handler_is_live_waits_for_it() {
         let all = BYTES.into_iter().enumerate();
         assert_eq!(
             of_source,
-            all.map(|(kind, bytes)| (source, kind, bytes)).collect::<Vec<_>>()
+            all.map(|(kind, bytes)| (source, kind, bytes))
+                .collect::<Vec<_>>()
         );
     }
 }

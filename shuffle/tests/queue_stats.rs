@@ -1,7 +1,9 @@
 //! Counters per queue and the dump say what the queues of simulated jobs did.
 
 use trihop_shuffle::simulation::{Simulation, SimulationOptions};
-use trihop_shuffle::{DetailedStats, Error, Rank, ShimOptions, StageStats, StreamOptions, Topology};
+use trihop_shuffle::{
+    DetailedStats, Error, Rank, ShimOptions, StageStats, StreamOptions, Topology,
+};
 
 fn of<'s>(stats: &'s DetailedStats, stage: &str) -> &'s StageStats {
     stats.stage(stage).expect("three hops have this stage")
@@ -12,7 +14,12 @@ fn runs(class: &StageStats) -> (u64, u64) {
     assert_eq!(class.all.own_runs, sum(|q| q.own_runs));
     assert_eq!(class.all.sends, sum(|q| q.sends));
     assert_eq!(class.all.waits, sum(|q| q.waits));
-    let longest = class.queues.iter().map(|q| q.longest_wait_ns).max().unwrap_or(0);
+    let longest = class
+        .queues
+        .iter()
+        .map(|q| q.longest_wait_ns)
+        .max()
+        .unwrap_or(0);
     assert_eq!(class.all.longest_wait_ns, longest);
     (class.all.own_runs, class.all.forwarded_runs)
 }
@@ -81,7 +88,10 @@ fn each_hop_counts_what_is_its_own_and_what_it_forwards() {
         text.contains("remote queues: 0 runs own, 5 forwarded; 5 sends"),
         "{text}"
     );
-    assert!(text.contains("to rank 3: 0 runs own, 5 forwarded"), "{text}");
+    assert!(
+        text.contains("to rank 3: 0 runs own, 5 forwarded"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -120,7 +130,10 @@ fn waits_flushes_and_batches_in_flight_show_while_they_last_and_after() {
     job.try_send(Rank(0), Rank(1), sent, &[1; 100]).unwrap();
     job.fence().unwrap();
     let done = of(&job.detailed_stats(Rank(0)), "remote").all;
-    assert!(done.flush_sends > 0, "the fence sent the last batch: {done}");
+    assert!(
+        done.flush_sends > 0,
+        "the fence sent the last batch: {done}"
+    );
     assert_eq!(done.waiting_ns, 0);
     // The collectives' own stream, which the dump shows first, may still have some.
     let dump = job.dump(Rank(0));
@@ -166,7 +179,9 @@ fn pools(job: &Simulation<'_>, rank: u32) -> Vec<(String, u64, u64)> {
     assert!(!dump.contains("CONTRADICTION"), "{dump}");
     let (_, stream) = dump.split_once("stream 1").unwrap();
     let line = |line: &str| -> Option<(String, u64, u64)> {
-        let pool = line.strip_prefix("  memory in use: ")?.strip_suffix(" bytes")?;
+        let pool = line
+            .strip_prefix("  memory in use: ")?
+            .strip_suffix(" bytes")?;
         let (used, most) = pool.split_once(" of ")?;
         let (name, used) = used.rsplit_once(' ')?;
         Some((name.to_owned(), used.parse().ok()?, most.parse().ok()?))
@@ -222,7 +237,10 @@ fn every_pool_shows_what_is_in_use_of_it_until_it_is_not() {
     while job.try_send(Rank(1), Rank(2), 0, &[1; 900]).is_ok() {}
     job.try_send(Rank(1), Rank(0), 0, b"short").unwrap();
     let full = pools(&job, 1);
-    assert!(used(&full, "run table") > used(&empty, "run table"), "{full:?}");
+    assert!(
+        used(&full, "run table") > used(&empty, "run table"),
+        "{full:?}"
+    );
     assert!(used(&full, "send pools") >= 2000, "{full:?}");
     let mut long = Simulation::new(&topology, SimulationOptions::default(), |_, _, _| {}).unwrap();
     long.try_send(Rank(0), Rank(1), 0, &[1; 2 << 20]).unwrap();

@@ -73,7 +73,10 @@ impl Plan {
             limits,
         };
         // That of three hops twice as often as any other.
-        let routes: Vec<_> = RouteName::ALL.into_iter().chain([RouteName::ThreeHop]).collect();
+        let routes: Vec<_> = RouteName::ALL
+            .into_iter()
+            .chain([RouteName::ThreeHop])
+            .collect();
         Self {
             sizes,
             options: SimulationOptions {
@@ -295,7 +298,12 @@ impl Next {
     }
 
     /// Tries to send it, and enters it in the books.
-    fn send(self, job: &mut Simulation<'_>, books: &RefCell<Books>, source: Rank) -> Result<(), Error> {
+    fn send(
+        self,
+        job: &mut Simulation<'_>,
+        books: &RefCell<Books>,
+        source: Rank,
+    ) -> Result<(), Error> {
         let Self { to, bytes, lives } = self;
         match to {
             To::One(target) => {

@@ -204,7 +204,8 @@ impl Attacked {
 
     fn line(&self) -> String {
         let line = self.lines.recv_timeout(WATCHDOG);
-        let line = line.unwrap_or_else(|e| panic!("{}: the job hangs, or has ended: {e}", self.provider));
+        let line =
+            line.unwrap_or_else(|e| panic!("{}: the job hangs, or has ended: {e}", self.provider));
         assert!(!line.starts_with("failed"), "{}: {line}", self.provider);
         line
     }
@@ -227,7 +228,8 @@ impl Attacked {
 
     /// Ports on which the job listens, as everybody can see them.
     fn ports(&self) -> Vec<u16> {
-        let fds = fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("the job's descriptors");
+        let fds =
+            fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("the job's descriptors");
         let sockets: HashSet<String> = fds
             .filter_map(|fd| fs::read_link(fd.ok()?.path()).ok())
             .filter_map(|link| {
@@ -256,7 +258,11 @@ impl Attacked {
         let ports: Vec<u16> = silent
             .filter_map(|(port, is_silent)| is_silent.then_some(port))
             .collect();
-        assert_eq!(ports.len(), 2, "a port for each rank that represents its node");
+        assert_eq!(
+            ports.len(),
+            2,
+            "a port for each rank that represents its node"
+        );
         ports
     }
 
@@ -303,7 +309,10 @@ impl Stranger {
         let deadline = Instant::now() + WATCHDOG;
         loop {
             job.must_live();
-            match self.link.post_send(self.peer, Tag(tag), buffer, bytes, Token(0)) {
+            match self
+                .link
+                .post_send(self.peer, Tag(tag), buffer, bytes, Token(0))
+            {
                 Ok(()) => return,
                 Err(PostError::WouldBlock(back)) => buffer = back,
                 Err(PostError::Failed(_, e)) => panic!("{e}"),
@@ -397,7 +406,8 @@ impl Leash {
             let Ok((mut sender, _)) = listener.accept() else {
                 return;
             };
-            let Ok(mut target) = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))) else {
+            let Ok(mut target) = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))
+            else {
                 return;
             };
             let mut answers = (
@@ -405,7 +415,10 @@ impl Leash {
                 sender.try_clone().expect("a copy"),
             );
             thread::spawn(move || std::io::copy(&mut answers.0, &mut answers.1));
-            let _ = std::io::copy(&mut Read::by_ref(&mut sender).take(after as u64), &mut target);
+            let _ = std::io::copy(
+                &mut Read::by_ref(&mut sender).take(after as u64),
+                &mut target,
+            );
             let _ = told.send(Held([sender, target]));
         });
         Self { port: own, ended }

@@ -36,7 +36,11 @@ pub(crate) unsafe fn place<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut
 /// The pointer is null, or points to `count` values that live as long as `'a` and that nobody
 /// changes meanwhile.
 #[inline]
-pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
+pub(crate) unsafe fn slice<'a, T>(
+    pointer: *const T,
+    count: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -130,7 +134,10 @@ pub(crate) unsafe fn give_text(
     *length = text.len();
     let Some(room) = buffer.get_mut(..=text.len()) else {
         let why = format!("{} bytes and a NUL do not fit into {capacity}", text.len());
-        return Err(Failure::new(trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL, why));
+        return Err(Failure::new(
+            trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL,
+            why,
+        ));
     };
     let (words, end) = room.split_at_mut(text.len());
     words.copy_from_slice(text.as_bytes());

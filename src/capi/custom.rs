@@ -18,7 +18,12 @@ use crate::{Job, threaded};
 /// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these
 /// calls only.
 pub type trihop_allgather_t = Option<
-    unsafe extern "C" fn(context: *mut c_void, mine: *const c_void, bytes: usize, all: *mut c_void) -> i32,
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        mine: *const c_void,
+        bytes: usize,
+        all: *mut c_void,
+    ) -> i32,
 >;
 
 /// Starts a job among ranks that already know each other. Collective over all ranks. This one is
@@ -48,7 +53,8 @@ pub unsafe extern "C" fn trihop_init_custom(
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { load_or_environment(options)? };
         let seat = trihop_seat_t::parse(seat)?;
-        let function = allgather.ok_or_else(|| Failure::argument("`allgather` is a null pointer"))?;
+        let function =
+            allgather.ok_or_else(|| Failure::argument("`allgather` is a null pointer"))?;
         let context = Context::new(context);
         let gather = move |mine: &[u8], all: &mut [u8]| {
             let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
@@ -62,7 +68,9 @@ pub unsafe extern "C" fn trihop_init_custom(
         let bootstrap = Custom::new(rank, size, node, Box::new(gather))?;
         let (given, bootstrap) = (options.clone(), Box::new(bootstrap));
         let started = match seat {
-            trihop_seat_t::TRIHOP_THREADED => Either::Threaded(threaded::Job::start_with(given, bootstrap)?),
+            trihop_seat_t::TRIHOP_THREADED => {
+                Either::Threaded(threaded::Job::start_with(given, bootstrap)?)
+            }
             trihop_seat_t::TRIHOP_INLINE => Either::Inline(Job::start_with(given, bootstrap)?),
         };
         *place = trihop_job_t::give(started, options);

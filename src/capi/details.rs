@@ -178,7 +178,9 @@ pub unsafe extern "C" fn trihop_details_queue(
         let queue = usize::try_from(index).ok().and_then(|index| all.get(index));
         let queue = queue.ok_or_else(|| {
             let count = all.len();
-            Failure::argument(format!("queue {index} of a stage of which {count} were used"))
+            Failure::argument(format!(
+                "queue {index} of a stage of which {count} were used"
+            ))
         })?;
         let filled = trihop_queue_stats_t::from_rust(queue, size);
         // SAFETY: the header asks for null or `size` bytes that nobody else uses; all fields have
@@ -204,7 +206,8 @@ pub unsafe extern "C" fn trihop_details_json(
     length: *mut usize,
 ) -> trihop_status_t {
     // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
-    let give = |details: &DetailedStats| unsafe { argument::give_json(details, text, capacity, length) };
+    let give =
+        |details: &DetailedStats| unsafe { argument::give_json(details, text, capacity, length) };
     // SAFETY: the header asks for null or details that were not freed.
     unsafe { with(details, give) }
 }

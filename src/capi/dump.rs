@@ -14,7 +14,9 @@ pub(crate) fn to_descriptor(
     dump: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
     if descriptor < 0 {
-        return Err(Failure::argument(format!("{descriptor} is no file descriptor")));
+        return Err(Failure::argument(format!(
+            "{descriptor} is no file descriptor"
+        )));
     }
     // SAFETY: not negative; it is the caller's, who keeps it open during the call, and is never
     // closed here.

@@ -57,7 +57,9 @@ pub unsafe extern "C" fn trihop_init(
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { load_or_environment(options)? };
         let job = match trihop_seat_t::parse(seat)? {
-            trihop_seat_t::TRIHOP_THREADED => Either::Threaded(threaded::Job::start(options.clone())?),
+            trihop_seat_t::TRIHOP_THREADED => {
+                Either::Threaded(threaded::Job::start(options.clone())?)
+            }
             trihop_seat_t::TRIHOP_INLINE => Either::Inline(Job::start(options.clone())?),
         };
         *place = trihop_job_t::give(job, options);
@@ -69,7 +71,9 @@ pub unsafe extern "C" fn trihop_init(
 ///
 /// # Safety
 /// As [`trihop_options_t::load`].
-pub(crate) unsafe fn load_or_environment(options: *const trihop_options_t) -> Result<Options, Failure> {
+pub(crate) unsafe fn load_or_environment(
+    options: *const trihop_options_t,
+) -> Result<Options, Failure> {
     if options.is_null() {
         return Ok(Options::from_env()?);
     }
@@ -126,7 +130,10 @@ pub unsafe extern "C" fn trihop_finalize(job: *mut trihop_job_t) -> trihop_statu
 /// is gone.
 /// Threads: as the job.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_poll(job: *const trihop_job_t, moved: *mut c_int) -> trihop_status_t {
+pub unsafe extern "C" fn trihop_poll(
+    job: *const trihop_job_t,
+    moved: *mut c_int,
+) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
         let job = unsafe { argument::reference(job, "job")? };
@@ -171,8 +178,10 @@ impl trihop_job_t {
     /// A handle for the caller, which [`trihop_finalize`] takes back.
     pub(crate) fn give(job: JobOf, options: Options) -> *mut Self {
         crate::log::set_rank_or_warn(either!(&job, job => job.rank()).0);
-        let launcher = CString::new(either!(&job, job => job.launcher()).name()).unwrap_or_default();
-        let provider = either!(&job, job => job.provider()).and_then(|name| CString::new(name).ok());
+        let launcher =
+            CString::new(either!(&job, job => job.launcher()).name()).unwrap_or_default();
+        let provider =
+            either!(&job, job => job.provider()).and_then(|name| CString::new(name).ok());
         Box::into_raw(Box::new(Self {
             job,
             options,
@@ -188,7 +197,11 @@ impl trihop_job_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_launcher(job: *const trihop_job_t) -> *const c_char {
     // SAFETY: the header asks for null or a job that has not ended.
-    let launcher = guard_or(|| Ok(unsafe { argument::reference(job, "job")? }.launcher.as_ptr()));
+    let launcher = guard_or(|| {
+        Ok(unsafe { argument::reference(job, "job")? }
+            .launcher
+            .as_ptr())
+    });
     launcher.unwrap_or(std::ptr::null())
 }
 
@@ -215,7 +228,10 @@ pub unsafe extern "C" fn trihop_provider(job: *const trihop_job_t) -> *const c_c
 ///
 /// Threads: any; also while other threads wait in a call. It waits for nobody but the descriptor.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_dump(job: *const trihop_job_t, descriptor: c_int) -> trihop_status_t {
+pub unsafe extern "C" fn trihop_dump(
+    job: *const trihop_job_t,
+    descriptor: c_int,
+) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
         let job = unsafe { argument::reference(job, "job")? };
@@ -234,7 +250,12 @@ pub unsafe extern "C" fn trihop_dump_to_file(
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
         // NUL.
-        let (job, path) = unsafe { (argument::reference(job, "job")?, argument::text(path, "path")?) };
+        let (job, path) = unsafe {
+            (
+                argument::reference(job, "job")?,
+                argument::text(path, "path")?,
+            )
+        };
         dump::to_file(path, |writer| whole(&job.job, writer))
     })
 }

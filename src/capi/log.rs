@@ -15,7 +15,12 @@ use crate::log::{self, Filter};
 /// Threads: several at once, whichever have something to say. It may call the library; what that
 /// logs does not come here.
 pub type trihop_log_callback_t = Option<
-    unsafe extern "C" fn(context: *mut c_void, level: i32, facility: *const c_char, text: *const c_char),
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        level: i32,
+        facility: *const c_char,
+        text: *const c_char,
+    ),
 >;
 
 /// What is recorded and where it goes. Later versions add fields at the end. Fill it with
@@ -112,7 +117,14 @@ impl trihop_log_options_t {
                 let facility = CString::new(facility.name()).unwrap_or_default();
                 let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
                 // SAFETY: the header says how it is called, and this is how.
-                unsafe { function(context.get(), level as i32, facility.as_ptr(), text.as_ptr()) }
+                unsafe {
+                    function(
+                        context.get(),
+                        level as i32,
+                        facility.as_ptr(),
+                        text.as_ptr(),
+                    )
+                }
             }));
         }
         Ok(options)
@@ -166,7 +178,9 @@ pub unsafe extern "C" fn trihop_log_options_init(
 /// `TRIHOP_ERR_SYSTEM` where the file cannot be opened.
 /// Threads: any, but none that changes the environment meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_log_install(options: *const trihop_log_options_t) -> trihop_status_t {
+pub unsafe extern "C" fn trihop_log_install(
+    options: *const trihop_log_options_t,
+) -> trihop_status_t {
     guard(|| {
         if options.is_null() {
             return Ok(log::install(log::Options::from_env()?)?);

@@ -98,7 +98,11 @@ impl<const N: usize> Field for [c_char; N] {
             .ok()
             .and_then(|text| text.to_str().ok())
             .map(Cow::from)
-            .ok_or_else(|| Failure::argument(format!("option {name} is not UTF-8, or does not end with NUL")))
+            .ok_or_else(|| {
+                Failure::argument(format!(
+                    "option {name} is not UTF-8, or does not end with NUL"
+                ))
+            })
     }
 }
 
@@ -115,7 +119,10 @@ fn config(key: &str, why: String) -> Failure {
 /// Fails with `TRIHOP_ERR_CONFIG` where the environment has a mistyped or impossible option.
 /// Threads: any, but none that changes the environment meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_options_init(options: *mut trihop_options_t, size: usize) -> trihop_status_t {
+pub unsafe extern "C" fn trihop_options_init(
+    options: *mut trihop_options_t,
+    size: usize,
+) -> trihop_status_t {
     guard(|| {
         let filled = trihop_options_t::from_rust(&Options::from_env()?)?;
         // SAFETY: the header asks for null or `size` bytes that nobody else uses.
@@ -145,7 +152,12 @@ pub unsafe extern "C" fn trihop_options_set(
             )
         };
         // SAFETY: as above.
-        let (name, value) = unsafe { (argument::text(name, "name")?, argument::text(value, "value")?) };
+        let (name, value) = unsafe {
+            (
+                argument::text(name, "name")?,
+                argument::text(value, "value")?,
+            )
+        };
         known.set(name, value)?;
         // SAFETY: as above; `size` is what `load` has checked.
         unsafe { trihop_options_t::from_rust(&known)?.store(options, *size) }
@@ -239,7 +251,10 @@ mod tests {
         let (status, text) = set(&mut options, "remote_maxrcp", "9");
         assert_eq!(status, TRIHOP_ERR_CONFIG);
         assert!(text.contains("remote_maxrpc"), "{text}");
-        assert_eq!(set(&mut options, "remote_maxrpc", "many").0, TRIHOP_ERR_CONFIG);
+        assert_eq!(
+            set(&mut options, "remote_maxrpc", "many").0,
+            TRIHOP_ERR_CONFIG
+        );
         let (status, text) = set(&mut options, "memory_bytes", "1");
         assert_eq!(status, TRIHOP_ERR_CONFIG);
         assert!(text.contains("not between 65536 and"), "{text}");
@@ -259,7 +274,10 @@ mod tests {
         assert_eq!(load(&options).unwrap_err().status, TRIHOP_ERR_CONFIG);
         options.loopback = 0;
         options.route = [1; 16];
-        assert_eq!(load(&options).unwrap_err().status, TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(
+            load(&options).unwrap_err().status,
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
         // SAFETY: null is allowed.
         let refused = unsafe { trihop_options_init(std::ptr::null_mut(), 64) };
         assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT);

@@ -22,7 +22,9 @@ impl trihop_seat_t {
             .into_iter()
             .find(|known| *known as i32 == number)
             .ok_or_else(|| {
-                Failure::argument(format!("{number} is neither TRIHOP_THREADED nor TRIHOP_INLINE"))
+                Failure::argument(format!(
+                    "{number} is neither TRIHOP_THREADED nor TRIHOP_INLINE"
+                ))
             })
     }
 }

@@ -54,8 +54,12 @@ pub(crate) unsafe fn store_sized<T>(
     // SAFETY: bytes may hold anything; the caller promises that there are `size`.
     let room = unsafe { argument::slice_mut(place.cast::<MaybeUninit<u8>>(), size, name)? };
     // SAFETY: a `T` is as many bytes, none of them padding.
-    let bytes =
-        unsafe { std::slice::from_raw_parts((&raw const *value).cast::<MaybeUninit<u8>>(), size_of::<T>()) };
+    let bytes = unsafe {
+        std::slice::from_raw_parts(
+            (&raw const *value).cast::<MaybeUninit<u8>>(),
+            size_of::<T>(),
+        )
+    };
     let both = size.min(bytes.len());
     room[..both].copy_from_slice(&bytes[..both]);
     room[both..].fill(MaybeUninit::zeroed());

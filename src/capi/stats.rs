@@ -48,7 +48,11 @@ pub(crate) fn busy() -> Failure {
 ///
 /// # Safety
 /// `place` is null, or points to `size` bytes that nobody else uses.
-pub(crate) unsafe fn fill(stats: &Stats, place: *mut trihop_stats_t, size: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn fill(
+    stats: &Stats,
+    place: *mut trihop_stats_t,
+    size: usize,
+) -> Result<(), Failure> {
     check_size(size)?;
     let mut filled = trihop_stats_t::from_rust(stats);
     filled.size = size;

@@ -70,16 +70,25 @@ impl trihop_status_t {
             c"no room now; take what waits, and call again",
         ),
         (TRIHOP_ERR_RANK, c"there is no such rank in the job"),
-        (TRIHOP_ERR_TOO_LARGE, c"the record is above max_message_bytes"),
+        (
+            TRIHOP_ERR_TOO_LARGE,
+            c"the record is above max_message_bytes",
+        ),
         (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
         (TRIHOP_ERR_CLOSED, c"the job or the stream is shut down"),
         (TRIHOP_ERR_MISMATCH, c"the ranks do not agree"),
         (TRIHOP_ERR_CONFIG, c"an option is unknown or impossible"),
         (TRIHOP_ERR_FABRIC, c"a libfabric call failed"),
-        (TRIHOP_ERR_NO_PROVIDER, c"no provider of libfabric can be used"),
+        (
+            TRIHOP_ERR_NO_PROVIDER,
+            c"no provider of libfabric can be used",
+        ),
         (TRIHOP_ERR_SYSTEM, c"a call of the operating system failed"),
         (TRIHOP_ERR_BOOTSTRAP, c"the job could not be put together"),
-        (TRIHOP_ERR_WIRE_VERSION, c"a peer runs another version of trihop"),
+        (
+            TRIHOP_ERR_WIRE_VERSION,
+            c"a peer runs another version of trihop",
+        ),
         (TRIHOP_ERR_BAD_PEER, c"a peer sent bytes that are not valid"),
         (TRIHOP_ERR_PEER_DEAD, c"a peer is gone"),
         (TRIHOP_ERR_INVALID_ARGUMENT, c"an argument is not valid"),
@@ -146,7 +155,10 @@ impl Failure {
     }
 
     pub fn system(what: impl std::fmt::Display, error: &std::io::Error) -> Self {
-        Self::new(trihop_status_t::of_system(error), format!("{what}: {error}"))
+        Self::new(
+            trihop_status_t::of_system(error),
+            format!("{what}: {error}"),
+        )
     }
 }
 
@@ -189,7 +201,10 @@ pub(crate) fn guard_or<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(failure)) => Err(note(failure)),
-        Err(panic) => Err(note(Failure::new(TRIHOP_ERR_PANIC, panic_text(panic.as_ref())))),
+        Err(panic) => Err(note(Failure::new(
+            TRIHOP_ERR_PANIC,
+            panic_text(panic.as_ref()),
+        ))),
     }
 }
 

@@ -13,7 +13,9 @@ use super::options::trihop_options_t;
 use super::seat::{Either, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::{Arrival, BroadcastTo, Error, Queues, Rank, StreamOptions, Untyped, UntypedOutbox, threaded};
+use crate::{
+    Arrival, BroadcastTo, Error, Queues, Rank, StreamOptions, Untyped, UntypedOutbox, threaded,
+};
 
 /// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
 /// of items of one size, of which a run has one header, so that small ones cost less.
@@ -220,7 +222,12 @@ pub unsafe extern "C" fn trihop_stream_open(
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
         // NUL.
-        let (job, name) = unsafe { (argument::reference(job, "job")?, argument::text(name, "name")?) };
+        let (job, name) = unsafe {
+            (
+                argument::reference(job, "job")?,
+                argument::text(name, "name")?,
+            )
+        };
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { trihop_options_t::of_stream(options)? };
         let (rank, size) = either!(&job.job, job => (job.rank().0, job.size()));
@@ -590,7 +597,10 @@ pub unsafe extern "C" fn trihop_stream_take(
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_stream_flush(stream: *const trihop_stream_t, queues: i32) -> trihop_status_t {
+pub unsafe extern "C" fn trihop_stream_flush(
+    stream: *const trihop_stream_t,
+    queues: i32,
+) -> trihop_status_t {
     let flush = |stream: &StreamOf| {
         let queues = trihop_queues_t::parse(queues)?;
         Ok(either!(stream, stream => stream.flush(queues))?)
@@ -606,7 +616,11 @@ pub unsafe extern "C" fn trihop_stream_flush(stream: *const trihop_stream_t, que
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_stream_fence(stream: *const trihop_stream_t) -> trihop_status_t {
     // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, |stream| Ok(either!(stream, stream => stream.fence())?)) }
+    unsafe {
+        with(stream, |stream| {
+            Ok(either!(stream, stream => stream.fence())?)
+        })
+    }
 }
 
 /// As `trihop_barrier`, of the job that the stream belongs to.
@@ -615,7 +629,11 @@ pub unsafe extern "C" fn trihop_stream_fence(stream: *const trihop_stream_t) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_stream_barrier(stream: *const trihop_stream_t) -> trihop_status_t {
     // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, |stream| Ok(either!(stream, stream => stream.barrier())?)) }
+    unsafe {
+        with(stream, |stream| {
+            Ok(either!(stream, stream => stream.barrier())?)
+        })
+    }
 }
 
 /// Fills `counters` with what the stream has done on this rank. `size` is `sizeof(trihop_stats_t)`
@@ -630,7 +648,8 @@ pub unsafe extern "C" fn trihop_stream_stats(
     size: usize,
 ) -> trihop_status_t {
     // SAFETY: the header asks for null or `size` bytes that nobody else uses.
-    let give = |stream: &StreamOf| unsafe { stats::give(either!(stream, s => s.stats()), counters, size) };
+    let give =
+        |stream: &StreamOf| unsafe { stats::give(either!(stream, s => s.stats()), counters, size) };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(stream, give) }
 }
@@ -665,8 +684,9 @@ pub unsafe extern "C" fn trihop_stream_details(
     details: *mut *mut trihop_details_t,
 ) -> trihop_status_t {
     // SAFETY: the header asks for null or a place for a pointer.
-    let give =
-        |stream: &StreamOf| unsafe { details::give(either!(stream, s => s.detailed_stats()), details) };
+    let give = |stream: &StreamOf| unsafe {
+        details::give(either!(stream, s => s.detailed_stats()), details)
+    };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(stream, give) }
 }
@@ -679,8 +699,9 @@ pub unsafe extern "C" fn trihop_stream_dump(
     stream: *const trihop_stream_t,
     descriptor: c_int,
 ) -> trihop_status_t {
-    let dump =
-        |stream: &StreamOf| dump::to_descriptor(descriptor, |writer| either!(stream, s => s.dump(writer)));
+    let dump = |stream: &StreamOf| {
+        dump::to_descriptor(descriptor, |writer| either!(stream, s => s.dump(writer)))
+    };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(stream, dump) }
 }

@@ -38,11 +38,14 @@ fn watchdog() -> Watchdog {
 /// Options of a job of one, whatever started the test; one such job at a time.
 fn single() -> (trihop_options_t, (MutexGuard<'static, ()>, Watchdog)) {
     static ONE: Mutex<()> = Mutex::new(());
-    let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let one = ONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let one = (one, watchdog());
     let mut options = trihop_options_t::from_rust(&crate::Options::default()).unwrap();
     // SAFETY: options of our own, and texts that end with NUL.
-    let status = unsafe { trihop_options_set(&mut options, c"launcher".as_ptr(), c"single".as_ptr()) };
+    let status =
+        unsafe { trihop_options_set(&mut options, c"launcher".as_ptr(), c"single".as_ptr()) };
     assert_eq!(status, TRIHOP_OK);
     (options, one)
 }
@@ -68,7 +71,10 @@ unsafe extern "C" fn hear(context: *mut c_void, message: *const trihop_message_t
     // SAFETY: as the header says.
     let message = unsafe { &*message };
     let trihop_message_t {
-        kind, length, bytes, ..
+        kind,
+        length,
+        bytes,
+        ..
     } = *message;
     assert_eq!(
         (message.source, message.rank, message.size, message.count),
@@ -87,7 +93,10 @@ unsafe extern "C" fn hear(context: *mut c_void, message: *const trihop_message_t
         assert_eq!(length, 8);
         heard.records += 1;
         heard.sum += bytes.cast::<u64>().read_unaligned();
-        assert_eq!(trihop_stream_send(message.stream, 0, 1, null(), 0), TRIHOP_OK);
+        assert_eq!(
+            trihop_stream_send(message.stream, 0, 1, null(), 0),
+            TRIHOP_OK
+        );
         if heard.records == 1 {
             heard.nested = vec![
                 trihop_stream_fence(heard.shuffle),
@@ -103,7 +112,10 @@ unsafe extern "C" fn add(context: *mut c_void, message: *const trihop_message_t)
     // `count` items of 8 bytes.
     unsafe {
         let trihop_message_t {
-            count, length, bytes, ..
+            count,
+            length,
+            bytes,
+            ..
         } = *message;
         assert_eq!(length % (8 * count), 0);
         let items = std::slice::from_raw_parts(bytes.cast::<u64>(), count);
@@ -130,7 +142,15 @@ fn without_a_handler_what_has_come_is_taken_on_either_seat() {
         // SAFETY: as above.
         unsafe {
             assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
-            let opened = trihop_stream_open(job, c"taken".as_ptr(), 8, null(), None, null_mut(), &mut items);
+            let opened = trihop_stream_open(
+                job,
+                c"taken".as_ptr(),
+                8,
+                null(),
+                None,
+                null_mut(),
+                &mut items,
+            );
             assert_eq!(opened, TRIHOP_OK, "{}", last_error());
             let name = c"records".as_ptr();
             let opened = trihop_stream_open(job, name, 0, null(), None, null_mut(), &mut shuffle);
@@ -226,8 +246,13 @@ fn many_items_give_way_with_how_many_were_taken_and_are_gone_on_with() {
                 let mut sent = usize::MAX;
                 let (targets, values) = (&targets[from..], &values[from..]);
                 let items = values.as_ptr().cast();
-                let pushed =
-                    trihop_stream_push_many(stream, targets.as_ptr(), items, values.len(), &mut sent);
+                let pushed = trihop_stream_push_many(
+                    stream,
+                    targets.as_ptr(),
+                    items,
+                    values.len(),
+                    &mut sent,
+                );
                 from += sent;
                 let taken = trihop_stream_take(stream, Some(add), context, null_mut());
                 assert_eq!(taken, TRIHOP_OK, "{}", last_error());
@@ -253,13 +278,16 @@ fn many_items_give_way_with_how_many_were_taken_and_are_gone_on_with() {
 fn a_record_is_filled_in_place_and_verbs_of_the_other_kind_are_refused() {
     unsafe extern "C" fn fill(context: *mut c_void, bytes: *mut c_void, length: usize) {
         // SAFETY: the context is a byte, and there are `length` others.
-        unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length).fill(*context.cast::<u8>()) };
+        unsafe {
+            std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length).fill(*context.cast::<u8>())
+        };
     }
     unsafe extern "C" fn hear_filled(context: *mut c_void, message: *const trihop_message_t) {
         // SAFETY: the context is a `Heard` that nobody else uses while the handler runs.
         let (heard, message) = unsafe { (&mut *context.cast::<Heard>(), &*message) };
         // SAFETY: as the header says.
-        let bytes = unsafe { std::slice::from_raw_parts(message.bytes.cast::<u8>(), message.length) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(message.bytes.cast::<u8>(), message.length) };
         assert!(bytes.iter().all(|byte| u32::from(*byte) == message.kind));
         heard.records += 1;
         heard.sum += message.length as u64;
@@ -267,7 +295,8 @@ fn a_record_is_filled_in_place_and_verbs_of_the_other_kind_are_refused() {
             let mut byte = 8u8;
             let context = (&raw mut byte).cast();
             // SAFETY: as in the test.
-            let sent = unsafe { trihop_stream_reserve(message.stream, 0, 8, 40, Some(fill), context) };
+            let sent =
+                unsafe { trihop_stream_reserve(message.stream, 0, 8, 40, Some(fill), context) };
             assert_eq!(sent, TRIHOP_OK, "{}", last_error());
         }
     }
@@ -282,7 +311,8 @@ fn a_record_is_filled_in_place_and_verbs_of_the_other_kind_are_refused() {
             assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
             let name = c"records".as_ptr();
             let place = (&raw mut heard).cast();
-            let opened = trihop_stream_open(job, name, 0, null(), Some(hear_filled), place, &mut records);
+            let opened =
+                trihop_stream_open(job, name, 0, null(), Some(hear_filled), place, &mut records);
             assert_eq!(opened, TRIHOP_OK, "{}", last_error());
             let name = c"items".as_ptr();
             let opened = trihop_stream_open(job, name, 8, null(), None, null_mut(), &mut items);
@@ -333,15 +363,22 @@ fn a_job_of_one(seat: trihop_seat_t) {
             "{}",
             last_error()
         );
-        assert_eq!((trihop_rank(job), trihop_size(job), trihop_nodes(job)), (0, 1, 1));
+        assert_eq!(
+            (trihop_rank(job), trihop_size(job), trihop_nodes(job)),
+            (0, 1, 1)
+        );
         assert_eq!(CStr::from_ptr(trihop_launcher(job)), c"single");
         let mut own = options.clone();
-        assert_eq!(trihop_job_options(job, &mut own, size_of_val(&own)), TRIHOP_OK);
+        assert_eq!(
+            trihop_job_options(job, &mut own, size_of_val(&own)),
+            TRIHOP_OK
+        );
         own.deliverq_max = 7;
 
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
-        let status = trihop_stream_open(job, c"words".as_ptr(), 0, &own, Some(hear), context, place);
+        let status =
+            trihop_stream_open(job, c"words".as_ptr(), 0, &own, Some(hear), context, place);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let shuffle = heard.shuffle;
         for number in 0..RECORDS {
@@ -358,19 +395,31 @@ fn a_job_of_one(seat: trihop_seat_t) {
             trihop_stream_stats(shuffle, &mut counters, size_of_val(&counters)),
             TRIHOP_OK
         );
-        assert_eq!((counters.sent, counters.delivered), (2 * RECORDS, 2 * RECORDS));
+        assert_eq!(
+            (counters.sent, counters.delivered),
+            (2 * RECORDS, 2 * RECORDS)
+        );
         let mut length = 0;
         let status = trihop_stream_stats_json(shuffle, null_mut(), 0, &mut length);
         assert_eq!(status, TRIHOP_ERR_BUFFER_TOO_SMALL);
         let mut json = vec![0u8; length + 1];
-        let status = trihop_stream_stats_json(shuffle, json.as_mut_ptr().cast(), length + 1, &mut length);
+        let status =
+            trihop_stream_stats_json(shuffle, json.as_mut_ptr().cast(), length + 1, &mut length);
         assert_eq!(status, TRIHOP_OK);
         let json: serde_json::Value = serde_json::from_slice(&json[..length]).unwrap();
         assert_eq!(json["delivered"], 2 * RECORDS);
 
         let mut items = null_mut();
         let context = (&raw mut total).cast();
-        let status = trihop_stream_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
+        let status = trihop_stream_open(
+            job,
+            c"sum".as_ptr(),
+            8,
+            null(),
+            Some(add),
+            context,
+            &mut items,
+        );
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let values: Vec<u64> = (0..RECORDS).collect();
         let targets = vec![0u32; values.len()];
@@ -403,7 +452,12 @@ fn a_job_of_one(seat: trihop_seat_t) {
         assert_eq!(&all, b"abc");
         // As MPI has it: what is sent lies in its place already.
         let all = all.as_mut_ptr().cast::<c_void>();
-        assert_eq!(trihop_allgather(job, all, 3, all), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            trihop_allgather(job, all, 3, all),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         assert_eq!(
             trihop_allgather(job, all, 3, null_mut()),
             TRIHOP_ERR_INVALID_ARGUMENT
@@ -437,7 +491,15 @@ fn a_broadcast_reaches_everyone_or_all_others() {
         );
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
-        let status = trihop_stream_open(job, c"words".as_ptr(), 0, null(), Some(hear), context, place);
+        let status = trihop_stream_open(
+            job,
+            c"words".as_ptr(),
+            0,
+            null(),
+            Some(hear),
+            context,
+            place,
+        );
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let shuffle = heard.shuffle;
         // Kind 1 is heard and not answered.
@@ -448,7 +510,15 @@ fn a_broadcast_reaches_everyone_or_all_others() {
             assert_eq!((heard.answers, heard.records), (times, 0));
         }
         let context = (&raw mut total).cast();
-        let status = trihop_stream_open(job, c"sum".as_ptr(), 8, null(), Some(add), context, &mut items);
+        let status = trihop_stream_open(
+            job,
+            c"sum".as_ptr(),
+            8,
+            null(),
+            Some(add),
+            context,
+            &mut items,
+        );
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let item = 7u64;
         for (to, sum) in [(others, 0), (everyone, 7)] {
@@ -507,7 +577,15 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         );
         let context = (&raw mut heard).cast();
         let place = &raw mut heard.shuffle;
-        let status = trihop_stream_open(job, c"counted".as_ptr(), 0, null(), Some(hear), context, place);
+        let status = trihop_stream_open(
+            job,
+            c"counted".as_ptr(),
+            0,
+            null(),
+            Some(hear),
+            context,
+            place,
+        );
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let shuffle = heard.shuffle;
         let number = 7u64;
@@ -520,7 +598,11 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         let mut details = null_mut();
         assert_eq!(trihop_stream_details(shuffle, &mut details), TRIHOP_OK);
         let totals = filled(|place, size| trihop_details_totals(details, place, size));
-        assert_eq!((totals.sent, totals.delivered), (2, 2), "the handler answers");
+        assert_eq!(
+            (totals.sent, totals.delivered),
+            (2, 2),
+            "the handler answers"
+        );
         let stage = filled(|place, size| trihop_details_stage(details, origin, place, size));
         assert_eq!((stage.size, stage.queues), (size_of_val(&stage), 1));
         let queue = filled(|place, size| trihop_details_queue(details, origin, 0, place, size));
@@ -546,7 +628,8 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
             ),
             (9, 0, "none of trihop_queues_t"),
         ] {
-            let refused = trihop_details_queue(details, stage, index, &mut other, size_of_val(&queue));
+            let refused =
+                trihop_details_queue(details, stage, index, &mut other, size_of_val(&queue));
             assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT, "{stage}");
             assert!(last_error().contains(why), "{}", last_error());
         }
@@ -567,14 +650,16 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
         // The details are those of their moment.
         assert_eq!(trihop_stream_send(shuffle, 0, 1, null(), 0), TRIHOP_OK);
         assert_eq!(trihop_stream_close(shuffle), TRIHOP_OK, "{}", last_error());
-        let json = text(|place, capacity, length| trihop_details_json(details, place, capacity, length));
+        let json =
+            text(|place, capacity, length| trihop_details_json(details, place, capacity, length));
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(
             (json["stream"].as_str(), &json["totals"]["sent"]),
             (Some("counted"), &2.into())
         );
         assert_eq!(json["origin"]["queues"][0]["own_runs"], 2);
-        let lines = text(|place, capacity, length| trihop_details_text(details, place, capacity, length));
+        let lines =
+            text(|place, capacity, length| trihop_details_text(details, place, capacity, length));
         assert!(
             lines.contains("to rank 0: 2 runs own, 0 forwarded; 2 sends"),
             "{lines}"
@@ -617,18 +702,27 @@ fn counters_of_each_queue_and_thread_are_read_one_by_one() {
             assert_eq!((status, count), (TRIHOP_OK, 2), "{}", last_error());
             let threads = threads.map(|thread| thread.assume_init());
             // With nothing to do, both wait sooner or later.
-            if threads[..2].iter().all(|thread| thread.voluntary_switches > 0) {
+            if threads[..2]
+                .iter()
+                .all(|thread| thread.voluntary_switches > 0)
+            {
                 break threads;
             }
             std::thread::yield_now();
         };
         assert_eq!(threads.map(|thread| thread.size), [size, size, 0]);
-        let names = threads.map(|thread| CStr::from_ptr(thread.name.as_ptr()).to_str().unwrap().to_owned());
+        let names = threads.map(|thread| {
+            CStr::from_ptr(thread.name.as_ptr())
+                .to_str()
+                .unwrap()
+                .to_owned()
+        });
         let expected = ["progress", &format!("deliver {}", "n".repeat(54)), ""];
         assert_eq!(names, expected);
         let refused = trihop_threads(job, null_mut(), size, 2, &mut count);
         assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT);
-        let json = text(|place, capacity, length| trihop_threads_json(job, place, capacity, length));
+        let json =
+            text(|place, capacity, length| trihop_threads_json(job, place, capacity, length));
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(
             json[1]["name"],
@@ -677,9 +771,17 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
         let advice = "memory_bytes is 1048576 for 1 ranks of a node and 1 links: make it 2097152";
         assert!(last_error().contains(advice), "{}", last_error());
         short.memory_bytes = 2 << 20;
-        assert_eq!(open(16_320, &raw const short), TRIHOP_OK, "{}", last_error());
+        assert_eq!(
+            open(16_320, &raw const short),
+            TRIHOP_OK,
+            "{}",
+            last_error()
+        );
         let item = [7u64; 2040];
-        assert_eq!(trihop_stream_push(items, 0, item.as_ptr().cast()), TRIHOP_OK);
+        assert_eq!(
+            trihop_stream_push(items, 0, item.as_ptr().cast()),
+            TRIHOP_OK
+        );
         assert_eq!(trihop_stream_fence(items), TRIHOP_OK, "{}", last_error());
         assert_eq!(total, 7);
         assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
@@ -712,7 +814,10 @@ fn impossible_arguments_are_refused_by_name() {
             last_error()
         );
         let mut none = null_mut();
-        assert_eq!(trihop_init(2, &options, &mut none), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(
+            trihop_init(2, &options, &mut none),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
         assert!(last_error().contains("TRIHOP_INLINE"), "{}", last_error());
         let context = (&raw mut heard).cast();
         let name = c"words".as_ptr();
@@ -729,7 +834,10 @@ fn impossible_arguments_are_refused_by_name() {
 
         let status = trihop_stream_open(job, name, 0, null(), Some(hear), context, &mut shuffle);
         assert_eq!(status, TRIHOP_OK, "{}", last_error());
-        assert_eq!(trihop_stream_send(shuffle, 1, 0, null(), 0), TRIHOP_ERR_RANK);
+        assert_eq!(
+            trihop_stream_send(shuffle, 1, 0, null(), 0),
+            TRIHOP_ERR_RANK
+        );
         assert_eq!(last_error(), "rank 1 does not exist in a job of 1 ranks");
         assert_eq!(
             trihop_stream_send(shuffle, 0, 0, null(), 1),
@@ -757,7 +865,10 @@ fn impossible_arguments_are_refused_by_name() {
             trihop_representative(job, 0, 1, &mut number),
             TRIHOP_ERR_INVALID_ARGUMENT
         );
-        assert_eq!(trihop_node_of(job, 0, null_mut()), TRIHOP_ERR_INVALID_ARGUMENT);
+        assert_eq!(
+            trihop_node_of(job, 0, null_mut()),
+            TRIHOP_ERR_INVALID_ARGUMENT
+        );
 
         assert_eq!(trihop_dump(job, -1), TRIHOP_ERR_INVALID_ARGUMENT);
         let nowhere = c"/nonexistent/folder/dump".as_ptr();
@@ -789,9 +900,7 @@ fn a_dump_goes_to_a_descriptor_that_stays_open() {
         assert_eq!(trihop_dump(job, descriptor), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_dump(job, descriptor), TRIHOP_OK, "{}", last_error());
         assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
-        drop(<std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(
-            descriptor,
-        ));
+        drop(<std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(descriptor));
     }
     let mut text = String::new();
     std::io::Read::read_to_string(&mut reader, &mut text).unwrap();

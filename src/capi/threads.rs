@@ -88,12 +88,20 @@ pub unsafe extern "C" fn trihop_threads(
     guard(|| {
         check_size(size)?;
         // SAFETY: the header asks for null or a job that has not ended, and a place for a number.
-        let (job, count) = unsafe { (argument::reference(job, "job")?, argument::place(count, "count")?) };
+        let (job, count) = unsafe {
+            (
+                argument::reference(job, "job")?,
+                argument::place(count, "count")?,
+            )
+        };
         let used = threads_of(job);
         *count = used.len();
         if used.len() > capacity {
             let why = format!("{} threads do not fit into {capacity} structs", used.len());
-            return Err(Failure::new(trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL, why));
+            return Err(Failure::new(
+                trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL,
+                why,
+            ));
         }
         for (index, used) in used.iter().enumerate() {
             let mut filled = trihop_thread_use_t::from_rust(used);

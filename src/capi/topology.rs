@@ -104,7 +104,12 @@ unsafe fn answer(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: as the caller promises.
-        let (job, place) = unsafe { (argument::reference(job, "job")?, argument::place(place, name)?) };
+        let (job, place) = unsafe {
+            (
+                argument::reference(job, "job")?,
+                argument::place(place, name)?,
+            )
+        };
         *place = find(either!(&job.job, job => job.topology()))?;
         Ok(())
     })
@@ -186,7 +191,10 @@ pub unsafe extern "C" fn trihop_representative(
     rank: *mut u32,
 ) -> trihop_status_t {
     let find = |topology: &Topology| {
-        let (of, towards) = (checked_node(topology, of)?, checked_node(topology, towards)?);
+        let (of, towards) = (
+            checked_node(topology, of)?,
+            checked_node(topology, towards)?,
+        );
         Ok(topology.representative(of, towards).0)
     };
     // SAFETY: the header asks for what `answer` does.

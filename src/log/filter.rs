@@ -195,7 +195,8 @@ impl Filter {
     /// # Errors
     /// [`Error::Config`], with the word that is wrong, its position and what is possible.
     pub fn changed_by(self, text: &str) -> Result<Self, Error> {
-        self.parse_over(text).map_err(|why| config("log filter", why))
+        self.parse_over(text)
+            .map_err(|why| config("log filter", why))
     }
 
     pub(super) fn parse_over(mut self, text: &str) -> Result<Self, String> {
@@ -208,7 +209,15 @@ impl Filter {
             };
             let level = |word: &str| {
                 let found = named(word, Level::ALL, Level::name);
-                found.ok_or_else(|| wrong(word, "level", place(word), text, &Level::ALL.map(Level::name)))
+                found.ok_or_else(|| {
+                    wrong(
+                        word,
+                        "level",
+                        place(word),
+                        text,
+                        &Level::ALL.map(Level::name),
+                    )
+                })
             };
             match entry.split_once('=') {
                 None => self = Self::uniform(level(entry.trim())?),
@@ -257,8 +266,13 @@ impl fmt::Display for Filter {
     }
 }
 
-fn named<T: Copy, const N: usize>(word: &str, all: [T; N], name: fn(T) -> &'static str) -> Option<T> {
-    all.into_iter().find(|x| name(*x).eq_ignore_ascii_case(word))
+fn named<T: Copy, const N: usize>(
+    word: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Option<T> {
+    all.into_iter()
+        .find(|x| name(*x).eq_ignore_ascii_case(word))
 }
 
 fn wrong(word: &str, what: &str, position: usize, text: &str, possible: &[&str]) -> String {
@@ -277,7 +291,8 @@ mod tests {
         let filter: Filter = "info, Fabric=DEBUG,queue=off".parse().unwrap();
         assert_eq!(filter.level(Facility::Client), Level::Info);
         assert!(
-            filter.passes(Facility::Fabric, Level::Debug) && !filter.passes(Facility::Fabric, Level::Trace)
+            filter.passes(Facility::Fabric, Level::Debug)
+                && !filter.passes(Facility::Fabric, Level::Trace)
         );
         assert!(!filter.passes(Facility::Queue, Level::Error));
         assert_eq!(filter.to_string(), "info,queue=off,fabric=debug");
@@ -289,7 +304,9 @@ mod tests {
             (some.level(Facility::Link), some.level(Facility::Route)),
             (Level::Trace, Level::Warn)
         );
-        let base = Filter::uniform(Level::Error).changed_by("link=trace").unwrap();
+        let base = Filter::uniform(Level::Error)
+            .changed_by("link=trace")
+            .unwrap();
         assert_eq!(base.level(Facility::Route), Level::Error);
         assert!(!Filter::uniform(Level::Trace).passes(Facility::Link, Level::Off));
     }

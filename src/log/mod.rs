@@ -224,7 +224,10 @@ pub(crate) fn keep(lines: &str) {
 /// The last lines that were recorded, oldest first, as far as `ring_bytes` holds them; empty where
 /// no logs are installed.
 pub fn recent() -> String {
-    INSTALLED.get().map(|sinks| sinks.recent()).unwrap_or_default()
+    INSTALLED
+        .get()
+        .map(|sinks| sinks.recent())
+        .unwrap_or_default()
 }
 
 fn config(key: &str, why: impl Into<String>) -> Error {

@@ -62,7 +62,8 @@ pub fn recent_in(image: &[u8]) -> Vec<String> {
 /// The text of the ring that begins here; `None` where only its name stands.
 fn text_of(memory: &[u8]) -> Option<String> {
     let (header, rest) = memory.split_at_checked(HEADER_BYTES)?;
-    let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("within the header"));
+    let word =
+        |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("within the header"));
     let (capacity, written) = (word(16), word(32));
     if capacity != !word(24) || capacity == 0 {
         return None;
@@ -74,7 +75,10 @@ fn text_of(memory: &[u8]) -> Option<String> {
     let (newer, older) = text.split_at((written % capacity) as usize);
     let bytes = [older, newer].concat();
     // The first line was written over, save where it ends.
-    let whole = bytes.iter().position(|b| *b == b'\n').map_or(0, |end| end + 1);
+    let whole = bytes
+        .iter()
+        .position(|b| *b == b'\n')
+        .map_or(0, |end| end + 1);
     Some(String::from_utf8_lossy(&bytes[whole..]).into_owned())
 }
 

@@ -95,8 +95,9 @@ impl Sinks {
         }
         let path = PathBuf::from(name);
         let opened = OpenOptions::new().create(true).append(true).open(&path);
-        let file = opened
-            .map_err(|e| TransportError::system(format!("opening the log file {}", escaped(&path)), e))?;
+        let file = opened.map_err(|e| {
+            TransportError::system(format!("opening the log file {}", escaped(&path)), e)
+        })?;
         state.file = Some((path, file));
         if !early.is_empty() {
             state.append(&early);
@@ -120,7 +121,11 @@ impl Sinks {
     }
 
     pub fn recent(&self) -> String {
-        self.lock().ring.as_ref().map(Ring::text).unwrap_or_default()
+        self.lock()
+            .ring
+            .as_ref()
+            .map(Ring::text)
+            .unwrap_or_default()
     }
 
     /// Whether a message may be recorded, whatever the rank turns out to be.
@@ -259,7 +264,10 @@ impl Layer {
 }
 
 fn origin(metadata: &Metadata<'_>) -> (Facility, Level) {
-    (Facility::of_target(metadata.target()), (*metadata.level()).into())
+    (
+        Facility::of_target(metadata.target()),
+        (*metadata.level()).into(),
+    )
 }
 
 impl<S: Subscriber> tracing_subscriber::Layer<S> for Layer {

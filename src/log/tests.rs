@@ -13,7 +13,9 @@ fn listener() -> (Callback, Heard) {
     let heard = Heard::default();
     let ours = Arc::clone(&heard);
     let callback = move |level, facility, text: &str| {
-        ours.lock().unwrap().push((level, facility, text.to_owned()));
+        ours.lock()
+            .unwrap()
+            .push((level, facility, text.to_owned()));
     };
     (Box::new(callback), heard)
 }
@@ -46,7 +48,10 @@ fn everything() {
 
 /// Texts of lines, without time, level and facility.
 fn texts(lines: &str) -> Vec<&str> {
-    lines.lines().map(|l| l.split_once(": ").unwrap().1).collect()
+    lines
+        .lines()
+        .map(|l| l.split_once(": ").unwrap().1)
+        .collect()
 }
 
 fn read(path: &Path) -> String {
@@ -88,7 +93,10 @@ fn a_line_has_time_level_facility_rank_text_and_fields() {
         "{time}"
     );
     assert_eq!(rest, "warn  deliver: gone lost=3");
-    assert!(lines[1].ends_with(" error other rank 7: bad why=no"), "{recent}");
+    assert!(
+        lines[1].ends_with(" error other rank 7: bad why=no"),
+        "{recent}"
+    );
 }
 
 #[test]
@@ -212,7 +220,11 @@ fn ranks_may_share_a_file_and_only_detailed_ones_may_have_one() {
             .map(str::to_owned)
             .collect();
         let expected: Vec<String> = (0..200).map(|n| n.to_string()).collect();
-        assert_eq!(mine, if rank < 3 { expected } else { Vec::new() }, "rank {rank}");
+        assert_eq!(
+            mine,
+            if rank < 3 { expected } else { Vec::new() },
+            "rank {rank}"
+        );
     }
     assert_eq!(lines.lines().count(), 600);
 }
@@ -329,7 +341,10 @@ fn what_others_said_stays_on_its_line_and_acts_on_no_terminal() {
         sinks.recent()
     });
     assert_eq!(recent.lines().count(), 2, "{recent}");
-    assert!(!recent.chars().any(|c| c.is_control() && c != '\n'), "{recent:?}");
+    assert!(
+        !recent.chars().any(|c| c.is_control() && c != '\n'),
+        "{recent:?}"
+    );
     let heard = heard.lock().unwrap();
     assert!(
         heard

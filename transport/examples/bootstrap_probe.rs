@@ -135,11 +135,15 @@ fn exchange(boot: &mut dyn Bootstrap) -> Result<()> {
     for rank in (0..topology.size()).map(Rank) {
         for (index, key) in keys.into_iter().enumerate() {
             if boot.get(rank, key)?.as_deref() != Some(&value(rank, index)[..]) {
-                return Err(wrong(format!("rank {me} got a wrong value {key} of rank {rank}")));
+                return Err(wrong(format!(
+                    "rank {me} got a wrong value {key} of rank {rank}"
+                )));
             }
         }
         if boot.get(rank, "never-put")?.is_some() {
-            return Err(wrong(format!("rank {me} got a value that rank {rank} never put")));
+            return Err(wrong(format!(
+                "rank {me} got a value that rank {rank} never put"
+            )));
         }
     }
     if boot

@@ -196,7 +196,13 @@ pub trait Link: Send {
     ///
     /// # Errors
     /// When the provider refuses for good.
-    fn post_receives(&mut self, tag: Tag, pool: &Pool, count: usize, token: Token) -> Result<usize> {
+    fn post_receives(
+        &mut self,
+        tag: Tag,
+        pool: &Pool,
+        count: usize,
+        token: Token,
+    ) -> Result<usize> {
         for posted in 0..count {
             let Some(buffer) = pool.take() else {
                 return Ok(posted);

@@ -62,7 +62,10 @@ impl Secret {
     /// so that nobody can find a proof byte by byte.
     pub fn verify(&self, label: &str, challenge: &[u8], proof: &[u8; 16]) -> bool {
         let expected = self.prove(label, challenge);
-        let differing = expected.iter().zip(proof).fold(0, |seen, (a, b)| seen | (a ^ b));
+        let differing = expected
+            .iter()
+            .zip(proof)
+            .fold(0, |seen, (a, b)| seen | (a ^ b));
         std::hint::black_box(differing) == 0
     }
 }
@@ -121,7 +124,11 @@ mod tests {
         assert!(secret.verify("hello", b"challenge", &proof));
         assert!(!secret.verify("hello", b"challengf", &proof));
         assert!(!secret.verify("helloc", b"hallenge", &proof));
-        assert!(!Secret::random().unwrap().verify("hello", b"challenge", &proof));
+        assert!(
+            !Secret::random()
+                .unwrap()
+                .verify("hello", b"challenge", &proof)
+        );
         for bit in 0..128 {
             let mut wrong = proof;
             wrong[bit / 8] ^= 1 << (bit % 8);

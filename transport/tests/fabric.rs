@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use trihop_transport::Error;
 use trihop_transport::fabric::quirks;
 use trihop_transport::fabric::{self, Choice, Verdict};
-use trihop_transport::link::{Access, Completion, Link, Mover, Peer, PostError, RemoteMemory, Tag, Token};
+use trihop_transport::link::{
+    Access, Completion, Link, Mover, Peer, PostError, RemoteMemory, Tag, Token,
+};
 use trihop_transport::memory::pool::{Buffer, Pool};
 
 const PROVIDERS: [&str; 3] = ["tcp", "tcp;ofi_rxm", "shm"];
@@ -37,11 +39,16 @@ fn choice(provider: &str) -> Choice {
 
 impl Pair {
     fn open(provider: &str, slot_bytes: usize, slots: usize) -> Self {
-        let mut links = [(); 2].map(|()| fabric::open(&choice(provider)).expect("the provider opens"));
+        let mut links =
+            [(); 2].map(|()| fabric::open(&choice(provider)).expect("the provider opens"));
         let addresses = [links[0].address().to_vec(), links[1].address().to_vec()];
         let peers = [
-            links[0].connect(&addresses[1]).expect("the other side's address"),
-            links[1].connect(&addresses[0]).expect("the other side's address"),
+            links[0]
+                .connect(&addresses[1])
+                .expect("the other side's address"),
+            links[1]
+                .connect(&addresses[0])
+                .expect("the other side's address"),
         ];
         let pools = [0, 1].map(|side: usize| {
             links[side]
@@ -86,7 +93,13 @@ impl Pair {
         let mut buffer = self.pools[side].take().expect("a free buffer");
         fill(&mut buffer, bytes, seed);
         loop {
-            match self.links[side].post_send(self.peers[side], Tag(tag), buffer, bytes, Token(token)) {
+            match self.links[side].post_send(
+                self.peers[side],
+                Tag(tag),
+                buffer,
+                bytes,
+                Token(token),
+            ) {
                 Ok(()) => return,
                 Err(PostError::WouldBlock(back)) => buffer = back,
                 Err(PostError::Failed(_, e)) => panic!("send refused: {e}"),
@@ -98,7 +111,8 @@ impl Pair {
     fn read(&mut self, side: usize, remote: RemoteMemory, bytes: usize, token: u64) {
         let mut buffer = self.pools[side].take().expect("a free buffer");
         loop {
-            match self.links[side].post_read(self.peers[side], remote, buffer, bytes, Token(token)) {
+            match self.links[side].post_read(self.peers[side], remote, buffer, bytes, Token(token))
+            {
                 Ok(()) => return,
                 Err(PostError::WouldBlock(back)) => buffer = back,
                 Err(PostError::Failed(_, e)) => panic!("read refused: {e}"),
@@ -161,7 +175,8 @@ fn for_each_provider(check: impl Fn(&str)) {
 fn post_anothers(provider: &str, post: fn(&mut Pair, Buffer)) {
     let mut pair = Pair::open(provider, 4096, 2);
     let anothers = pair.pools[1].take().expect("a free buffer");
-    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| post(&mut pair, anothers)));
+    let refused =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| post(&mut pair, anothers)));
     let why = refused.expect_err("a buffer of another link was posted");
     let text = why.downcast_ref::<String>().expect("an assertion's text");
     assert!(text.contains("another link's pool"), "{text}");
@@ -189,7 +204,9 @@ fn a_buffer_of_another_link_never_reaches_the_provider() {
 fn sizes_from_nothing_to_large_arrive_intact() {
     for_each_provider(|provider| {
         let mut pair = Pair::open(provider, 1 << 20, 4);
-        let inject_edges = [0, 1, 8, 63, 64, 65, 127, 128, 129, 192, 193, 4095, 4096, 4097];
+        let inject_edges = [
+            0, 1, 8, 63, 64, 65, 127, 128, 129, 192, 193, 4095, 4096, 4097,
+        ];
         for (n, bytes) in inject_edges
             .into_iter()
             .chain([16384, 16385, 65536, 131_073, 1 << 20])
@@ -215,7 +232,11 @@ fn sizes_from_nothing_to_large_arrive_intact() {
                         buffer,
                         bytes: received,
                     }) => {
-                        assert_eq!((token, received), (Token(1000 + n as u64), bytes), "{provider}");
+                        assert_eq!(
+                            (token, received),
+                            (Token(1000 + n as u64), bytes),
+                            "{provider}"
+                        );
                         assert_filled(&buffer, bytes, seed);
                     }
                     other => panic!("{provider}, {bytes} bytes: {other:?} instead of a receive"),
@@ -242,7 +263,13 @@ fn many_in_flight_arrive_once_each() {
                 if sent < MESSAGES && sent - received < WINDOW && pair.pools[0].free_slots() > 0 {
                     let mut buffer = pair.pools[0].take().expect("a free buffer");
                     buffer[..8].copy_from_slice(&(sent as u64).to_le_bytes());
-                    match pair.links[0].post_send(pair.peers[0], Tag(3), buffer, bytes, Token(sent as u64)) {
+                    match pair.links[0].post_send(
+                        pair.peers[0],
+                        Tag(3),
+                        buffer,
+                        bytes,
+                        Token(sent as u64),
+                    ) {
                         Ok(()) => sent += 1,
                         Err(PostError::WouldBlock(_)) => {}
                         Err(PostError::Failed(_, e)) => panic!("{e}"),
@@ -264,7 +291,8 @@ fn many_in_flight_arrive_once_each() {
                         panic!("{completion:?}")
                     };
                     assert_eq!(length, bytes);
-                    let number = u64::from_le_bytes(buffer[..8].try_into().expect("eight bytes")) as usize;
+                    let number =
+                        u64::from_le_bytes(buffer[..8].try_into().expect("eight bytes")) as usize;
                     assert!(
                         !std::mem::replace(&mut seen[number], true),
                         "message {number} came twice"
@@ -391,7 +419,10 @@ fn full_provider_says_would_block_and_loses_nothing() {
                 Err(PostError::Failed(_, e)) => panic!("{e}"),
             }
         };
-        assert!(posted as usize <= depth, "{provider}: {posted} posted of {depth}");
+        assert!(
+            posted as usize <= depth,
+            "{provider}: {posted} posted of {depth}"
+        );
         drop(blocked);
         // As do receives.
         for n in 0..receives {
@@ -419,7 +450,9 @@ fn full_provider_says_would_block_and_loses_nothing() {
 fn message_longer_than_its_receive_is_an_error_with_the_buffer() {
     for_each_provider(|provider| {
         let mut pair = Pair::open(provider, 4096, 2);
-        let small = pair.links[1].create_pool(64, 1, Access::All).expect("a pool");
+        let small = pair.links[1]
+            .create_pool(64, 1, Access::All)
+            .expect("a pool");
         let buffer = small.take().expect("a buffer");
         pair.links[1]
             .post_receive(Tag(9), buffer, Token(77))
@@ -572,7 +605,10 @@ fn survey_tells_what_is_chosen_and_why_not_the_rest() {
             }
         }
     }
-    assert_eq!(survey.candidates[chosen].source.as_deref(), Some("127.0.0.1"));
+    assert_eq!(
+        survey.candidates[chosen].source.as_deref(),
+        Some("127.0.0.1")
+    );
 }
 
 #[test]

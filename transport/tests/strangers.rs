@@ -46,13 +46,17 @@ fn cutter(port: u16, after: usize, reset: bool) -> (u16, mpsc::Receiver<()>) {
     let (told, ended) = mpsc::channel();
     thread::spawn(move || {
         let (mut sender, _) = listener.accept().expect("a connection");
-        let mut target = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).expect("it listens");
+        let mut target =
+            TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).expect("it listens");
         let (mut from, mut to) = (
             target.try_clone().expect("a copy"),
             sender.try_clone().expect("a copy"),
         );
         let answers = thread::spawn(move || std::io::copy(&mut from, &mut to));
-        let _ = std::io::copy(&mut Read::by_ref(&mut sender).take(after as u64), &mut target);
+        let _ = std::io::copy(
+            &mut Read::by_ref(&mut sender).take(after as u64),
+            &mut target,
+        );
         let _ = sender.shutdown(Shutdown::Both);
         if reset {
             // Says nothing to the other side, and ends the copy: closing the last descriptor is the
@@ -69,10 +73,20 @@ fn cutter(port: u16, after: usize, reset: bool) -> (u16, mpsc::Receiver<()>) {
 }
 
 /// Sends `bytes` to `link` over a connection that is cut; what it ended of `link` goes to `ended`.
-fn send_half(link: &mut dyn Link, bytes: usize, after: usize, reset: bool, ended: &mut Vec<Completion>) {
+fn send_half(
+    link: &mut dyn Link,
+    bytes: usize,
+    after: usize,
+    reset: bool,
+    ended: &mut Vec<Completion>,
+) {
     let mut address = link.address().to_vec();
     let at = port_at(&address);
-    let (own, cut) = cutter(u16::from_be_bytes([address[at], address[at + 1]]), after, reset);
+    let (own, cut) = cutter(
+        u16::from_be_bytes([address[at], address[at + 1]]),
+        after,
+        reset,
+    );
     address[at..at + 2].copy_from_slice(&own.to_be_bytes());
     let mut stranger = open(&provider_of(link)).expect("opened before");
     let peer = stranger.connect(&address).expect("an address like our own");
@@ -83,7 +97,8 @@ fn send_half(link: &mut dyn Link, bytes: usize, after: usize, reset: bool, ended
     let (deadline, before) = (Instant::now() + WATCHDOG, ended.len());
     while cut.try_recv() == Err(mpsc::TryRecvError::Empty) || ended.len() == before {
         if let Some(buffer) = unsent.take()
-            && let Err(PostError::WouldBlock(back)) = stranger.post_send(peer, TAG, buffer, bytes, Token(0))
+            && let Err(PostError::WouldBlock(back)) =
+                stranger.post_send(peer, TAG, buffer, bytes, Token(0))
         {
             unsent = Some(back);
         }
@@ -147,7 +162,11 @@ fn receives_of_messages_that_are_cut_come_back() {
                         other => panic!("{provider}, {bytes} bytes, {after} of them: {other:?}"),
                     }
                 }
-                assert_eq!(free.len(), SLOTS, "{provider}, {bytes} bytes, {after} of them");
+                assert_eq!(
+                    free.len(),
+                    SLOTS,
+                    "{provider}, {bytes} bytes, {after} of them"
+                );
             }
         }
     }

@@ -38,12 +38,17 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 /// be another.
 fn start(nodes: u32, secrets: [&Secret; 2], mut processes: Vec<(Rank, ProcessWatch)>) -> Vec<Node> {
     let first = Topology::from_node_sizes(&vec![2; nodes as usize], Rank(0)).unwrap();
-    let listening: Vec<Listening> = (0..nodes).map(|_| Listening::open(None, true).unwrap()).collect();
+    let listening: Vec<Listening> = (0..nodes)
+        .map(|_| Listening::open(None, true).unwrap())
+        .collect();
     let addresses: Vec<_> = listening.iter().map(|l| l.addresses().to_vec()).collect();
     let mut started = Vec::new();
     for (node, listening) in (0..nodes).zip(listening) {
         let topology = first.seen_from(Rank(2 * node)).unwrap();
-        let (board, wake) = (Board::create(&topology).unwrap(), Arc::new(eventfd().unwrap()));
+        let (board, wake) = (
+            Board::create(&topology).unwrap(),
+            Arc::new(eventfd().unwrap()),
+        );
         let (doorbell, last) = (Doorbell::create().unwrap(), node + 1 == nodes);
         let neighbours = neighbours(NodeId(node), nodes).into_iter();
         let watch = Watch::start(Setup {
@@ -98,7 +103,9 @@ fn a_failure_posted_on_one_board_is_on_all() {
     wake(&nodes[3].wake);
     assert!(nodes[3].watch.wait_told(WATCHDOG));
     until("everybody knows", || {
-        nodes.iter().all(|node| node.board.news().as_ref() == Some(&news))
+        nodes
+            .iter()
+            .all(|node| node.board.news().as_ref() == Some(&news))
     });
 }
 

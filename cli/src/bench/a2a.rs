@@ -56,7 +56,12 @@ const APIS: [Api; 2] = [Api::Typed, Api::Bytes];
 /// The interfaces that are asked for, by the kind of job that they are in.
 pub(crate) fn by_job(apis: &[Api]) -> Vec<Vec<Api>> {
     let kinds: [&[Api]; 3] = [&APIS, &[Api::Threaded], &[Api::Deltafs]];
-    let asked = |kind: &&[Api]| kind.iter().copied().filter(|api| apis.contains(api)).collect();
+    let asked = |kind: &&[Api]| {
+        kind.iter()
+            .copied()
+            .filter(|api| apis.contains(api))
+            .collect()
+    };
     let jobs = kinds.iter().map(asked);
     jobs.filter(|job: &Vec<Api>| !job.is_empty()).collect()
 }
@@ -95,7 +100,9 @@ impl Seen {
     /// Takes a message in.
     #[inline]
     fn message(&self, bytes: &[u8]) {
-        let word = bytes.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
+        let word = bytes
+            .first_chunk::<8>()
+            .map_or(0, |b| u64::from_le_bytes(*b));
         let wrong = bytes.len() as u64 != self.size.load(Ordering::Relaxed);
         self.add(1, word, u64::from(wrong));
     }
@@ -123,7 +130,11 @@ extern "C" fn deliver(_source: c_int, _target: c_int, _kind: u32, bytes: *mut c_
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let apis = if args.api.is_empty() { &APIS[..] } else { &args.api };
+    let apis = if args.api.is_empty() {
+        &APIS[..]
+    } else {
+        &args.api
+    };
     match &by_job(apis)[..] {
         [only] if only.contains(&Api::Deltafs) => deltafs(args, &options),
         [only] if only.contains(&Api::Threaded) => in_threads(args, options),
@@ -204,7 +215,9 @@ impl Work<'_, Job<'static>> {
             .job
             .stream::<[u64; WORDS]>(&self.name(Api::Typed))
             .handler(|_, items, _| {
-                let sum = items.iter().fold(0u64, |sum, item| sum.wrapping_add(item[0]));
+                let sum = items
+                    .iter()
+                    .fold(0u64, |sum, item| sum.wrapping_add(item[0]));
                 SEEN.add(items.len() as u64, sum, 0);
             })
             .open()?;
@@ -299,7 +312,10 @@ impl<'a, J: Team> Work<'a, J> {
     }
 
     /// Gives `send` each target, with a payload that begins with the message's number.
-    fn each(&self, mut send: impl FnMut(Rank, &mut [u8]) -> Result<(), Error>) -> Result<(), Error> {
+    fn each(
+        &self,
+        mut send: impl FnMut(Rank, &mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut payload = vec![0x5au8; self.size];
         for (&target, number) in self.targets.iter().zip(0u64..) {
             payload[..8].copy_from_slice(&number.to_le_bytes());
@@ -315,8 +331,9 @@ impl<'a, J: Team> Work<'a, J> {
             let (got, want) = (SEEN.so_far(), (self.expected.0, self.expected.1, 0));
             if got != want {
                 let rank = self.session.job.rank();
-                let why =
-                    format!("rank {rank} saw (messages, sum, wrong lengths) {got:?}, expected {want:?}");
+                let why = format!(
+                    "rank {rank} saw (messages, sum, wrong lengths) {got:?}, expected {want:?}"
+                );
                 return Err(Error::Wrong { bench: "a2a", why });
             }
             Ok(measured)

@@ -89,7 +89,10 @@ impl Share {
     fn begin(&self, round: u64) -> u64 {
         let mut random = Random(self.rank << 32 | round);
         self.table.iter().for_each(|entry| entry.set(random.next()));
-        self.handled.iter().chain(&self.sent).for_each(|cell| cell.set(0));
+        self.handled
+            .iter()
+            .chain(&self.sent)
+            .for_each(|cell| cell.set(0));
         self.states_handled.set(0);
         self.states_sent.set(0);
         self.parity()
@@ -110,17 +113,24 @@ impl Share {
     }
 
     /// Lets updaters do their update and go on.
-    fn handle(&self, updaters: &[Updater], mut send: impl FnMut(Rank, Updater) -> Result<(), EngineError>) {
+    fn handle(
+        &self,
+        updaters: &[Updater],
+        mut send: impl FnMut(Rank, Updater) -> Result<(), EngineError>,
+    ) {
         // The entries are far apart in memory: looked at together first, they do not wait for each
         // other.
-        let entries = updaters.iter().map(|&[state, _]| self.place(state).1 as usize);
+        let entries = updaters
+            .iter()
+            .map(|&[state, _]| self.place(state).1 as usize);
         let looked_at = entries.filter_map(|local| self.table.get(local));
         std::hint::black_box(looked_at.fold(0, |all, entry| all ^ entry.get()));
         for &[state, done] in updaters {
             let (owner, local) = self.place(state);
-            let (Some(handled), Some(entry)) =
-                (self.handled.get(done as usize), self.table.get(local as usize))
-            else {
+            let (Some(handled), Some(entry)) = (
+                self.handled.get(done as usize),
+                self.table.get(local as usize),
+            ) else {
                 add(&self.wrong, 1);
                 continue;
             };
@@ -145,11 +155,19 @@ impl Share {
         let table_is_off = self.parity() != parity ^ self.states_handled.get();
         let mut states = [self.states_handled.get() ^ self.states_sent.get()];
         job.allreduce(&mut states, Reduce::Xor)?;
-        let mut counts: Vec<u64> = self.handled.iter().chain(&self.sent).map(Cell::get).collect();
+        let mut counts: Vec<u64> = self
+            .handled
+            .iter()
+            .chain(&self.sent)
+            .map(Cell::get)
+            .collect();
         counts.extend([self.wrong.get(), u64::from(table_is_off)]);
         job.allreduce(&mut counts, Reduce::Sum)?;
         let (counts, off) = counts.split_at(2 * LIFETIME);
-        if counts.iter().any(|&count| count != updaters * self.ranks) || *off != [0, 0] || states != [0] {
+        if counts.iter().any(|&count| count != updaters * self.ranks)
+            || *off != [0, 0]
+            || states != [0]
+        {
             let why = format!(
                 "expected {} updaters at each age, handled and sent {counts:?}; {} astray, {} tables off, \
                  states that were sent and not handled xor to {:#x}",
@@ -158,7 +176,10 @@ impl Share {
                 off[1],
                 states[0]
             );
-            return Err(Error::Wrong { bench: "agups", why });
+            return Err(Error::Wrong {
+                bench: "agups",
+                why,
+            });
         }
         Ok(())
     }

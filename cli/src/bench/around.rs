@@ -222,7 +222,10 @@ impl Track {
             let why = format!(
                 "rank {rank} waits for hop {due} at the end instead of {expected}; {wrong} hops were wrong"
             );
-            return Err(Error::Wrong { bench: "around", why });
+            return Err(Error::Wrong {
+                bench: "around",
+                why,
+            });
         }
         Ok(())
     }
@@ -384,8 +387,15 @@ mod tests {
         assert_eq!(stations(&[2, 2]), Some(vec![0, 3]));
         assert_eq!(stations(&[4, 4]), Some(vec![0, 5]));
         assert_eq!(stations(&[4]), None, "one node");
-        assert_eq!(stations(&[1, 4]), None, "the only rank of a node represents it");
-        assert_eq!(Path::Around.stations(&topology(&[1, 2], 0)), Some(vec![0, 1, 2]));
+        assert_eq!(
+            stations(&[1, 4]),
+            None,
+            "the only rank of a node represents it"
+        );
+        assert_eq!(
+            Path::Around.stations(&topology(&[1, 2], 0)),
+            Some(vec![0, 1, 2])
+        );
     }
 
     #[test]

@@ -89,8 +89,11 @@ impl Share {
     /// Whom a vertex tells its label, which counts as sent.
     fn told(&self, place: usize) -> &[Neighbour] {
         let neighbours = self.part.neighbours(place);
-        self.sent.fetch_add(neighbours.len() as u64, Ordering::Relaxed);
-        let crossing = neighbours.iter().filter(|&&(rank, _)| self.remote[rank as usize]);
+        self.sent
+            .fetch_add(neighbours.len() as u64, Ordering::Relaxed);
+        let crossing = neighbours
+            .iter()
+            .filter(|&&(rank, _)| self.remote[rank as usize]);
         self.crossing
             .fetch_add(crossing.count() as u64, Ordering::Relaxed);
         neighbours

@@ -67,7 +67,8 @@ fn case(session: &Session<'_, Job<'_>>, size: usize, count: u64) -> Result<(), E
     let mut crossing = 0;
     let reps = session.repeat(|meter| {
         *ledger.borrow_mut() = Ledger::new(rank, ranks, sizes.clone(), Contents::new(SEED));
-        let targets = Targets::new(&pattern, SEED, rank, ranks).map_err(|error| wrong(error.to_string()))?;
+        let targets =
+            Targets::new(&pattern, SEED, rank, ranks).map_err(|error| wrong(error.to_string()))?;
         let mut messages = Messages::new(&contents, &sizes, targets);
         let measured = session.measure(meter, || {
             for _ in 0..count {

@@ -109,8 +109,9 @@ pub(crate) fn updates<'h>(
         })?;
         let sums = table.sums();
         if sums != expected {
-            let why =
-                format!("rank {mine} has (updates, their indices, outside) {sums:?}, expected {expected:?}");
+            let why = format!(
+                "rank {mine} has (updates, their indices, outside) {sums:?}, expected {expected:?}"
+            );
             return Err(Error::Wrong { bench, why });
         }
         Ok(measured)

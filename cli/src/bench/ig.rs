@@ -106,7 +106,9 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         .stream::<[u64; 2]>("ig replies")
         .handler(|_, replies, _| gather.take(replies))
         .open()?;
-    let table: Vec<u64> = (0..TABLE).map(|local| value(local * ranks + rank)).collect();
+    let table: Vec<u64> = (0..TABLE)
+        .map(|local| value(local * ranks + rank))
+        .collect();
     let answers = replies.clone();
     let requests = job
         .stream::<[u64; 2]>("ig requests")
@@ -116,7 +118,9 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         })
         .open()?;
     let mut random = Random(rank + 1);
-    let indices: Vec<u64> = (0..count).map(|_| random.next() % (TABLE * ranks)).collect();
+    let indices: Vec<u64> = (0..count)
+        .map(|_| random.next() % (TABLE * ranks))
+        .collect();
     let crossing = indices
         .iter()
         .filter(|&&index| !job.topology().is_local(Rank((index % ranks) as u32)));

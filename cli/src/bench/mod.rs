@@ -304,12 +304,12 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
             return start_jobs(&args, shape);
         }
         if args.netns {
-            let why =
-                "--netns separates nodes, and one rank is alone on one; leave it out, or start more ranks";
+            let why = "--netns separates nodes, and one rank is alone on one; leave it out, or start more ranks";
             return Err(Error::Shape(why.to_owned()));
         }
     } else if args.ranks.is_some() || args.nodes.is_some() || args.netns {
-        let why = "this is a rank of a job already; --ranks, --nodes and --netns are for starting one";
+        let why =
+            "this is a rank of a job already; --ranks, --nodes and --netns are for starting one";
         return Err(Error::Shape(why.to_owned()));
     }
     if args.provider.is_some() {
@@ -336,7 +336,10 @@ fn start_jobs(args: &BenchArgs, shape: (u32, u32)) -> Result<i32, Error> {
         return start_ranks(args, shape);
     }
     for api in a2a::by_job(&args.api) {
-        let args = BenchArgs { api, ..args.clone() };
+        let args = BenchArgs {
+            api,
+            ..args.clone()
+        };
         let status = start_ranks(&args, shape)?;
         if status != 0 {
             return Ok(status);
@@ -347,7 +350,8 @@ fn start_jobs(args: &BenchArgs, shape: (u32, u32)) -> Result<i32, Error> {
 
 fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Error> {
     let executable = std::env::current_exe().map_err(Error::Executable)?;
-    let mut command: Vec<OsString> = vec![executable.into(), "bench".into(), text(args.name).into()];
+    let mut command: Vec<OsString> =
+        vec![executable.into(), "bench".into(), text(args.name).into()];
     let mut option = |name: &str, value: String| command.extend([name.into(), value.into()]);
     for size in &args.size {
         option("--size", size.to_string());
@@ -400,7 +404,8 @@ mod tests {
         loop {
             let seen = topology.seen_from(here).unwrap();
             let job_route = JobRoute::new(route, &seen);
-            let Next::To(next, over) = job_route.next(stage, target).expect("a route leads on") else {
+            let Next::To(next, over) = job_route.next(stage, target).expect("a route leads on")
+            else {
                 return hops;
             };
             hops += u32::from(next != here);
@@ -428,7 +433,8 @@ mod tests {
             let ranks = || (0..topology.size()).map(Rank);
             for route in RouteName::ALL {
                 let pairs = ranks().flat_map(|source| ranks().map(move |target| (source, target)));
-                let longest = pairs.map(|(source, target)| walked(route, &topology, source, target));
+                let longest =
+                    pairs.map(|(source, target)| walked(route, &topology, source, target));
                 let longest = longest.max().expect("a job has a rank");
                 assert_eq!(hops(route, &topology), longest, "{route} on {sizes:?}");
                 seen.insert(longest);

@@ -85,7 +85,10 @@ impl Clock<'_> {
         Spent {
             nanoseconds,
             cpu_ns,
-            syscalls: self.meter.syscalls().and_then(|now| Ok(now - self.syscalls?)),
+            syscalls: self
+                .meter
+                .syscalls()
+                .and_then(|now| Ok(now - self.syscalls?)),
             minor_faults: minor_faults - self.usage.0,
             ctx_switches: ctx_switches - self.usage.1,
         }
@@ -195,7 +198,10 @@ fn usage() -> (u64, u64) {
     // SAFETY: the kernel writes one `rusage` to where one is.
     let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     debug_assert_eq!(status, 0, "RUSAGE_SELF is always known");
-    (usage.ru_minflt as u64, (usage.ru_nvcsw + usage.ru_nivcsw) as u64)
+    (
+        usage.ru_minflt as u64,
+        (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
+    )
 }
 
 /// User and system time of this process in nanoseconds.

@@ -190,7 +190,15 @@ pub fn print_line(row: &Row, label: &str, head: bool) -> Result<(), Error> {
         print_head(row)?;
         output::line(format_args!(
             "# {:>8} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10}",
-            "Size", "Case", "Count", "Rate (M/s)", "BW (MB/s)", "CPU (us)", "Wire (B)", "RSS (MB)", "Sys/1e6"
+            "Size",
+            "Case",
+            "Count",
+            "Rate (M/s)",
+            "BW (MB/s)",
+            "CPU (us)",
+            "Wire (B)",
+            "RSS (MB)",
+            "Sys/1e6"
         ))?;
     }
     output::line(format_args!(

@@ -72,7 +72,10 @@ impl<'a, J: Team> Session<'a, J> {
 
     /// All rounds of a case; `round` clears what the one before has left,
     /// [measures](Self::measure), and checks.
-    pub fn repeat(&self, mut round: impl FnMut(&Meter) -> Result<Measured, Error>) -> Result<Reps, Error> {
+    pub fn repeat(
+        &self,
+        mut round: impl FnMut(&Meter) -> Result<Measured, Error>,
+    ) -> Result<Reps, Error> {
         let mut reps = Reps::default();
         for kind in Round::all(self.args.reps) {
             let meter = Meter::open(kind);
@@ -82,7 +85,11 @@ impl<'a, J: Team> Session<'a, J> {
     }
 
     /// Times `work` from barrier to barrier: the work ends with a fence.
-    pub fn measure<E>(&self, meter: &Meter, work: impl FnOnce() -> Result<(), E>) -> Result<Measured, Error>
+    pub fn measure<E>(
+        &self,
+        meter: &Meter,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Measured, Error>
     where
         Error: From<E>,
     {

@@ -66,7 +66,11 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     };
     for (number, &indices) in kinds.iter().enumerate() {
         let mut random = Random(u64::from(job.rank().0) + 1);
-        let drawn = indices.draw(&mut random, u64::from(job.size()), args.count.unwrap_or(COUNT));
+        let drawn = indices.draw(
+            &mut random,
+            u64::from(job.size()),
+            args.count.unwrap_or(COUNT),
+        );
         let label = super::text(indices);
         let name = format!("skew {number} {label}");
         let (case, reps) = histo::updates(&session, &table, &name, &drawn, "skew")?;

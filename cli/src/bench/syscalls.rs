@@ -101,7 +101,12 @@ fn unattached() -> std::io::Result<String> {
     rustix::mount::fsconfig_create(&context)?;
     let flags = FsMountFlags::FSMOUNT_CLOEXEC;
     let root = rustix::mount::fsmount(&context, flags, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
-    let number = rustix::fs::openat(&root, NUMBER, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let number = rustix::fs::openat(
+        &root,
+        NUMBER,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let mut text = String::new();
     File::from(number).read_to_string(&mut text)?;
     Ok(text)
@@ -161,7 +166,9 @@ mod tests {
         // Not of the whole process: other tests run in it.
         let this = rustix::thread::gettid().as_raw_nonzero().get();
         let counter = match tracepoint().and_then(|number| event(number, this)) {
-            Ok(event) => Counter { events: vec![event] },
+            Ok(event) => Counter {
+                events: vec![event],
+            },
             Err(why) => return eprintln!("counting system calls: skipped: {why}"),
         };
         let count = |calls: u32| {
@@ -176,6 +183,9 @@ mod tests {
             counter.read().unwrap() - before
         };
         let (few, many) = (count(0), count(5000));
-        assert!((10_000..10_100 + 2 * few).contains(&many), "{few} and {many}");
+        assert!(
+            (10_000..10_100 + 2 * few).contains(&many),
+            "{few} and {many}"
+        );
     }
 }

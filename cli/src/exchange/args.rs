@@ -273,7 +273,10 @@ fn bytes(text: &str) -> Result<usize, String> {
         Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
         _ => (text, 1),
     };
-    let number = digits.parse::<u32>().ok().map(|number| u64::from(number) * unit);
+    let number = digits
+        .parse::<u32>()
+        .ok()
+        .map(|number| u64::from(number) * unit);
     match number.and_then(|bytes| u32::try_from(bytes).ok()) {
         Some(bytes) => Ok(bytes as usize),
         None => Err(format!("`{text}` is no number of bytes below 4096M")),
@@ -292,14 +295,19 @@ mod tests {
     }
 
     fn parsed(args: &[&str]) -> ExchangeArgs {
-        Cli::try_parse_from(["exchange"].iter().chain(args)).unwrap().args
+        Cli::try_parse_from(["exchange"].iter().chain(args))
+            .unwrap()
+            .args
     }
 
     #[test]
     fn sizes_are_one_a_range_or_a_list() {
         assert_eq!("64".parse(), Ok(Sizes::List(vec![64])));
         assert_eq!("0-4K".parse(), Ok(Sizes::Range(0, 4096)));
-        assert_eq!("8, 1k,64M".parse(), Ok(Sizes::List(vec![8, 1024, 64 << 20])));
+        assert_eq!(
+            "8, 1k,64M".parse(),
+            Ok(Sizes::List(vec![8, 1024, 64 << 20]))
+        );
         for wrong in [
             "",
             "x",
@@ -318,7 +326,10 @@ mod tests {
         seen.dedup();
         assert_eq!(seen, [3, 4, 5, 6]);
         assert_eq!(range.pick(u64::MAX), 6);
-        assert_eq!((range.largest(), Sizes::List(vec![5, 9, 2]).largest()), (6, 9));
+        assert_eq!(
+            (range.largest(), Sizes::List(vec![5, 9, 2]).largest()),
+            (6, 9)
+        );
         for text in ["64", "0-4096", "8,1024"] {
             assert_eq!(text.parse::<Sizes>().unwrap().to_string(), text);
         }

@@ -18,7 +18,10 @@ pub struct RankDetail {
 }
 
 impl Serialize for RankDetail {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
         self.json.serialize(serializer)
     }
 }
@@ -61,7 +64,10 @@ impl RankDetail {
             let text = text.to_owned();
             Ok(Self { json, text })
         };
-        job.allgather(told.as_bytes())?.into_iter().map(read).collect()
+        job.allgather(told.as_bytes())?
+            .into_iter()
+            .map(read)
+            .collect()
     }
 
     /// One paragraph for each rank.

@@ -115,9 +115,15 @@ fn seed_of_environment() -> Result<u64> {
         Some(text) => text
             .to_str()
             .and_then(|text| text.parse().ok())
-            .ok_or_else(|| Error::Usage(format!("TRIHOP_SEED: {text:?} is no whole number below 2^64"))),
+            .ok_or_else(|| {
+                Error::Usage(format!(
+                    "TRIHOP_SEED: {text:?} is no whole number below 2^64"
+                ))
+            }),
         None => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             // Short, since people copy it.
             Ok(mixed(now.as_nanos() as u64 ^ u64::from(std::process::id())) >> 32)
         }
@@ -156,7 +162,11 @@ struct ThisRank<'a> {
 
 impl ThisRank<'_> {
     fn exchange(&self, shuffle: &Post, targets: Targets) -> Result<i32> {
-        let audience = self.args.pattern.audience().unwrap_or(BroadcastTo::Everyone);
+        let audience = self
+            .args
+            .pattern
+            .audience()
+            .unwrap_or(BroadcastTo::Everyone);
         let mut mailbox = Mailbox::new(shuffle, self.inbox, self.args.poll, audience);
         self.job.barrier()?;
         let begun = Usage::now();
@@ -279,7 +289,9 @@ impl ThisRank<'_> {
             && self.job.rank() == Rank(0)
             && std::io::stderr().is_terminal();
         shown.then(|| {
-            let style = ProgressStyle::with_template("rank 0 {bar:40} {pos}/{len} messages {per_sec} {eta}");
+            let style = ProgressStyle::with_template(
+                "rank 0 {bar:40} {pos}/{len} messages {per_sec} {eta}",
+            );
             ProgressBar::new(self.args.count)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         })

@@ -170,13 +170,17 @@ impl Ledger {
     pub fn close(&mut self) {
         for source in 0..self.sources.len() as u32 {
             let FromSource {
-                next, received, told, ..
+                next,
+                received,
+                told,
+                ..
             } = self.sources[source as usize];
             let pair = format!("from rank {source} to rank {}", self.rank);
             match told {
                 None => {
-                    let text =
-                        format!("{pair}: the flush ended before the last message came ({received} received)");
+                    let text = format!(
+                        "{pair}: the flush ended before the last message came ({received} received)"
+                    );
                     self.fault(Some(source), 1, text);
                 }
                 Some(told) if told != received || told != next => {
@@ -207,7 +211,10 @@ impl Ledger {
         }
         match silent.len() {
             0 => "everything that was sent to here has come".to_owned(),
-            1..=8 => format!("the last messages of ranks {} have not come", silent.join(", ")),
+            1..=8 => format!(
+                "the last messages of ranks {} have not come",
+                silent.join(", ")
+            ),
             many => format!("the last messages of {many} ranks have not come"),
         }
     }
@@ -285,7 +292,10 @@ mod tests {
         send(&mut ledger, 0, 0..50);
         send(&mut ledger, 2, 0..30);
         tell(&mut ledger, [50, 0, 30]);
-        assert_eq!(ledger.outstanding(), "everything that was sent to here has come");
+        assert_eq!(
+            ledger.outstanding(),
+            "everything that was sent to here has come"
+        );
         ledger.close();
         assert_eq!(
             (ledger.faults(), ledger.received()),
@@ -308,13 +318,18 @@ mod tests {
             contents.write(message, &mut bytes);
             bytes
         };
-        let told = |ledger: &mut Ledger, source| give(ledger, source, u64::from(TALLY), &1u64.to_le_bytes());
+        let told = |ledger: &mut Ledger, source| {
+            give(ledger, source, u64::from(TALLY), &1u64.to_le_bytes())
+        };
         let mut others = ledger().of_broadcasts(BroadcastTo::Others);
         for source in [0, 2] {
             give(&mut others, source, 0, &message(source, EVERYONE));
             told(&mut others, source);
         }
-        assert_eq!(others.outstanding(), "everything that was sent to here has come");
+        assert_eq!(
+            others.outstanding(),
+            "everything that was sent to here has come"
+        );
         others.close();
         assert_eq!(others.faults(), 0, "{:?}", others.texts());
         give(&mut others, 1, 0, &message(1, EVERYONE));
@@ -345,7 +360,10 @@ mod tests {
         let mut ledger = ledger();
         send(&mut ledger, 0, 0..5);
         tell(&mut ledger, [6, 0, 0]);
-        assert_eq!(ledger.outstanding(), "from rank 0: 6 messages sent, 5 received");
+        assert_eq!(
+            ledger.outstanding(),
+            "from rank 0: 6 messages sent, 5 received"
+        );
         assert!(text_of(ledger).contains("from rank 0 to rank 1: 6 messages sent, 5 received"));
     }
 

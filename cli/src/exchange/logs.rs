@@ -48,7 +48,9 @@ impl LogOptions {
         if let Some(extra) = own.log_extra {
             others.detailed.record = extra;
             others.detailed.stderr = others.all.stderr;
-            others.detailed_ranks = own.log_extra_max.map_or(u32::MAX, |max| max.saturating_add(1));
+            others.detailed_ranks = own
+                .log_extra_max
+                .map_or(u32::MAX, |max| max.saturating_add(1));
         }
         others
     }

@@ -37,7 +37,11 @@ fn argument(row: &'static OptionRow) -> Arg {
         .fold(row.summary().to_owned(), |text, other| {
             text.replace(&format!("`{}`", other.name), &format!("--{}", long(other)))
         });
-    let help = format!("{summary} [default: {}; {}]", row.default_text(), row.values());
+    let help = format!(
+        "{summary} [default: {}; {}]",
+        row.default_text(),
+        row.values()
+    );
     let arg = Arg::new(row.name)
         .long(long(row))
         .value_name(value)
@@ -157,7 +161,10 @@ mod tests {
         parsed(&["-M", "1", "--linger-us=7", "--provider", "shm"])
             .apply(&mut options)
             .unwrap();
-        assert_eq!((options.stream.remote_maxrpc, options.stream.linger_us), (1, 7));
+        assert_eq!(
+            (options.stream.remote_maxrpc, options.stream.linger_us),
+            (1, 7)
+        );
         assert_eq!(options.provider.as_deref(), Some("shm"));
         for value in ["0", "many"] {
             let error = parsed(&["--remote-maxrpc", value])

@@ -56,7 +56,10 @@ impl Contents {
     /// A random word for each message, the same at both ends.
     pub fn key(&self, message: Identity) -> u64 {
         let pair = u64::from(message.source) << 32 | u64::from(message.target);
-        mixed(mixed(pair ^ self.seed).wrapping_add(message.number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        mixed(
+            mixed(pair ^ self.seed)
+                .wrapping_add(message.number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        )
     }
 
     /// Fills `space`, which has the message's length.

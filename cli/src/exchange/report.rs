@@ -32,7 +32,10 @@ impl Stopwatch {
 
     /// Nanoseconds of time, and of user and system time of all threads, since the start.
     pub fn read(&self) -> (u64, u64) {
-        (self.begun.elapsed().as_nanos() as u64, cpu_ns() - self.cpu_ns)
+        (
+            self.begun.elapsed().as_nanos() as u64,
+            cpu_ns() - self.cpu_ns,
+        )
     }
 }
 
@@ -225,11 +228,18 @@ impl Report {
         );
         row("provider", self.provider.clone());
         row("seed", self.seed.to_string());
-        let checked = if self.checked { ", each checked once" } else { "" };
+        let checked = if self.checked {
+            ", each checked once"
+        } else {
+            ""
+        };
         let broadcast = if self.broadcast { ", broadcast" } else { "" };
         row(
             "messages",
-            format!("{} of {} bytes{broadcast}{checked}", self.messages, self.size),
+            format!(
+                "{} of {} bytes{broadcast}{checked}",
+                self.messages, self.size
+            ),
         );
         row("bytes", self.bytes.to_string());
         row("seconds", format!("{:.3} (slowest rank)", self.seconds));

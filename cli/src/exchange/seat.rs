@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use trihop::{
-    BroadcastTo, DetailedStats, DumpOutput, Job, Message, Options, Queues, Rank, Reduce, Result, Shuffle,
-    ShuffleBuilder, Topology, threaded,
+    BroadcastTo, DetailedStats, DumpOutput, Job, Message, Options, Queues, Rank, Reduce, Result,
+    Shuffle, ShuffleBuilder, Topology, threaded,
 };
 
 /// One rank's part of the job.
@@ -60,7 +60,9 @@ impl Seat {
                 builder.open().map(Post::Inline)
             }
             Self::Threaded(job) => {
-                let builder = job.shuffle(name).handler(move |message, _| handler(message));
+                let builder = job
+                    .shuffle(name)
+                    .handler(move |message, _| handler(message));
                 builder.open().map(Post::Threaded)
             }
         }

@@ -124,7 +124,12 @@ impl Patience {
             ));
         }
         let over = !self.whole.is_zero() && whole >= self.whole;
-        over.then(|| format!("has not finished within {} s (--timeout-s)", self.whole.as_secs()))
+        over.then(|| {
+            format!(
+                "has not finished within {} s (--timeout-s)",
+                self.whole.as_secs()
+            )
+        })
     }
 }
 

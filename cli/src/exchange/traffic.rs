@@ -42,7 +42,9 @@ impl Targets {
         pattern
             .max_sender
             .map_or(Ok(()), |max| known("--max-sender", max))?;
-        pattern.only_to.map_or(Ok(()), |only| known("--only-to", only))?;
+        pattern
+            .only_to
+            .map_or(Ok(()), |only| known("--only-to", only))?;
         if pattern.exclude_self && size == 1 {
             return Err(Error::Usage(
                 "--exclude-self leaves no target in a job of one rank".to_owned(),
@@ -146,7 +148,13 @@ impl<'a> Messages<'a> {
     /// How many messages there were for each rank: what its last message, of the kind
     /// [`TALLY`](super::ledger::TALLY), tells it.
     pub fn tallies(&self) -> impl Iterator<Item = (u32, [u8; 8])> {
-        let target = move |place| if self.targets.broadcast { EVERYONE } else { place };
+        let target = move |place| {
+            if self.targets.broadcast {
+                EVERYONE
+            } else {
+                place
+            }
+        };
         (0..)
             .map(target)
             .zip(self.numbers.iter().map(|number| number.to_le_bytes()))
@@ -178,7 +186,10 @@ mod tests {
     #[test]
     fn turns_begin_behind_the_sender_and_can_leave_it_out() {
         assert_eq!(first("--round-robin", 1, 3, 5), [2, 0, 1, 2, 0]);
-        assert_eq!(first("--round-robin --exclude-self", 1, 3, 5), [2, 0, 2, 0, 2]);
+        assert_eq!(
+            first("--round-robin --exclude-self", 1, 3, 5),
+            [2, 0, 2, 0, 2]
+        );
         assert_eq!(first("--round-robin", 0, 1, 2), [0, 0]);
     }
 
@@ -191,7 +202,11 @@ mod tests {
             }
             let expected = 40_000 / others;
             for (target, &count) in counts.iter().enumerate() {
-                let wanted = if others == 3 && target == 2 { 0 } else { expected };
+                let wanted = if others == 3 && target == 2 {
+                    0
+                } else {
+                    expected
+                };
                 assert!(count.abs_diff(wanted) < 1000, "{line}: {counts:?}");
             }
         }
@@ -206,7 +221,11 @@ mod tests {
     fn senders_and_one_target() {
         assert_eq!(first("--only-to 3", 1, 4, 2), [3, 3]);
         assert!(!targets("--only-to 3 --exclude-self", 3, 4).unwrap().any());
-        let senders = |rank| targets("--min-sender 1 --max-sender 2", rank, 4).unwrap().any();
+        let senders = |rank| {
+            targets("--min-sender 1 --max-sender 2", rank, 4)
+                .unwrap()
+                .any()
+        };
         assert_eq!([0, 1, 2, 3].map(senders), [false, true, true, false]);
     }
 
@@ -235,7 +254,10 @@ mod tests {
         for line in ["--only-to 4", "--min-sender 4", "--max-sender 9"] {
             for rank in 0..4 {
                 let text = targets(line, rank, 4).unwrap_err().to_string();
-                assert!(text.contains("0 to 3") && text.contains(&line[..8]), "{text}");
+                assert!(
+                    text.contains("0 to 3") && text.contains(&line[..8]),
+                    "{text}"
+                );
             }
         }
         assert!(targets("--exclude-self", 0, 1).is_err());

@@ -139,9 +139,18 @@ mod tests {
 
     #[test]
     fn format_follows_the_extensions() {
-        assert_eq!(args(&["a.csv", "b.CSV"], None).resolved_format(), Ok(Format::Csv));
-        assert_eq!(args(&["a.tab", "b.tsv"], None).resolved_format(), Ok(Format::Tsv));
-        assert_eq!(args(&["a.ndjson"], None).resolved_format(), Ok(Format::Jsonl));
+        assert_eq!(
+            args(&["a.csv", "b.CSV"], None).resolved_format(),
+            Ok(Format::Csv)
+        );
+        assert_eq!(
+            args(&["a.tab", "b.tsv"], None).resolved_format(),
+            Ok(Format::Tsv)
+        );
+        assert_eq!(
+            args(&["a.ndjson"], None).resolved_format(),
+            Ok(Format::Jsonl)
+        );
         assert_eq!(
             args(&["a.txt"], Some(Format::Csv)).resolved_format(),
             Ok(Format::Csv)

@@ -108,5 +108,7 @@ pub fn cut<B: Blocks>(
             return Ok(());
         }
     }
-    splitter.finish(&mut take).map_err(|refusal| halt(piece, refusal))
+    splitter
+        .finish(&mut take)
+        .map_err(|refusal| halt(piece, refusal))
 }

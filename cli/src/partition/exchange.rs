@@ -67,7 +67,8 @@ impl Desk {
             }
             kind::PROGRESS => {
                 if let Ok(bytes) = message.bytes.try_into() {
-                    self.progress.set(self.progress.get() + u64::from_le_bytes(bytes));
+                    self.progress
+                        .set(self.progress.get() + u64::from_le_bytes(bytes));
                 }
             }
             // A peer of another version; the engine's version check lets none through.
@@ -77,7 +78,10 @@ impl Desk {
 
     /// Whether the partition can no longer be written.
     pub fn cannot_write(&self) -> bool {
-        self.writer.borrow().as_ref().is_some_and(PartWriter::has_failed)
+        self.writer
+            .borrow()
+            .as_ref()
+            .is_some_and(PartWriter::has_failed)
     }
 }
 

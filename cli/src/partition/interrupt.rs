@@ -43,7 +43,8 @@ pub fn remove_on_signal(path: &Path) {
         }
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = remove_and_pass_on as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_sigaction =
+            remove_and_pass_on as extern "C" fn(libc::c_int) as libc::sighandler_t;
         // SAFETY: `action` is initialised, and `remove_and_pass_on` calls only async-signal-safe
         // functions.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };

@@ -122,14 +122,18 @@ impl ThisRank<'_, '_> {
     fn work(&self, shuffle: &Shuffle<'_>) -> Result<(), Failed> {
         let (rank, ranks) = (self.job.rank().0, self.job.size());
         let plan = self.agree_on_plan(shuffle)?;
-        let router = agree(self.job, plan.router(self.args, self.format, ranks, self.limit))?;
+        let router = agree(
+            self.job,
+            plan.router(self.args, self.format, ranks, self.limit),
+        )?;
         let output = Output::new(&self.args.out, plan.token);
         let inputs = Inputs::new(self.args.files.clone().into(), plan.sizes.clone().into());
         let spans = spans(&plan.sizes, rank, ranks);
 
         let begun = output.create().and_then(|()| {
             let (temporary, part) = (output.temporary(rank), output.part(rank));
-            *self.desk.writer.borrow_mut() = Some(PartWriter::create(temporary, part, router.header_line())?);
+            *self.desk.writer.borrow_mut() =
+                Some(PartWriter::create(temporary, part, router.header_line())?);
             self.tally(&inputs, &spans, &router)
         });
         let tally = agree(self.job, begun)?;
@@ -191,8 +195,10 @@ impl ThisRank<'_, '_> {
     /// First pass: quotes and lines of the last piece, on which later ranks depend.
     fn tally(&self, inputs: &Inputs, spans: &[Span], router: &Router) -> Result<Tally> {
         let mut tally = Tally::default();
-        let (Some(last), Some(quote)) = (spans.last().filter(|last| last.is_continued()), router.quote())
-        else {
+        let (Some(last), Some(quote)) = (
+            spans.last().filter(|last| last.is_continued()),
+            router.quote(),
+        ) else {
             return Ok(tally);
         };
         let extents = Extents::new(&[*last], false, BLOCK_BYTES);
@@ -284,7 +290,9 @@ impl ThisRank<'_, '_> {
         let error = match outcome {
             Ok(()) | Err(CutHalt::Other(Quit::Halted)) => return (Ok(()), share, io),
             Err(CutHalt::Other(Quit::Failed(error))) => return (Err(error), share, io),
-            Err(CutHalt::Other(Quit::Unreadable(unreadable))) => self.unreadable(inputs, unreadable),
+            Err(CutHalt::Other(Quit::Unreadable(unreadable))) => {
+                self.unreadable(inputs, unreadable)
+            }
             Err(CutHalt::Bad {
                 file,
                 offset,
@@ -306,7 +314,8 @@ impl ThisRank<'_, '_> {
                 }
             }
         };
-        let told = tell(self.job.rank(), self.job.size(), shuffle, Halt::CheckOnly).map_err(Error::Engine);
+        let told =
+            tell(self.job.rank(), self.job.size(), shuffle, Halt::CheckOnly).map_err(Error::Engine);
         (told.and(Err(error)), share, io)
     }
 
@@ -340,7 +349,8 @@ impl ThisRank<'_, '_> {
             input_bytes: plan.sizes.iter().sum(),
             seconds: self.started.elapsed().as_secs_f64(),
         };
-        let shares = shares.ok_or_else(|| Error::Lost("a rank told its share in an unknown form".to_owned()));
+        let shares = shares
+            .ok_or_else(|| Error::Lost("a rank told its share in an unknown form".to_owned()));
         agree(
             self.job,
             shares.and_then(|shares| Summary::of(subject, &shares).map_err(Error::Lost)),
@@ -411,8 +421,11 @@ impl Blocks for Source<'_, '_> {
         let mut poll = || shuffle.poll().map(|_| ()).map_err(Quit::from);
         let next = self.reader.next(&mut poll)?;
         if let Some((extent, block)) = &next {
-            self.progress
-                .add(if extent.is_tail { 0 } else { block.len() as u64 })?;
+            self.progress.add(if extent.is_tail {
+                0
+            } else {
+                block.len() as u64
+            })?;
         }
         Ok(next.map(|(extent, block)| (extent.piece, block)))
     }

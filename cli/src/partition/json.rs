@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 
 /// Where the key of a JSON record is.
@@ -72,7 +74,9 @@ impl Path {
             [b'"', plain @ .., b'"'] if !plain.contains(&b'\\') => Ok(Cow::Borrowed(plain)),
             [b'"', ..] => serde_json::from_str::<String>(value.get())
                 .map(|text| Cow::Owned(text.into_bytes()))
-                .map_err(|error| format!("`{}` is not a string: {}", self.text, without_line(&error))),
+                .map_err(|error| {
+                    format!("`{}` is not a string: {}", self.text, without_line(&error))
+                }),
             [b'{', ..] => Err(format!(
                 "`{}` is an object, which is no key; point into it with /{0}/NAME",
                 self.text
@@ -153,7 +157,10 @@ impl<'r> Visitor<'r> for Walk<'_, '_, 'r> {
         if self.top && !self.in_arrays {
             return Err(A::Error::custom("an object is expected, not an array"));
         }
-        let position = self.steps[0].parse::<usize>().ok().filter(|_| self.in_arrays);
+        let position = self.steps[0]
+            .parse::<usize>()
+            .ok()
+            .filter(|_| self.in_arrays);
         for index in 0.. {
             let more = if Some(index) == position {
                 sequence.next_element_seed(self.step())?.is_some()
@@ -243,12 +250,32 @@ mod tests {
     fn what_is_no_key_is_told() {
         assert!(key("id", r#"{"x":1}"#).unwrap_err().contains("no `id`"));
         assert!(key("/a/b", r#"{"a":1}"#).unwrap_err().contains("no `/a/b`"));
-        assert!(key("id", r#"{"id":{}}"#).unwrap_err().contains("is an object"));
-        assert!(key("id", r#"{"id":[]}"#).unwrap_err().contains("is an array"));
-        assert!(key("id", r#"[1]"#).unwrap_err().contains("not a JSON record"));
-        assert!(key("id", "7").unwrap_err().contains("an object is expected"));
+        assert!(
+            key("id", r#"{"id":{}}"#)
+                .unwrap_err()
+                .contains("is an object")
+        );
+        assert!(
+            key("id", r#"{"id":[]}"#)
+                .unwrap_err()
+                .contains("is an array")
+        );
+        assert!(
+            key("id", r#"[1]"#)
+                .unwrap_err()
+                .contains("not a JSON record")
+        );
+        assert!(
+            key("id", "7")
+                .unwrap_err()
+                .contains("an object is expected")
+        );
         assert!(key("id", r#"{"id":1} x"#).unwrap_err().contains("trailing"));
-        assert!(key("id", r#"{"id":1"#).unwrap_err().contains("not a JSON record"));
+        assert!(
+            key("id", r#"{"id":1"#)
+                .unwrap_err()
+                .contains("not a JSON record")
+        );
         assert!(key("id", "{\"id\":\"\u{1}\"}").is_err());
         assert!(Path::parse("/a~2").is_err());
     }

@@ -217,9 +217,17 @@ fn table() -> impl Strategy<Value = Vec<u8>> {
         prop::sample::select(vec!["\n", "\r\n", "\n\n", "\r\n\r\n"]),
         any::<bool>(),
     );
-    (prop::collection::vec(record, 0..12), any::<bool>(), any::<bool>()).prop_map(
-        |(records, bare_end, bom)| {
-            let mut file = if bom { b"\xEF\xBB\xBF".to_vec() } else { Vec::new() };
+    (
+        prop::collection::vec(record, 0..12),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(records, bare_end, bom)| {
+            let mut file = if bom {
+                b"\xEF\xBB\xBF".to_vec()
+            } else {
+                Vec::new()
+            };
             file.extend_from_slice(HEADER.as_bytes());
             for (first, second, end, always_quoted) in records {
                 for (value, after) in [(first, ","), (second, end)] {
@@ -244,8 +252,7 @@ fn table() -> impl Strategy<Value = Vec<u8>> {
                 }
             }
             file
-        },
-    )
+        })
 }
 
 proptest! {
@@ -326,7 +333,13 @@ proptest! {
 
 #[test]
 fn a_record_beyond_the_limit_names_its_line_and_the_open_quote() {
-    let file = [HEADER.as_bytes(), b"a,b\nc,\"", &vec![b'x'; 300], b"\nd,e\n"].concat();
+    let file = [
+        HEADER.as_bytes(),
+        b"a,b\nc,\"",
+        &vec![b'x'; 300],
+        b"\nd,e\n",
+    ]
+    .concat();
     for ranks in 1..20 {
         let mut router = router(ranks, 0);
         router.limit = 100;

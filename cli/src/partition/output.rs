@@ -23,7 +23,8 @@ pub fn part_name(rank: u32) -> String {
 /// The rank whose partition has this name.
 fn part_rank(name: &OsStr) -> Option<u64> {
     let digits = name.to_str()?.strip_prefix("part-")?;
-    (digits.len() >= 5 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+    (digits.len() >= 5 && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| digits.parse().ok())?
 }
 
 /// Whether this is the name of a partition in the making.
@@ -56,7 +57,8 @@ impl Output {
 
     /// Name of a rank's partition in the making.
     pub fn temporary(&self, rank: u32) -> PathBuf {
-        self.dir.join(format!(".part-{rank:05}.{:016x}.tmp", self.token))
+        self.dir
+            .join(format!(".part-{rank:05}.{:016x}.tmp", self.token))
     }
 
     /// Creates the directory, where each node has its own too.
@@ -117,7 +119,9 @@ impl Output {
     /// The operating system's answer; there is no marker then.
     pub fn mark(&self, summary: &str) -> Result<()> {
         let marker = self.dir.join(MARKER);
-        let temporary = self.dir.join(format!(".part-{MARKER}.{:016x}.tmp", self.token));
+        let temporary = self
+            .dir
+            .join(format!(".part-{MARKER}.{:016x}.tmp", self.token));
         let written = File::create(&temporary).and_then(|mut file| {
             file.write_all(summary.as_bytes())?;
             file.write_all(b"\n")?;
@@ -139,7 +143,10 @@ impl Output {
         let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
         match synced {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(Error::system(
-                format!("cannot synchronise the directory {}", output::path(&self.dir)),
+                format!(
+                    "cannot synchronise the directory {}",
+                    output::path(&self.dir)
+                ),
                 error,
             )),
             _ => Ok(()),
@@ -239,7 +246,10 @@ mod tests {
         assert!(listed(dir.path()).is_empty());
         let running = Output::new(dir.path(), 3);
         let part = PartWriter::create(running.temporary(0), running.part(0), b"").unwrap();
-        let text = Output::new(dir.path(), 4).prepare(true).unwrap_err().to_string();
+        let text = Output::new(dir.path(), 4)
+            .prepare(true)
+            .unwrap_err()
+            .to_string();
         assert!(text.contains("another job is writing"), "{text}");
         drop(part);
         Output::new(dir.path(), 4).prepare(false).unwrap();

@@ -44,7 +44,8 @@ impl Plan {
         let mut total = 0u64;
         for (file, path) in args.files.iter().enumerate() {
             let unreadable = |why: String| at_start(args, file, why);
-            let metadata = fs::metadata(path).map_err(|error| unreadable(format!("cannot read: {error}")))?;
+            let metadata =
+                fs::metadata(path).map_err(|error| unreadable(format!("cannot read: {error}")))?;
             if !metadata.is_file() {
                 let kind = if metadata.is_dir() {
                     "a directory"
@@ -53,9 +54,9 @@ impl Plan {
                 };
                 return Err(unreadable(format!("cannot read: it is {kind}")));
             }
-            total = total
-                .checked_add(metadata.len())
-                .ok_or_else(|| unreadable("the files have more than 2^64 bytes together".to_owned()))?;
+            total = total.checked_add(metadata.len()).ok_or_else(|| {
+                unreadable("the files have more than 2^64 bytes together".to_owned())
+            })?;
             sizes.push(metadata.len());
         }
         let header = match format {
@@ -74,9 +75,17 @@ impl Plan {
     ///
     /// # Errors
     /// A header without the key's column, or a bad JSON pointer.
-    pub fn router(&self, args: &PartitionArgs, format: Format, ranks: u32, limit: usize) -> Result<Router> {
+    pub fn router(
+        &self,
+        args: &PartitionArgs,
+        format: Format,
+        ranks: u32,
+        limit: usize,
+    ) -> Result<Router> {
         let grammar = match (format, &self.header) {
-            (Format::Jsonl, _) => Grammar::Lines(json::Path::parse(&args.by).map_err(Error::Usage)?),
+            (Format::Jsonl, _) => {
+                Grammar::Lines(json::Path::parse(&args.by).map_err(Error::Usage)?)
+            }
             (_, None) => Grammar::Nothing,
             (_, Some((file, record))) => {
                 let wrong = |why| at_start(args, *file, why);
@@ -159,11 +168,12 @@ fn first_header(
         let inputs = Inputs::new(Rc::clone(&paths), sizes.into());
         let extents = Extents::new(&[span], false, BLOCK_BYTES.min(64 << 10));
         let read = || -> Result<(), Stop> {
-            let mut reader = Reader::new(inputs, extents, Method::Plain).map_err(|why| Unreadable {
-                file,
-                offset: 0,
-                why,
-            })?;
+            let mut reader =
+                Reader::new(inputs, extents, Method::Plain).map_err(|why| Unreadable {
+                    file,
+                    offset: 0,
+                    why,
+                })?;
             let mut splitter = Splitter::new(&span, FILE_START, dialect.quote, limit);
             let mut take = |record: Record<'_>| Err(Stop::Got(record.bytes.to_vec()));
             while let Some((_, block)) = reader.next(&mut || Ok::<(), Stop>(()))? {
@@ -223,7 +233,10 @@ pub fn line_at(inputs: &mut Inputs, file: usize, offset: u64, method: Method) ->
     let extents = Extents::new(&[span], false, BLOCK_BYTES);
     let mut reader = Reader::new(inputs.again(), extents, method).map_err(io::Error::other)?;
     let mut lines = 1;
-    while let Some((_, block)) = reader.next(&mut || Ok::<(), Unreadable>(())).map_err(lost)? {
+    while let Some((_, block)) = reader
+        .next(&mut || Ok::<(), Unreadable>(()))
+        .map_err(lost)?
+    {
         lines += memchr::memchr_iter(b'\n', block).count() as u64;
     }
     Ok(lines)

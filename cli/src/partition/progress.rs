@@ -37,7 +37,8 @@ impl<'a, 'h> Progress<'a, 'h> {
             let style = ProgressStyle::with_template(
                 "{bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
             );
-            ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            ProgressBar::new(total)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
         let step = if shown {
             (share / REPORTS).max(REPORT_BYTES)

@@ -92,9 +92,13 @@ impl Inputs {
         {
             return Ok(Rc::clone(open));
         }
-        let unreadable = |why| Unreadable { file, offset: 0, why };
-        let open =
-            File::open(&self.paths[file]).map_err(|error| unreadable(format!("cannot open: {error}")))?;
+        let unreadable = |why| Unreadable {
+            file,
+            offset: 0,
+            why,
+        };
+        let open = File::open(&self.paths[file])
+            .map_err(|error| unreadable(format!("cannot open: {error}")))?;
         let size = open
             .metadata()
             .map_err(|error| unreadable(format!("cannot stat: {error}")))?
@@ -243,7 +247,9 @@ impl Reader {
                     ));
                 }
                 Err(error) => {
-                    tracing::debug!("io_uring does not work here ({error}); files are read by pread")
+                    tracing::debug!(
+                        "io_uring does not work here ({error}); files are read by pread"
+                    )
                 }
             }
         }
@@ -363,7 +369,9 @@ mod tests {
         std::fs::write(&short, b"abc").unwrap();
         let paths = [short, dir.path().join("none")];
         for method in [Method::Plain, Method::Auto] {
-            for (file, size, expected) in [(0, 9, "has 3 bytes here and had 9"), (1, 1, "cannot open")] {
+            for (file, size, expected) in
+                [(0, 9, "has 3 bytes here and had 9"), (1, 1, "cannot open")]
+            {
                 let spans = [Span {
                     file,
                     start: 0,
@@ -371,9 +379,13 @@ mod tests {
                     size,
                 }];
                 let inputs = Inputs::new(paths.clone().into(), [9, 1].into());
-                let mut reader = Reader::new(inputs, Extents::new(&spans, true, 64), method).unwrap();
+                let mut reader =
+                    Reader::new(inputs, Extents::new(&spans, true, 64), method).unwrap();
                 let error = reader.next(&mut || Ok::<(), Unreadable>(())).unwrap_err();
-                assert!(error.file == file && error.why.contains(expected), "{error:?}");
+                assert!(
+                    error.file == file && error.why.contains(expected),
+                    "{error:?}"
+                );
             }
         }
     }

@@ -45,7 +45,10 @@ impl fmt::Display for Flaw {
             } => {
                 write!(f, "the quote opened in column {column} is never closed")
             }
-            Self::OpenQuote { column, lines_below } => {
+            Self::OpenQuote {
+                column,
+                lines_below,
+            } => {
                 write!(
                     f,
                     "the quote opened in column {column}, {lines_below} lines below, is never closed"
@@ -137,7 +140,12 @@ impl Dialect {
     }
 
     /// As `key`, where no quote is anywhere.
-    fn key_unquoted<'a>(&self, content: &'a [u8], key: usize, columns: usize) -> Result<Cow<'a, [u8]>, Flaw> {
+    fn key_unquoted<'a>(
+        &self,
+        content: &'a [u8],
+        key: usize,
+        columns: usize,
+    ) -> Result<Cow<'a, [u8]>, Flaw> {
         let (mut found, mut start, mut field) = (0, 0, None);
         for end in memchr::memchr_iter(self.separator, content).chain([content.len()]) {
             if found == key {
@@ -197,7 +205,10 @@ impl Dialect {
         loop {
             let Some(close) = memchr::memchr(quote, &rest[at..]) else {
                 let lines_below = memchr::memchr_iter(b'\n', &content[..start]).count() as u64;
-                return Err(Flaw::OpenQuote { column, lines_below });
+                return Err(Flaw::OpenQuote {
+                    column,
+                    lines_below,
+                });
             };
             at += close + 1;
             let field = Field {

@@ -216,11 +216,16 @@ impl Router {
                     return Ok(Routed::Blank);
                 }
                 let own = Header::parse(record.bytes, *dialect)?;
-                header.difference(&own, first).map_or(Ok(Routed::Header), Err)
+                header
+                    .difference(&own, first)
+                    .map_or(Ok(Routed::Header), Err)
             }
             _ if content.is_empty() => Ok(Routed::Blank),
             Grammar::Table {
-                dialect, header, key, ..
+                dialect,
+                header,
+                key,
+                ..
             } => {
                 let key = dialect
                     .key(content, record.has_quotes, *key, header.names.len())
@@ -234,7 +239,9 @@ impl Router {
                 owner: owner(&path.key(content)?, self.ranks),
                 bytes,
             }),
-            Grammar::Nothing => Err("a record was found in a file that was empty at the start".to_owned()),
+            Grammar::Nothing => {
+                Err("a record was found in a file that was empty at the start".to_owned())
+            }
         }
     }
 

@@ -27,9 +27,10 @@ impl Share {
     pub fn to_bytes(self) -> Vec<u8> {
         let (sent, written) = (self.sent, self.written);
         let words = [sent.records, sent.bytes, sent.sum, sent.xor];
-        let words = words
-            .into_iter()
-            .chain([written.records, written.bytes, written.sum, written.xor]);
+        let words =
+            words
+                .into_iter()
+                .chain([written.records, written.bytes, written.sum, written.xor]);
         words
             .chain([self.blank_lines])
             .flat_map(u64::to_le_bytes)
@@ -215,7 +216,12 @@ impl Summary {
         line("ranks", self.ranks.to_string());
         line(
             "files",
-            format!("{} ({}, read by {})", self.files, self.format.name(), self.io),
+            format!(
+                "{} ({}, read by {})",
+                self.files,
+                self.format.name(),
+                self.io
+            ),
         );
         line("records", self.records.to_string());
         if self.blank_lines > 0 {
@@ -247,10 +253,16 @@ impl Summary {
         for partition in &self.partitions {
             line(
                 &format!("  {}", partition.file),
-                format!("{:>12} records {:>15} bytes", partition.records, partition.bytes),
+                format!(
+                    "{:>12} records {:>15} bytes",
+                    partition.records, partition.bytes
+                ),
             );
         }
-        for (name, side) in [("checksum read", &self.read), ("checksum written", &self.written)] {
+        for (name, side) in [
+            ("checksum read", &self.read),
+            ("checksum written", &self.written),
+        ] {
             line(
                 name,
                 format!(
@@ -289,7 +301,9 @@ mod tests {
 
     fn totals(records: &[&str]) -> Totals {
         let mut totals = Totals::default();
-        records.iter().for_each(|record| totals.add(record.as_bytes()));
+        records
+            .iter()
+            .for_each(|record| totals.add(record.as_bytes()));
         totals
     }
 

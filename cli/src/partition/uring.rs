@@ -134,7 +134,9 @@ impl Uring {
             let (true, Some(buffer)) = (wanted, self.spare.pop()) else {
                 break;
             };
-            let Some(extent) = self.extents.next() else { break };
+            let Some(extent) = self.extents.next() else {
+                break;
+            };
             match self.inputs.open(extent.file) {
                 Ok(file) => {
                     let slot = Slot {

@@ -89,8 +89,9 @@ impl PartWriter {
     /// # Errors
     /// The file cannot be created or locked.
     pub fn create(temporary: PathBuf, part: PathBuf, header: &[u8]) -> Result<Self> {
-        let failed =
-            |error: io::Error| Error::system(format!("cannot create {}", output::path(&temporary)), error);
+        let failed = |error: io::Error| {
+            Error::system(format!("cannot create {}", output::path(&temporary)), error)
+        };
         interrupt::remove_on_signal(&temporary);
         let file = OpenOptions::new()
             .write(true)
@@ -99,7 +100,9 @@ impl PartWriter {
             .map_err(failed)?;
         // A file system without locks is no reason to fail: the lock only protects from cleaning by
         // another job.
-        if let Err(error) = rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        if let Err(error) =
+            rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
+        {
             tracing::debug!("{} cannot be locked: {error}", output::path(&temporary));
         }
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
@@ -250,7 +253,10 @@ mod tests {
         );
         part.publish().unwrap();
         part.keep();
-        assert_eq!(std::fs::read(dir.path().join("part-00000")).unwrap(), expected);
+        assert_eq!(
+            std::fs::read(dir.path().join("part-00000")).unwrap(),
+            expected
+        );
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

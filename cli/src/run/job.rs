@@ -100,7 +100,8 @@ impl Job {
             .netns
             .then(|| Networks::create(spec.node_sizes.len()))
             .transpose()?;
-        let warden = Warden::start(ranks).map_err(|e| Error::system("starting the warden process", e))?;
+        let warden =
+            Warden::start(ranks).map_err(|e| Error::system("starting the warden process", e))?;
         let outputs = Outputs::new().map_err(|e| Error::system("taking our own output", e))?;
         let time_limit = spec.timeout.map(|t| Instant::now() + t);
         let mut job = Self {
@@ -154,7 +155,11 @@ impl Job {
         let start = Start {
             command: &self.spec.command,
             environment,
-            removed: if networks.is_some() { &[ENV_LOOPBACK] } else { &[] },
+            removed: if networks.is_some() {
+                &[ENV_LOOPBACK]
+            } else {
+                &[]
+            },
             descriptor_variable: ENV_DESCRIPTOR,
             inherit_stdin: rank == 0,
             stdout: (Target::Stdout, prefix.clone()),
@@ -239,8 +244,7 @@ impl Job {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(Error::system("polling the ranks", e)),
         }
-        let ended =
-            |source: &Source| matches!(source, Source::Stream(r, _) if !self.processes[*r].is_running());
+        let ended = |source: &Source| matches!(source, Source::Stream(r, _) if !self.processes[*r].is_running());
         let ready = entries.iter().zip(&set).filter(|((source, ..), entry)| {
             // The output of an ended rank is read until it is empty, whoever still holds the other
             // end.
@@ -326,7 +330,9 @@ impl Job {
     fn take_exits(&mut self, ready: &[Source]) -> Result<(), Error> {
         let mut ended = Vec::new();
         for source in ready {
-            let Source::Exit(rank) = *source else { continue };
+            let Source::Exit(rank) = *source else {
+                continue;
+            };
             let process = &mut self.processes[rank];
             process.sweep();
             self.warden
@@ -450,7 +456,10 @@ impl Job {
 }
 
 fn status_of(status: ExitStatus) -> i32 {
-    status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(1)
+    status
+        .code()
+        .or(status.signal().map(|s| 128 + s))
+        .unwrap_or(1)
 }
 
 fn how(status: ExitStatus) -> String {

@@ -107,7 +107,11 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
 ///
 /// # Errors
 /// When `ranks` contradicts `sizes`, or a node would stay empty.
-pub fn node_sizes(ranks: Option<u32>, nodes: Option<u32>, sizes: &[u32]) -> Result<Vec<u32>, Error> {
+pub fn node_sizes(
+    ranks: Option<u32>,
+    nodes: Option<u32>,
+    sizes: &[u32],
+) -> Result<Vec<u32>, Error> {
     if sizes.is_empty() {
         return spread(ranks.unwrap_or(0), nodes.unwrap_or(1));
     }

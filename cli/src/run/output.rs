@@ -70,8 +70,8 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn new(descriptor: OwnedFd) -> Self {
-        let file =
-            fstat(&descriptor).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+        let file = fstat(&descriptor)
+            .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
         Self {
             descriptor,
             queue: VecDeque::new(),
@@ -111,7 +111,10 @@ impl Sink {
 
     /// Writes what can be written without blocking.
     pub(super) fn flush(&mut self) {
-        while self.broken.is_none() && !self.queue.is_empty() && (self.never_blocks || self.writable()) {
+        while self.broken.is_none()
+            && !self.queue.is_empty()
+            && (self.never_blocks || self.writable())
+        {
             let (first, _) = self.queue.as_slices();
             match rustix::io::write(&self.descriptor, &first[..first.len().min(STEP_BYTES)]) {
                 Ok(count) => drop(self.queue.drain(..count)),
@@ -129,7 +132,10 @@ impl Sink {
         let now = Timespec::default();
         matches!(
             poll(
-                &mut [PollFd::from_borrowed_fd(self.descriptor.as_fd(), PollFlags::OUT)],
+                &mut [PollFd::from_borrowed_fd(
+                    self.descriptor.as_fd(),
+                    PollFlags::OUT
+                )],
                 Some(&now)
             ),
             Ok(1)

@@ -10,9 +10,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use trihop::transport::bootstrap::local::wire::{BadFrame, FRAME_BYTES_MAX, Frames, Reply, Request};
+use trihop::transport::bootstrap::local::wire::{
+    BadFrame, FRAME_BYTES_MAX, Frames, Reply, Request,
+};
 
 use super::output::{Lines, Outputs, Target};
 use super::signals::FORWARDED;
@@ -54,7 +58,9 @@ impl Process {
         )?;
         let mut command = Command::new(&start.command[0]);
         command.args(&start.command[1..]);
-        for (name, _) in env::vars_os().filter(|(name, _)| is_of_other_launchers(&name.to_string_lossy())) {
+        for (name, _) in
+            env::vars_os().filter(|(name, _)| is_of_other_launchers(&name.to_string_lossy()))
+        {
             command.env_remove(name);
         }
         for name in start.removed {
@@ -166,7 +172,11 @@ fn prepare(
                 return Err(io::Error::last_os_error());
             }
         }
-        check(libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()))
+        check(libc::sigprocmask(
+            libc::SIG_SETMASK,
+            mask,
+            std::ptr::null_mut(),
+        ))
     }
 }
 
@@ -205,7 +215,11 @@ impl Connection {
     pub(super) fn flush(&mut self) -> bool {
         while !self.unsent.is_empty() {
             let (first, _) = self.unsent.as_slices();
-            match send(&self.socket, first, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(
+                &self.socket,
+                first,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return true,

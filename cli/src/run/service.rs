@@ -46,7 +46,10 @@ impl Service {
     /// Takes a request of a rank.
     pub(super) fn take(&mut self, rank: u32, request: Request, effects: &mut Vec<Effect>) {
         let reply = match request {
-            Request::Hello { version, rank: said } => self.greet(rank, version, said),
+            Request::Hello {
+                version,
+                rank: said,
+            } => self.greet(rank, version, said),
             Request::Put { key, value } => self.put(rank, key, value),
             Request::Get { rank: from, key } => Reply::Value(self.store.get(&(from, key)).cloned()),
             Request::Missing => Reply::Missing(self.missing()),
@@ -74,7 +77,9 @@ impl Service {
             ));
         }
         if said != rank {
-            return Reply::Failed(format!("the connection of rank {rank} was used by rank {said}"));
+            return Reply::Failed(format!(
+                "the connection of rank {rank} was used by rank {said}"
+            ));
         }
         self.ranks[rank as usize] = Presence::Connected;
         Reply::Done
@@ -246,7 +251,10 @@ mod tests {
             take(&mut service, 1, get(0)),
             [reply(1, Reply::Value(Some(b"bc".to_vec())))]
         );
-        assert_eq!(take(&mut service, 1, get(1)), [reply(1, Reply::Value(None))]);
+        assert_eq!(
+            take(&mut service, 1, get(1)),
+            [reply(1, Reply::Value(None))]
+        );
         assert_eq!(
             take(&mut service, 1, get(u32::MAX)),
             [reply(1, Reply::Value(None))]

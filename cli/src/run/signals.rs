@@ -31,7 +31,8 @@ impl Signals {
             (set, before)
         };
         // SAFETY: the set is initialised above.
-        let number = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        let number =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if number < 0 {
             let error = io::Error::last_os_error();
             restore(&before);
@@ -57,7 +58,8 @@ impl Signals {
         let mut record = [0_u8; mem::size_of::<libc::signalfd_siginfo>()];
         let count = rustix::io::read(&self.descriptor, &mut record[..]).ok()?;
         // The number is the first word of the record (signalfd(2)).
-        (count == record.len()).then(|| i32::from_ne_bytes([record[0], record[1], record[2], record[3]]))
+        (count == record.len())
+            .then(|| i32::from_ne_bytes([record[0], record[1], record[2], record[3]]))
     }
 }
 

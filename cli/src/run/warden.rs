@@ -48,7 +48,9 @@ impl Warden {
     }
 
     fn tell(&self, word: i32) -> io::Result<()> {
-        let Some(pipe) = &self.pipe else { return Ok(()) };
+        let Some(pipe) = &self.pipe else {
+            return Ok(());
+        };
         match retry_on_intr(|| rustix::io::write(pipe, &word.to_ne_bytes())) {
             Ok(_) => Ok(()),
             // Somebody ended the warden; the job can do without.

@@ -103,7 +103,11 @@ impl Load {
         };
         Self {
             links: tally(&mut ranks.iter().map(|(_, route)| u64::from(route.links()))),
-            local_peers: tally(&mut ranks.iter().map(|(here, _)| u64::from(here.local_size()) - 1)),
+            local_peers: tally(
+                &mut ranks
+                    .iter()
+                    .map(|(here, _)| u64::from(here.local_size()) - 1),
+            ),
             source_relayed: tally(&mut relayed.iter().map(|[to_others, _]| *to_others)),
             target_relayed: tally(&mut relayed.iter().map(|[_, to_node]| *to_node)),
             hops,
@@ -160,7 +164,13 @@ mod tests {
     fn agrees(topology: &Topology) -> Result<(), TestCaseError> {
         for name in RouteName::ALL {
             let load = Load::new(topology, name).expect("few ranks");
-            prop_assert_eq!(&load, &Load::walked(topology, name), "{} of {:?}", name, topology);
+            prop_assert_eq!(
+                &load,
+                &Load::walked(topology, name),
+                "{} of {:?}",
+                name,
+                topology
+            );
             let pairs = u64::from(topology.size()).pow(2);
             prop_assert_eq!(load.hops.iter().sum::<u64>(), pairs);
         }

@@ -57,7 +57,10 @@ impl Maps {
             nodes: topology.nodes(),
             local_rank: topology.local_rank(),
             local_size: topology.local_size(),
-            local_map: topology.ranks_of(topology.node()).map(|rank| rank.0).collect(),
+            local_map: topology
+                .ranks_of(topology.node())
+                .map(|rank| rank.0)
+                .collect(),
             remote_map: ends.map(remote).collect(),
             topology: topology.clone(),
         }
@@ -104,7 +107,9 @@ impl Maps {
     }
 
     fn write_card(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { rank, size, node, .. } = self;
+        let Self {
+            rank, size, node, ..
+        } = self;
         let (local_rank, local_size, nodes) = (self.local_rank, self.local_size, self.nodes);
         writeln!(
             out,
@@ -123,7 +128,9 @@ impl Maps {
         let rank = self.rank;
         self.remote_map
             .iter()
-            .try_for_each(|Remote { node, rank: peer }| writeln!(out, "NX-{rank}: rmap {node} {peer}"))
+            .try_for_each(|Remote { node, rank: peer }| {
+                writeln!(out, "NX-{rank}: rmap {node} {peer}")
+            })
     }
 
     /// The card, and the tables that are the same for all ranks of the job or of the node.
@@ -134,7 +141,8 @@ impl Maps {
         let nodes = (0..self.size).map(|rank| topology.node_of(Rank(rank)).0);
         write_table(out, *rank, "grank2node", nodes)?;
         write_table(out, *rank, "local2global", self.local_map.iter().copied())?;
-        let representatives = (0..self.nodes).map(|node| topology.target_representative(NodeId(node)).0);
+        let representatives =
+            (0..self.nodes).map(|node| topology.target_representative(NodeId(node)).0);
         write_table(out, *rank, "node2rep", representatives)
     }
 }

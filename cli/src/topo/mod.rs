@@ -77,7 +77,9 @@ pub enum TopoError {
     #[error(transparent)]
     Transport(#[from] transport::Error),
     /// A launcher that tells ranks different things.
-    #[error("rank {rank} was told the placement {own}, rank 0 was told another; see how the job was started")]
+    #[error(
+        "rank {rank} was told the placement {own}, rank 0 was told another; see how the job was started"
+    )]
     Disagreement {
         /// The rank that says so.
         rank: Rank,
@@ -104,7 +106,10 @@ impl TopoError {
             | Self::Shape(_)
             | Self::Options(trihop::Error::Config { .. })
             | Self::Transport(transport::Error::Config { .. }) => 2,
-            Self::Options(_) | Self::Transport(_) | Self::Disagreement { .. } | Self::Output { .. } => 1,
+            Self::Options(_)
+            | Self::Transport(_)
+            | Self::Disagreement { .. }
+            | Self::Output { .. } => 1,
         }
     }
 }
@@ -196,7 +201,8 @@ fn print(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), T
         Some(_) => &[][..],
         None => &args.rank[..],
     };
-    let maps = picked(shown, topology.size(), false).map(|rank| Maps::new(&seen_from(topology, rank), route));
+    let maps = picked(shown, topology.size(), false)
+        .map(|rank| Maps::new(&seen_from(topology, rank), route));
     let written = match args.json {
         true => report::write_json(topology, route, &load, maps),
         false => report::write_text(topology, route, &load, maps),

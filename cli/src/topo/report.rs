@@ -119,8 +119,15 @@ pub fn write_text(
     if report.placement.len() <= 200 {
         writeln!(out, "placement   {}", report.placement)?;
     }
-    writeln!(out, "\n# hops between two ranks, mean {:.3}", report.mean_hops)?;
-    let pairs = report.hops.iter().map(|row| (row.hops, row.hops, row.pairs));
+    writeln!(
+        out,
+        "\n# hops between two ranks, mean {:.3}",
+        report.mean_hops
+    )?;
+    let pairs = report
+        .hops
+        .iter()
+        .map(|row| (row.hops, row.hops, row.pairs));
     write_histogram(&mut out, "pairs", &pairs.collect::<Vec<_>>())?;
     for (what, summary) in [
         ("links per rank", &report.links),
@@ -145,7 +152,10 @@ pub fn write_text(
             out,
             "\n# {what}: min {min}, mean {mean:.3}, max {max}, total {total}"
         )?;
-        let rows = summary.histogram.iter().map(|row| (row.from, row.to, row.ranks));
+        let rows = summary
+            .histogram
+            .iter()
+            .map(|row| (row.from, row.to, row.ranks));
         write_histogram(&mut out, "ranks", &rows.collect::<Vec<_>>())?;
     }
     out.flush()
@@ -159,8 +169,13 @@ fn write_histogram(out: &mut impl Write, of: &str, rows: &[(u64, u64, u64)]) -> 
             true => from.to_string(),
             false => format!("{from} - {to}"),
         };
-        let bar = "#".repeat((u128::from(count) * u128::from(BAR)).div_ceil(u128::from(most)) as usize);
-        writeln!(out, "{}", format!("{range:>28} {count:>16} {bar}").trim_end())?;
+        let bar =
+            "#".repeat((u128::from(count) * u128::from(BAR)).div_ceil(u128::from(most)) as usize);
+        writeln!(
+            out,
+            "{}",
+            format!("{range:>28} {count:>16} {bar}").trim_end()
+        )?;
     }
     Ok(())
 }

@@ -53,7 +53,11 @@ impl Shape {
         if let Some(mapping) = &self.mapping {
             let ranks = self.ranks.unwrap_or(0);
             few_enough(u64::from(ranks))?;
-            return Ok(Some(Topology::from_process_mapping(mapping, ranks, Rank(0))?));
+            return Ok(Some(Topology::from_process_mapping(
+                mapping,
+                ranks,
+                Rank(0),
+            )?));
         }
         if self.ranks.is_none()
             && self.nodes.is_none()
@@ -81,10 +85,12 @@ impl Shape {
             _ if each == 0 => Err(TopoError::Usage(
                 "--per-node 0 leaves every node empty".to_owned(),
             )),
-            (Some(ranks), Some(nodes)) if full(nodes) != u64::from(ranks) => Err(TopoError::Usage(format!(
-                "--nodes {nodes} with --per-node {each} are {} ranks, not --ranks {ranks}",
-                full(nodes)
-            ))),
+            (Some(ranks), Some(nodes)) if full(nodes) != u64::from(ranks) => {
+                Err(TopoError::Usage(format!(
+                    "--nodes {nodes} with --per-node {each} are {} ranks, not --ranks {ranks}",
+                    full(nodes)
+                )))
+            }
             (_, Some(nodes)) => {
                 few_enough(full(nodes))?;
                 Ok(vec![each; nodes as usize])
@@ -135,7 +141,9 @@ impl FromStr for Ranks {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             let number = text.trim().parse::<u32>();
-            number.map_err(|_| format!("`{text}` is no rank; give numbers, ranges such as 4-7, or `all`"))
+            number.map_err(|_| {
+                format!("`{text}` is no rank; give numbers, ranges such as 4-7, or `all`")
+            })
         };
         if text.trim() == "all" {
             return Ok(Self::All);
@@ -240,7 +248,9 @@ mod tests {
 
     #[test]
     fn ranks_are_picked_by_number_range_or_all() {
-        let picks = |text: &str| -> Result<Vec<Ranks>, String> { text.split(',').map(str::parse).collect() };
+        let picks = |text: &str| -> Result<Vec<Ranks>, String> {
+            text.split(',').map(str::parse).collect()
+        };
         let chosen = |text: &str| -> Vec<u32> {
             let picks = picks(text).unwrap();
             picked(&picks, 8, false).map(|rank| rank.0).collect()
@@ -258,6 +268,9 @@ mod tests {
         let error = check_picks(&picks("all,5-8").unwrap(), 8)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("--rank 8") && error.contains("0 to 7"), "{error}");
+        assert!(
+            error.contains("--rank 8") && error.contains("0 to 7"),
+            "{error}"
+        );
     }
 }

@@ -35,7 +35,12 @@ struct Case<'a> {
 impl Case<'_> {
     /// Sends this rank's share of `messages`, in turn to all its targets, and waits until all are
     /// everywhere. Returns how many it sent.
-    fn exchange(&self, messages: u64, mut send: impl FnMut(Rank, u64), fence: impl FnOnce()) -> u64 {
+    fn exchange(
+        &self,
+        messages: u64,
+        mut send: impl FnMut(Rank, u64),
+        fence: impl FnOnce(),
+    ) -> u64 {
         let size = u64::from(self.job.size());
         let me = u64::from(self.job.rank().0);
         let (share, targets) = match self.pattern {

@@ -71,7 +71,10 @@ unsafe impl GlobalAlloc for Counting {
 
 /// Calls of the allocator, by any thread of this process, while `work` runs.
 pub fn counted<T>(work: impl FnOnce() -> T) -> (T, u64) {
-    SHOWN.store(std::env::var_os("BUDGET_BACKTRACE").is_some(), Ordering::Relaxed);
+    SHOWN.store(
+        std::env::var_os("BUDGET_BACKTRACE").is_some(),
+        Ordering::Relaxed,
+    );
     CALLS.store(0, Ordering::Relaxed);
     ON.store(true, Ordering::Relaxed);
     let result = work();

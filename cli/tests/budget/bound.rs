@@ -223,7 +223,10 @@ fn what_an_endpoint_allocates_stands_in_the_dump() {
         // The same once more, over the same provider.
         let choice = Options::from_env().unwrap().choice();
         let (link, bytes) = counted_bytes(|| trihop::transport::fabric::open(&choice).unwrap());
-        eprintln!("{}: {bytes} bytes are allocated, {said} are said", link.name());
+        eprintln!(
+            "{}: {bytes} bytes are allocated, {said} are said",
+            link.name()
+        );
         assert_eq!(Some(link.name()), job.provider());
         assert!(
             said > 0 && said <= bytes && bytes <= said + BESIDE_BYTES,
@@ -267,7 +270,11 @@ fn records_that_wait_to_be_taken_stay_below_the_printed_bound() {
     on_ranks(test, "2,2", |job| {
         check_growth(&job, |options| {
             let taken = Cell::new(0);
-            let shuffle = job.shuffle("untaken").options(options.clone()).open().unwrap();
+            let shuffle = job
+                .shuffle("untaken")
+                .options(options.clone())
+                .open()
+                .unwrap();
             let take = || {
                 shuffle.take(|_| taken.set(taken.get() + 1)).unwrap();
             };

@@ -14,7 +14,10 @@ fn resident_bytes() -> u64 {
 
 /// Value of a line of `/proc/self/status` or `smaps_rollup`, in KiB.
 pub fn kib(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 

@@ -36,7 +36,8 @@ pub fn on_ranks_with(
         "{test} on nodes {node_sizes}:\n{}\n{}",
         ended.stderr, ended.stdout
     );
-    let (done, figures): (Vec<_>, Vec<_>) = ended.stderr.lines().partition(|line| line.ends_with(DONE));
+    let (done, figures): (Vec<_>, Vec<_>) =
+        ended.stderr.lines().partition(|line| line.ends_with(DONE));
     for line in figures {
         eprintln!("{test} on nodes {node_sizes}: {line}");
     }

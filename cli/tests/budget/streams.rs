@@ -94,13 +94,15 @@ fn open_and_close(job: Job<'static>) {
 
 #[test]
 fn streams_that_are_opened_and_closed_for_ever_take_nothing_more_between_nodes() {
-    let test = "streams::streams_that_are_opened_and_closed_for_ever_take_nothing_more_between_nodes";
+    let test =
+        "streams::streams_that_are_opened_and_closed_for_ever_take_nothing_more_between_nodes";
     on_ranks(test, "1,1,1,1", open_and_close);
 }
 
 #[test]
 fn streams_that_are_opened_and_closed_for_ever_take_nothing_more_inside_a_node() {
-    let test = "streams::streams_that_are_opened_and_closed_for_ever_take_nothing_more_inside_a_node";
+    let test =
+        "streams::streams_that_are_opened_and_closed_for_ever_take_nothing_more_inside_a_node";
     on_ranks(test, "3", open_and_close);
 }
 
@@ -120,7 +122,9 @@ fn a_handle_of_a_closed_stream_never_reaches_the_stream_that_took_its_place() {
         let second = open("second");
         second.send(Rank(0), 0, b"for the second").unwrap();
         if let Some(kept) = &kept {
-            let error = kept.send(Rank(0), 0, b"for the first").expect_err("it is closed");
+            let error = kept
+                .send(Rank(0), 0, b"for the first")
+                .expect_err("it is closed");
             assert!(matches!(error, trihop::Error::Closed(_)), "{error}");
         }
         second.fence().unwrap();

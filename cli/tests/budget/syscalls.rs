@@ -27,7 +27,11 @@ fn mark(path: &str) {
 /// What every rank does: a steady stream of items to all ranks.
 fn rank() {
     let job = Job::start(Options::from_env().unwrap()).unwrap();
-    let stream = job.stream::<u64>("items").handler(|_, _, _| ()).open().unwrap();
+    let stream = job
+        .stream::<u64>("items")
+        .handler(|_, _, _| ())
+        .open()
+        .unwrap();
     let size = u64::from(job.size());
     let exchange = |messages: u64| {
         let items = (0..messages / size).map(|number| (Rank((number % size) as u32), number));
@@ -84,14 +88,22 @@ fn a_steady_stream_over_three_hops_hardly_enters_the_kernel() {
     let launched = job(test, "2,2");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&trace);
-    command.arg(launched.get_program()).args(launched.get_args());
+    command
+        .arg(launched.get_program())
+        .args(launched.get_args());
     let ended = Launched::start(command).wait();
-    assert_eq!(ended.status, 0, "{test}:\n{}\n{}", ended.stderr, ended.stdout);
+    assert_eq!(
+        ended.status, 0,
+        "{test}:\n{}\n{}",
+        ended.stderr, ended.stdout
+    );
     let trace = std::fs::read_to_string(&trace).unwrap();
     assert_eq!(trace.matches(END).count(), 4, "ranks that came to the end");
     let calls = count(&trace);
     let per_million = calls.values().sum::<u64>() * 1_000_000 / MESSAGES;
-    eprintln!("{per_million} system calls per 10^6 messages, all ranks together (goal 2000): {calls:?}");
+    eprintln!(
+        "{per_million} system calls per 10^6 messages, all ranks together (goal 2000): {calls:?}"
+    );
     assert!(
         per_million <= TOO_MANY,
         "{per_million} system calls per 10^6 messages: {calls:?}"

@@ -110,7 +110,8 @@ pub fn client_of(folder: &str, name: &str, compiler: Compiler, includes: &[&str]
     if let Some(program) = built.get(&key) {
         return program.clone();
     }
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{folder}-{name}-{compiler:?}"));
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{folder}-{name}-{compiler:?}"));
     let mut command = strict(compiler, includes);
     command.arg(root().join(format!("tests/{folder}/{name}.c")));
     link(&mut command, &program);
@@ -124,8 +125,18 @@ pub fn launch(job: &[&str], program: &Path, arguments: &[&str]) -> Ended {
     launch_with(job, program, arguments, &[])
 }
 
-pub fn launch_with(job: &[&str], program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
-    let words = [job, &["--no-prefix", "--", program.to_str().unwrap()], arguments].concat();
+pub fn launch_with(
+    job: &[&str],
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Ended {
+    let words = [
+        job,
+        &["--no-prefix", "--", program.to_str().unwrap()],
+        arguments,
+    ]
+    .concat();
     let mut command = Launched::command(words.into_iter().map(str::to_owned));
     command.envs(environment.iter().copied());
     run(command)

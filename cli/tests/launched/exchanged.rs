@@ -35,7 +35,11 @@ impl Exchanged for Ended {
     fn refused(&self, status: i32, texts: &[&str]) {
         assert_eq!(self.status, status, "{}\n{}", self.stdout, self.stderr);
         for text in texts {
-            assert!(self.stderr.contains(text), "no `{text}` in: {}", self.stderr);
+            assert!(
+                self.stderr.contains(text),
+                "no `{text}` in: {}",
+                self.stderr
+            );
         }
         assert_eq!(self.stdout, "", "a refused exchange reports nothing");
     }

@@ -130,7 +130,8 @@ impl Launched {
     /// Processes that it has started by a command with this first argument.
     pub fn children_with(&self, argument: &str) -> Vec<u32> {
         let id = self.child.0.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let children =
+            fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let ids = children.split_whitespace().map(|id| id.parse().unwrap());
         ids.filter(|id: &u32| {
             let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
@@ -220,7 +221,11 @@ fn end_before(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
 }
 
 /// Appends what a pipe has, at least one byte unless it has ended.
-fn read_some(pipe: &mut (impl Read + AsFd), bytes: &mut Vec<u8>, deadline: Instant) -> io::Result<usize> {
+fn read_some(
+    pipe: &mut (impl Read + AsFd),
+    bytes: &mut Vec<u8>,
+    deadline: Instant,
+) -> io::Result<usize> {
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = Timespec::try_from(left).unwrap();
     if poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&timeout))? == 0 {
@@ -252,7 +257,8 @@ fn read_into(pipe: &mut (impl Read + AsFd), deadline: Instant, into: &Mutex<Vec<
 pub fn handles(id: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1)
+    caught
+        .is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1)
 }
 
 /// Runs a command to its end, with nothing to read.

@@ -6,7 +6,8 @@ use rustix::process::Signal;
 use trihop::Result;
 
 use crate::ranks::{
-    Seat, SeatKind, Spec, WATCHDOG, is_installed, is_rank, number, rank, say, victim, wait_for_death,
+    Seat, SeatKind, Spec, WATCHDOG, is_installed, is_rank, number, rank, say, victim,
+    wait_for_death,
 };
 
 /// Kills each rank in turn once all are ready, and prints how long it took the last survivor to say
@@ -15,7 +16,10 @@ fn kill_each(test: &str, node_sizes: &str, seats: &[SeatKind], body: impl Fn(Sea
     if is_rank() {
         return rank(body);
     }
-    let size: u32 = node_sizes.split(',').map(|n| n.parse::<u32>().unwrap()).sum();
+    let size: u32 = node_sizes
+        .split(',')
+        .map(|n| n.parse::<u32>().unwrap())
+        .sum();
     for &seat in seats {
         for victim in 0..size {
             let spec = Spec::new(test, node_sizes, seat, victim);
@@ -76,14 +80,19 @@ fn a_rank_that_dies_while_others_open_a_stream_is_named() {
 #[test]
 fn ranks_of_many_nodes_hear_of_a_death() {
     let test = "dead::ranks_of_many_nodes_hear_of_a_death";
-    kill_each(test, "1,1,2,1,1,1,1,1,1,1,1,1", &[SeatKind::Inline], |seat| {
-        seat.barrier()?;
-        say("ready");
-        if number() == victim() {
-            wait_for_death();
-        }
-        seat.barrier()
-    });
+    kill_each(
+        test,
+        "1,1,2,1,1,1,1,1,1,1,1,1",
+        &[SeatKind::Inline],
+        |seat| {
+            seat.barrier()?;
+            say("ready");
+            if number() == victim() {
+                wait_for_death();
+            }
+            seat.barrier()
+        },
+    );
 }
 
 #[test]
@@ -195,7 +204,8 @@ fn a_rank_whose_handler_panics_is_named_with_its_error_by_all_others() {
     for victim in 0..4 {
         let mut ranks = Spec::new(test, "2,1,1", SeatKind::Threaded, victim).start();
         ranks.wait_for_survivors(Some(victim), WATCHDOG);
-        let expected = format!("error rank {victim} has failed: the handler of `in` panicked: seven\\u{{7}}");
+        let expected =
+            format!("error rank {victim} has failed: the handler of `in` panicked: seven\\u{{7}}");
         for rank in (0..4).filter(|rank| *rank != victim) {
             let Some((_, end)) = ranks.ends.get(&rank) else {
                 panic!("rank {rank} hangs: {:?}\n{}", ranks.ends, ranks.told());

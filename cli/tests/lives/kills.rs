@@ -53,7 +53,10 @@ fn all_phases(seat: Seat) -> Result<()> {
     say("opens");
     let size = seat.size();
     let open = |name: &str| seat.open(name, |_| ());
-    let posts: Vec<Post> = ["a", "b", "c"].map(open).into_iter().collect::<Result<_>>()?;
+    let posts: Vec<Post> = ["a", "b", "c"]
+        .map(open)
+        .into_iter()
+        .collect::<Result<_>>()?;
     say("sends");
     busily(|turn| posts[0].send((number() + turn) % size, &[1; 100]))?;
     say("long");
@@ -76,7 +79,10 @@ fn all_phases(seat: Seat) -> Result<()> {
 /// One kill; how long it took the last survivor to name the dead, unless the job was over before.
 fn kill(test: &str, random: &mut Random) -> (String, Option<Duration>) {
     let node_sizes = SHAPES[random.below(SHAPES.len() as u64) as usize];
-    let size: u32 = node_sizes.split(',').map(|n| n.parse::<u32>().unwrap()).sum();
+    let size: u32 = node_sizes
+        .split(',')
+        .map(|n| n.parse::<u32>().unwrap())
+        .sum();
     let seat = SeatKind::ALL[random.below(2) as usize];
     let victim = random.below(u64::from(size)) as u32;
     let phase = PHASES[random.below(PHASES.len() as u64) as usize];
@@ -92,7 +98,10 @@ fn kill(test: &str, random: &mut Random) -> (String, Option<Duration>) {
             let killed = Instant::now();
             let ran = ranks.try_signal(victim, Signal::KILL);
             ranks.wait_for_survivors(Some(victim), WATCHDOG);
-            return (what.clone(), check(&ranks, &what, victim, size, killed, ran));
+            return (
+                what.clone(),
+                check(&ranks, &what, victim, size, killed, ran),
+            );
         }
     }
     panic!(
@@ -102,7 +111,14 @@ fn kill(test: &str, random: &mut Random) -> (String, Option<Duration>) {
     );
 }
 
-fn check(ranks: &Ranks, what: &str, victim: u32, size: u32, killed: Instant, ran: bool) -> Option<Duration> {
+fn check(
+    ranks: &Ranks,
+    what: &str,
+    victim: u32,
+    size: u32,
+    killed: Instant,
+    ran: bool,
+) -> Option<Duration> {
     let told = || format!("{:?}\n{}", ranks.ends, ranks.told());
     let mut last = None;
     for rank in (0..size).filter(|rank| *rank != victim) {
@@ -115,9 +131,18 @@ fn check(ranks: &Ranks, what: &str, victim: u32, size: u32, killed: Instant, ran
             continue;
         }
         let named = end.contains(&format!("rank {victim} is gone"));
-        let starting = ["bootstrap", "before the job had started", "takes no descriptors"];
-        let early = !ranks.has_said(rank, "opens") && starting.iter().any(|text| end.contains(text));
-        assert!(named || early, "{what}: rank {rank} says `{end}`: {}", told());
+        let starting = [
+            "bootstrap",
+            "before the job had started",
+            "takes no descriptors",
+        ];
+        let early =
+            !ranks.has_said(rank, "opens") && starting.iter().any(|text| end.contains(text));
+        assert!(
+            named || early,
+            "{what}: rank {rank} says `{end}`: {}",
+            told()
+        );
         last = last.max(Some(at.saturating_duration_since(killed)));
     }
     last
@@ -134,7 +159,9 @@ fn whoever_is_killed_at_a_random_moment_is_named_by_every_survivor() {
             .ok()
             .map(|text| text.parse::<u64>().expect(name))
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let seed = number("TRIHOP_SEED").unwrap_or(now.as_millis() as u64);
     let kills = number("TRIHOP_KILLS").unwrap_or(QUICK);
     eprintln!("{kills} kills; replay with TRIHOP_KILLS={kills} TRIHOP_SEED={seed}");

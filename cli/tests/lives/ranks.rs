@@ -73,14 +73,22 @@ impl Seat {
         either!(Self: self, job => job.shutdown())
     }
 
-    pub fn open(&self, name: &str, mut handler: impl FnMut(Message<'_>) + Send + 'static) -> Result<Post> {
+    pub fn open(
+        &self,
+        name: &str,
+        mut handler: impl FnMut(Message<'_>) + Send + 'static,
+    ) -> Result<Post> {
         match self {
             Self::Inline(job) => {
-                let shuffle = job.shuffle(name).handler(move |message, _| handler(message));
+                let shuffle = job
+                    .shuffle(name)
+                    .handler(move |message, _| handler(message));
                 shuffle.open().map(Post::Inline)
             }
             Self::Threaded(job) => {
-                let shuffle = job.shuffle(name).handler(move |message, _| handler(message));
+                let shuffle = job
+                    .shuffle(name)
+                    .handler(move |message, _| handler(message));
                 shuffle.open().map(Post::Threaded)
             }
         }
@@ -288,7 +296,12 @@ impl<'a> Spec<'a> {
             .split(',')
             .map(|n| n.parse::<u32>().unwrap())
             .sum();
-        let (pids, ends, said, other) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let (pids, ends, said, other) = (
+            BTreeMap::new(),
+            BTreeMap::new(),
+            BTreeMap::new(),
+            Vec::new(),
+        );
         Ranks {
             child,
             lines,
@@ -334,7 +347,10 @@ impl Ranks {
                     said.insert(rank);
                 }
                 Some((rank, end)) if end.starts_with("error") => {
-                    panic!("rank {rank} before `{word}`: {end}\n{}", self.other.join("\n"))
+                    panic!(
+                        "rank {rank} before `{word}`: {end}\n{}",
+                        self.other.join("\n")
+                    )
                 }
                 Some(_) => {}
                 None => panic!(
@@ -413,7 +429,13 @@ impl Ranks {
         self.wait_for_survivors(None, Duration::from_secs(120));
         for rank in 0..self.size {
             let end = self.ends.get(&rank).map(|(_, end)| end.as_str());
-            assert_eq!(end, Some("done"), "rank {rank}: {:?}\n{}", self.ends, self.told());
+            assert_eq!(
+                end,
+                Some("done"),
+                "rank {rank}: {:?}\n{}",
+                self.ends,
+                self.told()
+            );
         }
     }
 }

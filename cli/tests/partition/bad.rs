@@ -12,7 +12,9 @@ use super::start::{job, leftovers, partition, write};
 /// Bad input: name and content of the file that is at fault, further options, and what the message
 /// says.
 fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
-    let good: String = (0..3000).map(|row| format!("{row},\"two\nlines\"\n")).collect();
+    let good: String = (0..3000)
+        .map(|row| format!("{row},\"two\nlines\"\n"))
+        .collect();
     let after = |rows: &str, more: &str| format!("id,v\n{rows}{more}");
     let line = 1 + 2 * 3000 + 1;
     vec![
@@ -20,7 +22,11 @@ fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
             "column.csv",
             after(&good, ""),
             vec!["--by", "zip"],
-            vec!["column.csv:1:".into(), "no column `zip`".into(), "id, v".into()],
+            vec![
+                "column.csv:1:".into(),
+                "no column `zip`".into(),
+                "id, v".into(),
+            ],
         ),
         (
             "number.csv",
@@ -38,7 +44,10 @@ fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
             "long.csv",
             after(&good, &format!("1,2,3\n{good}")),
             vec!["--by", "id"],
-            vec![format!("long.csv:{line}:"), "3 columns, the header has 2".into()],
+            vec![
+                format!("long.csv:{line}:"),
+                "3 columns, the header has 2".into(),
+            ],
         ),
         (
             "open.csv",
@@ -78,7 +87,10 @@ fn bad_inputs() -> Vec<(&'static str, String, Vec<&'static str>, Vec<String>)> {
         ),
         (
             "json.jsonl",
-            format!("{}{{\"id\":1\n{{\"id\":2}}\n", "{\"id\":0}\n\n".repeat(2000)),
+            format!(
+                "{}{{\"id\":1\n{{\"id\":2}}\n",
+                "{\"id\":0}\n\n".repeat(2000)
+            ),
             vec!["--by", "id"],
             vec!["json.jsonl:4001:".into(), "not a JSON record".into()],
         ),
@@ -123,17 +135,27 @@ fn bad_input_is_told_by_file_and_line_and_leaves_nothing() {
 #[test]
 fn the_file_at_fault_is_named_among_many() {
     let dir = TempDir::new().unwrap();
-    let good = write(dir.path(), "good.csv", format!("k,v\n{}", "1,2\n".repeat(5000)));
+    let good = write(
+        dir.path(),
+        "good.csv",
+        format!("k,v\n{}", "1,2\n".repeat(5000)),
+    );
     let missing = dir.path().join("missing.csv");
     let other = write(dir.path(), "other.csv", "k,w\n1,2\n");
     let fewer = write(dir.path(), "fewer.csv", "k\n1\n");
     let late = write(dir.path(), "late.csv", "k,v\n1,2\n\n3\n");
     let cases = [
         (missing, "missing.csv:1: cannot read: No such file"),
-        (dir.path().to_path_buf(), ":1: cannot read: it is a directory"),
+        (
+            dir.path().to_path_buf(),
+            ":1: cannot read: it is a directory",
+        ),
         (other, "other.csv:1: header differs: column 2 is `w`, in "),
         (fewer, "fewer.csv:1: header differs: 1 columns, 2 in "),
-        (late, "late.csv:4: the record has 1 column, the header has 2"),
+        (
+            late,
+            "late.csv:4: the record has 1 column, the header has 2",
+        ),
     ];
     for (bad, expected) in cases {
         let out = dir.path().join("out");
@@ -165,7 +187,8 @@ fn every_rank_ends_with_the_bad_status() {
         format!("k\n{}", "1\n".repeat(4000) + "1,2\n"),
     );
     let mut command = job(4, 2, "sh");
-    let script = "\"$0\" partition --by k --out \"$1/out\" \"$1/bad.csv\"; echo $? > \"$1/statuses/$$\"";
+    let script =
+        "\"$0\" partition --by k --out \"$1/out\" \"$1/bad.csv\"; echo $? > \"$1/statuses/$$\"";
     command
         .args(["-c", script, env!("CARGO_BIN_EXE_trihop")])
         .arg(dir.path());
@@ -231,9 +254,13 @@ fn a_full_disk_is_told_and_leaves_nothing() {
     let out = dir.path().join("small");
     fs::create_dir(&out).unwrap();
     let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&out);
+    mount
+        .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+        .arg(&out);
     if try_run(mount).is_none_or(|mount| mount.status != 0) {
-        eprintln!("skipped a_full_disk_is_told_and_leaves_nothing: mounting a small tmpfs needs root");
+        eprintln!(
+            "skipped a_full_disk_is_told_and_leaves_nothing: mounting a small tmpfs needs root"
+        );
         return;
     }
     let _mounted = Mounted(out.clone());
@@ -246,7 +273,11 @@ fn a_full_disk_is_told_and_leaves_nothing() {
         command.args(["--by", "k", "--out"]).arg(&out).arg(&file);
         let done = run(command);
         assert!(done.status != 0);
-        assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("No space left on device"),
+            "{}",
+            done.stderr
+        );
         let named = done.stderr.lines().any(|line| {
             line.split_once("part-")
                 .is_some_and(|(_, rest)| rest.as_bytes().get(5) == Some(&b':'))
@@ -264,7 +295,11 @@ fn bad_options_are_refused_before_anything_is_touched() {
     for (options, io, expected) in [
         (vec![], "auto", "tells no format"),
         (vec!["--format", "csv"], "fast", "TRIHOP_IO=fast"),
-        (vec!["--format", "jsonl", "--by", "/a~x"], "auto", "JSON pointer"),
+        (
+            vec!["--format", "jsonl", "--by", "/a~x"],
+            "auto",
+            "JSON pointer",
+        ),
     ] {
         let mut command = partition(1, 1);
         command

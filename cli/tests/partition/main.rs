@@ -91,7 +91,11 @@ fn few_bytes_for_many_ranks() {
 #[test]
 fn tab_separated_with_and_without_quotes() {
     let dir = TempDir::new().unwrap();
-    let quoted = write(dir.path(), "quoted.tsv", "k\tv\n\"a\tb\"\t\"1\n2\"\nc,\t3\n");
+    let quoted = write(
+        dir.path(),
+        "quoted.tsv",
+        "k\tv\n\"a\tb\"\t\"1\n2\"\nc,\t3\n",
+    );
     let rows: String = (0..500)
         .map(|row| format!("\"{} inch\t5\" pipe {row}\n", row % 17))
         .collect();
@@ -153,7 +157,11 @@ fn json_lines_by_name_and_pointer() {
 #[test]
 fn old_partitions_are_replaced_only_by_force() {
     let dir = TempDir::new().unwrap();
-    let file = write(dir.path(), "a.csv", format!("k,v\n{}", "1,2\n3,4\n".repeat(100)));
+    let file = write(
+        dir.path(),
+        "a.csv",
+        format!("k,v\n{}", "1,2\n3,4\n".repeat(100)),
+    );
     let out = dir.path().join("out");
     let start = |ranks, options: &[&str]| {
         let mut command = partition(ranks, 1);
@@ -177,7 +185,11 @@ fn old_partitions_are_replaced_only_by_force() {
     check(&out, std::slice::from_ref(&file), CSV, 0, 2);
     fs::write(&file, "k,v\n1\n").unwrap();
     assert_eq!(start(2, &["--force"]).status, 1);
-    assert_eq!(leftovers(&out).len(), 3, "a failed job leaves the old partitions");
+    assert_eq!(
+        leftovers(&out).len(),
+        3,
+        "a failed job leaves the old partitions"
+    );
 }
 
 #[test]

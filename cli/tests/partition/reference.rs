@@ -128,5 +128,8 @@ pub fn check(out: &Path, files: &[PathBuf], kind: Kind, column: usize, ranks: u3
     assert_eq!(summary["hash"], "xxh3-64");
     assert_eq!(summary["verified"], true);
     assert_eq!(summary["read"], summary["written"]);
-    assert_eq!(summary["partitions"].as_array().unwrap().len(), ranks as usize);
+    assert_eq!(
+        summary["partitions"].as_array().unwrap().len(),
+        ranks as usize
+    );
 }

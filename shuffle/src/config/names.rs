@@ -45,7 +45,11 @@ impl Options {
     /// # Errors
     /// As [`Options::from_env`].
     pub fn from_variables(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        Self::read(variables.into_iter().map(|(name, value)| (name, value.into())))
+        Self::read(
+            variables
+                .into_iter()
+                .map(|(name, value)| (name, value.into())),
+        )
     }
 
     fn read(variables: impl Iterator<Item = (String, OsString)>) -> Result<Self> {
@@ -78,9 +82,9 @@ impl Options {
                 continue;
             }
             // Where a value is not text, it is at least shown where it is wrong.
-            let value = value
-                .into_string()
-                .map_err(|value| Error::config(&name, format!("the value {value:?} is not UTF-8")))?;
+            let value = value.into_string().map_err(|value| {
+                Error::config(&name, format!("the value {value:?} is not UTF-8"))
+            })?;
             if name == "FI_PROVIDER" {
                 // A list or an exclusion filters inside libfabric, and the scores decide among what
                 // is left.
@@ -122,7 +126,11 @@ mod tests {
     use crate::config::OptionRow;
 
     fn from(pairs: &[(&str, &str)]) -> Result<Options> {
-        Options::from_variables(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+        Options::from_variables(
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned())),
+        )
     }
 
     #[test]
@@ -141,7 +149,12 @@ mod tests {
             by_name.set(row.name, value).unwrap();
             let by_variable = from(&[(&row.variable(), value)]).unwrap();
             assert_eq!(by_variable, by_name, "{}", row.name);
-            assert_eq!(by_name.get(row.name).as_deref(), Some(value), "{}", row.name);
+            assert_eq!(
+                by_name.get(row.name).as_deref(),
+                Some(value),
+                "{}",
+                row.name
+            );
             let changed = |row: &&OptionRow| by_name.get(row.name) != defaults.get(row.name);
             let changed: Vec<&str> = Options::TABLE
                 .iter()
@@ -156,16 +169,24 @@ mod tests {
     #[test]
     fn a_value_out_of_its_range_is_refused_with_the_range() {
         let mut ranges = 0;
-        for row in Options::TABLE.iter().filter(|row| row.values.contains(" to ")) {
+        for row in Options::TABLE
+            .iter()
+            .filter(|row| row.values.contains(" to "))
+        {
             let (low, high) = row.values.rsplit_once(" to ").unwrap();
             let number = |text: &str| {
                 let (digits, unit) = text.split_once(' ').unwrap_or((text, ""));
-                let shift = ["", "KiB", "MiB", "GiB", "TiB"].iter().position(|u| *u == unit);
+                let shift = ["", "KiB", "MiB", "GiB", "TiB"]
+                    .iter()
+                    .position(|u| *u == unit);
                 digits.replace('_', "").parse::<u64>().unwrap() << (10 * shift.unwrap())
             };
             let low = number(low.trim_start_matches("0 or "));
             let high = number(high);
-            for beyond in [low.checked_sub(1).filter(|least| *least > 0), high.checked_add(1)] {
+            for beyond in [
+                low.checked_sub(1).filter(|least| *least > 0),
+                high.checked_add(1),
+            ] {
                 let Some(beyond) = beyond else { continue };
                 let text = from(&[(&row.variable(), &beyond.to_string())])
                     .unwrap_err()
@@ -180,7 +201,9 @@ mod tests {
                 assert!(by_field.is_err(), "{}", row.name);
             }
             for within in [low, high] {
-                Options::default().set(row.name, &within.to_string()).unwrap();
+                Options::default()
+                    .set(row.name, &within.to_string())
+                    .unwrap();
             }
             ranges += 1;
         }
@@ -317,14 +340,20 @@ mod tests {
 
     #[test]
     fn unknown_and_impossible_values_are_refused_with_the_reason() {
-        let text = from(&[("TRIHOP_REMOTE_MAXRCP", "9")]).unwrap_err().to_string();
+        let text = from(&[("TRIHOP_REMOTE_MAXRCP", "9")])
+            .unwrap_err()
+            .to_string();
         assert!(
             text.contains("TRIHOP_REMOTE_MAXRCP") && text.contains("remote_maxrpc"),
             "{text}"
         );
-        let text = from(&[("TRIHOP_PEER_TIMEOUT_MS", "9")]).unwrap_err().to_string();
+        let text = from(&[("TRIHOP_PEER_TIMEOUT_MS", "9")])
+            .unwrap_err()
+            .to_string();
         assert!(text.contains("(TRIHOP_WATCH_TIMEOUT_MS)"), "{text}");
-        let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")]).unwrap_err().to_string();
+        let text = from(&[("TRIHOP_REMOTE_MAXRPC", "0")])
+            .unwrap_err()
+            .to_string();
         assert!(
             text.contains("TRIHOP_REMOTE_MAXRPC") && text.contains("1024"),
             "{text}"

@@ -90,7 +90,10 @@ mod tests {
         let memory = memory + 2 * run_table_bytes;
         assert!(memory <= StreamOptions::default().memory_bytes, "{memory}");
         assert_eq!((spill_mark_bytes, small_slot_bytes), (1 << 20, 4096));
-        assert_eq!(reassembly_bytes, 2 * StreamOptions::default().max_message_bytes);
+        assert_eq!(
+            reassembly_bytes,
+            2 * StreamOptions::default().max_message_bytes
+        );
     }
 
     #[test]

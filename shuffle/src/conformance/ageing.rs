@@ -40,7 +40,14 @@ fn a_partial_run_leaves_by_age_while_its_rank_sends() {
 /// A link whose batch grows while other things move has it sealed in time.
 #[test]
 fn a_partial_batch_leaves_by_age_while_its_rank_is_busy() {
-    let mut world = World::new(&[1, 1], &lingering(), 1, sim_with_eager(1, 4096), false, true);
+    let mut world = World::new(
+        &[1, 1],
+        &lingering(),
+        1,
+        sim_with_eager(1, 4096),
+        false,
+        true,
+    );
     let out = world.out(0);
     let index = out.queues.open_to(1, 2).unwrap();
     let remotes = &mut out.queues.remotes;
@@ -66,7 +73,14 @@ fn each_link_has_a_batch_to_write_beside_the_one_under_way() {
         }),
         ..StreamOptions::default()
     };
-    let mut world = World::new(&[1, 1, 1], &options, 1, sim_with_eager(1, 4096), false, true);
+    let mut world = World::new(
+        &[1, 1, 1],
+        &options,
+        1,
+        sim_with_eager(1, 4096),
+        false,
+        true,
+    );
     for target in [1, 2] {
         for number in 0..2 {
             assert!(
@@ -77,5 +91,8 @@ fn each_link_has_a_batch_to_write_beside_the_one_under_way() {
         }
     }
     world.fence();
-    assert_eq!((world.heard(1, 0), world.heard(2, 0)), (vec![0, 1], vec![0, 1]));
+    assert_eq!(
+        (world.heard(1, 0), world.heard(2, 0)),
+        (vec![0, 1], vec![0, 1])
+    );
 }

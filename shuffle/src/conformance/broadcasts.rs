@@ -33,8 +33,12 @@ fn a_job_of_one_broadcasts_to_itself_or_to_nobody_in_the_order_of_its_sends() {
         .handler(|message, outbox| {
             heard.borrow_mut().push((message.kind, message.bytes.len()));
             if message.kind == 3 {
-                outbox.broadcast(30, b"again", BroadcastTo::Everyone).unwrap();
-                outbox.broadcast(31, b"to nobody", BroadcastTo::Others).unwrap();
+                outbox
+                    .broadcast(30, b"again", BroadcastTo::Everyone)
+                    .unwrap();
+                outbox
+                    .broadcast(31, b"to nobody", BroadcastTo::Others)
+                    .unwrap();
             }
         })
         .open()
@@ -42,14 +46,19 @@ fn a_job_of_one_broadcasts_to_itself_or_to_nobody_in_the_order_of_its_sends() {
     let long = vec![5; 100_000];
     shuffle.send(Rank(0), 1, b"first").unwrap();
     shuffle.broadcast(2, b"", BroadcastTo::Everyone).unwrap();
-    shuffle.broadcast(99, b"nobody", BroadcastTo::Others).unwrap();
+    shuffle
+        .broadcast(99, b"nobody", BroadcastTo::Others)
+        .unwrap();
     shuffle.send(Rank(0), 3, b"third").unwrap();
     shuffle.broadcast(4, &long, BroadcastTo::Everyone).unwrap();
     shuffle.broadcast(99, &long, BroadcastTo::Others).unwrap();
     shuffle.send(Rank(0), 5, b"last").unwrap();
     shuffle.fence().unwrap();
     let mut got = heard.take();
-    let answer = got.iter().position(|&(kind, _)| kind == 30).expect("an answer");
+    let answer = got
+        .iter()
+        .position(|&(kind, _)| kind == 30)
+        .expect("an answer");
     got.remove(answer);
     assert_eq!(got, [(1, 5), (2, 0), (3, 5), (4, 100_000), (5, 4)]);
     let stats = shuffle.stats().unwrap();
@@ -130,7 +139,10 @@ fn a_refused_broadcast_has_taken_nothing_and_a_taken_one_goes_out_whole() {
         (false, 1, 5, 1),
         "one broadcast at a time waits"
     );
-    assert!(!world.send(0, 1, 2, 900), "a later send waits for the copies");
+    assert!(
+        !world.send(0, 1, 2, 900),
+        "a later send waits for the copies"
+    );
     world.fence();
     assert_eq!(world.out(0).copied(), None);
     assert!(broadcast(&mut world, 2).0);
@@ -177,7 +189,11 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             let (frame, feeder) = (frame(source), Feeder::APPLICATION);
             let queues = &mut out.queues;
             let stage = queues.route.stage_named(over).unwrap();
-            let end = if over == stage::REMOTE { Rank(2) } else { Rank(0) };
+            let end = if over == stage::REMOTE {
+                Rank(2)
+            } else {
+                Rank(0)
+            };
             let write = |space: &mut [u8]| space.copy_from_slice(&frame);
             assert!(queues.push_to(end, stage, frame.len(), run_flags::BROADCAST, feeder, write));
             queues.mark(stage, SendReason::Full);
@@ -204,6 +220,10 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
         );
     }
     for (source, over) in [(1, origin), (2, relay), (0, remote), (1, remote)] {
-        assert_eq!(refusal(source, over), None, "{source} over {over} belongs there");
+        assert_eq!(
+            refusal(source, over),
+            None,
+            "{source} over {over} belongs there"
+        );
     }
 }

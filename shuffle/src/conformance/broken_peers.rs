@@ -31,7 +31,14 @@ fn attacked(net: &Net) -> World {
         }),
         ..StreamOptions::default()
     };
-    World::new(&[1, 1], &options, 3, Fabric::Simulated(net.clone()), false, true)
+    World::new(
+        &[1, 1],
+        &options,
+        3,
+        Fabric::Simulated(net.clone()),
+        false,
+        true,
+    )
 }
 
 /// Batches above this many bytes are announced.
@@ -160,7 +167,9 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
             if class == TagClass::Segment && wrong.is_a_members() {
                 continue;
             }
-            let Some(mut buffer) = pool.take() else { continue };
+            let Some(mut buffer) = pool.take() else {
+                continue;
+            };
             for word in buffer.chunks_exact_mut(8) {
                 word.copy_from_slice(&world.random().to_le_bytes());
             }
@@ -170,7 +179,10 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
                 bytes = 8192;
             }
             let tag = tags.tag(1, class, 0);
-            if stranger.post_send(victim, tag, buffer, bytes, Token(0)).is_ok() {
+            if stranger
+                .post_send(victim, tag, buffer, bytes, Token(0))
+                .is_ok()
+            {
                 sent += 1;
             }
         }
@@ -195,7 +207,10 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
 fn broken_messages_with_a_jobs_own_tags_are_counted_and_harm_nobody() {
     let net = network();
     let mut world = attacked(&net);
-    let tags = Tags::new(&Secret::from_bytes(SECRET), SimOptions::default().limits.tag_bits);
+    let tags = Tags::new(
+        &Secret::from_bytes(SECRET),
+        SimOptions::default().limits.tag_bits,
+    );
     let sent = attack(&net, &mut world, tags);
     assert!(world.stats(0).announced > 0, "no batch came as a segment");
     let counted = world.stats(1).bad_headers;
@@ -211,7 +226,10 @@ fn broken_messages_with_a_jobs_own_tags_are_counted_and_harm_nobody() {
 fn messages_of_who_does_not_know_the_secret_meet_no_slot() {
     let net = network();
     let mut world = attacked(&net);
-    let tags = Tags::new(&Secret::random().unwrap(), SimOptions::default().limits.tag_bits);
+    let tags = Tags::new(
+        &Secret::random().unwrap(),
+        SimOptions::default().limits.tag_bits,
+    );
     assert!(attack(&net, &mut world, tags) > 0);
     assert_eq!(world.stats(1).bad_headers, 0);
 }
@@ -221,7 +239,10 @@ fn messages_of_who_does_not_know_the_secret_meet_no_slot() {
 fn refused(class: TagClass, header: &BatchHeader, payload: &[u8]) -> String {
     let net = network();
     let mut world = attacked(&net);
-    let pool = net.stranger().create_pool(512, 2, Access::Arrivals).unwrap();
+    let pool = net
+        .stranger()
+        .create_pool(512, 2, Access::Arrivals)
+        .unwrap();
     let mut refused = (0..2).filter_map(|_| {
         let mut buffer = pool.take().unwrap();
         header.write(cookie(), &mut buffer);
@@ -233,7 +254,10 @@ fn refused(class: TagClass, header: &BatchHeader, payload: &[u8]) -> String {
         };
         world.complete(1, class, 0, completion).err()
     });
-    let error = refused.next().expect("nothing is wrong with it").to_string();
+    let error = refused
+        .next()
+        .expect("nothing is wrong with it")
+        .to_string();
     assert!(error.contains("rank 0"), "{error}");
     error
 }
@@ -248,17 +272,29 @@ fn refused_counters(change: fn(&mut Counters)) -> String {
 #[test]
 fn a_member_that_counts_what_cannot_be_is_an_error_that_names_it() {
     let accepted = refused_counters(|counters| counters.accepted = 1);
-    assert!(accepted.contains("1 batches accepted, only 0 sent"), "{accepted}");
+    assert!(
+        accepted.contains("1 batches accepted, only 0 sent"),
+        "{accepted}"
+    );
     let returned = refused_counters(|counters| counters.large_returned = 1 << 20);
-    assert!(returned.contains("1048576 large slots given back"), "{returned}");
+    assert!(
+        returned.contains("1048576 large slots given back"),
+        "{returned}"
+    );
 }
 
 #[test]
 fn a_member_whose_message_does_not_fit_its_tag_is_an_error_that_names_it() {
     let data = refused(TagClass::Control, &header(BatchKind::Eager, 0), b"");
-    assert!(data.contains("data with the tag of control messages"), "{data}");
+    assert!(
+        data.contains("data with the tag of control messages"),
+        "{data}"
+    );
     let control = refused(TagClass::Small, &header(BatchKind::Control, 0), b"");
-    assert!(control.contains("Control with the tag of batches"), "{control}");
+    assert!(
+        control.contains("Control with the tag of batches"),
+        "{control}"
+    );
     let twice = refused(TagClass::Small, &header(BatchKind::Eager, 0), b"");
     assert!(twice.contains("Small slot that was not granted"), "{twice}");
     let ungranted = refused(TagClass::Large, &header(BatchKind::Eager, 0), b"");
@@ -318,7 +354,10 @@ fn a_member_whose_clear_to_send_cannot_be_is_an_error_that_names_it() {
 fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
     let net = network();
     let mut world = attacked(&net);
-    let pool = net.stranger().create_pool(512, 2, Access::Arrivals).unwrap();
+    let pool = net
+        .stranger()
+        .create_pool(512, 2, Access::Arrivals)
+        .unwrap();
     let mut cut = |write: &dyn Fn(&mut Buffer)| {
         let mut buffer = pool.take().unwrap();
         write(&mut buffer);
@@ -394,6 +433,9 @@ fn a_run_longer_than_a_frame_is_an_error_that_names_its_sender() {
 fn a_run_without_records_is_an_error_that_names_its_sender() {
     for bytes in [16, 24] {
         let text = refusal(bytes, 0);
-        assert!(text.contains("rank 0") && text.contains("0 records"), "{text}");
+        assert!(
+            text.contains("rank 0") && text.contains("0 records"),
+            "{text}"
+        );
     }
 }

@@ -71,8 +71,8 @@ impl Turns {
 
     /// Whether the fence has ended for a rank, which joins it by asking.
     fn fenced(&mut self, rank: usize) -> bool {
-        let (core, out, collectives) = self.job.members[rank].stream_mut();
-        self.fences[rank].poll(core, out, collectives)
+        let (state, out, collectives) = self.job.members[rank].stream_mut();
+        self.fences[rank].poll(state, out, collectives)
     }
 }
 
@@ -92,7 +92,11 @@ fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
     for rank in [1, 2, 1] {
         turns.progress(rank);
     }
-    assert_eq!(turns.handled.get(), 2, "the other one is under way to rank 3");
+    assert_eq!(
+        turns.handled.get(),
+        2,
+        "the other one is under way to rank 3"
+    );
     assert!(!turns.fenced(1));
     turns.progress(1);
     turns.progress(0);
@@ -122,12 +126,15 @@ fn delivery_flush_of(sizes: &[u32]) {
     for _ in 0..1000 {
         world.step();
     }
-    let (core, out, _) = world.job.members[1].stream_mut();
-    let mut flush = Flush::begin(Queues::Delivery, core, out);
+    let (state, out, _) = world.job.members[1].stream_mut();
+    let mut flush = Flush::begin(Queues::Delivery, state, out);
     for left in (0..3).rev() {
-        let (core, out, _) = world.job.members[1].stream_mut();
-        assert!(!flush.poll(core, out).unwrap() || left == 0, "{left} more wait");
-        if let Sink::Queue(queue) = &mut core.sink {
+        let (state, out, _) = world.job.members[1].stream_mut();
+        assert!(
+            !flush.poll(state, out).unwrap() || left == 0,
+            "{left} more wait"
+        );
+        if let Sink::Queue(queue) = &mut state.sink {
             let taken = queue.take_all();
             assert!(!taken.is_empty(), "{left} more wait");
             queue.put_back(taken, 1);
@@ -137,8 +144,8 @@ fn delivery_flush_of(sizes: &[u32]) {
             world.step();
         }
     }
-    let (core, out, _) = world.job.members[1].stream_mut();
-    assert!(flush.poll(core, out).unwrap());
+    let (state, out, _) = world.job.members[1].stream_mut();
+    assert!(flush.poll(state, out).unwrap());
 }
 
 #[test]
@@ -156,11 +163,11 @@ fn an_origin_flush_waits_for_the_consumers_of_lanes() {
     let options = StreamOptions::default();
     let mut world = World::new(&[2], &options, 1, sim_with_eager(1, 4096), false, true);
     assert!(world.send(0, 1, 0, 8));
-    let (core, out, _) = world.job.members[0].stream_mut();
-    let mut flush = Flush::begin(Queues::ORIGIN, core, out);
+    let (state, out, _) = world.job.members[0].stream_mut();
+    let mut flush = Flush::begin(Queues::ORIGIN, state, out);
     let mut has_ended = |world: &mut World| {
-        let (core, out, _) = world.job.members[0].stream_mut();
-        flush.poll(core, out).unwrap()
+        let (state, out, _) = world.job.members[0].stream_mut();
+        flush.poll(state, out).unwrap()
     };
     for tick in 1..10 {
         world.round(0, tick * TICK_NS).unwrap();

@@ -46,7 +46,11 @@ fn own_sends_of_all_origin_lanes_together_meet_their_limit() {
     assert!(world.send(0, 1, 0, 900) && world.send(0, 2, 0, 900));
     assert!(!world.send(0, 3, 0, 900) && !world.send(0, 1, 1, 900));
     let stats = world.stats(0);
-    assert_eq!((stats.limit_hits, stats.queue_waits), (1, 0), "no lane was full");
+    assert_eq!(
+        (stats.limit_hits, stats.queue_waits),
+        (1, 0),
+        "no lane was full"
+    );
     // It is the consumer of another lane that makes room, and that has to wake whoever waits.
     world.job.members[0].engine.prepare_to_sleep();
     for tick in 1..5 {
@@ -96,7 +100,10 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
     world.fence();
     assert!(world.send(0, 3, 1, 900) && world.send(0, 3, 2, 900));
     world.fence();
-    assert_eq!((world.heard(3, 0), world.heard(5, 1)), (vec![0, 1, 2], vec![0]));
+    assert_eq!(
+        (world.heard(3, 0), world.heard(5, 1)),
+        (vec![0, 1, 2], vec![0])
+    );
 }
 
 #[test]

@@ -43,18 +43,23 @@ fn the_four_flushes_and_three_barriers_deliver_everything() {
         let replay = Replay(seed);
         let mut world = World::new(&shape(seed), &tiny(seed), seed, sim(seed), false, true);
         let sent = world.exchange(40, mixed);
-        for queues in [Queues::ORIGIN, Queues::REMOTE, Queues::RELAY, Queues::Delivery] {
+        for queues in [
+            Queues::ORIGIN,
+            Queues::REMOTE,
+            Queues::RELAY,
+            Queues::Delivery,
+        ] {
             let mut flushes: Vec<Flush> = (0..world.size())
                 .map(|r| {
-                    let (core, out, _) = world.job.members[r as usize].stream_mut();
-                    Flush::begin(queues, core, out)
+                    let (state, out, _) = world.job.members[r as usize].stream_mut();
+                    Flush::begin(queues, state, out)
                 })
                 .collect();
             (0..world.size()).for_each(|r| world.core(r).hurry()); // as a flush does that waits
             // Between the stages everyone waits for everyone: the barrier.
             world.until("flush", |i, r| {
-                let (core, out, _) = r.stream_mut();
-                flushes[i as usize].poll(core, out).unwrap()
+                let (state, out, _) = r.stream_mut();
+                flushes[i as usize].poll(state, out).unwrap()
             });
         }
         world.check(&sent, false);
@@ -84,11 +89,16 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
         }
         world.step();
     }
-    let queued = |world: &World, rank: u32| match &world.job.members[rank as usize].stream().0.sink {
+    let queued = |world: &World, rank: u32| match &world.job.members[rank as usize].stream().0.sink
+    {
         Sink::Queue(queue) => queue.records(),
         _ => unreachable!("made without a handler"),
     };
-    assert!(queued(&world, 3) <= 10, "{} records wait", queued(&world, 3));
+    assert!(
+        queued(&world, 3) <= 10,
+        "{} records wait",
+        queued(&world, 3)
+    );
     assert!(
         accepted < 2000,
         "{accepted} records were accepted although nobody takes any"

@@ -84,7 +84,12 @@ pub fn mixed(random: u64) -> usize {
     }
 }
 
-pub fn run_schedules(count: u64, replies: bool, messages: u64, fabric: impl Fn(u64, u32) -> Fabric) {
+pub fn run_schedules(
+    count: u64,
+    replies: bool,
+    messages: u64,
+    fabric: impl Fn(u64, u32) -> Fabric,
+) {
     for seed in seeds(count) {
         let replay = Replay(seed);
         let sizes = shape(seed);

@@ -162,8 +162,8 @@ impl World {
         number: u32,
         completion: Completion,
     ) -> Result<(), Error> {
-        let (core, out, _) = self.job.members[rank as usize].stream_mut();
-        core.complete(out, class, number, completion)
+        let (state, out, _) = self.job.members[rank as usize].stream_mut();
+        state.complete(out, class, number, completion)
     }
 
     /// A random number of this schedule.
@@ -219,7 +219,8 @@ impl World {
                 return;
             }
             let mut streams = self.job.members.iter().map(Member::stream);
-            let waits = streams.any(|(core, out)| !core.is_quiet(out) || core.waits_for_time(out));
+            let waits =
+                streams.any(|(state, out)| !state.is_quiet(out) || state.waits_for_time(out));
             quiet = if waits { 0 } else { quiet + 1 };
             if quiet > enough {
                 return;
@@ -229,7 +230,11 @@ impl World {
     }
 
     /// Every rank sends `count` messages to random targets; returns per (source, target) how many.
-    pub fn exchange(&mut self, count: u64, sizes: impl Fn(u64) -> usize) -> HashMap<(u32, u32), u64> {
+    pub fn exchange(
+        &mut self,
+        count: u64,
+        sizes: impl Fn(u64) -> usize,
+    ) -> HashMap<(u32, u32), u64> {
         let ranks = self.size();
         let mut sent: HashMap<(u32, u32), u64> = HashMap::new();
         let mut left: Vec<u64> = vec![count; ranks as usize];
@@ -267,15 +272,25 @@ impl World {
     /// Numbers of the messages that `target` has heard from `source`.
     pub fn heard(&self, target: u32, source: u32) -> Vec<u64> {
         let seen = self.seen.borrow();
-        seen[target as usize].get(&source).cloned().unwrap_or_default()
+        seen[target as usize]
+            .get(&source)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Everything sent arrived exactly once and in order per pair.
     pub fn check(&self, sent: &HashMap<(u32, u32), u64>, replies: bool) {
         let seen = self.seen.borrow();
         for (&(source, target), &count) in sent {
-            let got = seen[target as usize].get(&source).cloned().unwrap_or_default();
-            assert_eq!(got, (0..count).collect::<Vec<_>>(), "from {source} to {target}");
+            let got = seen[target as usize]
+                .get(&source)
+                .cloned()
+                .unwrap_or_default();
+            assert_eq!(
+                got,
+                (0..count).collect::<Vec<_>>(),
+                "from {source} to {target}"
+            );
             if replies {
                 let back = &seen[source as usize];
                 let got = back.get(&(target | ANSWER)).cloned().unwrap_or_default();

@@ -7,7 +7,11 @@ pub(crate) enum Delivery<'a> {
     /// A whole run.
     Run(Run<'a>),
     /// A record that came in fragments.
-    Record { source: u32, kind: u32, bytes: &'a [u8] },
+    Record {
+        source: u32,
+        kind: u32,
+        bytes: &'a [u8],
+    },
 }
 
 impl Delivery<'_> {

@@ -139,7 +139,8 @@ impl Handover {
     /// cost more than it.
     fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
         self.unshown.raise();
-        self.pending.with(|pending| (change(pending), Content::Nothing))
+        self.pending
+            .with(|pending| (change(pending), Content::Nothing))
     }
 
     /// Wakes the delivery thread if it sleeps and there is something for it that it was not shown
@@ -196,7 +197,12 @@ impl Handover {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub fn offer(&self, delivery: &Delivery<'_>, count: usize, bytes: usize) -> Result<bool, BadRun> {
+    pub fn offer(
+        &self,
+        delivery: &Delivery<'_>,
+        count: usize,
+        bytes: usize,
+    ) -> Result<bool, BadRun> {
         if self.discards.is_raised() {
             self.push(delivery)?;
             return Ok(true);

@@ -75,7 +75,11 @@ impl<'a> Iterator for Messages<'a> {
             RecordsOf::One(kind, bytes) => (*kind, *bytes),
         };
         let source = self.source;
-        Some(Message { source, kind, bytes })
+        Some(Message {
+            source,
+            kind,
+            bytes,
+        })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

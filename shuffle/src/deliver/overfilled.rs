@@ -16,7 +16,9 @@ thread_local! {
 /// A handler's send found or left this spill above its mark.
 pub(crate) fn note_overfilled(gauge: &Arc<Gauge>) {
     let note = |overfilled: &RefCell<Option<Arc<Gauge>>>| {
-        overfilled.borrow_mut().get_or_insert_with(|| Arc::clone(gauge));
+        overfilled
+            .borrow_mut()
+            .get_or_insert_with(|| Arc::clone(gauge));
     };
     let _ = OVERFILLED.try_with(note);
 }

@@ -51,7 +51,11 @@ impl Entry {
     ) -> Result<(), BadRun> {
         let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
         match self.whole {
-            Some((source, kind)) => take(Delivery::Record { source, kind, bytes }),
+            Some((source, kind)) => take(Delivery::Record {
+                source,
+                kind,
+                bytes,
+            }),
             None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
         }
     }
@@ -87,7 +91,8 @@ impl DeliveryQueue {
     /// Whether a delivery of `count` records of together `bytes` may come; into an empty queue
     /// always.
     pub fn admit(&mut self, count: usize, bytes: usize) -> bool {
-        let fits = self.records + count <= self.limit_records && self.bytes + bytes <= self.limit_bytes;
+        let fits =
+            self.records + count <= self.limit_records && self.bytes + bytes <= self.limit_bytes;
         let admitted = self.records == 0 || fits;
         self.refused |= !admitted;
         admitted
@@ -97,7 +102,8 @@ impl DeliveryQueue {
     /// the next run.
     pub fn is_blocked(&self) -> bool {
         self.refused
-            || (self.records > 0 && (self.records >= self.limit_records || self.bytes >= self.limit_bytes))
+            || (self.records > 0
+                && (self.records >= self.limit_records || self.bytes >= self.limit_bytes))
     }
 
     /// Copies a delivery.
@@ -107,7 +113,11 @@ impl DeliveryQueue {
     pub fn push(&mut self, delivery: &Delivery<'_>) -> Result<(), BadRun> {
         let (bytes, records, whole) = match delivery {
             Delivery::Run(run) => (run.frame, run.header.count as usize, None),
-            Delivery::Record { source, kind, bytes } => (*bytes, 1, Some((*source, *kind))),
+            Delivery::Record {
+                source,
+                kind,
+                bytes,
+            } => (*bytes, 1, Some((*source, *kind))),
         };
         let words = self.spare.take(bytes.len().div_ceil(8));
         let mut words = words.map_err(|_| BadRun::NoMemory(bytes.len()))?;

@@ -84,7 +84,10 @@ impl Reassembly {
             if self.reserved_bytes > 0 && self.reserved_bytes + total > self.limit_bytes {
                 return Ok(Assembled::Later);
             }
-            let bytes = self.spare.take(total).map_err(|_| BadRun::NoMemory(total))?;
+            let bytes = self
+                .spare
+                .take(total)
+                .map_err(|_| BadRun::NoMemory(total))?;
             self.reserved_bytes += bytes_of(&bytes);
             let partial = Partial {
                 source: run.header.source,
@@ -193,7 +196,10 @@ mod tests {
             Ok(Assembled::Later)
         ));
         let middle = fragment(run_flags::MORE, 3, &[1; 64]);
-        assert!(matches!(add(&mut reassembly, 0, &middle), Ok(Assembled::Growing)));
+        assert!(matches!(
+            add(&mut reassembly, 0, &middle),
+            Ok(Assembled::Growing)
+        ));
     }
 
     #[test]
@@ -203,8 +209,22 @@ mod tests {
         assert!(add(&mut reassembly, 0, &first(u64::MAX, b"")).is_err());
         assert!(add(&mut reassembly, 0, &fragment(run_flags::FIRST, 3, b"")).is_err());
         assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_ok());
-        assert!(add(&mut reassembly, 0, &fragment(run_flags::MORE, 4, b"another's")).is_err());
+        assert!(
+            add(
+                &mut reassembly,
+                0,
+                &fragment(run_flags::MORE, 4, b"another's")
+            )
+            .is_err()
+        );
         assert!(add(&mut reassembly, 0, &first(50, b"01234567")).is_err());
-        assert!(add(&mut reassembly, 0, &fragment(run_flags::LAST, 3, b"too short")).is_err());
+        assert!(
+            add(
+                &mut reassembly,
+                0,
+                &fragment(run_flags::LAST, 3, b"too short")
+            )
+            .is_err()
+        );
     }
 }

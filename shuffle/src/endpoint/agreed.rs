@@ -17,7 +17,13 @@ pub(crate) struct Agreed {
 }
 
 impl Agreed {
-    pub fn new(name: &str, item_bytes: usize, stream: &StreamOptions, job: &Options, shape: Shape) -> Self {
+    pub fn new(
+        name: &str,
+        item_bytes: usize,
+        stream: &StreamOptions,
+        job: &Options,
+        shape: Shape,
+    ) -> Self {
         Self {
             name: name.to_owned(),
             item_bytes,
@@ -75,7 +81,9 @@ impl Agreed {
                 Part::Number(here) => {
                     format!("{name} is {low} on one rank and {high} on another, {here} here")
                 }
-                Part::Text(_, here) => format!("{name} is `{here}` here and another on another rank"),
+                Part::Text(_, here) => {
+                    format!("{name} is `{here}` here and another on another rank")
+                }
             });
         }
         match differences.is_empty() {
@@ -147,7 +155,13 @@ mod tests {
     fn agreed(stream: &StreamOptions, job: &Options) -> Agreed {
         let topology = Topology::from_node_sizes(&[2, 2], Rank(1)).unwrap();
         let route = JobRoute::new(job.route, &topology);
-        Agreed::new("facts", 8, stream, job, Shape::new(&topology, &route, stream))
+        Agreed::new(
+            "facts",
+            8,
+            stream,
+            job,
+            Shape::new(&topology, &route, stream),
+        )
     }
 
     fn of(options: &Options) -> Agreed {
@@ -182,7 +196,12 @@ mod tests {
         let defaults = of(&Options::default());
         for row in Options::TABLE {
             let differs = of(&other(row.name));
-            assert_eq!(differs.word() != defaults.word(), row.agreed, "{}", row.name);
+            assert_eq!(
+                differs.word() != defaults.word(),
+                row.agreed,
+                "{}",
+                row.name
+            );
             if row.agreed && row.name != "route" {
                 let text = told(&defaults, &differs);
                 assert!(text.starts_with(row.name) && !text.contains(';'), "{text}");

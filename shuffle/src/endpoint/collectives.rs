@@ -66,13 +66,19 @@ impl Engine {
 
     /// Contributes to a collective on the job's own channel.
     pub fn begin_collective(&mut self, operation: Operation, contribution: &[u8]) -> Ticket {
-        self.collectives.begin(SYSTEM_STREAM, operation, contribution)
+        self.collectives
+            .begin(SYSTEM_STREAM, operation, contribution)
     }
 
     /// Whether all results of collectives that others wait for have left this rank.
     pub fn has_passed_on_results(&self) -> bool {
         let sent = self.system().is_none_or(|out| {
-            !out.has_partial() && out.queues.remotes.iter_busy().all(|r| r.ready_batches() == 0)
+            !out.has_partial()
+                && out
+                    .queues
+                    .remotes
+                    .iter_busy()
+                    .all(|r| r.ready_batches() == 0)
         });
         sent && self.collectives.front().is_none()
     }
@@ -81,6 +87,9 @@ impl Engine {
     /// progress of this rank is needed for them to arrive, since nobody relays them and their
     /// receivers still wait.
     pub fn has_left_results(&self) -> bool {
-        self.has_passed_on_results() && self.system().is_none_or(|out| out.queues.remotes.has_left())
+        self.has_passed_on_results()
+            && self
+                .system()
+                .is_none_or(|out| out.queues.remotes.has_left())
     }
 }

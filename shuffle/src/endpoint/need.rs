@@ -35,7 +35,8 @@ pub(super) fn link_plan(
     sizes: BatchSizes,
     posted: usize,
 ) -> LinkPlan {
-    let most = |(stage, limits): (_, &LinkLimits)| route.links_of(stage) as usize * limits.maxrpc as usize;
+    let most =
+        |(stage, limits): (_, &LinkLimits)| route.links_of(stage) as usize * limits.maxrpc as usize;
     LinkPlan {
         links: route.links() as usize,
         sizes,
@@ -65,7 +66,10 @@ impl Need {
         limits: Option<&Limits>,
     ) -> Result<Self> {
         let shape = Shape::new(topology, route, options);
-        let layout = InboxLayout::new(route.lanes_per_rank() * topology.local_size(), shape.lane_bytes)?;
+        let layout = InboxLayout::new(
+            route.lanes_per_rank() * topology.local_size(),
+            shape.lane_bytes,
+        )?;
         let table = RunTable::new(
             topology.size(),
             options.run_bytes,

@@ -30,12 +30,15 @@ impl Shape {
         let affordable = options.shares().lane_budget_bytes / most_lanes(topology, route);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
         let links = route.most_links().max(1) as usize;
-        let affordable = floor_power_of_two(options.shares().send_pool_bytes / (BUFFERS_PER_LINK * links))
-            .max(options.shares().small_slot_bytes);
+        let affordable =
+            floor_power_of_two(options.shares().send_pool_bytes / (BUFFERS_PER_LINK * links))
+                .max(options.shares().small_slot_bytes);
         let limits = |(stage, options): (_, StageOptions)| match route.most_links_of(stage) {
             0 => LinkLimits::default(),
             _ => LinkLimits {
-                target_bytes: options.buftarget_bytes.clamp(BATCH_HEADER_BYTES + 1, affordable),
+                target_bytes: options
+                    .buftarget_bytes
+                    .clamp(BATCH_HEADER_BYTES + 1, affordable),
                 maxrpc: options.maxrpc.min(LINK_MAXRPC),
             },
         };
@@ -58,7 +61,12 @@ impl Shape {
     pub fn batch_sizes(&self, options: &StreamOptions, limits: &Limits) -> BatchSizes {
         let eager = limits.eager_bytes.max(options.shares().small_slot_bytes);
         BatchSizes {
-            most_in_flight: self.links.iter().map(|limits| limits.maxrpc).max().unwrap_or(0),
+            most_in_flight: self
+                .links
+                .iter()
+                .map(|limits| limits.maxrpc)
+                .max()
+                .unwrap_or(0),
             buffer_bytes: self.batch_bytes,
             small_bytes: options.shares().small_slot_bytes.next_multiple_of(64),
             large_bytes: self.batch_bytes.min(eager).next_multiple_of(64),
@@ -92,14 +100,16 @@ impl Shape {
         };
         if item_bytes > MAX_LANE_BYTES as usize / 4 - ITEM_FRAME_BYTES {
             let most = MAX_LANE_BYTES as usize / 4 - ITEM_FRAME_BYTES;
-            let remedy = format!("no options make that more than {most}: send records of a shuffle instead");
+            let remedy =
+                format!("no options make that more than {most}: send records of a shuffle instead");
             return refuse("item_bytes", remedy);
         }
         let frame = item_bytes.next_multiple_of(8) + ITEM_FRAME_BYTES;
         let (ranks, links) = (topology.most_local() as usize, route.most_links() as usize);
         let lanes = (4 * frame).next_power_of_two() * most_lanes(topology, route);
         let batches = (frame + BATCH_HEADER_BYTES).next_power_of_two() * BUFFERS_PER_LINK * links;
-        let least = Shares::whole("lane_budget_bytes", lanes).max(Shares::whole("send_pool_bytes", batches));
+        let least = Shares::whole("lane_budget_bytes", lanes)
+            .max(Shares::whole("send_pool_bytes", batches));
         let remedy = format!(
             "memory_bytes is {} for {ranks} ranks of a node and {links} links: make it {least}",
             options.memory_bytes
@@ -161,7 +171,11 @@ mod tests {
     use crate::route::RouteName;
 
     /// The error for such items, and the options with what it advises.
-    fn refused(sizes: &[u32], options: &StreamOptions, item_bytes: usize) -> Option<(String, StreamOptions)> {
+    fn refused(
+        sizes: &[u32],
+        options: &StreamOptions,
+        item_bytes: usize,
+    ) -> Option<(String, StreamOptions)> {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
         let route = JobRoute::new(RouteName::ThreeHop, &topology);
         let shape = Shape::new(&topology, &route, options);

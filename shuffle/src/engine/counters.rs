@@ -23,20 +23,23 @@ impl StreamState {
         let frames = |name| {
             let stage = queues.route.stage_named(name);
             let edges = stage.into_iter().flat_map(|stage| queues.of_stage(stage));
-            edges.map(|queue| queue.tally().frames()).sum()
+            edges.map(|queue| queue.counters().frames()).sum()
         };
         stats.origin_frames = frames(stage::ORIGIN);
         stats.remote_frames = frames(stage::REMOTE);
         stats.relay_frames = frames(stage::RELAY);
-        let lanes = queues.lanes.iter().map(|lane| (&lane.tally, false));
-        let links = queues.remotes.iter().map(|link| (&link.tally, link.is_beyond));
-        for (tally, is_beyond) in lanes.chain(links) {
-            stats.queue_waits += tally.waits();
+        let lanes = queues.lanes.iter().map(|lane| (&lane.counters, false));
+        let links = queues
+            .remotes
+            .iter()
+            .map(|link| (&link.counters, link.is_beyond));
+        for (counters, is_beyond) in lanes.chain(links) {
+            stats.queue_waits += counters.waits();
             if is_beyond {
-                stats.runs_to_fabric += tally.forwarded();
-                stats.batches_sent += tally.sends();
+                stats.runs_to_fabric += counters.forwarded();
+                stats.batches_sent += counters.sends();
             } else {
-                stats.runs_from_fabric += tally.forwarded();
+                stats.runs_from_fabric += counters.forwarded();
             }
         }
         stats.wire_bytes = queues.remotes.iter().map(|r| r.wire_bytes).sum();
@@ -54,8 +57,12 @@ impl StreamState {
         let queues = &out.queues;
         let stage_stats = |stage| {
             let edges = queues.of_stage(stage);
-            let stats = edges.map(|queue| queue.tally().stats(queue.peer().0, queues.now_ns));
-            StageStats::of(queues.route.stage_name(stage), stats, queues.limit_hits(stage))
+            let stats = edges.map(|queue| queue.counters().stats(queue.peer().0, queues.now_ns));
+            StageStats::of(
+                queues.route.stage_name(stage),
+                stats,
+                queues.limit_hits(stage),
+            )
         };
         detailed.stages = queues.route.numbers().map(stage_stats).collect();
         detailed

@@ -71,7 +71,12 @@ impl<H: Handlers> Forwarding<'_, H> {
     }
 
     /// Moves one run a hop further, or delivers it; false when there is no room for it now.
-    pub fn forward(&mut self, at: Stage, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
+    pub fn forward(
+        &mut self,
+        at: Stage,
+        run: &Run<'_>,
+        feeder: Feeder,
+    ) -> std::result::Result<bool, BadRun> {
         if run.is_broadcast() {
             return self.spread(at, run, feeder);
         }
@@ -89,7 +94,12 @@ impl<H: Handlers> Forwarding<'_, H> {
     /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of
     /// that. What is done is not done again.
     #[cold]
-    fn spread(&mut self, at: Stage, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
+    fn spread(
+        &mut self,
+        at: Stage,
+        run: &Run<'_>,
+        feeder: Feeder,
+    ) -> std::result::Result<bool, BadRun> {
         let source = Rank(run.header.source);
         let mut copying = self.begun.copying.remove(&feeder).unwrap_or_default();
         let queues = &mut self.outs[self.own].queues;
@@ -121,7 +131,9 @@ impl<H: Handlers> Forwarding<'_, H> {
         let is_plain = !run.is_fragment();
         let admitted = match &mut *self.sink {
             _ if self.discards => true,
-            Sink::Handler => self.handlers.is_live(self.own) && !waits_for_spill(self.waits_for, self.outs),
+            Sink::Handler => {
+                self.handlers.is_live(self.own) && !waits_for_spill(self.waits_for, self.outs)
+            }
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
                     true => self.reassembly.record_bytes(feeder),

@@ -82,12 +82,15 @@ impl Links {
     pub fn follow(&mut self, remotes: &Remotes) {
         let links = remotes.len();
         if self.incoming.capacity() < links {
-            let more = (self.incoming.len() / 4).max(4).max(links - self.incoming.len());
+            let more = (self.incoming.len() / 4)
+                .max(4)
+                .max(links - self.incoming.len());
             self.incoming.reserve_exact(more);
         }
         while self.incoming.len() < links {
             let remote = &remotes[self.incoming.len()];
-            self.incoming.push(Incoming::new(remote.credit.max_in_flight()));
+            self.incoming
+                .push(Incoming::new(remote.credit.max_in_flight()));
         }
     }
 
@@ -165,7 +168,9 @@ impl Links {
                     self.fetched(number, buffer, came, queues, stats)
                 }
             },
-            Completion::Read { buffer, .. } => self.fetched(number, buffer, Came::ByRead, queues, stats),
+            Completion::Read { buffer, .. } => {
+                self.fetched(number, buffer, Came::ByRead, queues, stats)
+            }
             Completion::Broken {
                 buffer, cut, error, ..
             } => {
@@ -251,7 +256,12 @@ impl Links {
     }
 
     /// Applies the counters that every header carries.
-    fn counters(&mut self, index: usize, header: &BatchHeader, remote: &mut RemoteQueue) -> Result<()> {
+    fn counters(
+        &mut self,
+        index: usize,
+        header: &BatchHeader,
+        remote: &mut RemoteQueue,
+    ) -> Result<()> {
         let bad = |why: String| Error::bad_peer(header.source, why);
         remote
             .credit
@@ -281,8 +291,9 @@ impl Links {
             let remote = &mut queues.remotes[index];
             self.counters(index, &header, remote)?;
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
-            let notices = <[ClearToSend]>::ref_from_bytes(notices)
-                .map_err(|_| Error::bad_peer(header.source, "clear-to-send notices of a wrong length"))?;
+            let notices = <[ClearToSend]>::ref_from_bytes(notices).map_err(|_| {
+                Error::bad_peer(header.source, "clear-to-send notices of a wrong length")
+            })?;
             for notice in notices {
                 if !remote.clear_to_send(notice) {
                     let why = format!(
@@ -341,7 +352,8 @@ impl Links {
                 slot: Some(slot),
             },
             BatchKind::Announce => {
-                let payload = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
+                let payload =
+                    &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
                 let announcement = Announcement::read_from_bytes(payload)
                     .map_err(|_| bad("an announcement of a wrong length".into()))?;
                 let length = announcement.bytes.get() as usize;
@@ -441,7 +453,8 @@ impl Links {
     /// Whether nothing of a link moves or waits on this side; one that waits for a large slot does.
     pub fn may_rest(&self, index: usize) -> bool {
         let incoming = &self.incoming[index];
-        incoming.is_idle() && (self.shared.is_empty() || !self.shared.is_wanted(&incoming.receiving))
+        incoming.is_idle()
+            && (self.shared.is_empty() || !self.shared.is_wanted(&incoming.receiving))
     }
 
     /// Whether batches are here, or on their way in answer to an announcement, that have not moved
@@ -472,7 +485,10 @@ impl Links {
     /// Bytes of receive buffers in which something is, or is being fetched: the others wait for
     /// messages.
     pub fn pool_bytes_in_use(&self) -> usize {
-        let arrivals = self.incoming.iter().flat_map(|incoming| incoming.window.iter());
+        let arrivals = self
+            .incoming
+            .iter()
+            .flat_map(|incoming| incoming.window.iter());
         let arrived = arrivals.map(Arrival::slot_bytes).sum::<usize>();
         arrived + self.fetch_pool.as_ref().map_or(0, Pool::in_use_bytes)
     }

@@ -135,7 +135,9 @@ impl LongRecords {
         let mut rest = self
             .spare
             .take(payload.len())
-            .map_err(|_| Error::NoMemory { bytes: payload.len() })?;
+            .map_err(|_| Error::NoMemory {
+                bytes: payload.len(),
+            })?;
         let mut begun = false;
         while let Some(target) = targets.next() {
             let done = self.push(queues, target, kind, payload.len(), 0, payload);
@@ -216,7 +218,11 @@ impl LongRecords {
                 run_flags::MORE
             };
             // A record needs two fragments at least: its frame did not fit one.
-            let piece = if first && last { (piece / 2) & !7 } else { piece };
+            let piece = if first && last {
+                (piece / 2) & !7
+            } else {
+                piece
+            };
             let frame_bytes = RUN_HEADER_BYTES + head + align8(piece);
             let header = RunHeader {
                 target: target.0,

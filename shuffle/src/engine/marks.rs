@@ -32,11 +32,17 @@ impl StreamState {
                 end: inbound.inbox.lane(lane).consumed() + in_use,
             })
             .collect();
-        let links = inbound.links.iter_mut().flat_map(|links| &mut links.incoming);
+        let links = inbound
+            .links
+            .iter_mut()
+            .flat_map(|links| &mut links.incoming);
         let arrived = links.map(|incoming| {
             let window = &mut incoming.window;
             let next = window.next();
-            window.iter_mut().last().map_or(next, |(number, _)| number + 1)
+            window
+                .iter_mut()
+                .last()
+                .map_or(next, |(number, _)| number + 1)
         });
         DeliveryMarks {
             arrived: arrived.collect(),

@@ -64,7 +64,12 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    pub fn new(inbox: Inbox, links: Option<Links>, route: &JobRoute, options: &StreamOptions) -> Self {
+    pub fn new(
+        inbox: Inbox,
+        links: Option<Links>,
+        route: &JobRoute,
+        options: &StreamOptions,
+    ) -> Self {
         let lanes = inbox.layout().lanes() as usize;
         let backlog = |stage| Backlog {
             stage,
@@ -77,7 +82,10 @@ impl Inbound {
             active: Vec::with_capacity(lanes),
             stages: route.stages(),
             links,
-            reassembly: Reassembly::new(options.shares().reassembly_bytes, options.max_message_bytes),
+            reassembly: Reassembly::new(
+                options.shares().reassembly_bytes,
+                options.max_message_bytes,
+            ),
             begun: Begun::default(),
             drained: vec![0; lanes],
         }
@@ -195,7 +203,9 @@ impl StreamState {
         completion: Completion,
     ) -> Result<()> {
         match &mut self.inbound.links {
-            Some(links) => links.complete(class, number, completion, &mut out.queues, &mut self.stats),
+            Some(links) => {
+                links.complete(class, number, completion, &mut out.queues, &mut self.stats)
+            }
             None => Ok(()),
         }
     }
@@ -266,7 +276,13 @@ impl StreamState {
     }
 
     /// Posts batches, fetches, grants and control messages.
-    fn transmit(&mut self, out: &mut Outbound, link: &mut dyn Link, idle: bool, now_ns: u64) -> Result<bool> {
+    fn transmit(
+        &mut self,
+        out: &mut Outbound,
+        link: &mut dyn Link,
+        idle: bool,
+        now_ns: u64,
+    ) -> Result<bool> {
         let (Some(links), Some(notices)) = (&mut self.inbound.links, &self.notices) else {
             return Ok(false);
         };
@@ -296,7 +312,12 @@ impl StreamState {
     }
 
     /// Moves runs out of lanes and links.
-    fn drain(&mut self, outs: &mut [Outbound], own: usize, handlers: &mut impl Handlers) -> Result<bool> {
+    fn drain(
+        &mut self,
+        outs: &mut [Outbound],
+        own: usize,
+        handlers: &mut impl Handlers,
+    ) -> Result<bool> {
         let Inbound {
             inbox,
             backlog,
@@ -368,7 +389,11 @@ impl StreamState {
     /// So many records were still to be taken when the stream, or the job, ended.
     pub fn warn_of_lost(&self, lost: u64) {
         if lost > 0 {
-            tracing::warn!(stream = self.name, lost, "records were not taken before the end");
+            tracing::warn!(
+                stream = self.name,
+                lost,
+                "records were not taken before the end"
+            );
         }
     }
 }
@@ -383,7 +408,11 @@ struct Lanes<'a> {
 
 impl Lanes<'_> {
     /// Moves runs out of the lanes of one stage.
-    fn drain(&mut self, stage: Stage, forwarding: &mut Forwarding<'_, impl Handlers>) -> Result<bool> {
+    fn drain(
+        &mut self,
+        stage: Stage,
+        forwarding: &mut Forwarding<'_, impl Handlers>,
+    ) -> Result<bool> {
         let Some(own) = self.backlog.iter().position(|b| b.stage == stage) else {
             return Ok(false);
         };

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use trihop_transport::park::Gauge;
 use trihop_transport::protocol::wire::{
-    BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8, run_flags,
+    BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader, RunHeader, align8,
+    run_flags,
 };
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
@@ -437,7 +438,12 @@ impl Outbound {
 
     /// A run of one record of `bytes`, which `write` fills in place: gathering it would only copy
     /// it once more.
-    fn push_alone(&mut self, target: Rank, bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<()> {
+    fn push_alone(
+        &mut self,
+        target: Rank,
+        bytes: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
         let frame_bytes = RUN_HEADER_BYTES + align8(bytes);
         let write = alone(target, self.rank, bytes, write);
         let feeder = Feeder::APPLICATION;
@@ -537,7 +543,12 @@ impl Outbound {
 }
 
 /// Writes the frame of a run of one record of `bytes`, which `write` fills in.
-fn alone(target: Rank, source: u32, bytes: usize, write: impl FnOnce(&mut [u8])) -> impl FnOnce(&mut [u8]) {
+fn alone(
+    target: Rank,
+    source: u32,
+    bytes: usize,
+    write: impl FnOnce(&mut [u8]),
+) -> impl FnOnce(&mut [u8]) {
     move |space: &mut [u8]| {
         let header = RunHeader {
             target: target.0,

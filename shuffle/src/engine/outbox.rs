@@ -24,7 +24,11 @@ pub struct Outbox<'a> {
 }
 
 impl<'a> Outbox<'a> {
-    pub(crate) fn new(outs: &'a mut [Outbound], stream: usize, overfilled: &'a mut Option<usize>) -> Self {
+    pub(crate) fn new(
+        outs: &'a mut [Outbound],
+        stream: usize,
+        overfilled: &'a mut Option<usize>,
+    ) -> Self {
         Self {
             outs,
             stream,
@@ -43,7 +47,11 @@ impl<'a> Outbox<'a> {
 
     /// The same, for another stream of the engine; `None` where none is open there any more.
     pub(crate) fn for_stream(&mut self, id: StreamId) -> Option<Outbox<'_>> {
-        let StreamId { job, stream, opened } = id;
+        let StreamId {
+            job,
+            stream,
+            opened,
+        } = id;
         let is_open = |out: &Outbound| out.job() == job && out.opened == opened;
         let is_open = self.outs.get(stream).is_some_and(is_open);
         is_open.then_some(Outbox {

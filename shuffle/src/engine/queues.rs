@@ -126,17 +126,24 @@ impl Queues {
     ) -> bool {
         let own = feeder == Feeder::APPLICATION;
         // A damaged inbox takes nothing; `failure` says so.
-        let Some(edge) = self.numbers.get(end, stage).or_else(|| self.open(end, stage)) else {
+        let Some(edge) = self
+            .numbers
+            .get(end, stage)
+            .or_else(|| self.open(end, stage))
+        else {
             return false;
         };
-        let (added, tally) = match edge {
+        let (added, counters) = match edge {
             Edge::Lane(number) => {
                 let number = number as usize;
                 if own && !self.lanes.admits(number, bytes) {
                     return false;
                 }
                 let lane = &mut self.lanes[number];
-                (lane.push_with(bytes, flags, feeder, write), &mut lane.tally)
+                (
+                    lane.push_with(bytes, flags, feeder, write),
+                    &mut lane.counters,
+                )
             }
             Edge::Link(number) => {
                 let number = number as usize;
@@ -150,16 +157,17 @@ impl Queues {
                 } else {
                     None
                 };
-                let added = self.remotes[number].push_with(bytes, flags, feeder, pool.as_ref(), write);
+                let added =
+                    self.remotes[number].push_with(bytes, flags, feeder, pool.as_ref(), write);
                 if own && added {
                     self.remotes.added_own(number);
                 }
-                (added, &mut self.remotes[number].tally)
+                (added, &mut self.remotes[number].counters)
             }
         };
         match added {
-            true => tally.added(own, self.now_ns),
-            false => tally.refused(self.now_ns),
+            true => counters.added(own, self.now_ns),
+            false => counters.refused(self.now_ns),
         }
         added
     }

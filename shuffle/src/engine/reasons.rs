@@ -33,7 +33,9 @@ impl StreamState {
         }
         if out.large_bytes() > 0 {
             let bytes = out.large_bytes();
-            reasons.push(format!("{bytes} bytes of a long record find no room in a queue"));
+            reasons.push(format!(
+                "{bytes} bytes of a long record find no room in a queue"
+            ));
         }
         reasons
     }
@@ -67,7 +69,9 @@ fn link_reason(remote: &RemoteQueue) -> Option<String> {
         (0, _) => Some(format!(
             "link: rank {rank} has not acknowledged {in_flight} batches"
         )),
-        (_, 0) => Some(format!("link: {ready} batches wait for credit of rank {rank}")),
+        (_, 0) => Some(format!(
+            "link: {ready} batches wait for credit of rank {rank}"
+        )),
         _ => Some(format!(
             "link: rank {rank} has not acknowledged {in_flight} batches, and {ready} wait for its credit"
         )),

@@ -133,7 +133,9 @@ impl<S: Seat> Job<S> {
     /// # Errors
     /// As [`Job::barrier`].
     pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
-        self.collective("a reduction", || seat::allreduce(&self.seat, values, reduce))
+        self.collective("a reduction", || {
+            seat::allreduce(&self.seat, values, reduce)
+        })
     }
 
     /// Every rank's contribution, by rank. For small strings: the result is as large as all of them
@@ -167,7 +169,9 @@ impl<S: Seat> Job<S> {
     /// the launcher could be asked: not while the job is being shut down, nor when the engine is in
     /// use and does not come free.
     pub fn abort(&self, status: i32, why: &str) -> bool {
-        self.seat.look(|job| job.abort(status, why)).unwrap_or(false)
+        self.seat
+            .look(|job| job.abort(status, why))
+            .unwrap_or(false)
     }
 
     /// Writes every stream's queues with their use and their bounds. Does not wait for long: where
@@ -205,7 +209,10 @@ impl<S: Seat> Job<S> {
     /// As [`Job::barrier`]; [`crate::Error::Nested`] inside a handler, with nothing done.
     pub fn shutdown(self) -> Result<()> {
         let outcome = self.collective("shutting down", || seat::shut_down(&self.seat));
-        if !matches!(outcome, Err(crate::Error::Nested(_) | crate::Error::Closed(_))) {
+        if !matches!(
+            outcome,
+            Err(crate::Error::Nested(_) | crate::Error::Closed(_))
+        ) {
             self.seat.ended(outcome.is_err());
         }
         outcome

@@ -206,7 +206,10 @@ mod tests {
         let mut held = open("forgotten");
         let other = held.clone();
         std::mem::forget(held.reserve(Rank(0), 0, 8).unwrap());
-        assert!(matches!(other.send(Rank(0), 0, b"x"), Err(Error::Nested(_))));
+        assert!(matches!(
+            other.send(Rank(0), 0, b"x"),
+            Err(Error::Nested(_))
+        ));
         assert!(matches!(other.fence(), Err(Error::Nested(_))));
         assert!(matches!(other.flush_origin(), Err(Error::Nested(_))));
         assert!(matches!(other.poll(), Err(Error::Nested(_))));

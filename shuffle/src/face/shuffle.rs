@@ -94,14 +94,27 @@ pub(crate) fn each_message(
             let mut now = 0;
             for record in run.records() {
                 let (kind, bytes) = record?;
-                if now >= done && !take(Message { source, kind, bytes }, now == done) {
+                if now >= done
+                    && !take(
+                        Message {
+                            source,
+                            kind,
+                            bytes,
+                        },
+                        now == done,
+                    )
+                {
                     break;
                 }
                 now += 1;
             }
             Ok(now)
         }
-        Delivery::Record { source, kind, bytes } => {
+        Delivery::Record {
+            source,
+            kind,
+            bytes,
+        } => {
             take(
                 Message {
                     source: Rank(source),
@@ -259,7 +272,11 @@ mod tests {
         while answered.get() == 0 {
             shuffle.poll().unwrap();
         }
-        assert!(answered.get() < 126, "{} were answered at once", answered.get());
+        assert!(
+            answered.get() < 126,
+            "{} were answered at once",
+            answered.get()
+        );
         shuffle.fence().unwrap();
         assert_eq!((answered.get(), answers.get()), (126, 126));
     }

@@ -124,7 +124,9 @@ impl<T: Item, S: Seat> StreamBuilder<T, S> {
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Stream<T, S>> {
         let bytes = size_of::<T>();
-        let handle = self.seat.open(&self.name, self.options, bytes, self.handler)?;
+        let handle = self
+            .seat
+            .open(&self.name, self.options, bytes, self.handler)?;
         Ok(Stream::over(handle))
     }
 }
@@ -182,8 +184,9 @@ pub(crate) fn extend<T: IntoBytes + Immutable, S: Seating>(
     items: &mut impl Iterator<Item = (Rank, T)>,
 ) -> Result<()> {
     if handle.seat.is_in_handler() {
-        let push =
-            |out: &mut Outbound, (target, item): &(Rank, T)| out.push_or_spill(*target, item.as_bytes());
+        let push = |out: &mut Outbound, (target, item): &(Rank, T)| {
+            out.push_or_spill(*target, item.as_bytes())
+        };
         return handle.spill_all(items, push);
     }
     loop {

@@ -83,7 +83,10 @@ impl<S: Seat> UntypedBuilder<S> {
 impl<'h> UntypedBuilder<Inline<'h>> {
     /// Calls `handler` for each record, or for each run of items, that arrives. Without a handler,
     /// they wait for [`Untyped::take`].
-    pub fn handler(self, mut handler: impl FnMut(Arrival<'_>, &mut UntypedOutbox<'_>) + 'h) -> Self {
+    pub fn handler(
+        self,
+        mut handler: impl FnMut(Arrival<'_>, &mut UntypedOutbox<'_>) + 'h,
+    ) -> Self {
         let item_bytes = self.item_bytes;
         self.handle_by(Box::new(move |delivery, done, outbox| {
             let mut outbox = UntypedOutbox {
@@ -124,7 +127,11 @@ pub(crate) fn each_arrival(
 ) -> Result<usize, BadRun> {
     if item_bytes == 0 {
         return each_message(delivery, done, |message, first| {
-            let Message { source, kind, bytes } = message;
+            let Message {
+                source,
+                kind,
+                bytes,
+            } = message;
             let arrival = Arrival {
                 source,
                 kind,
@@ -225,7 +232,8 @@ impl UntypedOutbox<'_> {
             return (0, Err(error));
         }
         let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
-        let outcome = pairs.try_for_each(|(&target, item)| self.outbox.push_item(Rank(target), item));
+        let outcome =
+            pairs.try_for_each(|(&target, item)| self.outbox.push_item(Rank(target), item));
         taken(targets.len() - pairs.len(), outcome)
     }
 
@@ -279,7 +287,12 @@ fn check_either(item_bytes: usize, kind: u32, bytes: &[u8]) -> Result<()> {
 /// Of so many items that were asked for, those that were taken: the one that was refused was not.
 fn taken(asked: usize, outcome: Result<()>) -> (usize, Result<()>) {
     let refused = match &outcome {
-        Err(Error::WouldBlock | Error::Rank { .. } | Error::NoMemory { .. } | Error::SpillFull { .. }) => 1,
+        Err(
+            Error::WouldBlock
+            | Error::Rank { .. }
+            | Error::NoMemory { .. }
+            | Error::SpillFull { .. },
+        ) => 1,
         _ => 0,
     };
     (asked.saturating_sub(refused), outcome)

@@ -62,9 +62,11 @@ impl Budget {
     /// # Errors
     /// When streams with these needs do not fit, with the sum, the limit and where that stands.
     pub fn admit(&self, streams: &[(&str, Need)]) -> Result<()> {
-        let each = streams.iter().fold(self.endpoint_bytes as u64, |sum, (_, need)| {
-            sum.saturating_add(need.bytes() as u64)
-        });
+        let each = streams
+            .iter()
+            .fold(self.endpoint_bytes as u64, |sum, (_, need)| {
+                sum.saturating_add(need.bytes() as u64)
+            });
         for limit in &self.limits {
             let ranks = match limit.scope {
                 Scope::Process => 1,
@@ -120,7 +122,10 @@ mod tests {
         };
         write("proc/meminfo", "MemTotal: 1048576 kB\n");
         write("proc/self/cgroup", "0::/job\n");
-        write("proc/self/mountinfo", "1 1 0:1 / /groups rw - cgroup2 none rw\n");
+        write(
+            "proc/self/mountinfo",
+            "1 1 0:1 / /groups rw - cgroup2 none rw\n",
+        );
         write("groups/job/memory.max", group);
         limits_under(Path::new(root.path()), address_space)
     }
@@ -135,9 +140,15 @@ mod tests {
         Need::of(&topology, &route, &StreamOptions::default(), Some(&limits)).unwrap()
     }
 
-    fn admit(group: u64, neighbours: u32, loopback: bool, address_space: Option<u64>) -> Result<()> {
+    fn admit(
+        group: u64,
+        neighbours: u32,
+        loopback: bool,
+        address_space: Option<u64>,
+    ) -> Result<()> {
         let limits = limits(&format!("{group}\n"), address_space);
-        Budget::new(limits, &topology(), neighbours, loopback, ENDPOINT).admit(&[("a stream", need())])
+        Budget::new(limits, &topology(), neighbours, loopback, ENDPOINT)
+            .admit(&[("a stream", need())])
     }
 
     #[test]

@@ -16,7 +16,9 @@ use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::Bell;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::{NodeId, Rank, Topology};
-use trihop_transport::watch::{self, Board, Cause, Listening, Neighbour, News, Setup, Watch, neighbours};
+use trihop_transport::watch::{
+    self, Board, Cause, Listening, Neighbour, News, Setup, Watch, neighbours,
+};
 
 use super::JobState;
 use crate::config::Options;
@@ -191,7 +193,11 @@ impl JobState {
         if self.lives.is_over() {
             return Ok(());
         }
-        let ended = self.node.watches.iter().find(|(_, watch)| watch.has_ended());
+        let ended = self
+            .node
+            .watches
+            .iter()
+            .find(|(_, watch)| watch.has_ended());
         if let Some(&(rank, _)) = ended {
             let rank = Rank(rank);
             // Unless the board knows what it has ended because of.

@@ -94,15 +94,15 @@ impl JobState {
 
     /// What became of the options: each facility tells its part.
     pub fn tell_opened(&self, id: StreamId) {
-        let Ok((core, out)) = self.engine.stream(id) else {
+        let Ok((state, out)) = self.engine.stream(id) else {
             return;
         };
-        let options = &core.options;
-        tracing::debug!(stream = core.name, id = core.id, "stream opened");
+        let options = &state.options;
+        tracing::debug!(stream = state.name, id = state.id, "stream opened");
         tracing::info!(
             target: "trihop_shuffle::queue",
-            stream = core.name,
-            frame_bytes = core.frame_bytes,
+            stream = state.name,
+            frame_bytes = state.frame_bytes,
             run_bytes = options.run_bytes,
             origin_maxrpc = options.origin_maxrpc,
             relay_maxrpc = options.relay_maxrpc,
@@ -110,7 +110,7 @@ impl JobState {
         );
         tracing::info!(
             target: "trihop_shuffle::engine::inbound",
-            stream = core.name,
+            stream = state.name,
             links = self.engine.route.links(),
             remote_maxrpc = options.remote_maxrpc,
             small_slot_bytes = options.shares().small_slot_bytes,
@@ -118,16 +118,16 @@ impl JobState {
         );
         tracing::debug!(
             target: "trihop_shuffle::queue",
-            stream = core.name,
+            stream = state.name,
             origin_buftarget_bytes = options.origin_buftarget_bytes,
             relay_buftarget_bytes = options.relay_buftarget_bytes,
             run_table_bytes = options.shares().run_table_bytes,
             linger_us = options.linger_us,
             "when queues are shown"
         );
-        let bound = dump::Bound::of(core, out);
-        tracing::info!(target: "trihop_transport::memory", stream = core.name, "at most: {bound}");
-        let by = match &core.sink {
+        let bound = dump::Bound::of(state, out);
+        tracing::info!(target: "trihop_transport::memory", stream = state.name, "at most: {bound}");
+        let by = match &state.sink {
             Sink::Handler => "the handler",
             Sink::Queue(_) => "the application's calls",
             Sink::Thread(_) => "a delivery thread",
@@ -136,7 +136,7 @@ impl JobState {
         };
         tracing::info!(
             target: "trihop_shuffle::deliver",
-            stream = core.name,
+            stream = state.name,
             by,
             deliverq_max = options.deliverq_max,
             "deliveries"

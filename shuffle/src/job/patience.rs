@@ -31,9 +31,9 @@ impl JobState {
         let seconds = self.patience_ns / 1_000_000_000;
         let rank = self.engine.topology.rank().0;
         let mut reasons = Vec::new();
-        for (core, out) in self.engine.open_streams() {
-            let of_stream = core.reasons(out).into_iter();
-            reasons.extend(of_stream.map(|reason| format!("`{}`: {reason}", core.name)));
+        for (state, out) in self.engine.open_streams() {
+            let of_stream = state.reasons(out).into_iter();
+            reasons.extend(of_stream.map(|reason| format!("`{}`: {reason}", state.name)));
         }
         let awaited = self.engine.collectives.awaited();
         if !awaited.is_empty() {

@@ -30,7 +30,10 @@ use crate::signal::DumpOnSignal;
 /// The launcher's bootstrap.
 pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
     options.check()?;
-    Ok(bootstrap::start(options.launcher, options.bootstrap_timeout())?)
+    Ok(bootstrap::start(
+        options.launcher,
+        options.bootstrap_timeout(),
+    )?)
 }
 
 /// A job that its node's ranks have met in, and what it is waited with.
@@ -60,7 +63,8 @@ impl JobState {
         let limits = limit::limits();
         let nonce = u64::from_le_bytes(random_bytes()?);
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
-        let handover = Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
+        let handover =
+            Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
         let mut watch = WatchStart::listen(&options, &topology)?;
         let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());

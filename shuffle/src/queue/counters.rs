@@ -114,25 +114,35 @@ mod tests {
 
     #[test]
     fn a_wait_lasts_from_the_first_refusal_to_the_next_frame() {
-        let mut tally = QueueCounters::default();
-        tally.added(true, 5);
+        let mut counters = QueueCounters::default();
+        counters.added(true, 5);
         for now_ns in [10, 20, 30] {
-            tally.refused(now_ns);
+            counters.refused(now_ns);
         }
-        assert_eq!((tally.waits(), tally.waiting_ns(50)), (1, 40));
-        assert_eq!(tally.stats(7, 50).longest_wait_ns, 40, "one that lasts counts");
-        tally.added(false, 110);
-        tally.refused(200);
-        tally.added(false, 201);
-        tally.sent(SendReason::Full);
-        tally.sent(SendReason::Age);
-        tally.sent(SendReason::Flush);
-        let stats = tally.stats(7, 1000);
-        assert_eq!((stats.peer, stats.own_runs, stats.forwarded_runs), (7, 1, 2));
+        assert_eq!((counters.waits(), counters.waiting_ns(50)), (1, 40));
+        assert_eq!(
+            counters.stats(7, 50).longest_wait_ns,
+            40,
+            "one that lasts counts"
+        );
+        counters.added(false, 110);
+        counters.refused(200);
+        counters.added(false, 201);
+        counters.sent(SendReason::Full);
+        counters.sent(SendReason::Age);
+        counters.sent(SendReason::Flush);
+        let stats = counters.stats(7, 1000);
+        assert_eq!(
+            (stats.peer, stats.own_runs, stats.forwarded_runs),
+            (7, 1, 2)
+        );
         assert_eq!(
             (stats.waits, stats.longest_wait_ns, stats.waiting_ns),
             (2, 100, 0)
         );
-        assert_eq!((stats.sends, stats.aged_sends, stats.flush_sends), (3, 1, 1));
+        assert_eq!(
+            (stats.sends, stats.aged_sends, stats.flush_sends),
+            (3, 1, 1)
+        );
     }
 }

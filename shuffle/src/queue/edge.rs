@@ -32,10 +32,10 @@ impl<L: Borrow<LaneQueue>, K: Borrow<RemoteQueue>> Edge<L, K> {
     }
 
     /// What the queue has done.
-    pub fn tally(&self) -> &QueueCounters {
+    pub fn counters(&self) -> &QueueCounters {
         match self {
-            Edge::Lane(lane) => &lane.borrow().tally,
-            Edge::Link(link) => &link.borrow().tally,
+            Edge::Lane(lane) => &lane.borrow().counters,
+            Edge::Link(link) => &link.borrow().counters,
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct LaneQueue {
     pub stage: Stage,
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Box<Corrupt>>,
-    pub tally: QueueCounters,
+    pub counters: QueueCounters,
 }
 
 impl LaneQueue {
@@ -42,7 +42,7 @@ impl LaneQueue {
             publish_bytes,
             wanted_bytes: 0,
             corrupt: None,
-            tally: QueueCounters::default(),
+            counters: QueueCounters::default(),
         }
     }
 
@@ -105,7 +105,7 @@ impl LaneQueue {
     #[inline]
     pub fn publish(&mut self, why: SendReason) {
         if self.producer.pending_bytes() > 0 {
-            self.tally.sent(why);
+            self.counters.sent(why);
             self.producer.publish();
         }
     }
@@ -194,7 +194,10 @@ mod tests {
                 space[..4].copy_from_slice(&64u32.to_le_bytes());
             })
         };
-        assert!(push(&mut lane), "a short frame fits where a long one does not");
+        assert!(
+            push(&mut lane),
+            "a short frame fits where a long one does not"
+        );
         assert!(!lane.space_came(), "and there is none for the long one");
         let mut consumer = inbox.lane(0);
         while consumer.front().unwrap().is_some() {

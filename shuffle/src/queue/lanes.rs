@@ -116,10 +116,12 @@ impl Lanes {
 
     /// What users see of it counts from now on.
     pub fn begin_again(&mut self) {
-        self.stages.iter_mut().for_each(|lanes| lanes.limit_hits = 0);
+        self.stages
+            .iter_mut()
+            .for_each(|lanes| lanes.limit_hits = 0);
         self.queues
             .iter_mut()
-            .for_each(|lane| lane.tally = QueueCounters::default());
+            .for_each(|lane| lane.counters = QueueCounters::default());
     }
 
     /// Whether a frame waits for a limit: any release may be what it waits for.
@@ -132,11 +134,21 @@ impl Lanes {
     pub fn open(&mut self, peer: Rank, local: u32, stage: Stage, slot: u32) -> Option<usize> {
         let segment = Arc::clone(&self.neighbours.segments[local as usize]);
         let bell = Arc::clone(&self.neighbours.bells[local as usize]);
-        tracing::trace!(to = local, lane = slot, "first use of a lane to a local rank");
+        tracing::trace!(
+            to = local,
+            lane = slot,
+            "first use of a lane to a local rank"
+        );
         let lanes = &self.stages[stage.index()];
         match Producer::new(segment, self.neighbours.layout, slot, bell) {
             Ok(producer) => {
-                let lane = LaneQueue::new(peer, stage, producer, lanes.publish_bytes, lanes.limit_bytes);
+                let lane = LaneQueue::new(
+                    peer,
+                    stage,
+                    producer,
+                    lanes.publish_bytes,
+                    lanes.limit_bytes,
+                );
                 push_sparingly(&mut self.queues, lane);
                 Some(self.queues.len() - 1)
             }

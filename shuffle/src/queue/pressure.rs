@@ -123,7 +123,10 @@ mod tests {
         );
         assert!(!pressure.is_pressed() && !pressure.added(level(1400, 99), 1));
         assert!(pressure.added(level(1501, 99), 1), "by half");
-        assert!(pressure.look(level(700, 100), true, 1), "half of it has left");
+        assert!(
+            pressure.look(level(700, 100), true, 1),
+            "half of it has left"
+        );
         for popped in 0..10 {
             assert!(!pressure.look(level(0, popped), false, 1));
         }
@@ -138,7 +141,10 @@ mod tests {
             waits_for_delivery: true,
             ..level(1000, 0)
         };
-        assert!(!pressure.look(own, false, 2), "nothing was kept waiting yet");
+        assert!(
+            !pressure.look(own, false, 2),
+            "nothing was kept waiting yet"
+        );
         assert!(pressure.look(own, true, 2));
     }
 

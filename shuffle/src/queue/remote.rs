@@ -91,7 +91,7 @@ pub(crate) struct RemoteQueue {
     open_since_ns: u64,
     /// Time since which nothing was sent, 0 while something is.
     idle_since_ns: u64,
-    pub tally: QueueCounters,
+    pub counters: QueueCounters,
     /// Bytes handed to the fabric since the start, headers included.
     pub wire_bytes: u64,
     /// When each batch in flight was posted.
@@ -132,7 +132,7 @@ impl RemoteQueue {
             busy: false,
             open_since_ns: 0,
             idle_since_ns: 0,
-            tally: QueueCounters::default(),
+            counters: QueueCounters::default(),
             wire_bytes: 0,
             posted_ns: VecDeque::new(),
             own: VecDeque::new(),
@@ -198,7 +198,9 @@ impl RemoteQueue {
             return true;
         }
         self.seal(SendReason::Full);
-        if self.ready.len() as u64 + self.credit.in_flight() > u64::from(self.credit.max_in_flight()) {
+        if self.ready.len() as u64 + self.credit.in_flight()
+            > u64::from(self.credit.max_in_flight())
+        {
             return false;
         }
         match pool.and_then(Pool::take) {
@@ -234,7 +236,7 @@ impl RemoteQueue {
     pub fn seal(&mut self, why: SendReason) {
         if let Some(batch) = self.open.take() {
             self.ready.push_back(batch);
-            self.tally.sent(why);
+            self.counters.sent(why);
             self.open_since_ns = 0;
         }
     }
@@ -274,7 +276,9 @@ impl RemoteQueue {
             .any(|e| e.segment.is_some() && e.buffer.is_some());
         let ready = self.ready.front();
         announced
-            || ready.is_some_and(|(_, bytes)| choose(&self.credit, *bytes as usize, small, large).is_some())
+            || ready.is_some_and(|(_, bytes)| {
+                choose(&self.credit, *bytes as usize, small, large).is_some()
+            })
     }
 
     /// Whether nothing of this queue moves, waits or is held.
@@ -300,7 +304,10 @@ impl RemoteQueue {
     pub fn contradiction(&self) -> Option<String> {
         let (listed, counted) = (self.posted_ns.len() as u64, self.credit.in_flight());
         let most = u64::from(self.credit.max_in_flight());
-        let (open, room) = (self.open_bytes(), self.sizes.buffer_bytes - BATCH_HEADER_BYTES);
+        let (open, room) = (
+            self.open_bytes(),
+            self.sizes.buffer_bytes - BATCH_HEADER_BYTES,
+        );
         if listed != counted {
             Some(format!(
                 "{listed} batches in flight are listed, {counted} counted"
@@ -330,7 +337,8 @@ impl RemoteQueue {
 
     /// Slots that this queue could use, for the header.
     pub fn wanted(&self) -> u16 {
-        let wanted = self.ready.len() as u64 + self.credit.in_flight() + u64::from(self.open.is_some());
+        let wanted =
+            self.ready.len() as u64 + self.credit.in_flight() + u64::from(self.open.is_some());
         wanted.min(u64::from(u16::MAX)) as u16
     }
 
@@ -397,7 +405,11 @@ impl RemoteQueue {
                     header.write(identity.cookie, &mut buffer);
                     let tag = identity.tag(TagClass::of(slot), 0);
                     let mark = token(identity.stream, TagClass::Sent, 0);
-                    (slot, link.post_send(self.peer, tag, buffer, bytes, mark), bytes)
+                    (
+                        slot,
+                        link.post_send(self.peer, tag, buffer, bytes, mark),
+                        bytes,
+                    )
                 }
                 Passage::Announce(slot) => {
                     let Some(mut notice) = notices.take() else {
@@ -411,7 +423,12 @@ impl RemoteQueue {
                         address: remote.address.into(),
                         key: remote.key.into(),
                         bytes: (bytes as u32).into(),
-                        mover: (if identity.mover == Mover::Read { 1u32 } else { 2 }).into(),
+                        mover: (if identity.mover == Mover::Read {
+                            1u32
+                        } else {
+                            2
+                        })
+                        .into(),
                     };
                     header.kind = BatchKind::Announce;
                     header.bytes = size_of::<Announcement>() as u32;
@@ -431,7 +448,9 @@ impl RemoteQueue {
                             self.exposed.push_back(exposed);
                             (slot, Ok(()), end + bytes)
                         }
-                        Err(PostError::WouldBlock(_)) => (slot, Err(PostError::WouldBlock(buffer)), 0),
+                        Err(PostError::WouldBlock(_)) => {
+                            (slot, Err(PostError::WouldBlock(buffer)), 0)
+                        }
                         Err(PostError::Failed(_, error)) => return Err(error.into()),
                     }
                 }
@@ -458,7 +477,9 @@ impl RemoteQueue {
     fn post_segments(&mut self, link: &mut dyn Link, identity: &Identity) -> Result<usize> {
         let mut posted = 0;
         for exposed in &mut self.exposed {
-            let Some(slot) = exposed.segment else { continue };
+            let Some(slot) = exposed.segment else {
+                continue;
+            };
             let Some(buffer) = exposed.buffer.take() else {
                 continue;
             };

@@ -127,7 +127,7 @@ impl Remotes {
             .iter_mut()
             .for_each(|links| links.sender_limit.hits = 0);
         for queue in self.queues.iter_mut() {
-            queue.tally = QueueCounters::default();
+            queue.counters = QueueCounters::default();
             queue.wire_bytes = 0;
         }
     }
@@ -180,7 +180,9 @@ impl Remotes {
 
     /// The queues that have something to do.
     pub fn iter_busy(&self) -> impl Iterator<Item = &RemoteQueue> {
-        self.busy.iter().map(|&number| &self.queues[number as usize])
+        self.busy
+            .iter()
+            .map(|&number| &self.queues[number as usize])
     }
 
     /// All open queues, in order of opening.
@@ -217,7 +219,9 @@ impl Remotes {
 
     /// Whether every send buffer is home again: nothing is open, waits, or is still leaving.
     pub fn has_left(&self) -> bool {
-        self.batches.as_ref().is_none_or(|p| p.free_slots() == p.slots())
+        self.batches
+            .as_ref()
+            .is_none_or(|p| p.free_slots() == p.slots())
     }
 
     /// The pool from which queue `number` may take a buffer now: always up to its own two, beyond
@@ -225,12 +229,16 @@ impl Remotes {
     pub fn pool_for(&self, number: usize) -> Option<&Pool> {
         let pool = self.batches.as_ref()?;
         let free = pool.free_slots();
-        if self.queues[number].held_buffers() < BUFFERS_PER_LINK || free > BUFFERS_PER_LINK * self.links() {
+        if self.queues[number].held_buffers() < BUFFERS_PER_LINK
+            || free > BUFFERS_PER_LINK * self.links()
+        {
             return Some(pool);
         }
         // What the links are still due once this one has taken a buffer: those that a batch in
         // flight has may be home already, among the free ones. Queues that rest keep none.
-        let kept = self.iter_busy().map(|q| q.kept_buffers().min(BUFFERS_PER_LINK));
+        let kept = self
+            .iter_busy()
+            .map(|q| q.kept_buffers().min(BUFFERS_PER_LINK));
         let due = BUFFERS_PER_LINK * self.links() - kept.sum::<usize>();
         let own = usize::from(self.queues[number].kept_buffers() < BUFFERS_PER_LINK);
         (free > due - own).then_some(pool)

@@ -159,7 +159,8 @@ impl RunTable {
         let index = self.index_of(target);
         let slot = &mut self.slots[index];
         let used = usize::from(slot.used);
-        if slot.target != target || used + bytes > usize::from(slot.room) || slot.count == u16::MAX {
+        if slot.target != target || used + bytes > usize::from(slot.room) || slot.count == u16::MAX
+        {
             return self.push_slow(index, target, bytes);
         }
         slot.used = (used + bytes) as u16;
@@ -179,7 +180,12 @@ impl RunTable {
     }
 
     #[cold]
-    fn push_slow(&mut self, mut index: usize, target: u32, bytes: usize) -> Result<&mut [u8], usize> {
+    fn push_slow(
+        &mut self,
+        mut index: usize,
+        target: u32,
+        bytes: usize,
+    ) -> Result<&mut [u8], usize> {
         if self.slots[index].room > 0 && self.slots[index].target != target {
             // Once per run that has to leave, however often the push is tried.
             if self.refused != Some(target) {
@@ -225,7 +231,8 @@ impl RunTable {
             self.open.push(index as u16);
         } else {
             let used = usize::from(slot.used) + bytes;
-            let outgrown = usize::from(slot.room) < self.long.frame_bytes && used <= self.long.frame_bytes;
+            let outgrown =
+                usize::from(slot.room) < self.long.frame_bytes && used <= self.long.frame_bytes;
             if !outgrown || slot.count == u16::MAX || !self.long.has_free() {
                 return Err(index);
             }
@@ -341,7 +348,9 @@ impl RunTable {
 
     /// Whom the open runs are for.
     pub fn open_targets(&self) -> impl Iterator<Item = u32> {
-        self.open.iter().map(|&slot| self.slots[usize::from(slot)].target)
+        self.open
+            .iter()
+            .map(|&slot| self.slots[usize::from(slot)].target)
     }
 
     /// The `at`-th open run's slot.

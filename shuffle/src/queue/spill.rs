@@ -121,13 +121,23 @@ impl Spill {
     ///
     /// # Errors
     /// As [`Spill::push_run`].
-    pub fn push_record(&mut self, audience: Audience, kind: u32, payload: &[u8]) -> Result<(), Full> {
+    pub fn push_record(
+        &mut self,
+        audience: Audience,
+        kind: u32,
+        payload: &[u8],
+    ) -> Result<(), Full> {
         self.push(What::Record { audience, kind }, payload.len(), |space| {
             space.copy_from_slice(payload);
         })
     }
 
-    fn push(&mut self, what: What, bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<(), Full> {
+    fn push(
+        &mut self,
+        what: What,
+        bytes: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Full> {
         let length = u32::try_from(bytes).map_err(|_| Full)?;
         let fits = |chunk: &Vec<u8>| chunk.capacity() - chunk.len() >= bytes;
         let more = match self.chunks.back() {
@@ -154,7 +164,10 @@ impl Spill {
         let start = chunk.len();
         chunk.resize(start + bytes, 0);
         write(&mut chunk[start..]);
-        self.entries.push_back(Entry { what, bytes: length });
+        self.entries.push_back(Entry {
+            what,
+            bytes: length,
+        });
         self.used_bytes += ENTRY_BYTES;
         Ok(())
     }
@@ -179,7 +192,10 @@ impl Spill {
             .front()?
             .get(self.head..self.head + entry.bytes as usize)?;
         Some(match entry.what {
-            What::Run { target } => Spilled::Run { target, frame: bytes },
+            What::Run { target } => Spilled::Run {
+                target,
+                frame: bytes,
+            },
             What::Record { audience, kind } => Spilled::Record {
                 audience,
                 kind,
@@ -198,7 +214,9 @@ impl Spill {
         self.head += entry.bytes as usize;
         // The next entry lies behind it, or in the next chunk.
         let is_done = |chunk: &Vec<u8>| self.head == chunk.len();
-        if self.chunks.front().is_some_and(is_done) && (self.chunks.len() > 1 || self.entries.is_empty()) {
+        if self.chunks.front().is_some_and(is_done)
+            && (self.chunks.len() > 1 || self.entries.is_empty())
+        {
             self.head = 0;
             if let Some(chunk) = self.chunks.pop_front() {
                 self.used_bytes -= chunk.capacity();

@@ -9,8 +9,10 @@ pub(super) const ORIGIN: Stage = Stage(1);
 pub(super) const REMOTE: Stage = Stage(2);
 
 /// The stages of one hop: which of them a run goes over follows from where its target is.
-pub(super) const STAGES: [StageSpec; 2] =
-    [StageSpec::shared(stage::ORIGIN), StageSpec::fabric(stage::REMOTE)];
+pub(super) const STAGES: [StageSpec; 2] = [
+    StageSpec::shared(stage::ORIGIN),
+    StageSpec::fabric(stage::REMOTE),
+];
 
 /// The route without representatives. What a hop costs is measured against it; its memory grows
 /// with the job.
@@ -27,7 +29,10 @@ impl Direct {
     pub fn new(topology: Topology) -> Self {
         let local = (0..).zip(topology.ranks_of(topology.node()));
         let elsewhere = local.map(|(before, rank)| rank.0 - before).collect();
-        Self { topology, elsewhere }
+        Self {
+            topology,
+            elsewhere,
+        }
     }
 
     /// Ranks of other nodes.
@@ -36,7 +41,9 @@ impl Direct {
     }
 
     fn remote(&self, number: u32) -> Endpoint {
-        let before = self.elsewhere.partition_point(|&elsewhere| elsewhere <= number);
+        let before = self
+            .elsewhere
+            .partition_point(|&elsewhere| elsewhere <= number);
         Rank(number + before as u32)
     }
 }

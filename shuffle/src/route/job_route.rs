@@ -2,7 +2,9 @@
 
 use trihop_transport::topology::{Rank, Topology};
 
-use super::{Endpoint, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Tree, direct};
+use super::{
+    Endpoint, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Tree, direct,
+};
 
 /// A route of a job, as one of its ranks sees it: a rule, and the media of its stages.
 #[derive(Debug, Clone)]
@@ -106,7 +108,8 @@ impl JobRoute {
     /// Whether the edge of a stage to `peer` is a lane: on one's own node where the stage's medium
     /// is shared memory, and to oneself whatever it is. Any other is a link.
     pub fn is_lane(&self, peer: Endpoint, stage: Stage) -> bool {
-        peer == self.topology.rank() || self.topology.is_local(peer) && !self.is_link(stage, Reach::Node)
+        peer == self.topology.rank()
+            || self.topology.is_local(peer) && !self.is_link(stage, Reach::Node)
     }
 
     /// Whether edges of a stage to other endpoints that live here or there are links.
@@ -123,7 +126,9 @@ impl JobRoute {
 
     /// Links of this endpoint of a stage.
     pub fn links_of(&self, stage: Stage) -> u32 {
-        self.link_ends(stage).map(|reach| self.edges(stage, reach)).sum()
+        self.link_ends(stage)
+            .map(|reach| self.edges(stage, reach))
+            .sum()
     }
 
     /// Links of this endpoint.
@@ -173,14 +178,19 @@ impl JobRoute {
 
     /// The lane of an inbox that the local rank `producer` writes at this stage.
     pub fn lane_slot(&self, producer: u32, stage: Stage) -> u32 {
-        let place = self.lane_stages().take_while(|&other| other < stage).count() as u32;
+        let place = self
+            .lane_stages()
+            .take_while(|&other| other < stage)
+            .count() as u32;
         self.lanes_per_rank() * producer + place
     }
 
     /// The stage of a lane of an inbox.
     pub fn stage_of_lane(&self, lane: u32) -> Stage {
         let place = (lane % self.lanes_per_rank()) as usize;
-        self.lane_stages().nth(place).expect("a place below their number")
+        self.lane_stages()
+            .nth(place)
+            .expect("a place below their number")
     }
 
     /// Links that an endpoint of the job needs whatever its route is: representatives have as few

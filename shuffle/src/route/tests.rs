@@ -6,7 +6,8 @@ use proptest::prelude::*;
 /// Follows all copies of a broadcast; returns how often each rank got it, and how many copies
 /// crossed links.
 fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32) {
-    let at_rank = |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
+    let at_rank =
+        |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
     let mut got = vec![0; sizes.iter().sum::<u32>() as usize];
     let mut crossed = 0;
     let mut under_way = vec![(Rank(source), Stage::SOURCE)];
@@ -28,7 +29,8 @@ fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32)
 
 /// Follows a message from `source` to `target`; returns the ranks that it passed on its way.
 fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
-    let at_rank = |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
+    let at_rank =
+        |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
     let (mut here, mut stage) = (Rank(source), Stage::SOURCE);
     let mut passed = vec![source];
     while let Next::To(next, over) = at_rank(here).next(stage, Rank(target)).expect("a route") {
@@ -177,5 +179,10 @@ fn names_are_read_as_they_are_written() {
             );
         }
     }
-    assert!("no-hop".parse::<RouteName>().unwrap_err().contains("three-hop"));
+    assert!(
+        "no-hop"
+            .parse::<RouteName>()
+            .unwrap_err()
+            .contains("three-hop")
+    );
 }

@@ -36,7 +36,8 @@ impl ThreeHop {
     /// them.
     fn own_place(&self) -> Option<u32> {
         let node = self.topology.node();
-        self.represents(node).then(|| node.0 / self.topology.local_size())
+        self.represents(node)
+            .then(|| node.0 / self.topology.local_size())
     }
 
     /// Whether this rank speaks with a node for its own, or would if that were another one.
@@ -111,7 +112,9 @@ impl Route for ThreeHop {
         match stage {
             ORIGIN | RELAY => node == here.node() && peer != here.rank(),
             REMOTE => {
-                node != here.node() && self.represents(node) && here.target_representative(node) == peer
+                node != here.node()
+                    && self.represents(node)
+                    && here.target_representative(node) == peer
             }
             _ => false,
         }

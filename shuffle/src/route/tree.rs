@@ -82,8 +82,12 @@ impl Route for Tree {
     fn next(&self, at: Stage, target: Rank) -> Option<Next> {
         let is_own = target == self.topology.rank();
         match at {
-            Stage::SOURCE if is_own || self.ends[0].contains(&target) => Some(Next::To(target, ORIGIN)),
-            Stage::SOURCE => self.ends[1].contains(&target).then_some(Next::To(target, REMOTE)),
+            Stage::SOURCE if is_own || self.ends[0].contains(&target) => {
+                Some(Next::To(target, ORIGIN))
+            }
+            Stage::SOURCE => self.ends[1]
+                .contains(&target)
+                .then_some(Next::To(target, REMOTE)),
             _ => is_own.then_some(Next::Deliver),
         }
     }

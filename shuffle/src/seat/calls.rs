@@ -52,7 +52,10 @@ impl<S: Seating> Handle<S> {
 
     /// The same stream, used over this handle of the seat.
     pub(crate) fn on_seat(&self, seat: S) -> Self {
-        Self { seat, ..self.clone() }
+        Self {
+            seat,
+            ..self.clone()
+        }
     }
 
     /// Uses what the stream sends.
@@ -104,7 +107,10 @@ impl<S: Seating> Handle<S> {
 
     /// Tries `send` until it is taken, with progress in between.
     #[inline(always)] // part of every send
-    pub(crate) fn send_with(&self, mut send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+    pub(crate) fn send_with(
+        &self,
+        mut send: impl FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
         let sent = self.with_out("a send", |out| {
             send(out)?;
             Ok(out.count_call())
@@ -152,7 +158,10 @@ impl<S: Seating> Handle<S> {
 
     /// Waits until `send` is taken.
     #[cold]
-    pub(crate) fn send_waiting(&self, send: &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+    pub(crate) fn send_waiting(
+        &self,
+        send: &mut dyn FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
         // Inside of a call that hands out deliveries on this thread: no progress is made there.
         if self.seat.may_wait("a send that waits").is_err() {
             return Err(Error::WouldBlock);
@@ -161,8 +170,8 @@ impl<S: Seating> Handle<S> {
             .wait("room to send", |job| match send(job.engine.out(self.id)?) {
                 Ok(()) => Ok(Some(())),
                 Err(Error::WouldBlock) => {
-                    let (core, _) = job.engine.stream(self.id)?;
-                    check_undelivered(core)?;
+                    let (state, _) = job.engine.stream(self.id)?;
+                    check_undelivered(state)?;
                     Ok(None)
                 }
                 Err(error) => Err(error),
@@ -185,18 +194,18 @@ impl<S: Seating> Handle<S> {
         let what = "a flush";
         self.seat.may_wait(what)?;
         let mut flush = self.seat.with(what, |job| {
-            let (core, out, _) = job.engine.stream_mut(self.id)?;
-            check_open(core, out)?;
-            tracing::trace!(stream = core.name, ?queues, "flush");
-            core.hurry();
-            Ok(Flush::begin(queues, core, out))
+            let (state, out, _) = job.engine.stream_mut(self.id)?;
+            check_open(state, out)?;
+            tracing::trace!(stream = state.name, ?queues, "flush");
+            state.hurry();
+            Ok(Flush::begin(queues, state, out))
         })?;
         let outcome = self.seat.wait(what, |job| {
-            let (core, out, _) = job.engine.stream_mut(self.id)?;
-            if flush.poll(core, out)? {
+            let (state, out, _) = job.engine.stream_mut(self.id)?;
+            if flush.poll(state, out)? {
                 return Ok(Some(()));
             }
-            check_undelivered(core)?;
+            check_undelivered(state)?;
             Ok(None)
         });
         // Where the job has failed, nobody hurries any more.
@@ -217,17 +226,17 @@ impl<S: Seating> Handle<S> {
     fn fence_alone(&self) -> Result<()> {
         let what = "a fence";
         let mut fence = self.seat.with(what, |job| {
-            let (core, out) = job.engine.stream(self.id)?;
-            check_open(core, out)?;
-            tracing::trace!(stream = core.name, "fence");
+            let (state, out) = job.engine.stream(self.id)?;
+            check_open(state, out)?;
+            tracing::trace!(stream = state.name, "fence");
             Ok(job.parked.fence(self.id.stream))
         })?;
         let outcome = self.seat.wait(what, |job| {
-            let (core, out, collectives) = job.engine.stream_mut(self.id)?;
-            if fence.poll(core, out, collectives) {
+            let (state, out, collectives) = job.engine.stream_mut(self.id)?;
+            if fence.poll(state, out, collectives) {
                 return Ok(Some(()));
             }
-            check_undelivered(core)?;
+            check_undelivered(state)?;
             Ok(None)
         });
         if outcome.is_err() {
@@ -253,16 +262,16 @@ impl<S: Seating> Handle<S> {
             if let Some(ticket) = job.parked.barrier(self.id.stream) {
                 return Ok(ticket);
             }
-            let (core, out, collectives) = job.engine.stream_mut(self.id)?;
-            check_open(core, out)?;
-            Ok(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &[]))
+            let (state, out, collectives) = job.engine.stream_mut(self.id)?;
+            check_open(state, out)?;
+            Ok(collectives.begin(state.id, Operation::Reduce(Reduce::Sum), &[]))
         })?;
         let outcome = self.seat.wait(what, |job| {
-            let (core, _, collectives) = job.engine.stream_mut(self.id)?;
+            let (state, _, collectives) = job.engine.stream_mut(self.id)?;
             if collectives.result(ticket).is_some() {
                 return Ok(Some(()));
             }
-            check_undelivered(core)?;
+            check_undelivered(state)?;
             Ok(None)
         });
         if outcome.is_err() {
@@ -283,12 +292,12 @@ impl<S: Seating> Handle<S> {
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
             self.fence_alone()?;
             self.seat.with(what, |job| {
-                let (core, out, _) = job.engine.stream_mut(self.id)?;
+                let (state, out, _) = job.engine.stream_mut(self.id)?;
                 out.closed = true;
-                if let Some(lost) = core.give_up_untaken() {
-                    core.warn_of_lost(lost);
+                if let Some(lost) = state.give_up_untaken() {
+                    state.warn_of_lost(lost);
                 }
-                core.sink = Sink::Closed;
+                state.sink = Sink::Closed;
                 job.parked.forget(self.id.stream);
                 job.engine.retire(self.id);
                 Ok(())
@@ -302,27 +311,27 @@ impl<S: Seating> Handle<S> {
 
     fn look<R>(&self, look: impl FnOnce(&StreamState, &Outbound) -> R) -> Option<R> {
         let looked = self.seat.look(|job| {
-            let (core, out) = job.engine.stream(self.id).ok()?;
-            Some(look(core, out))
+            let (state, out) = job.engine.stream(self.id).ok()?;
+            Some(look(state, out))
         });
         looked.flatten()
     }
 
     /// Counters of this rank, if they can be had soon.
     pub(crate) fn stats(&self) -> Option<Stats> {
-        self.look(|core, out| core.snapshot(out))
+        self.look(|state, out| state.snapshot(out))
     }
 
     /// Counters of this rank, of each of its queues too, if they can be had soon.
     pub(crate) fn detailed_stats(&self) -> Option<DetailedStats> {
-        self.look(|core, out| core.detailed(out))
+        self.look(|state, out| state.detailed(out))
     }
 
     /// Writes every queue of this rank with its use and its bound. The state is in use for the
     /// making of the text only: a writer may wait for its reader.
     pub(crate) fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {
         let mut text = Vec::new();
-        match self.look(|core, out| dump::write(core, out, &mut text)) {
+        match self.look(|state, out| dump::write(state, out, &mut text)) {
             Some(written) => written?,
             None => writeln!(text, "stream `{}` is in use, or was shut down", self.name)?,
         }
@@ -331,7 +340,10 @@ impl<S: Seating> Handle<S> {
 
     /// One round of progress, then everything that waits is handed to `take`, with nothing in use:
     /// it may send. Returns how many records.
-    pub(crate) fn take(&self, mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>) -> Result<u64> {
+    pub(crate) fn take(
+        &self,
+        mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>,
+    ) -> Result<u64> {
         self.seat.progress("take")?;
         self.seat.begin_taking()?;
         let mut taken = HandingOut {
@@ -340,16 +352,16 @@ impl<S: Seating> Handle<S> {
             done: 0,
         };
         let size = self.seat.with("take", |job| {
-            let (core, _, _) = job.engine.stream_mut(self.id)?;
-            taken.entries = match &mut core.sink {
+            let (state, _, _) = job.engine.stream_mut(self.id)?;
+            taken.entries = match &mut state.sink {
                 Sink::Queue(queue) => queue.take_all(),
-                Sink::Closed => return Err(Error::Closed(core.name.clone())),
+                Sink::Closed => return Err(Error::Closed(state.name.clone())),
                 _ => {
                     let why = "this stream has a handler; `take` is for streams without one";
                     return Err(Error::config("handler", why));
                 }
             };
-            Ok(core.topology.size())
+            Ok(state.topology.size())
         })?;
         let mut records = 0;
         while let Some(entry) = taken.entries.get(taken.done) {
@@ -380,8 +392,8 @@ impl<S: Seating> Drop for HandingOut<'_, S> {
         let entries = std::mem::take(&mut self.entries);
         // A job that has failed takes nothing more, and counts nothing.
         let _ = self.handle.seat.with("take", |job| {
-            let (core, _, _) = job.engine.stream_mut(self.handle.id)?;
-            if let Sink::Queue(queue) = &mut core.sink {
+            let (state, _, _) = job.engine.stream_mut(self.handle.id)?;
+            if let Sink::Queue(queue) = &mut state.sink {
                 queue.put_back(entries, self.done);
             }
             Ok(())
@@ -406,17 +418,17 @@ fn noting_overfilled(
 
 /// Without a handler nobody but the application can make room in the delivery queue: waiting would
 /// be for ever.
-fn check_undelivered(core: &StreamState) -> Result<()> {
-    match &core.sink {
+fn check_undelivered(state: &StreamState) -> Result<()> {
+    match &state.sink {
         Sink::Queue(queue) if queue.is_blocked() => Err(Error::WouldBlock),
         _ => Ok(()),
     }
 }
 
 /// An error once nobody would make this stream complete any more.
-fn check_open(core: &StreamState, out: &Outbound) -> Result<()> {
+fn check_open(state: &StreamState, out: &Outbound) -> Result<()> {
     match out.closed {
-        true => Err(Error::Closed(core.name.clone())),
+        true => Err(Error::Closed(state.name.clone())),
         false => Ok(()),
     }
 }

@@ -5,7 +5,11 @@ use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Reduce};
 
 /// A collective on the job's own channel.
-pub(crate) fn collective(seat: &impl Seating, operation: Operation, contribution: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn collective(
+    seat: &impl Seating,
+    operation: Operation,
+    contribution: &[u8],
+) -> Result<Vec<u8>> {
     let what = "a collective";
     seat.may_wait(what)?;
     let ticket = seat.with(what, |job| {
@@ -35,7 +39,11 @@ pub(crate) fn allreduce(seat: &impl Seating, values: &mut [u64], reduce: Reduce)
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let result = collective(seat, Operation::Reduce(reduce), &bytes)?;
     if result.len() != bytes.len() {
-        let why = format!("{} values here, {} elsewhere", values.len(), result.len() / 8);
+        let why = format!(
+            "{} values here, {} elsewhere",
+            values.len(),
+            result.len() / 8
+        );
         return Err(Error::Mismatch {
             name: "allreduce".into(),
             why,
@@ -54,11 +62,14 @@ pub(crate) fn allgather(seat: &impl Seating, contribution: &[u8]) -> Result<Vec<
     let most = (u32::MAX / size).saturating_sub(16) as usize;
     if contribution.len() > most {
         let bytes = contribution.len();
-        let why = format!("{bytes} bytes are more than the {most} that each of {size} ranks may gather");
+        let why =
+            format!("{bytes} bytes are more than the {most} that each of {size} ranks may gather");
         return Err(Error::config("contribution", why));
     }
     let result = collective(seat, Operation::Gather, contribution)?;
-    seat.with(what, |job| Ok(job.engine.collectives.contributions(&result)))
+    seat.with(what, |job| {
+        Ok(job.engine.collectives.contributions(&result))
+    })
 }
 
 /// Smallest of all ranks' values.

@@ -66,30 +66,30 @@ fn set_closing(seat: &impl Seating) -> Result<()> {
 fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
     let what = "the last fence of a stream";
     let begun = seat.with(what, |job| {
-        let (core, out, _) = job.engine.stream_mut(id)?;
+        let (state, out, _) = job.engine.stream_mut(id)?;
         if out.closed {
             return Ok(None);
         }
-        let (before, untaken) = (core.delivered(), core.give_up_untaken());
+        let (before, untaken) = (state.delivered(), state.give_up_untaken());
         Ok(Some((before, untaken, job.parked.fence(id.stream))))
     })?;
     let Some((before, untaken, mut fence)) = begun else {
         return Ok(());
     };
     seat.wait(what, |job| {
-        let (core, out, collectives) = job.engine.stream_mut(id)?;
-        Ok(fence.poll(core, out, collectives).then_some(()))
+        let (state, out, collectives) = job.engine.stream_mut(id)?;
+        Ok(fence.poll(state, out, collectives).then_some(()))
     })?;
     seat.with(what, |job| {
-        let (core, out, _) = job.engine.stream_mut(id)?;
+        let (state, out, _) = job.engine.stream_mut(id)?;
         if let Some(untaken) = untaken {
-            core.warn_of_lost(untaken + core.delivered() - before);
+            state.warn_of_lost(untaken + state.delivered() - before);
         }
         out.closed = true;
         tracing::debug!(
             target: "trihop_shuffle::deliver",
-            stream = core.name,
-            delivered = core.delivered(),
+            stream = state.name,
+            delivered = state.delivered(),
             "last delivery of a stream"
         );
         Ok(())
@@ -215,5 +215,6 @@ fn fence_while_progressing(
 
 fn look_after_peers(job: &mut JobState) -> Result<()> {
     let now_ns = job.now_ns();
-    job.look_after_peers(now_ns).map_err(|error| job.fail(error))
+    job.look_after_peers(now_ns)
+        .map_err(|error| job.fail(error))
 }

@@ -118,7 +118,10 @@ impl<'h> Inline<'h> {
 
     #[inline(always)] // part of every send
     fn state(&self, what: &'static str) -> Result<RefMut<'_, JobState>> {
-        self.0.state.try_borrow_mut().map_err(|_| Error::Nested(what))
+        self.0
+            .state
+            .try_borrow_mut()
+            .map_err(|_| Error::Nested(what))
     }
 
     /// What is delivered to a stream goes to this handler, once that is live.
@@ -227,14 +230,20 @@ impl<'h> Seating for Inline<'h> {
                 Handle::new(self.clone(), id, (), name)
             }
             Err(error) => {
-                place.into_iter().for_each(|stream| self.drop_handler(stream));
+                place
+                    .into_iter()
+                    .for_each(|stream| self.drop_handler(stream));
                 Err(error)
             }
         }
     }
 
     #[inline(always)] // part of every send
-    fn with<R>(&self, what: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
+    fn with<R>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&mut JobState) -> Result<R>,
+    ) -> Result<R> {
         let mut state = self.state(what)?;
         state.check_failure()?;
         call(&mut state)

@@ -69,7 +69,11 @@ pub(crate) trait Seating: Clone {
     /// # Errors
     /// The closure's; [`crate::Error::Nested`] where the caller is called with the state in use, as
     /// handlers are; what has ended the job.
-    fn with<R>(&self, what: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R>;
+    fn with<R>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&mut JobState) -> Result<R>,
+    ) -> Result<R>;
 
     /// Whether the caller may make a call that waits; asked before others are told that it comes.
     ///
@@ -94,7 +98,11 @@ pub(crate) trait Seating: Clone {
     ///
     /// # Errors
     /// As [`Seating::progress`], and what `done` ends with.
-    fn wait<T>(&self, what: &'static str, done: impl FnMut(&mut JobState) -> Result<Option<T>>) -> Result<T>;
+    fn wait<T>(
+        &self,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<T>;
 
     /// A call hands out deliveries from now on, without using the state.
     ///

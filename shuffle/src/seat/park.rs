@@ -50,7 +50,9 @@ impl Park {
     ) -> Result<()> {
         self.woken.clear();
         let timeout = if timed { NAP } else { LOOK_AROUND };
-        Ok(self.parker.park(doorbell, timeout, stay_awake, &mut self.woken)?)
+        Ok(self
+            .parker
+            .park(doorbell, timeout, stay_awake, &mut self.woken)?)
     }
 
     /// Looks after what has ended the sleep, but for the doorbell and the link.
@@ -60,12 +62,17 @@ impl Park {
             let now_ns = job.now_ns();
             job.look_after_peers(now_ns)?;
             // Processes that have ended properly wake nobody again.
-            for (_, watch) in job.node.watches.extract_if(.., |(_, watch)| watch.has_ended()) {
+            for (_, watch) in job
+                .node
+                .watches
+                .extract_if(.., |(_, watch)| watch.has_ended())
+            {
                 self.parker.unwatch(watch.descriptor())?;
             }
         }
         if arrived {
-            job.node.keep_arrived(&job.engine.topology, job.engine.cookie)?;
+            job.node
+                .keep_arrived(&job.engine.topology, job.engine.cookie)?;
         }
         Ok(())
     }

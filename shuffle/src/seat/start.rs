@@ -21,7 +21,10 @@ pub(crate) fn start<'h>(options: Options, bootstrap: Box<dyn Bootstrap>) -> Resu
     // then nobody needs anybody's progress; a fence on another thread is there to notice a dead
     // neighbour.
     let bootstrap = seat.with("the start", |job| {
-        Ok(job.bootstrap.take().expect("put there by `JobState::start`"))
+        Ok(job
+            .bootstrap
+            .take()
+            .expect("put there by `JobState::start`"))
     })?;
     let mut bootstrap = launchers_fence(&seat, bootstrap)?;
     bootstrap.forget();

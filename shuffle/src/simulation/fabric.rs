@@ -56,9 +56,12 @@ impl Fabric {
                 Ok((Box::new(net.link()), peers))
             }
             #[cfg(test)]
-            Self::Opened { links, addresses, .. } => {
+            Self::Opened {
+                links, addresses, ..
+            } => {
                 let mut link = links.next().expect("a rank asks once");
-                let mut connect = |&end: &Endpoint| Ok((end, link.connect(&addresses[end.0 as usize])?));
+                let mut connect =
+                    |&end: &Endpoint| Ok((end, link.connect(&addresses[end.0 as usize])?));
                 let peers = ends.map(&mut connect).collect::<Result<Peers>>()?;
                 Ok((link, peers))
             }

@@ -123,7 +123,13 @@ impl<'h> Simulation<'h> {
     /// # Errors
     /// [`Error::WouldBlock`], with nothing taken: let ranks take turns until all sleep
     /// ([`Simulation::settle`]), then try again. A bad rank or length.
-    pub fn try_send(&mut self, source: Rank, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+    pub fn try_send(
+        &mut self,
+        source: Rank,
+        target: Rank,
+        kind: u32,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
         match self.item_bytes {
             0 => self.applies(source)?.try_send(target, kind, bytes),
             item_bytes => {
@@ -210,8 +216,8 @@ impl<'h> Simulation<'h> {
     pub fn fence(&mut self) -> Result<u32, SimulationError> {
         let mut fences: Vec<Fence> = self.members.iter().map(|_| Fence::default()).collect();
         self.until("fence", |rank, member| {
-            let (core, out, collectives) = member.stream_mut();
-            fences[rank as usize].poll(core, out, collectives)
+            let (state, out, collectives) = member.stream_mut();
+            fences[rank as usize].poll(state, out, collectives)
         })?;
         Ok(fences[0].rounds)
     }
@@ -257,7 +263,7 @@ impl<'h> Simulation<'h> {
     fn one_of(&self, left: &[bool]) -> Rank {
         let waits = |member: &Member| {
             let mut streams = member.engine.open_streams();
-            streams.any(|(core, out)| !core.is_quiet(out))
+            streams.any(|(state, out)| !state.is_quiet(out))
         };
         let first = self.members.iter().position(waits);
         let first = first.or_else(|| left.iter().position(|&l| l));
@@ -270,8 +276,8 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn dump(&self, rank: Rank) -> String {
         let mut text = Vec::new();
-        for (core, out) in self.members[rank.0 as usize].engine.open_streams() {
-            crate::dump::write(core, out, &mut text).expect("memory takes whatever is written");
+        for (state, out) in self.members[rank.0 as usize].engine.open_streams() {
+            crate::dump::write(state, out, &mut text).expect("memory takes whatever is written");
         }
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -281,8 +287,8 @@ impl<'h> Simulation<'h> {
     /// # Panics
     /// When the rank does not exist.
     pub fn stats(&self, rank: Rank) -> Stats {
-        let (core, out) = self.members[rank.0 as usize].stream();
-        core.snapshot(out)
+        let (state, out) = self.members[rank.0 as usize].stream();
+        state.snapshot(out)
     }
 
     /// Counters of a rank, of each of its queues too.
@@ -290,8 +296,8 @@ impl<'h> Simulation<'h> {
     /// # Panics
     /// When the rank does not exist.
     pub fn detailed_stats(&self, rank: Rank) -> DetailedStats {
-        let (core, out) = self.members[rank.0 as usize].stream();
-        core.detailed(out)
+        let (state, out) = self.members[rank.0 as usize].stream();
+        state.detailed(out)
     }
 
     /// Memory that the queues of a rank may take in a real job by the engine's formula, in bytes:
@@ -301,7 +307,7 @@ impl<'h> Simulation<'h> {
     /// When the rank does not exist.
     pub fn bound(&self, rank: Rank) -> (usize, usize) {
         let streams = self.members[rank.0 as usize].engine.open_streams();
-        let mut totals = streams.map(|(core, out)| Bound::of(core, out).queues());
+        let mut totals = streams.map(|(state, out)| Bound::of(state, out).queues());
         let system = totals.next().unwrap_or(0);
         (totals.next().unwrap_or(0), system)
     }
@@ -341,7 +347,9 @@ impl<'h> Simulation<'h> {
             is_live: !self.held.contains(&rank),
             handler: &mut self.handler,
         };
-        self.members[rank.0 as usize].engine.round(&mut handlers, now_ns)
+        self.members[rank.0 as usize]
+            .engine
+            .round(&mut handlers, now_ns)
     }
 
     /// One turn of a rank; true when it did not fall asleep.

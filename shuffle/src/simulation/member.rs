@@ -46,7 +46,10 @@ impl Member {
         let system = Engine::system_options();
         for node in 0..topology.nodes() {
             let node = NodeId(node);
-            let doorbells: Vec<_> = topology.ranks_of(node).map(|_| Doorbell::private()).collect();
+            let doorbells: Vec<_> = topology
+                .ranks_of(node)
+                .map(|_| Doorbell::private())
+                .collect();
             let bells: Arc<[Arc<Bell>]> = doorbells.iter().map(Doorbell::bell).collect();
             let mut engines = Vec::with_capacity(doorbells.len());
             for rank in topology.ranks_of(node) {
@@ -66,10 +69,15 @@ impl Member {
                 engine.create_segment = Segment::private;
                 engines.push(engine);
             }
-            open_stream(&mut engines, &system, 0, |_| Sink::Collectives(Heard::default()))?;
-            let ids = open_stream(&mut engines, &options.stream, options.item_bytes, |engine| {
-                sink(engine.topology.rank())
+            open_stream(&mut engines, &system, 0, |_| {
+                Sink::Collectives(Heard::default())
             })?;
+            let ids = open_stream(
+                &mut engines,
+                &options.stream,
+                options.item_bytes,
+                |engine| sink(engine.topology.rank()),
+            )?;
             let node = engines.into_iter().zip(ids).zip(doorbells);
             members.extend(node.map(|((engine, id), doorbell)| Self {
                 engine,
@@ -167,13 +175,14 @@ mod tests {
                     };
                     let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
                     let mut fabric = Fabric::Simulated(Net::new(SimOptions::default()));
-                    let members = Member::all(&mut fabric, &topology, &options, |_| Sink::Closed).unwrap();
+                    let members =
+                        Member::all(&mut fabric, &topology, &options, |_| Sink::Closed).unwrap();
                     for member in &members {
                         let limits = SimOptions::default().limits;
                         let engine = &member.engine;
                         let need = Need::of(&engine.topology, &engine.route, stream, Some(&limits));
-                        let (core, out) = member.stream();
-                        let (need, bound) = (need.unwrap(), Bound::of(core, out));
+                        let (state, out) = member.stream();
+                        let (need, bound) = (need.unwrap(), Bound::of(state, out));
                         assert_eq!(
                             need.bytes(),
                             bound.fixed(),

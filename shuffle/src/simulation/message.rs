@@ -114,7 +114,9 @@ mod tests {
         })
         .unwrap();
         for bytes in [&[][..], &[1; 7], &[1; 9], &[1; 16]] {
-            let error = job.try_send(Rank(0), Rank(1), 0, bytes).expect_err("no item");
+            let error = job
+                .try_send(Rank(0), Rank(1), 0, bytes)
+                .expect_err("no item");
             let text = error.to_string();
             let said = format!("{} bytes sent as an item of 8", bytes.len());
             assert!(text.contains(&said), "{text}");

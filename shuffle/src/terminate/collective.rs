@@ -184,9 +184,10 @@ impl Collectives {
     /// # Errors
     /// It makes no sense: its sender is broken, or has called another collective than this rank.
     pub fn receive(&mut self, source: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        let (Some(operation), Some((word, data))) =
-            (Operation::from_code(kind & 0xff), bytes.split_first_chunk::<8>())
-        else {
+        let (Some(operation), Some((word, data))) = (
+            Operation::from_code(kind & 0xff),
+            bytes.split_first_chunk::<8>(),
+        ) else {
             let why = format!(
                 "a collective's message of kind {kind:#x} and {} bytes",
                 bytes.len()
@@ -196,7 +197,10 @@ impl Collectives {
         let ticket = Ticket::from_word(u64::from_le_bytes(*word));
         if kind & DOWN != 0 {
             if self.parent != Some(source) {
-                return Err(Error::bad_peer(source.0, "a collective's result, not from above"));
+                return Err(Error::bad_peer(
+                    source.0,
+                    "a collective's result, not from above",
+                ));
             }
             self.finish(ticket, operation, data.to_vec());
             return Ok(());
@@ -206,7 +210,10 @@ impl Collectives {
         }
         let entry = self.entry(ticket);
         if entry.heard.contains(&source) {
-            return Err(Error::bad_peer(source.0, "two contributions to one collective"));
+            return Err(Error::bad_peer(
+                source.0,
+                "two contributions to one collective",
+            ));
         }
         entry.heard.push(source);
         merge(entry, operation, source, false, data)?;
@@ -223,7 +230,8 @@ impl Collectives {
         let children = self.children.len();
         let parent = self.parent;
         let entry = self.entry(ticket);
-        let (true, true, false) = (entry.began, entry.heard.len() == children, entry.up_sent) else {
+        let (true, true, false) = (entry.began, entry.heard.len() == children, entry.up_sent)
+        else {
             return;
         };
         let operation = entry.operation.expect("set when it began");
@@ -246,9 +254,10 @@ impl Collectives {
             }
         };
         match parent {
-            Some(target) => self
-                .outgoing
-                .push_back(message(target, operation.code(), ticket, &data)),
+            Some(target) => {
+                self.outgoing
+                    .push_back(message(target, operation.code(), ticket, &data))
+            }
             None => self.finish(ticket, operation, data),
         }
     }
@@ -271,7 +280,11 @@ impl Collectives {
     /// for others too.
     pub fn awaited(&self) -> Vec<Rank> {
         let mut ranks = Vec::new();
-        for pending in self.pending.values().filter(|p| p.began && p.result.is_none()) {
+        for pending in self
+            .pending
+            .values()
+            .filter(|p| p.began && p.result.is_none())
+        {
             let missing = self
                 .children
                 .iter()
@@ -307,7 +320,13 @@ impl Collectives {
 }
 
 /// Adds a contribution: values, this rank's own bytes, or what `source` has gathered.
-fn merge(entry: &mut Pending, operation: Operation, source: Rank, own: bool, data: &[u8]) -> Result<()> {
+fn merge(
+    entry: &mut Pending,
+    operation: Operation,
+    source: Rank,
+    own: bool,
+    data: &[u8],
+) -> Result<()> {
     let known = *entry.operation.get_or_insert(operation);
     if known != operation {
         let why = format!("rank {source} has called {operation}, and others {known}");
@@ -323,7 +342,10 @@ fn merge(entry: &mut Pending, operation: Operation, source: Rank, own: bool, dat
         });
         return match understood {
             true => Ok(()),
-            false => Err(Error::bad_peer(source.0, "gathered bytes that end in the middle")),
+            false => Err(Error::bad_peer(
+                source.0,
+                "gathered bytes that end in the middle",
+            )),
         };
     };
     let values: Vec<u64> = data
@@ -353,7 +375,8 @@ fn ungather(mut data: &[u8], mut take: impl FnMut(u32, &[u8])) -> bool {
         let Some((length, rest)) = rest.split_first_chunk::<4>() else {
             return false;
         };
-        let Some((bytes, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize) else {
+        let Some((bytes, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+        else {
             return false;
         };
         take(u32::from_le_bytes(*rank), bytes);
@@ -365,7 +388,11 @@ fn ungather(mut data: &[u8], mut take: impl FnMut(u32, &[u8])) -> bool {
 fn message(target: Rank, kind: u32, ticket: Ticket, data: &[u8]) -> Outgoing {
     let mut bytes = ticket.word().to_le_bytes().to_vec();
     bytes.extend_from_slice(data);
-    Outgoing { target, kind, bytes }
+    Outgoing {
+        target,
+        kind,
+        bytes,
+    }
 }
 
 #[cfg(test)]

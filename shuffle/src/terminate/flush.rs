@@ -49,9 +49,9 @@ pub(crate) enum Flush {
 }
 
 impl Flush {
-    pub fn begin(queues: Queues, core: &mut StreamState, out: &Outbound) -> Self {
+    pub fn begin(queues: Queues, state: &mut StreamState, out: &Outbound) -> Self {
         let Queues::Stage(name) = queues else {
-            return Self::Deliveries(core.marks());
+            return Self::Deliveries(state.marks());
         };
         match out.queues.route.stage_named(name) {
             Some(Stage::FIRST) => Self::Gathering(Stage::FIRST, out.gathered()),
@@ -60,15 +60,15 @@ impl Flush {
     }
 
     /// Whether the flush is complete; to be asked after each round of progress.
-    pub fn poll(&mut self, core: &mut StreamState, out: &mut Outbound) -> Result<bool> {
+    pub fn poll(&mut self, state: &mut StreamState, out: &mut Outbound) -> Result<bool> {
         if let Self::Deliveries(marks) = self {
-            if !core.passed(marks) {
+            if !state.passed(marks) {
                 return Ok(false);
             }
-            *self = Self::Handed(core.handover.as_ref().map_or(0, |h| h.handed()));
+            *self = Self::Handed(state.handover.as_ref().map_or(0, |h| h.handed()));
         }
         if let Self::Handed(count) = self {
-            return Ok(core.handover.as_ref().is_none_or(|h| h.has_done(*count)));
+            return Ok(state.handover.as_ref().is_none_or(|h| h.has_done(*count)));
         }
         if let Self::Gathering(stage, gathered) = self {
             if !out.has_left(gathered) {
@@ -101,9 +101,14 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Whether the fence is complete on all ranks; to be asked after each round of progress.
-    pub fn poll(&mut self, core: &mut StreamState, out: &Outbound, collectives: &mut Collectives) -> bool {
+    pub fn poll(
+        &mut self,
+        state: &mut StreamState,
+        out: &Outbound,
+        collectives: &mut Collectives,
+    ) -> bool {
         if !std::mem::replace(&mut self.hurries, true) {
-            core.hurry();
+            state.hurry();
         }
         loop {
             if let Some(ticket) = self.round {
@@ -117,7 +122,7 @@ impl Fence {
                 let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
                 let same = self.last.replace(sums) == Some(sums);
                 if same && sums.0 == sums.1 {
-                    core.calm();
+                    state.calm();
                     self.hurries = false;
                     return true;
                 }
@@ -125,14 +130,14 @@ impl Fence {
                     return false;
                 }
             }
-            if !core.is_quiet(out) {
+            if !state.is_quiet(out) {
                 return false;
             }
             // The next round begins in the same call: nothing else might wake a rank that has heard
             // the last one's result.
             let mut counts = out.sent.to_le_bytes().to_vec();
-            counts.extend_from_slice(&core.delivered().to_le_bytes());
-            self.round = Some(collectives.begin(core.id, Operation::Reduce(Reduce::Sum), &counts));
+            counts.extend_from_slice(&state.delivered().to_le_bytes());
+            self.round = Some(collectives.begin(state.id, Operation::Reduce(Reduce::Sum), &counts));
             self.rounds += 1;
         }
     }

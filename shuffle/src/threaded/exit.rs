@@ -43,7 +43,9 @@ extern "C" fn keep_turns() {
         return; // what a model that failed has left behind belongs to threads that are no more
     }
     let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = jobs.iter().filter(|(process, _)| *process == std::process::id());
+    let own = jobs
+        .iter()
+        .filter(|(process, _)| *process == std::process::id());
     for job in own.filter_map(|(_, job)| job.upgrade()) {
         let taken = (0..TRIES).any(|_| job.try_exit());
         if !taken {

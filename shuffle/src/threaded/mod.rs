@@ -125,7 +125,10 @@ impl ShuffleBuilder {
 impl ShuffleBuilder {
     /// As [`handler`](Self::handler), called for all records at once that arrived one after the other
     /// from one source: see the inline job's [`run_handler`](crate::ShuffleBuilder::run_handler).
-    pub fn run_handler(self, mut handler: impl FnMut(Messages<'_>, &Shuffle) + Send + 'static) -> Self {
+    pub fn run_handler(
+        self,
+        mut handler: impl FnMut(Messages<'_>, &Shuffle) + Send + 'static,
+    ) -> Self {
         let mut own = Own::new(|handle| Shuffle { handle });
         self.handle_by(Box::new(move |delivery, calls, handle| {
             let shuffle = own.of(handle);
@@ -158,8 +161,9 @@ impl UntypedBuilder {
         let mut own = Own::new(move |handle| Untyped::over(handle, item_bytes));
         self.handle_by(Box::new(move |delivery, calls, handle| {
             let stream = own.of(handle);
-            let call =
-                |arrival: Arrival<'_>, _| calls.make(arrival.count as u64, || handler(arrival, stream));
+            let call = |arrival: Arrival<'_>, _| {
+                calls.make(arrival.count as u64, || handler(arrival, stream))
+            };
             each_arrival(delivery, item_bytes, 0, call).map(drop)
         }))
     }

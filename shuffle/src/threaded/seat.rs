@@ -90,7 +90,9 @@ impl Threads {
 
     fn write_usage(&self, writer: &mut dyn Write) -> std::io::Result<()> {
         let threads = self.usage();
-        threads.iter().try_for_each(|t| writeln!(writer, "thread {t}"))
+        threads
+            .iter()
+            .try_for_each(|t| writeln!(writer, "thread {t}"))
     }
 
     /// Dumps because a signal has asked for it. The text is made here and written by a thread of
@@ -102,8 +104,15 @@ impl Threads {
             return; // there is no writing into memory that fails
         }
         let mut running = self.lock();
-        if running.dump.as_ref().is_some_and(|thread| !thread.has_ended()) {
-            tracing::error!(?output, "the last dump is still being written; this one is not");
+        if running
+            .dump
+            .as_ref()
+            .is_some_and(|thread| !thread.has_ended())
+        {
+            tracing::error!(
+                ?output,
+                "the last dump is still being written; this one is not"
+            );
             return;
         }
         let rank = self.rank;
@@ -118,7 +127,9 @@ impl Threads {
         });
         match spawned {
             Ok(thread) => running.dump = Some(thread),
-            Err(error) => tracing::error!(%error, "the dump that a signal asked for could not be written"),
+            Err(error) => {
+                tracing::error!(%error, "the dump that a signal asked for could not be written")
+            }
         }
     }
 }
@@ -184,7 +195,10 @@ impl Shared {
     /// Ends the delivery thread of a stream that is shut down.
     fn end_deliveries(&self, of: &Arc<Handover>) {
         let mut threads = self.threads.lock();
-        let at = threads.deliveries.iter().position(|(h, _)| Arc::ptr_eq(h, of));
+        let at = threads
+            .deliveries
+            .iter()
+            .position(|(h, _)| Arc::ptr_eq(h, of));
         if let Some((handover, thread)) = at.map(|at| threads.deliveries.swap_remove(at)) {
             drop(threads);
             handover.close();
@@ -196,11 +210,16 @@ impl Shared {
     fn stop(&self, failed: bool) {
         let mut threads = self.threads.lock();
         threads.ended = true;
-        let (progress, deliveries) = (threads.progress.take(), std::mem::take(&mut threads.deliveries));
+        let (progress, deliveries) = (
+            threads.progress.take(),
+            std::mem::take(&mut threads.deliveries),
+        );
         let dump = threads.dump.take();
         drop(threads);
         if failed {
-            deliveries.iter().for_each(|(handover, _)| handover.discard());
+            deliveries
+                .iter()
+                .for_each(|(handover, _)| handover.discard());
         }
         for (handover, thread) in deliveries {
             handover.close();
@@ -256,9 +275,16 @@ impl Seating for Threaded {
         // The thread is there before the stream: what arrives has somewhere to go, whatever fails
         // in between.
         let (own, told) = mpsc::channel();
-        let thread = super::thread::deliver(name, shared.job_size, Arc::clone(&handover), deliver, told)?;
+        let thread =
+            super::thread::deliver(name, shared.job_size, Arc::clone(&handover), deliver, told)?;
         let sink = Sink::Thread(Arc::clone(&handover));
-        let opened = self.open_with(name, &options, item_bytes, sink, Some(Arc::clone(&handover)));
+        let opened = self.open_with(
+            name,
+            &options,
+            item_bytes,
+            sink,
+            Some(Arc::clone(&handover)),
+        );
         match &opened {
             Ok(handle) => {
                 shared.threads.lock().deliveries.push((handover, thread));
@@ -299,7 +325,11 @@ impl Seating for Threaded {
         self.shared.turns.progress_in_passing()
     }
 
-    fn wait<T>(&self, what: &'static str, done: impl FnMut(&mut JobState) -> Result<Option<T>>) -> Result<T> {
+    fn wait<T>(
+        &self,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<T> {
         self.shared.turns.wait(what, done)
     }
 

@@ -33,7 +33,10 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + WATCHDOG;
     while !condition() {
-        assert!(std::time::Instant::now() < deadline, "waited in vain: {what}");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "waited in vain: {what}"
+        );
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -65,7 +68,9 @@ fn records_of_all_lengths_arrive_in_order_before_a_fence_returns() {
     let (shuffle, heard) = listening(&job, "all lengths");
     let lengths = [0usize, 1, 24, 600, 5_000, 100_000, 3_000_000];
     for (kind, &length) in (0..).zip(&lengths) {
-        shuffle.send(Rank(0), kind, &vec![kind as u8; length]).unwrap();
+        shuffle
+            .send(Rank(0), kind, &vec![kind as u8; length])
+            .unwrap();
     }
     shuffle.fence().unwrap();
     let expected: Vec<_> = (0..)
@@ -75,7 +80,10 @@ fn records_of_all_lengths_arrive_in_order_before_a_fence_returns() {
     assert!(*heard.lock().unwrap() == expected);
     let stats = shuffle.stats().unwrap();
     assert_eq!(stats.delivered, lengths.len() as u64);
-    assert_eq!(stats.frames_received, stats.origin_frames, "all went to oneself");
+    assert_eq!(
+        stats.frames_received, stats.origin_frames,
+        "all went to oneself"
+    );
     assert!(job.rounds().unwrap() > 0);
     assert!(matches!(
         shuffle.send(Rank(1), 0, b""),
@@ -191,7 +199,11 @@ fn a_fence_counts_what_handlers_send_and_a_handler_may_not_wait_for_itself() {
     let shuffle = job
         .shuffle("answers")
         .handler({
-            let (slot, answers, refused) = (Arc::clone(&slot), Arc::clone(&answers), Arc::clone(&refused));
+            let (slot, answers, refused) = (
+                Arc::clone(&slot),
+                Arc::clone(&answers),
+                Arc::clone(&refused),
+            );
             move |m, _| {
                 let guard = slot.lock().unwrap();
                 let shuffle = guard.as_ref().unwrap();
@@ -270,7 +282,10 @@ fn a_handler_that_panics_fails_the_job_with_what_it_said() {
     shuffle.send(Rank(0), 0, b"").unwrap();
     let error = shuffle.fence().unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("fragile") && text.contains("on purpose"), "{text}");
+    assert!(
+        text.contains("fragile") && text.contains("on purpose"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -281,7 +296,10 @@ fn items_of_a_size_known_at_run_time() {
     let items = job
         .untyped("items", 12)
         .handler(move |items, _| {
-            assert_eq!((items.source, items.bytes.len()), (Rank(0), 12 * items.count));
+            assert_eq!(
+                (items.source, items.bytes.len()),
+                (Rank(0), 12 * items.count)
+            );
             for item in items.bytes.chunks(12) {
                 add.fetch_add(u64::from(item[11]), Ordering::Relaxed);
             }
@@ -384,11 +402,15 @@ fn handlers_answer_on_the_stream_that_they_are_given() {
     });
     let records = records.open().unwrap();
     // Each item comes back once, smaller by one, until it is 0.
-    let items = job.stream::<u64>("items").handler(move |source, items, stream| {
-        add.fetch_add(items.iter().sum(), Ordering::Relaxed);
-        let smaller = items.iter().filter(|item| **item > 0);
-        stream.extend(smaller.map(|item| (source, item - 1))).unwrap();
-    });
+    let items = job
+        .stream::<u64>("items")
+        .handler(move |source, items, stream| {
+            add.fetch_add(items.iter().sum(), Ordering::Relaxed);
+            let smaller = items.iter().filter(|item| **item > 0);
+            stream
+                .extend(smaller.map(|item| (source, item - 1)))
+                .unwrap();
+        });
     let items = items.open().unwrap();
     for number in 0..1000 {
         records.send(Rank(0), 0, b"a request").unwrap();

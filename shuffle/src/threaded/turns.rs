@@ -189,14 +189,19 @@ impl Turns {
     }
 
     /// Sleeps without the turn, until there is something to do.
-    fn sleep<'a>(&'a self, mut turn: Taken<'a, InTurn>, park: &mut Park) -> (Taken<'a, InTurn>, Result<()>) {
+    fn sleep<'a>(
+        &'a self,
+        mut turn: Taken<'a, InTurn>,
+        park: &mut Park,
+    ) -> (Taken<'a, InTurn>, Result<()>) {
         let timed = turn.job.prepare_to_sleep();
         if std::mem::take(&mut turn.newcomer) {
             turn.tell_moved();
         }
         let mut turn = Some(turn);
         let stay_awake = || {
-            let awake = self.is_stopping() || turn.as_mut().is_some_and(|turn| turn.job.must_stay_awake());
+            let awake =
+                self.is_stopping() || turn.as_mut().is_some_and(|turn| turn.job.must_stay_awake());
             if let Some(mut turn) = turn.take_if(|_| !awake) {
                 turn.sleep = if timed { Sleep::Nap } else { Sleep::Deep };
             }

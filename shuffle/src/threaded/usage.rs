@@ -21,7 +21,8 @@ pub struct ThreadUse {
 impl ThreadUse {
     /// Of the thread with this number; of an ended one, or where `/proc` is absent, `None`.
     pub(super) fn of(name: &str, tid: u32) -> Option<Self> {
-        let read = |file: &str| std::fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
+        let read =
+            |file: &str| std::fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
         let (stat, status) = (read("stat")?, read("status")?);
         // The second field, in parentheses, may hold anything; the third is the first behind it.
         let fields: Vec<u64> = stat[stat.rfind(')')? + 1..]

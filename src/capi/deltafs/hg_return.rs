@@ -85,7 +85,9 @@ pub(super) const HG_BUSY: hg_return_t = 8;
 /// The name of a value.
 #[unsafe(no_mangle)]
 pub extern "C" fn trihop_mercury_error_to_string(value: hg_return_t) -> *const c_char {
-    let known = usize::try_from(value).ok().and_then(|value| NAMES.get(value));
+    let known = usize::try_from(value)
+        .ok()
+        .and_then(|value| NAMES.get(value));
     known.map_or(c"unknown value", |name| name).as_ptr()
 }
 

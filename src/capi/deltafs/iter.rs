@@ -21,7 +21,11 @@ impl nexus_iter {
     unsafe fn row(&self) -> Option<&Row> {
         // SAFETY: as the caller promises.
         let tables = unsafe { &(*self.nexus).tables };
-        let rows = if self.local { &tables.local } else { &tables.remote };
+        let rows = if self.local {
+            &tables.local
+        } else {
+            &tables.remote
+        };
         rows.get(self.at)
     }
 }
@@ -53,7 +57,10 @@ pub unsafe extern "C" fn nexus_iter_free(nitp: *mut *mut nexus_iter) {
     // SAFETY: as the caller promises.
     unsafe {
         if let Some(iterator) = nitp.as_mut().filter(|iterator| !iterator.is_null()) {
-            drop(Box::from_raw(std::mem::replace(iterator, std::ptr::null_mut())));
+            drop(Box::from_raw(std::mem::replace(
+                iterator,
+                std::ptr::null_mut(),
+            )));
         }
     }
 }

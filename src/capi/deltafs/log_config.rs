@@ -61,8 +61,14 @@ fn facilities(name: &str) -> Option<&'static [Facility]> {
 /// is unknown is passed over, and named in `unknown`.
 fn filter(default: Level, mask: &str, unknown: &mut BTreeSet<String>) -> Filter {
     let mut filter = Filter::uniform(default);
-    for word in mask.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        let (name, priority) = word.split_once('=').map_or((None, word), |(f, p)| (Some(f), p));
+    for word in mask
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+    {
+        let (name, priority) = word
+            .split_once('=')
+            .map_or((None, word), |(f, p)| (Some(f), p));
         let Some(level) = level(priority) else {
             let why = format!(
                 "`{word}` of the mask is passed over: `{}` is no priority; there are {PRIORITIES}",
@@ -120,7 +126,9 @@ impl Asked<'_> {
             let text = given.unwrap_or(DEFAULT_PRIORITY);
             level(text).ok_or_else(|| {
                 let text = text.escape_debug();
-                Failure::argument(format!("{name}: `{text}` is no priority; there are {PRIORITIES}"))
+                Failure::argument(format!(
+                    "{name}: `{text}` is no priority; there are {PRIORITIES}"
+                ))
             })
         };
         let default = priority("defpri", self.defpri)?;
@@ -260,7 +268,10 @@ mod tests {
         let all = &options.all.record;
         assert_eq!(all.level(Facility::Link), Level::Debug);
         assert_eq!(all.level(Facility::Client), Level::Error);
-        assert_eq!(options.detailed.record.level(Facility::Client), Level::Trace);
+        assert_eq!(
+            options.detailed.record.level(Facility::Client),
+            Level::Trace
+        );
         assert_eq!(
             options.detailed.record.level(Facility::Deliver),
             Level::Info,
@@ -317,7 +328,11 @@ mod tests {
     #[test]
     fn priorities_by_facility_are_taken_as_the_originals_documentation_has_them() {
         let mut unknown = BTreeSet::new();
-        let filter = filter(Level::Warn, "SHUF=INFO,UTIL=ERR,CLNT=DEBUG,DLVR=D0", &mut unknown);
+        let filter = filter(
+            Level::Warn,
+            "SHUF=INFO,UTIL=ERR,CLNT=DEBUG,DLVR=D0",
+            &mut unknown,
+        );
         assert!(unknown.is_empty(), "{unknown:?}");
         assert_eq!(filter.level(Facility::Link), Level::Info);
         assert_eq!(filter.level(Facility::Fabric), Level::Error);
@@ -340,7 +355,10 @@ mod tests {
         assert_eq!(unknown.len(), 4, "{unknown:?}");
         for word in ["NET=ERR", "CLNT=LOUD", "=ERR", "QUIET"] {
             let named = format!("`{word}` of the mask is passed over");
-            assert!(unknown.iter().any(|why| why.starts_with(&named)), "{unknown:?}");
+            assert!(
+                unknown.iter().any(|why| why.starts_with(&named)),
+                "{unknown:?}"
+            );
         }
     }
 

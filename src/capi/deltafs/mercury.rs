@@ -34,7 +34,9 @@ pub struct hg_addr {
 
 impl hg_addr {
     pub(super) fn new(text: String) -> Arc<Self> {
-        Arc::new(Self { text: text_of(text) })
+        Arc::new(Self {
+            text: text_of(text),
+        })
     }
 
     pub(super) fn text(&self) -> &CStr {
@@ -115,7 +117,10 @@ unsafe fn end<T>(handle: *const T) -> hg_return_t {
 }
 
 /// A pointer, or null with the reason on stderr.
-pub(super) fn pointer_or_said<T>(what: &str, make: impl FnOnce() -> Result<*mut T, Failure>) -> *mut T {
+pub(super) fn pointer_or_said<T>(
+    what: &str,
+    make: impl FnOnce() -> Result<*mut T, Failure>,
+) -> *mut T {
     let said = || make().inspect_err(|failure| say(what, &failure.text));
     guard_or(said).unwrap_or(std::ptr::null_mut())
 }
@@ -188,7 +193,9 @@ pub unsafe extern "C" fn trihop_mercury_class_get_name(class: *const hg_class) -
 /// # Safety
 /// As [`trihop_mercury_finalize`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_class_get_protocol(class: *const hg_class) -> *const c_char {
+pub unsafe extern "C" fn trihop_mercury_class_get_protocol(
+    class: *const hg_class,
+) -> *const c_char {
     // SAFETY: as the caller promises.
     unsafe { class.as_ref() }.map_or(std::ptr::null(), |class| class.protocol.as_ptr())
 }
@@ -233,7 +240,9 @@ pub unsafe extern "C" fn trihop_mercury_context_destroy(context: *mut hg_context
 /// # Safety
 /// As [`trihop_mercury_context_destroy`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_context_get_class(context: *const hg_context) -> *mut hg_class {
+pub unsafe extern "C" fn trihop_mercury_context_get_class(
+    context: *const hg_context,
+) -> *mut hg_class {
     // SAFETY: as the caller promises.
     unsafe { context.as_ref() }.map_or(std::ptr::null_mut(), |context| {
         Arc::as_ptr(&context.class).cast_mut()
@@ -286,7 +295,10 @@ pub unsafe extern "C" fn trihop_mercury_addr_dup(
 /// `addr` is null or a reference of [`trihop_mercury_addr_self`] or [`trihop_mercury_addr_dup`]
 /// that was not freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_addr_free(_class: *mut hg_class, addr: *mut hg_addr) -> hg_return_t {
+pub unsafe extern "C" fn trihop_mercury_addr_free(
+    _class: *mut hg_class,
+    addr: *mut hg_addr,
+) -> hg_return_t {
     if !addr.is_null() {
         // SAFETY: as the caller promises.
         drop(unsafe { Arc::from_raw(addr.cast_const()) });
@@ -336,10 +348,14 @@ pub unsafe extern "C" fn trihop_mercury_addr_to_string(
         }
         if room < text.len() as u64 {
             let why = format!("{} bytes do not fit into {room}", text.len());
-            return Err(Failure::new(trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL, why));
+            return Err(Failure::new(
+                trihop_status_t::TRIHOP_ERR_BUFFER_TOO_SMALL,
+                why,
+            ));
         }
         // SAFETY: as the caller promises, `room` bytes can be written there, and they suffice.
-        unsafe { argument::slice_mut(buffer.cast::<u8>(), text.len(), "buf")? }.copy_from_slice(text);
+        unsafe { argument::slice_mut(buffer.cast::<u8>(), text.len(), "buf")? }
+            .copy_from_slice(text);
         Ok(())
     })
 }
@@ -350,7 +366,9 @@ mod tests {
 
     fn text(pointer: *const c_char) -> String {
         // SAFETY: what the class gave lives as long as the class.
-        unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(pointer) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     #[test]
@@ -369,7 +387,10 @@ mod tests {
             assert_eq!(trihop_mercury_finalize(class), HG_SUCCESS);
             assert!(trihop_mercury_init(std::ptr::null(), 1).is_null());
             assert!(trihop_mercury_init(c"".as_ptr(), 1).is_null());
-            assert_eq!(trihop_mercury_finalize(std::ptr::null_mut()), HG_INVALID_ARG);
+            assert_eq!(
+                trihop_mercury_finalize(std::ptr::null_mut()),
+                HG_INVALID_ARG
+            );
         }
     }
 
@@ -394,8 +415,11 @@ mod tests {
                 trihop_mercury_init(c"na+sm".as_ptr(), 1),
                 trihop_mercury_init(c"na+sm".as_ptr(), 1),
             );
-            let (mut mine, mut other, mut again) =
-                (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+            let (mut mine, mut other, mut again) = (
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            );
             assert_eq!(trihop_mercury_addr_self(one, &mut mine), HG_SUCCESS);
             assert_eq!(trihop_mercury_addr_self(two, &mut other), HG_SUCCESS);
             assert_eq!(trihop_mercury_addr_dup(one, mine, &mut again), HG_SUCCESS);

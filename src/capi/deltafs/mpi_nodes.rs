@@ -156,7 +156,13 @@ fn first_rank_of_node(size: u32, me: Rank) -> Option<u32> {
 ///
 /// # Safety MPI is up in this process; `H` is its library's kind of handle, the others are that
 /// library's values.
-unsafe fn split<H: Copy>(world: H, no_info: H, shared: c_int, size: u32, me: Rank) -> Option<c_int> {
+unsafe fn split<H: Copy>(
+    world: H,
+    no_info: H,
+    shared: c_int,
+    size: u32,
+    me: Rank,
+) -> Option<c_int> {
     type Of<H> = unsafe extern "C" fn(H, *mut c_int) -> c_int;
     type Split<H> = unsafe extern "C" fn(H, c_int, c_int, H, *mut H) -> c_int;
     type Group<H> = unsafe extern "C" fn(H, *mut H) -> c_int;

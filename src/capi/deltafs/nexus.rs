@@ -76,7 +76,10 @@ impl nexus_ctx {
     }
 
     /// Starts the job.
-    fn bootstrap(net: &progressor_handle, local: Option<&progressor_handle>) -> Result<Self, Failure> {
+    fn bootstrap(
+        net: &progressor_handle,
+        local: Option<&progressor_handle>,
+    ) -> Result<Self, Failure> {
         let mut options = Options::from_env()?;
         if local.is_some_and(|local| local.is_same(net)) {
             if options.route == RouteName::Direct {
@@ -236,7 +239,8 @@ pub unsafe extern "C" fn nexus_bootstrap(
 ) -> *mut nexus_ctx {
     pointer_or_said("nexus_bootstrap", || {
         // SAFETY: as the caller promises.
-        let (net, local) = unsafe { (argument::reference(nethand, "nethand")?, localhand.as_ref()) };
+        let (net, local) =
+            unsafe { (argument::reference(nethand, "nethand")?, localhand.as_ref()) };
         let seat = Seat::take()?;
         let nexus = nexus_ctx::bootstrap(net, local)?;
         // Given back by `nexus_destroy`.
@@ -267,7 +271,8 @@ pub unsafe extern "C" fn nexus_destroy(nctx: *mut nexus_ctx) {
         state_dump::settle();
         Ok(nexus.leave()?)
     };
-    let _ = guard_or(|| leave().inspect_err(|failure: &Failure| say("nexus_destroy", &failure.text)));
+    let _ =
+        guard_or(|| leave().inspect_err(|failure: &Failure| say("nexus_destroy", &failure.text)));
 }
 
 /// The next hop.

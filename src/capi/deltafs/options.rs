@@ -26,7 +26,8 @@ const _: () = assert!(size_of::<shuffle_opts>() == 40);
 impl shuffle_opts {
     /// The defaults: those of the engine, as the environment has them.
     pub(super) fn good() -> Self {
-        let stream = Options::from_env().map_or_else(|_| StreamOptions::default(), |options| options.stream);
+        let stream =
+            Options::from_env().map_or_else(|_| StreamOptions::default(), |options| options.stream);
         Self::from_stream(&stream)
     }
 
@@ -69,7 +70,8 @@ impl shuffle_opts {
         stream.shim.origin_sender_limit =
             not_negative("localsenderlimit", self.localsenderlimit)?.min(ShimOptions::SENDER_LIMIT);
         stream.shim.remote_sender_limit =
-            not_negative("remotesenderlimit", self.remotesenderlimit)?.min(ShimOptions::SENDER_LIMIT);
+            not_negative("remotesenderlimit", self.remotesenderlimit)?
+                .min(ShimOptions::SENDER_LIMIT);
         let threshold = not_negative("deliverq_threshold", self.deliverq_threshold)?;
         stream.shim.deliverq_discard = self.deliverq_max < 0;
         if stream.shim.deliverq_discard {
@@ -97,7 +99,10 @@ impl shuffle_opts {
 fn at_most<T: TryFrom<u64> + Ord>(name: &str, value: T) -> T {
     let row = Options::TABLE.iter().find(|row| row.name == name);
     let most = row.and_then(|row| T::try_from(row.most()?).ok());
-    most.map_or_else(|| unreachable!("`{name}` has a range"), |most| most.min(value))
+    most.map_or_else(
+        || unreachable!("`{name}` has a range"),
+        |most| most.min(value),
+    )
 }
 
 /// A number of batches under way.
@@ -105,7 +110,9 @@ fn in_flight(name: &str, value: c_int) -> Result<u32, Failure> {
     match u32::try_from(value) {
         Ok(value) if value > 0 => Ok(value),
         _ => {
-            let why = format!("{value} batches may be under way, so none could ever leave; give 1 or more");
+            let why = format!(
+                "{value} batches may be under way, so none could ever leave; give 1 or more"
+            );
             Err(refused(name, why))
         }
     }
@@ -162,15 +169,27 @@ mod tests {
         };
         let stream = opts.choose(&base()).unwrap();
         stream.check().unwrap();
-        assert_eq!((stream.origin_maxrpc, stream.origin_buftarget_bytes), (16, 32768));
-        assert_eq!((stream.relay_maxrpc, stream.relay_buftarget_bytes), (16, 32768));
-        assert_eq!((stream.remote_maxrpc, stream.remote_buftarget_bytes), (16, 32768));
+        assert_eq!(
+            (stream.origin_maxrpc, stream.origin_buftarget_bytes),
+            (16, 32768)
+        );
+        assert_eq!(
+            (stream.relay_maxrpc, stream.relay_buftarget_bytes),
+            (16, 32768)
+        );
+        assert_eq!(
+            (stream.remote_maxrpc, stream.remote_buftarget_bytes),
+            (16, 32768)
+        );
         assert_eq!(
             (stream.deliverq_max, stream.shim.deliverq_threshold),
             (4096, 1024)
         );
         assert_eq!(
-            (stream.shim.origin_sender_limit, stream.shim.remote_sender_limit),
+            (
+                stream.shim.origin_sender_limit,
+                stream.shim.remote_sender_limit
+            ),
             (16, 16)
         );
         assert_eq!(stream.linger_us, base().linger_us);
@@ -201,7 +220,10 @@ mod tests {
             [1; 3]
         );
         assert_eq!((stream.linger_us, stream.deliverq_max), (0, 1));
-        assert!(stream.priority > base().priority, "before the bulk of others");
+        assert!(
+            stream.priority > base().priority,
+            "before the bulk of others"
+        );
     }
 
     #[test]
@@ -223,7 +245,10 @@ mod tests {
             &["deliverq_threshold"],
         );
         refuse(&|o| o.deliverq_max = 0, &["deliverq_max", "-1"]);
-        refuse(&|o| o.deliverq_threshold = -1, &["deliverq_threshold", "-1"]);
+        refuse(
+            &|o| o.deliverq_threshold = -1,
+            &["deliverq_threshold", "-1"],
+        );
         refuse(&|o| o.lomaxrpc = 0, &["lomaxrpc"]);
         refuse(&|o| o.lrmaxrpc = -3, &["lrmaxrpc", "-3"]);
         refuse(&|o| o.rmaxrpc = 0, &["rmaxrpc"]);
@@ -244,7 +269,8 @@ mod tests {
     fn larger_values_count_as_the_largest() {
         let mut opts = good();
         (opts.lomaxrpc, opts.lrmaxrpc, opts.rmaxrpc) = (c_int::MAX, c_int::MAX, c_int::MAX);
-        (opts.lobuftarget, opts.lrbuftarget, opts.rbuftarget) = (c_int::MAX, c_int::MAX, c_int::MAX);
+        (opts.lobuftarget, opts.lrbuftarget, opts.rbuftarget) =
+            (c_int::MAX, c_int::MAX, c_int::MAX);
         opts.deliverq_max = c_int::MAX;
         (opts.localsenderlimit, opts.remotesenderlimit) = (c_int::MAX, c_int::MAX);
         opts.choose(&base()).unwrap().check().unwrap();

@@ -231,7 +231,8 @@ pub unsafe extern "C" fn trihop_mercury_progressor_init(
 ) -> *mut progressor_handle {
     pointer_or_said("mercury_progressor_init", || {
         // SAFETY: as the caller promises.
-        let (class, context) = unsafe { (shared(class, "hgclass")?, shared(context, "hgcontext")?) };
+        let (class, context) =
+            unsafe { (shared(class, "hgclass")?, shared(context, "hgcontext")?) };
         if !Arc::ptr_eq(&class, &context.class) {
             return Err(Failure::argument(
                 "the context belongs to another class; create it from this one",
@@ -271,7 +272,9 @@ pub unsafe extern "C" fn trihop_mercury_progressor_init_beside(
 /// # Safety
 /// The handle is null or was not freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_progressor_get_progtimeout(hand: *mut progressor_handle) -> c_uint {
+pub unsafe extern "C" fn trihop_mercury_progressor_get_progtimeout(
+    hand: *mut progressor_handle,
+) -> c_uint {
     // SAFETY: as the caller promises.
     unsafe { handle(hand) }.map_or(0, |hand| hand.progressor.state().timeout_ms)
 }
@@ -310,7 +313,9 @@ pub unsafe extern "C" fn trihop_mercury_progressor_duphandle(
 /// # Safety
 /// As [`trihop_mercury_progressor_get_progtimeout`]; the handle is gone afterwards.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_progressor_freehandle(hand: *mut progressor_handle) -> hg_return_t {
+pub unsafe extern "C" fn trihop_mercury_progressor_freehandle(
+    hand: *mut progressor_handle,
+) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
         unsafe {
@@ -339,7 +344,8 @@ pub unsafe extern "C" fn trihop_mercury_progressor_getstats(
         *stats = progressor_stats {
             is_running: (state.needed > 0).into(),
             needed: c_int::try_from(own).unwrap_or(c_int::MAX),
-            progressor_refcnt: c_int::try_from(Arc::strong_count(&hand.progressor)).unwrap_or(c_int::MAX),
+            progressor_refcnt: c_int::try_from(Arc::strong_count(&hand.progressor))
+                .unwrap_or(c_int::MAX),
             runtime: libc::timeval {
                 tv_sec: time.as_secs() as libc::time_t,
                 tv_usec: time.subsec_micros().into(),
@@ -377,7 +383,9 @@ pub unsafe extern "C" fn trihop_mercury_progressor_ntrigger(hand: *mut progresso
 /// # Safety
 /// As [`trihop_mercury_progressor_get_progtimeout`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_progressor_hgclass(hand: *mut progressor_handle) -> *mut hg_class {
+pub unsafe extern "C" fn trihop_mercury_progressor_hgclass(
+    hand: *mut progressor_handle,
+) -> *mut hg_class {
     // SAFETY: as the caller promises.
     unsafe { handle(hand) }.map_or(std::ptr::null_mut(), |hand| match &hand.progressor.origin {
         Origin::Ours(context) => Arc::as_ptr(&context.class).cast_mut(),
@@ -437,7 +445,9 @@ pub unsafe extern "C" fn trihop_mercury_progressor_hgcontext_beside(
 /// # Safety
 /// As [`trihop_mercury_progressor_get_progtimeout`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_progressor_addrstring(hand: *mut progressor_handle) -> *mut c_char {
+pub unsafe extern "C" fn trihop_mercury_progressor_addrstring(
+    hand: *mut progressor_handle,
+) -> *mut c_char {
     // SAFETY: as the caller promises.
     let address = unsafe { handle(hand) }
         .ok()
@@ -453,7 +463,9 @@ pub unsafe extern "C" fn trihop_mercury_progressor_addrstring(hand: *mut progres
 /// # Safety
 /// As [`trihop_mercury_progressor_get_progtimeout`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_progressor_needed(hand: *mut progressor_handle) -> hg_return_t {
+pub unsafe extern "C" fn trihop_mercury_progressor_needed(
+    hand: *mut progressor_handle,
+) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
         unsafe { handle(hand)? }.need();
@@ -466,13 +478,17 @@ pub unsafe extern "C" fn trihop_mercury_progressor_needed(hand: *mut progressor_
 /// # Safety
 /// As [`trihop_mercury_progressor_get_progtimeout`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_mercury_progressor_idle(hand: *mut progressor_handle) -> hg_return_t {
+pub unsafe extern "C" fn trihop_mercury_progressor_idle(
+    hand: *mut progressor_handle,
+) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
         let hand = unsafe { handle(hand)? };
         let mut own = hand.own();
         if *own == 0 {
-            return Err(Failure::argument("this handle does not need the progressor"));
+            return Err(Failure::argument(
+                "this handle does not need the progressor",
+            ));
         }
         *own -= 1;
         hand.progressor.state().release(1);
@@ -494,8 +510,10 @@ mod tests {
         let mut stats = std::mem::MaybeUninit::uninit();
         // SAFETY: both pointers are good, and success means that all was written.
         unsafe {
-            let outcome =
-                trihop_mercury_progressor_getstats(std::ptr::from_ref(hand).cast_mut(), stats.as_mut_ptr());
+            let outcome = trihop_mercury_progressor_getstats(
+                std::ptr::from_ref(hand).cast_mut(),
+                stats.as_mut_ptr(),
+            );
             assert_eq!(outcome, 0);
             stats.assume_init()
         }
@@ -522,7 +540,11 @@ mod tests {
         unsafe {
             let pointer = std::ptr::from_ref(&*first).cast_mut();
             assert_eq!(trihop_mercury_progressor_idle(pointer), 0);
-            assert_ne!(trihop_mercury_progressor_idle(pointer), 0, "not needed any more");
+            assert_ne!(
+                trihop_mercury_progressor_idle(pointer),
+                0,
+                "not needed any more"
+            );
         }
         assert_eq!(counts(&first), (0, 0, 1));
     }

@@ -14,7 +14,8 @@ use crate::transport::sync::{Arc, Ordering};
 use crate::{BroadcastTo, Error, Message, Options, Queues, Rank, Stats};
 
 /// `shuffle_deliverfn_t`.
-type Deliver = extern "C" fn(source: c_int, target: c_int, kind: u32, bytes: *mut c_void, length: u32);
+type Deliver =
+    extern "C" fn(source: c_int, target: c_int, kind: u32, bytes: *mut c_void, length: u32);
 
 const SHUFFLE_RTYPE_BCAST: u32 = 1 << 31;
 const SHUFFLE_BCAST_SELF: c_int = 1;
@@ -44,8 +45,9 @@ impl shuffle {
         opts: Option<&shuffle_opts>,
     ) -> Result<Box<Self>, Failure> {
         if state_dump::is_open(name) {
-            let why =
-                format!("a shuffle `{name}` is open already; shut it down first, or choose another name");
+            let why = format!(
+                "a shuffle `{name}` is open already; shut it down first, or choose another name"
+            );
             return Err(Failure::argument(why));
         }
         let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
@@ -202,9 +204,15 @@ pub unsafe extern "C" fn shuffle_init(
 ) -> *mut shuffle {
     pointer_or_said("shuffle_init", || {
         // SAFETY: as the caller promises.
-        let (nexus, name, opts) =
-            unsafe { (nexus(nxp)?, argument::text(funname, "funname")?, sopt.as_ref()) };
-        let deliver = delivercb.ok_or_else(|| Failure::argument("`delivercb` is a null pointer"))?;
+        let (nexus, name, opts) = unsafe {
+            (
+                nexus(nxp)?,
+                argument::text(funname, "funname")?,
+                sopt.as_ref(),
+            )
+        };
+        let deliver =
+            delivercb.ok_or_else(|| Failure::argument("`delivercb` is a null pointer"))?;
         Ok(Box::into_raw(shuffle::open(nexus, name, deliver, opts)?))
     })
 }
@@ -223,7 +231,8 @@ pub unsafe extern "C" fn shuffle_enqueue(
 ) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
-        let (shuffle, bytes) = unsafe { (shuffle_at(sh)?, argument::bytes(d, datalen as usize, "d")?) };
+        let (shuffle, bytes) =
+            unsafe { (shuffle_at(sh)?, argument::bytes(d, datalen as usize, "d")?) };
         check_kind(kind)?;
         let target = rank_in(shuffle.size, dst)?;
         shuffle.noted(shuffle.stream.send(target, kind, bytes))
@@ -256,7 +265,8 @@ pub unsafe extern "C" fn shuffle_enqueue_broadcast(
 ) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
-        let (shuffle, bytes) = unsafe { (shuffle_at(sh)?, argument::bytes(d, datalen as usize, "d")?) };
+        let (shuffle, bytes) =
+            unsafe { (shuffle_at(sh)?, argument::bytes(d, datalen as usize, "d")?) };
         check_kind(kind)?;
         if flags & !SHUFFLE_BCAST_SELF != 0 {
             let why = format!("flags {flags:#x}; SHUFFLE_BCAST_SELF (1) is the only one");
@@ -267,7 +277,11 @@ pub unsafe extern "C" fn shuffle_enqueue_broadcast(
         } else {
             BroadcastTo::Everyone
         };
-        shuffle.noted(shuffle.stream.broadcast(kind | SHUFFLE_RTYPE_BCAST, bytes, to))
+        shuffle.noted(
+            shuffle
+                .stream
+                .broadcast(kind | SHUFFLE_RTYPE_BCAST, bytes, to),
+        )
     })
 }
 
@@ -295,7 +309,8 @@ pub unsafe extern "C" fn shuffle_flush_qs(sh: *mut shuffle, whichqs: c_int) -> h
             SHUFFLE_ORIGIN_QUEUES => Queues::ORIGIN,
             SHUFFLE_RELAY_QUEUES => Queues::RELAY,
             _ => {
-                let why = format!("whichqs {whichqs}; there are 0 (remote), 1 (origin) and 2 (relay)");
+                let why =
+                    format!("whichqs {whichqs}; there are 0 (remote), 1 (origin) and 2 (relay)");
                 return Err(Failure::argument(why));
             }
         };

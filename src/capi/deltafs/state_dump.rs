@@ -100,7 +100,9 @@ pub(super) fn is_open(name: &str) -> bool {
 
 /// The job has ended, and closed what was open.
 pub(super) fn close_all() {
-    shuffles().iter_mut().for_each(|dumped| dumped.is_open = false);
+    shuffles()
+        .iter_mut()
+        .for_each(|dumped| dumped.is_open = false);
 }
 
 /// From now on the shuffle can be dumped.
@@ -127,7 +129,8 @@ pub(super) fn start() -> Result<(), Failure> {
         return Ok(());
     }
     let pipe = pipe_with(PipeFlags::CLOEXEC);
-    let (reader, writer) = pipe.map_err(|e| Failure::system("a pipe for state dumps", &e.into()))?;
+    let (reader, writer) =
+        pipe.map_err(|e| Failure::system("a pipe for state dumps", &e.into()))?;
     // An asker never waits for room: a full pipe means that dumps enough are asked for.
     rustix::io::ioctl_fionbio(&writer, true)
         .map_err(|e| Failure::system("a pipe for state dumps that does not block", &e.into()))?;
@@ -156,7 +159,11 @@ pub(super) fn ask(handle: usize, to_stderr: bool) {
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
-        let written = libc::write(descriptor as c_int - 1, request.as_ptr().cast(), REQUEST_BYTES);
+        let written = libc::write(
+            descriptor as c_int - 1,
+            request.as_ptr().cast(),
+            REQUEST_BYTES,
+        );
         if written < 0 {
             // No room: so many are asked for already that this one is among them, or nobody reads
             // any more.
@@ -241,7 +248,9 @@ fn describe(handle: usize) -> Vec<u8> {
     match found {
         Some((shuffle, job, notes)) => {
             // Memory takes all of it.
-            let _ = shuffle.dump(&mut text).and_then(|()| notes.write(&mut text));
+            let _ = shuffle
+                .dump(&mut text)
+                .and_then(|()| notes.write(&mut text));
             text.extend_from_slice(statistics(&shuffle, &job.threads()).as_bytes());
         }
         None => text.extend_from_slice(b"trihop: shuffle_statedump: this shuffle is not open\n"),

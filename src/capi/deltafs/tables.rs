@@ -67,7 +67,10 @@ impl Tables {
             node: topology.node_of(rank),
             address: hg_addr::new(format!("trihop+{way}://{rank}")),
         };
-        let local: Vec<Row> = topology.ranks_of(here).map(|rank| row(rank, "shm")).collect();
+        let local: Vec<Row> = topology
+            .ranks_of(here)
+            .map(|rank| row(rank, "shm"))
+            .collect();
         // The nodes that this rank represents are every `local_size`-th.
         let remote = (topology.local_rank()..topology.nodes())
             .step_by(topology.local_size() as usize)
@@ -104,13 +107,19 @@ impl Tables {
 
     /// Address of a rank of this node.
     pub fn local_address(&self, rank: Rank) -> Option<&Arc<hg_addr>> {
-        let at = self.local.binary_search_by_key(&rank, |row| row.rank).ok()?;
+        let at = self
+            .local
+            .binary_search_by_key(&rank, |row| row.rank)
+            .ok()?;
         Some(&self.local[at].address)
     }
 
     /// Address of the representative of a node that this rank talks to.
     pub fn remote_address(&self, node: NodeId) -> Option<&Arc<hg_addr>> {
-        let at = self.remote.binary_search_by_key(&node, |row| row.node).ok()?;
+        let at = self
+            .remote
+            .binary_search_by_key(&node, |row| row.node)
+            .ok()?;
         Some(&self.remote[at].address)
     }
 
@@ -118,8 +127,18 @@ impl Tables {
     pub fn write(&self, part: Part, out: &mut dyn Write, rank: Rank) -> io::Result<()> {
         match part {
             Part::Id => self.write_id(out, rank),
-            Part::Local => write_rows(out, rank, "lmap", self.local.iter().map(|row| (row.rank.0, row))),
-            Part::Remote => write_rows(out, rank, "rmap", self.remote.iter().map(|row| (row.node.0, row))),
+            Part::Local => write_rows(
+                out,
+                rank,
+                "lmap",
+                self.local.iter().map(|row| (row.rank.0, row)),
+            ),
+            Part::Remote => write_rows(
+                out,
+                rank,
+                "rmap",
+                self.remote.iter().map(|row| (row.node.0, row)),
+            ),
         }
     }
 
@@ -187,7 +206,9 @@ mod tests {
 
     fn text(tables: &Tables, part: Part) -> String {
         let mut text = Vec::new();
-        tables.write(part, &mut text, tables.topology.rank()).unwrap();
+        tables
+            .write(part, &mut text, tables.topology.rank())
+            .unwrap();
         String::from_utf8(text).unwrap()
     }
 
@@ -210,7 +231,10 @@ mod tests {
             text(&second, Part::Local),
             "NX-2: lmap 0 trihop+shm://0\nNX-2: lmap 2 trihop+shm://2\n"
         );
-        assert_eq!(text(&second, Part::Remote), "NX-2: rmap 1 trihop+fabric://1\n");
+        assert_eq!(
+            text(&second, Part::Remote),
+            "NX-2: rmap 1 trihop+fabric://1\n"
+        );
         assert_eq!(text(&tables(&TURNS, 0), Part::Remote), "");
         assert!(text(&tables(&[0, 0], 0), Part::Id).ends_with("node2rep\n"));
     }
@@ -229,7 +253,10 @@ mod tests {
             Hop::NotFound,
             "as another rank, without its table"
         );
-        assert!(second.remote_address(NodeId(1)).is_some() && second.remote_address(NodeId(0)).is_none());
+        assert!(
+            second.remote_address(NodeId(1)).is_some()
+                && second.remote_address(NodeId(0)).is_none()
+        );
         assert!(second.local_address(Rank(0)).is_some() && second.local_address(Rank(1)).is_none());
     }
 

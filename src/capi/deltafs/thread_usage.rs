@@ -21,8 +21,9 @@ pub(super) fn progress_thread() -> Option<u32> {
 
 /// CPU time, page faults and context switches of a thread; zero where the kernel does not say.
 pub(super) fn of(thread: u32) -> libc::rusage {
-    let read =
-        |file: &str| fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).unwrap_or_default();
+    let read = |file: &str| {
+        fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).unwrap_or_default()
+    };
     // SAFETY: a system call without side effects.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1);
     parse(&read("stat"), &read("status"), per_second)
@@ -44,7 +45,8 @@ fn parse(stat: &str, status: &str, ticks_per_second: i64) -> libc::rusage {
     };
     let switches = |name: &str| -> i64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+        line.and_then(|count| count.trim().parse().ok())
+            .unwrap_or(0)
     };
     let mut usage = nothing();
     usage.ru_minflt = number(7);
@@ -91,8 +93,14 @@ mod tests {
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t41\nnonvoluntary_ctxt_switches:\t7\n";
         let usage = parse(stat, status, 100);
         assert_eq!((usage.ru_minflt, usage.ru_majflt), (700, 9));
-        assert_eq!((usage.ru_utime.tv_sec, usage.ru_utime.tv_usec), (2, 500_000));
-        assert_eq!((usage.ru_stime.tv_sec, usage.ru_stime.tv_usec), (0, 330_000));
+        assert_eq!(
+            (usage.ru_utime.tv_sec, usage.ru_utime.tv_usec),
+            (2, 500_000)
+        );
+        assert_eq!(
+            (usage.ru_stime.tv_sec, usage.ru_stime.tv_usec),
+            (0, 330_000)
+        );
         assert_eq!((usage.ru_nvcsw, usage.ru_nivcsw), (41, 7));
         assert_eq!(parse("", "", 100).ru_minflt, 0);
         let twice = parse(stat, status, 50);

@@ -65,8 +65,16 @@ fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launch
         Some(launcher) if trace(launcher) => Ok(launcher),
         Some(launcher) => Err(no_trace(launcher)),
         None => {
-            let order = [Launcher::Pmix, Launcher::Pmi1, Launcher::Local, Launcher::Single];
-            Ok(order.into_iter().find(|l| trace(*l)).unwrap_or(Launcher::Single))
+            let order = [
+                Launcher::Pmix,
+                Launcher::Pmi1,
+                Launcher::Local,
+                Launcher::Single,
+            ];
+            Ok(order
+                .into_iter()
+                .find(|l| trace(*l))
+                .unwrap_or(Launcher::Single))
         }
     }
 }
@@ -82,7 +90,9 @@ pub(super) fn no_trace(launcher: Launcher) -> Error {
             "neither PMI_FD nor PMI_PORT is set",
             "start with mpiexec of MPICH",
         ),
-        Launcher::Local | Launcher::Single => ("TRIHOP_BOOT_FD is not set", "start with `trihop run`"),
+        Launcher::Local | Launcher::Single => {
+            ("TRIHOP_BOOT_FD is not set", "start with `trihop run`")
+        }
         Launcher::Custom => (
             "only the program itself can give its callback",
             "start the job with that (`Job::start_with`)",
@@ -105,7 +115,10 @@ mod tests {
     #[test]
     fn precedence_is_pmix_pmi1_local_single() {
         let pmix = ["PMIX_NAMESPACE", "PMIX_RANK", "PMIX_SERVER_URI41"];
-        let all: Vec<&str> = pmix.into_iter().chain(["PMI_FD", "TRIHOP_BOOT_FD"]).collect();
+        let all: Vec<&str> = pmix
+            .into_iter()
+            .chain(["PMI_FD", "TRIHOP_BOOT_FD"])
+            .collect();
         assert_eq!(chosen(&all, None), Some(Launcher::Pmix));
         assert_eq!(chosen(&all[1..], None), Some(Launcher::Pmi1));
         assert_eq!(chosen(&["PMI_PORT", "PMI_ID"], None), Some(Launcher::Pmi1));

@@ -28,10 +28,12 @@ pub(super) fn exchange(
     store.fence()?;
     let mut hosts = Vec::new();
     for rank in 0..size {
-        let host = store.get(Rank(rank), KEY)?.ok_or_else(|| Error::Bootstrap {
-            launcher,
-            why: format!("rank {rank} did not say on which host it is"),
-        })?;
+        let host = store
+            .get(Rank(rank), KEY)?
+            .ok_or_else(|| Error::Bootstrap {
+                launcher,
+                why: format!("rank {rank} did not say on which host it is"),
+            })?;
         hosts.push(host);
     }
     by_lowest_rank(&hosts, me)

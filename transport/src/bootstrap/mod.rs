@@ -201,7 +201,10 @@ fn check_value(value: &[u8], limit: usize) -> Result<()> {
     if value.len() > limit {
         return Err(Error::config(
             "bootstrap value",
-            format!("{} bytes are more than this launcher's {limit}", value.len()),
+            format!(
+                "{} bytes are more than this launcher's {limit}",
+                value.len()
+            ),
         ));
     }
     Ok(())

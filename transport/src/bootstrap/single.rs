@@ -55,7 +55,9 @@ impl Bootstrap for Single {
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
         check_key(key)?;
-        Ok((from == Rank(0)).then(|| self.store.get(key).cloned()).flatten())
+        Ok((from == Rank(0))
+            .then(|| self.store.get(key).cloned())
+            .flatten())
     }
 
     fn abort(&mut self, status: i32, why: &str) {

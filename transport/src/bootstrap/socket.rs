@@ -33,9 +33,13 @@ impl Broken {
             },
             Self::Closed => Error::Bootstrap {
                 launcher,
-                why: format!("the launcher closed the connection while {doing}; it or the job has ended"),
+                why: format!(
+                    "the launcher closed the connection while {doing}; it or the job has ended"
+                ),
             },
-            Self::System(source) => Error::system(format!("bootstrap ({launcher}) while {doing}"), source),
+            Self::System(source) => {
+                Error::system(format!("bootstrap ({launcher}) while {doing}"), source)
+            }
         }
     }
 }
@@ -51,12 +55,12 @@ pub(super) struct LauncherSocket {
 impl LauncherSocket {
     /// The socket whose descriptor number is the value of an environment variable.
     pub(super) fn inherited(variable: &str, wait: Duration) -> Result<Self> {
-        let text = env::var(variable).map_err(|_| Error::config(variable, "not set, or not text"))?;
-        let number: RawFd = text
-            .parse()
-            .ok()
-            .filter(|n| *n >= 0)
-            .ok_or_else(|| Error::config(variable, format!("{text:?} is no descriptor number")))?;
+        let text =
+            env::var(variable).map_err(|_| Error::config(variable, "not set, or not text"))?;
+        let number: RawFd =
+            text.parse().ok().filter(|n| *n >= 0).ok_or_else(|| {
+                Error::config(variable, format!("{text:?} is no descriptor number"))
+            })?;
         // SAFETY: the borrow ends with this statement, and the kernel answers EBADF where nothing
         // is open there.
         let duplicate = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
@@ -66,19 +70,27 @@ impl LauncherSocket {
                 e,
             )
         })?;
-        rustix::net::sockopt::socket_type(&descriptor)
-            .map_err(|e| Error::system(format!("{variable}={number} is no socket of a launcher"), e))?;
+        rustix::net::sockopt::socket_type(&descriptor).map_err(|e| {
+            Error::system(format!("{variable}={number} is no socket of a launcher"), e)
+        })?;
         Ok(Self { descriptor, wait })
     }
 
     /// A socket that is connected to the port whose address, `HOST:PORT`, is the value of an
     /// environment variable.
     pub(super) fn connected(variable: &str, wait: Duration) -> Result<Self> {
-        let text = env::var(variable).map_err(|_| Error::config(variable, "not set, or not text"))?;
-        let failed = |doing: &str, e: io::Error| Error::system(format!("{variable}={text:?}: {doing}"), e);
+        let text =
+            env::var(variable).map_err(|_| Error::config(variable, "not set, or not text"))?;
+        let failed =
+            |doing: &str, e: io::Error| Error::system(format!("{variable}={text:?}: {doing}"), e);
         let addresses: Vec<_> = text
             .to_socket_addrs()
-            .map_err(|e| failed("this is not HOST:PORT of a launcher, or the host is not known", e))?
+            .map_err(|e| {
+                failed(
+                    "this is not HOST:PORT of a launcher, or the host is not known",
+                    e,
+                )
+            })?
             .collect();
         let deadline = Instant::now() + wait;
         let mut refusal = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
@@ -101,7 +113,10 @@ impl LauncherSocket {
                 Err(e) => refusal = e,
             }
         }
-        Err(failed("the launcher cannot be reached; has it ended", refusal))
+        Err(failed(
+            "the launcher cannot be reached; has it ended",
+            refusal,
+        ))
     }
 
     #[cfg(test)]
@@ -122,7 +137,11 @@ impl LauncherSocket {
     /// Sends all of `bytes`.
     pub(super) fn send_all(&self, mut bytes: &[u8], deadline: Instant) -> Result<(), Broken> {
         while !bytes.is_empty() {
-            match send(&self.descriptor, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(
+                &self.descriptor,
+                bytes,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
                 Ok(sent) => bytes = &bytes[sent..],
                 Err(Errno::AGAIN) => self.ready(PollFlags::OUT, deadline)?,
                 Err(Errno::INTR) => {}

@@ -236,7 +236,9 @@ mod tests {
     #[test]
     fn a_script_inside_an_allocation_is_a_job_of_one_with_a_warning() {
         let script = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
-        assert!(matches!(found(&script), Some(Finding::Perhaps(why)) if why.contains("srun --mpi=pmi2")));
+        assert!(
+            matches!(found(&script), Some(Finding::Perhaps(why)) if why.contains("srun --mpi=pmi2"))
+        );
         assert_eq!(
             found(&[("SLURM_NTASKS", "8")]),
             None,

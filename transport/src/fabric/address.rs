@@ -42,8 +42,9 @@ pub(super) fn own_kind<'a>(address: &'a [u8], ours: &[u8], provider: &str) -> Re
     // Text addresses (shm) vary in length and end with NUL; all others are structures of one
     // length.
     let ours = &ours[1 + provider.len()..];
-    let text =
-        |bytes: &[u8]| bytes.last() == Some(&0) && bytes[..bytes.len() - 1].iter().all(u8::is_ascii_graphic);
+    let text = |bytes: &[u8]| {
+        bytes.last() == Some(&0) && bytes[..bytes.len() - 1].iter().all(u8::is_ascii_graphic)
+    };
     let same_kind = if text(ours) {
         text(theirs)
     } else {

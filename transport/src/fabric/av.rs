@@ -24,7 +24,12 @@ impl AddressVector {
         // SAFETY: the domain is open and the attributes live during the call.
         let av = unsafe {
             Handle::open("fi_av_open", domain.info().label(), |place| {
-                sys::fi_av_open(domain.as_ptr(), &mut attributes, place, std::ptr::null_mut())
+                sys::fi_av_open(
+                    domain.as_ptr(),
+                    &mut attributes,
+                    place,
+                    std::ptr::null_mut(),
+                )
             })?
         };
         Ok(Self { av })
@@ -66,7 +71,11 @@ impl AddressVector {
         };
         match inserted {
             1 if index != sys::FI_ADDR_NOTAVAIL => Ok(index),
-            code if code < 0 => Err(error::failure("fi_av_insert", code as isize, "a peer's address")),
+            code if code < 0 => Err(error::failure(
+                "fi_av_insert",
+                code as isize,
+                "a peer's address",
+            )),
             _ => Err(error::failure(
                 "fi_av_insert",
                 sys::FI_EINVAL as isize,

@@ -68,10 +68,18 @@ impl CompletionQueue {
         // SAFETY: the domain is open and the attributes live during the call.
         let cq = unsafe {
             Handle::open("fi_cq_open", domain.info().label(), |place| {
-                sys::fi_cq_open(domain.as_ptr(), &mut attributes, place, std::ptr::null_mut())
+                sys::fi_cq_open(
+                    domain.as_ptr(),
+                    &mut attributes,
+                    place,
+                    std::ptr::null_mut(),
+                )
             })?
         };
-        Ok(Self { cq, descriptor: None })
+        Ok(Self {
+            cq,
+            descriptor: None,
+        })
     }
 
     fn wait_object(&self) -> Result<RawFd> {
@@ -101,7 +109,8 @@ impl CompletionQueue {
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the provider keeps the descriptor open as long as the queue, which the borrow
         // keeps alive.
-        self.descriptor.map(|raw| unsafe { BorrowedFd::borrow_raw(raw) })
+        self.descriptor
+            .map(|raw| unsafe { BorrowedFd::borrow_raw(raw) })
     }
 
     /// Whether nothing has arrived since the last read, so that sleeping on the descriptor loses no
@@ -145,7 +154,9 @@ impl CompletionQueue {
         let read = unsafe { sys::fi_cq_readerr(self.cq.as_ptr(), &mut entry, 0) };
         match read {
             error::EAGAIN | 0 => return Ok(None),
-            code if code < 0 => return Err(error::failure("fi_cq_readerr", code, "completion queue")),
+            code if code < 0 => {
+                return Err(error::failure("fi_cq_readerr", code, "completion queue"));
+            }
             _ => {}
         }
         let code = error::positive(entry.err);

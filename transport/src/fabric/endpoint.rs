@@ -80,7 +80,11 @@ impl Endpoint {
         }
         let address = address::framed(&provider, &name);
         tracing::info!(provider, "endpoint opened");
-        tracing::debug!(?limits, address_bytes = address.len(), "limits of the endpoint");
+        tracing::debug!(
+            ?limits,
+            address_bytes = address.len(),
+            "limits of the endpoint"
+        );
         Ok(Self {
             operations: Operations::new(posted_sends + posted_receives),
             injected: Vec::with_capacity(posted_sends),
@@ -153,7 +157,11 @@ impl Endpoint {
     }
 
     /// The peer's libfabric address, or the error for a peer that this link never gave out.
-    fn target(&self, peer: Peer, buffer: Buffer) -> std::result::Result<(sys::fi_addr_t, Buffer), PostError> {
+    fn target(
+        &self,
+        peer: Peer,
+        buffer: Buffer,
+    ) -> std::result::Result<(sys::fi_addr_t, Buffer), PostError> {
         match self.peers.get(peer.0 as usize) {
             Some(target) => Ok((*target, buffer)),
             None => {
@@ -224,7 +232,10 @@ impl Endpoint {
     /// The completion of a successful operation; `None` for a context that is not in flight.
     fn succeeded(&mut self, context: *mut libc::c_void, bytes: usize) -> Option<Completion> {
         let Operation {
-            kind, token, buffer, ..
+            kind,
+            token,
+            buffer,
+            ..
         } = self.take(context)?;
         Some(match kind {
             Kind::Send => Completion::Sent { token, buffer },
@@ -270,14 +281,19 @@ impl Endpoint {
                     token,
                     buffer,
                     ..
-                }) if error::is_too_long(entry.code) || error::is_cut(entry.code) => Completion::Broken {
-                    token,
-                    buffer,
-                    cut: error::is_cut(entry.code),
-                    error,
-                },
+                }) if error::is_too_long(entry.code) || error::is_cut(entry.code) => {
+                    Completion::Broken {
+                        token,
+                        buffer,
+                        cut: error::is_cut(entry.code),
+                        error,
+                    }
+                }
                 Some(Operation {
-                    token, peer, buffer, ..
+                    token,
+                    peer,
+                    buffer,
+                    ..
                 }) => Completion::Failed {
                     token: Some(token),
                     buffer: Some(buffer),
@@ -334,7 +350,8 @@ impl Link for Endpoint {
 
     fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
         let bytes = slot_bytes.checked_mul(slots).ok_or_else(|| {
-            let why = format!("{slots} slots of {slot_bytes} bytes are more than there are addresses");
+            let why =
+                format!("{slots} slots of {slot_bytes} bytes are more than there are addresses");
             Error::config("pool", why)
         })?;
         let mapping = Mapping::allocate(bytes)?;
@@ -350,7 +367,12 @@ impl Link for Endpoint {
             pages = ?mapping.page_kind(),
             "pool registered"
         );
-        Ok(Pool::new(mapping, slot_bytes, slots, Some(Box::new(region))))
+        Ok(Pool::new(
+            mapping,
+            slot_bytes,
+            slots,
+            Some(Box::new(region)),
+        ))
     }
 
     fn post_send(
@@ -361,7 +383,11 @@ impl Link for Endpoint {
         bytes: usize,
         token: Token,
     ) -> std::result::Result<(), PostError> {
-        debug_assert!(self.carries(tag), "{tag:x?} is wider than {:?}", self.limits);
+        debug_assert!(
+            self.carries(tag),
+            "{tag:x?} is wider than {:?}",
+            self.limits
+        );
         let buffer = self.admit(bytes, buffer)?;
         let (target, buffer) = self.target(peer, buffer)?;
         if self.no_room_to_send() {
@@ -411,9 +437,18 @@ impl Link for Endpoint {
         })
     }
 
-    fn post_receive(&mut self, tag: Tag, buffer: Buffer, token: Token) -> std::result::Result<(), PostError> {
+    fn post_receive(
+        &mut self,
+        tag: Tag,
+        buffer: Buffer,
+        token: Token,
+    ) -> std::result::Result<(), PostError> {
         self.assert_ours(&buffer);
-        debug_assert!(self.carries(tag), "{tag:x?} is wider than {:?}", self.limits);
+        debug_assert!(
+            self.carries(tag),
+            "{tag:x?} is wider than {:?}",
+            self.limits
+        );
         if self.receives >= self.limits.posted_receives {
             return Err(PostError::WouldBlock(buffer));
         }
@@ -424,7 +459,8 @@ impl Link for Endpoint {
             buffer,
         };
         self.post("fi_trecv", operation, |endpoint, buffer, context| {
-            let (first, length, descriptor) = (buffer.as_mut_ptr(), buffer.len(), buffer.descriptor());
+            let (first, length, descriptor) =
+                (buffer.as_mut_ptr(), buffer.len(), buffer.descriptor());
             // SAFETY: the buffer has `length` bytes and stays with the operation until its
             // completion, as the context does; nobody else can reach it meanwhile.
             unsafe {

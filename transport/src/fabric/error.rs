@@ -21,7 +21,9 @@ pub(super) fn text(code: i32) -> String {
     }
     // SAFETY: a non-null answer of fi_strerror is a NUL-terminated string that lives as long as the
     // library.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Error numbers are positive in entries and negative in returns, and shm 1.17 mixes them up.

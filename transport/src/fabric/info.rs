@@ -264,14 +264,21 @@ fn rank_one(offer: &Description, choice: &Choice, native_tcp: bool) -> Rank {
         _ => {}
     }
     if offer.tag_bits < TAG_BITS {
-        return Rank::Rejected(format!("tags of {} bits, {TAG_BITS} needed", offer.tag_bits));
+        return Rank::Rejected(format!(
+            "tags of {} bits, {TAG_BITS} needed",
+            offer.tag_bits
+        ));
     }
     let mut score = quirk.score;
     if quirk.over_ip && choice.loopback_only {
         match offer.source {
             Some(IpAddr::V4(address)) if address.is_loopback() => {}
             Some(address) if address.is_loopback() => score -= 1,
-            _ => return Rank::Rejected("not a loopback address, which simulated nodes stay on".to_owned()),
+            _ => {
+                return Rank::Rejected(
+                    "not a loopback address, which simulated nodes stay on".to_owned(),
+                );
+            }
         }
         return Rank::Score(score);
     }
@@ -311,9 +318,13 @@ pub(super) fn usable_offers(choice: &Choice) -> Result<&'static [Offer]> {
         set_universe(choice.universe);
         ask(true)
     });
-    found
-        .as_deref()
-        .map_err(|code| error::failure("fi_getinfo", *code, "RDM endpoint with tagged messages and reads"))
+    found.as_deref().map_err(|code| {
+        error::failure(
+            "fi_getinfo",
+            *code,
+            "RDM endpoint with tagged messages and reads",
+        )
+    })
 }
 
 /// Everything that libfabric has, whether it meets our needs or not. Asked each time: only reports
@@ -422,7 +433,9 @@ unsafe fn string(text: *const libc::c_char) -> String {
         return String::new();
     }
     // SAFETY: caller's promise.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// libfabric's spelling of a value of one of its enumerations or bit sets.

@@ -49,7 +49,11 @@ impl Drop for Region {
 
 impl Region {
     /// Registers the whole mapping for what it is used for, and nothing else.
-    pub(super) fn register(opened: &Arc<Opened>, mapping: &Mapping, access: Access) -> Result<Self> {
+    pub(super) fn register(
+        opened: &Arc<Opened>,
+        mapping: &Mapping,
+        access: Access,
+    ) -> Result<Self> {
         let domain = &opened.domain;
         let mode = domain.info().mr_mode();
         let object = format!("{} bytes on {}", mapping.len(), domain.info().label());
@@ -175,7 +179,11 @@ fn random_key(bytes: usize) -> Result<u64> {
 /// Refuses early what a provider that pins memory would only refuse late, or not at all.
 ///
 /// `pinned_bytes` counts our pools, `reserve_bytes` what the provider pins for itself.
-pub(super) fn check_memlock(provider: &str, pinned_bytes: usize, reserve_bytes: usize) -> Result<()> {
+pub(super) fn check_memlock(
+    provider: &str,
+    pinned_bytes: usize,
+    reserve_bytes: usize,
+) -> Result<()> {
     let Some(limit) = getrlimit(Resource::Memlock).current else {
         return Ok(());
     };

@@ -32,7 +32,12 @@ unsafe impl Sync for Opened {}
 
 impl Opened {
     /// Opens everything for one offer, with at least `depth` operations in flight each way.
-    pub(super) fn open(offer: &Offer, quirk: &'static Quirk, choice: &Choice, depth: usize) -> Result<Self> {
+    pub(super) fn open(
+        offer: &Offer,
+        quirk: &'static Quirk,
+        choice: &Choice,
+        depth: usize,
+    ) -> Result<Self> {
         let mut info = Info::copy_of(offer)?;
         info.raise_depths(depth);
         let domain = Arc::new(Domain::open(info, quirk)?);
@@ -55,7 +60,10 @@ impl Opened {
             contexts,
             domain,
         };
-        opened.bind(opened.cq.fid(), sys::FI_TRANSMIT | sys::FI_SELECTIVE_COMPLETION)?;
+        opened.bind(
+            opened.cq.fid(),
+            sys::FI_TRANSMIT | sys::FI_SELECTIVE_COMPLETION,
+        )?;
         opened.bind(opened.cq.fid(), sys::FI_RECV)?;
         opened.bind(opened.av.fid(), 0)?;
         // SAFETY: the endpoint has its queue and its address vector bound.
@@ -98,7 +106,8 @@ impl Opened {
         let mut bytes = vec![0u8; 512];
         let mut length = bytes.len();
         // SAFETY: `bytes` has room for `length` bytes, which the call lowers to what it wrote.
-        let code = unsafe { sys::fi_getname(self.endpoint.fid(), bytes.as_mut_ptr().cast(), &mut length) };
+        let code =
+            unsafe { sys::fi_getname(self.endpoint.fid(), bytes.as_mut_ptr().cast(), &mut length) };
         if code != 0 || length > bytes.len() {
             return Err(error::failure(
                 "fi_getname",

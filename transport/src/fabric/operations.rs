@@ -48,7 +48,11 @@ impl Contexts {
 
     /// The context with this number, for a provider's call.
     pub(super) fn at(&self, index: u32) -> *mut libc::c_void {
-        debug_assert!((index as usize) < self.count, "context {index} of {}", self.count);
+        debug_assert!(
+            (index as usize) < self.count,
+            "context {index} of {}",
+            self.count
+        );
         self.first.wrapping_add(index as usize).cast()
     }
 

@@ -220,6 +220,9 @@ mod tests {
     fn last_row_matches_everything() {
         let last = TABLE.last().expect("the table has rows");
         assert!(last.provider.is_empty() && last.protocol.is_empty());
-        assert_eq!(TABLE.iter().filter(|row| row.provider.is_empty()).count(), 1);
+        assert_eq!(
+            TABLE.iter().filter(|row| row.provider.is_empty()).count(),
+            1
+        );
     }
 }

@@ -5,7 +5,8 @@ use libfabric_sys as sys;
 
 use super::choice::Choice;
 use super::info::{
-    self, CAPABILITIES, Description, MODES, MR_MODES, Rank, all_offers, best_of, names_of, usable_offers,
+    self, CAPABILITIES, Description, MODES, MR_MODES, Rank, all_offers, best_of, names_of,
+    usable_offers,
 };
 use super::quirks;
 use crate::error::Result;
@@ -141,7 +142,8 @@ pub(super) fn why_none(choice: &Choice) -> Result<String> {
     }
     if reasons.is_empty() {
         return Ok(
-            "libfabric lists nothing at all; check FI_PROVIDER and that a network interface is up".to_owned(),
+            "libfabric lists nothing at all; check FI_PROVIDER and that a network interface is up"
+                .to_owned(),
         );
     }
     Ok(reasons.join("; "))
@@ -156,7 +158,12 @@ fn judged(
     choice: &Choice,
 ) -> Candidate {
     match rank {
-        Rank::Rejected(why) => candidate(description, 0, choice, Verdict::Rejected { why: why.clone() }),
+        Rank::Rejected(why) => candidate(
+            description,
+            0,
+            choice,
+            Verdict::Rejected { why: why.clone() },
+        ),
         Rank::Score(score) => {
             let verdict = match chosen {
                 Some(best) if best != index => Verdict::Usable {
@@ -184,7 +191,12 @@ fn lost_to(loser: &Description, winner: &Description) -> String {
     }
 }
 
-fn candidate(description: &Description, score: i32, choice: &Choice, verdict: Verdict) -> Candidate {
+fn candidate(
+    description: &Description,
+    score: i32,
+    choice: &Choice,
+    verdict: Verdict,
+) -> Candidate {
     let d = description.clone();
     let quirk = quirks::lookup(&d.provider, &d.protocol);
     Candidate {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::error::{Error, Result};
@@ -86,7 +86,12 @@ impl Handover {
     /// # Errors
     /// When message or descriptors are none or too many, nobody listens until `deadline`, or the
     /// listener is another user.
-    pub fn send_until(name: &str, message: &[u8], fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u32> {
+    pub fn send_until(
+        name: &str,
+        message: &[u8],
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<u32> {
         Self::hand(name, message, fds, deadline, true)
     }
 
@@ -122,12 +127,21 @@ impl Handover {
                 ),
             ));
         }
-        let what = || format!("handing {} descriptors to the abstract socket @{name}", fds.len());
-        let socket = connect(&address(name)?, deadline, may_appear).map_err(|e| Error::system(what(), e))?;
+        let what = || {
+            format!(
+                "handing {} descriptors to the abstract socket @{name}",
+                fds.len()
+            )
+        };
+        let socket =
+            connect(&address(name)?, deadline, may_appear).map_err(|e| Error::system(what(), e))?;
         let peer = credentials(socket.as_fd()).map_err(|e| Error::system(what(), e))?;
         let ours = rustix::process::geteuid().as_raw();
         if peer.uid != ours {
-            let why = format!("its listener is user {}, this process is user {ours}", peer.uid);
+            let why = format!(
+                "its listener is user {}, this process is user {ours}",
+                peer.uid
+            );
             return Err(Error::system(
                 what(),
                 std::io::Error::new(std::io::ErrorKind::PermissionDenied, why),
@@ -189,8 +203,12 @@ impl Handover {
     /// When the socket itself fails.
     pub fn try_accept(&self) -> Result<Option<Parcel>> {
         let mut waiting = self.waiting.borrow_mut();
-        self.accept_connections(&mut waiting)
-            .map_err(|e| Error::system(format!("accepting on the abstract socket @{}", self.name), e))?;
+        self.accept_connections(&mut waiting).map_err(|e| {
+            Error::system(
+                format!("accepting on the abstract socket @{}", self.name),
+                e,
+            )
+        })?;
         Ok(self.take_message(&mut waiting))
     }
 
@@ -275,7 +293,11 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 /// Connects as soon as somebody listens and has room.
-fn connect(address: &SocketAddrUnix, deadline: Instant, may_appear: bool) -> Result<OwnedFd, Errno> {
+fn connect(
+    address: &SocketAddrUnix,
+    deadline: Instant,
+    may_appear: bool,
+) -> Result<OwnedFd, Errno> {
     let mut pause = Duration::from_micros(50);
     loop {
         let socket = socket()?;

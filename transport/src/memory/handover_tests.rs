@@ -44,7 +44,9 @@ fn bytes_and_descriptors_arrive_together() {
     let [reader, writer] = <[OwnedFd; 2]>::try_from(fds).unwrap();
     std::fs::File::from(writer).write_all(b"through").unwrap();
     let mut text = String::new();
-    std::fs::File::from(reader).read_to_string(&mut text).unwrap();
+    std::fs::File::from(reader)
+        .read_to_string(&mut text)
+        .unwrap();
     assert_eq!(text, "through");
     assert_eq!(handover.refused(), 0);
 }
@@ -123,8 +125,12 @@ fn messages_are_bounded() {
 /// Not a test by itself: what the process of another user runs.
 #[test]
 fn stranger_process() {
-    let Ok(name) = std::env::var(STRANGER) else { return };
-    let text = Handover::send(&name, b"intrusion", &[]).unwrap_err().to_string();
+    let Ok(name) = std::env::var(STRANGER) else {
+        return;
+    };
+    let text = Handover::send(&name, b"intrusion", &[])
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("its listener is user"), "{text}");
     rustix::net::send(connected(&name), b"intrusion", SendFlags::empty()).unwrap();
 }
@@ -146,7 +152,8 @@ fn another_user_is_refused_on_both_sides() {
     let binary = folder.path().join("stranger");
     std::fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
     for path in [folder.path(), &binary] {
-        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
     }
     let status = Command::new(&binary)
         .args(["--exact", "memory::handover::tests::stranger_process"])
@@ -164,7 +171,10 @@ fn another_user_is_refused_on_both_sides() {
             return;
         }
     };
-    assert!(status.success(), "the stranger was not turned away: {status}");
+    assert!(
+        status.success(),
+        "the stranger was not turned away: {status}"
+    );
     assert!(handover.accept(past()).is_err());
     assert_eq!(handover.refused(), 2);
     Handover::send(&name, b"ours", &[]).unwrap();

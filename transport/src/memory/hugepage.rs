@@ -69,7 +69,8 @@ impl Plan {
                 why: None,
             };
         }
-        let Some(page_bytes) = meminfo_number(meminfo, "Hugepagesize").and_then(|kib| kib.checked_mul(1024))
+        let Some(page_bytes) =
+            meminfo_number(meminfo, "Hugepagesize").and_then(|kib| kib.checked_mul(1024))
         else {
             return step_down(
                 "/proc/meminfo has no usable Hugepagesize: this kernel has no hugetlb pages".into(),
@@ -107,8 +108,8 @@ impl Plan {
             };
         }
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let transparent =
-            std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+        let transparent = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+            .unwrap_or_default();
         let plan = Self::decide(&meminfo, &transparent, bytes);
         static TOLD: Once = Once::new();
         TOLD.call_once(|| tracing::info!(first = ?plan.first, "pages of large pools and segments"));
@@ -119,7 +120,10 @@ impl Plan {
 /// Value of a line `name:  N [kB]`.
 pub(super) fn meminfo_number(meminfo: &str, name: &str) -> Option<usize> {
     meminfo.lines().find_map(|line| {
-        let mut words = line.strip_prefix(name)?.strip_prefix(':')?.split_whitespace();
+        let mut words = line
+            .strip_prefix(name)?
+            .strip_prefix(':')?
+            .split_whitespace();
         let number = words.next()?.parse().ok()?;
         matches!(words.next(), None | Some("kB")).then_some(number)
     })
@@ -176,14 +180,18 @@ impl Mapping {
         if let PageKind::Huge { page_bytes } = plan.first {
             match Self::allocate_huge(bytes, page_bytes) {
                 Some(mapping) => return Ok(mapping),
-                None => report_fallback(&format!("the kernel refused {bytes} bytes of free hugepages")),
+                None => report_fallback(&format!(
+                    "the kernel refused {bytes} bytes of free hugepages"
+                )),
             }
         }
         Self::allocate_mapped(bytes, plan.first)
     }
 
     fn allocate_huge(bytes: usize, page_bytes: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes.checked_next_multiple_of(page_bytes)?, page_bytes).ok()?;
+        let layout =
+            Layout::from_size_align(bytes.checked_next_multiple_of(page_bytes)?, page_bytes)
+                .ok()?;
         // SAFETY: the layout is not empty, and `Plan` found the `Hugepagesize` without which this
         // call panics.
         let first = unsafe { hugepage_rs::alloc(layout) };
@@ -196,16 +204,23 @@ impl Mapping {
             owner_process: std::process::id(),
         };
         // SAFETY: the range was mapped just now, whole, and is used by nobody else.
-        let advised =
-            unsafe { rustix::mm::madvise(first.cast(), layout.size(), rustix::mm::Advice::LinuxDontFork) };
+        let advised = unsafe {
+            rustix::mm::madvise(
+                first.cast(),
+                layout.size(),
+                rustix::mm::Advice::LinuxDontFork,
+            )
+        };
         advised.is_ok().then_some(mapping)
     }
 
     fn allocate_mapped(bytes: usize, wanted: PageKind) -> Result<Self> {
-        let whole = bytes.checked_next_multiple_of(page_bytes()).ok_or_else(|| {
-            let why = format!("{bytes} bytes, which is more than there are addresses");
-            Error::config("mapping", why)
-        })?;
+        let whole = bytes
+            .checked_next_multiple_of(page_bytes())
+            .ok_or_else(|| {
+                let why = format!("{bytes} bytes, which is more than there are addresses");
+                Error::config("mapping", why)
+            })?;
         let map = MmapOptions::new()
             .len(whole)
             .map_anon()

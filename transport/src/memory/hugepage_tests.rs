@@ -17,7 +17,9 @@ fn first(meminfo: &str, transparent: &str, bytes: usize) -> PageKind {
 
 #[test]
 fn free_hugepages_come_first() {
-    let huge = PageKind::Huge { page_bytes: 2 * MIB };
+    let huge = PageKind::Huge {
+        page_bytes: 2 * MIB,
+    };
     assert_eq!(
         Plan::decide(MEMINFO, "always [madvise] never", 32 * MIB),
         Plan {
@@ -33,7 +35,10 @@ fn pages_reserved_by_others_are_not_free() {
     let plan = Plan::decide(MEMINFO, "always [madvise] never", 32 * MIB + 1);
     assert_eq!(plan.first, PageKind::Transparent);
     let why = plan.why.expect("a reason");
-    assert!(why.contains("17 hugepages of 2048 KiB and 16 are free"), "{why}");
+    assert!(
+        why.contains("17 hugepages of 2048 KiB and 16 are free"),
+        "{why}"
+    );
     assert!(why.contains("vm.nr_hugepages"), "{why}");
 }
 
@@ -106,7 +111,12 @@ fn mappings_are_zeroed_writable_and_as_long_as_asked() {
 
 #[test]
 fn memory_that_does_not_exist_is_an_error() {
-    for bytes in [1 << 60, usize::MAX, usize::MAX - 4095, usize::MAX - (2 << 20)] {
+    for bytes in [
+        1 << 60,
+        usize::MAX,
+        usize::MAX - 4095,
+        usize::MAX - (2 << 20),
+    ] {
         assert!(Mapping::allocate(bytes).is_err(), "{bytes}");
     }
 }

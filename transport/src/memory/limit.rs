@@ -183,7 +183,11 @@ fn unescape(word: &[u8]) -> PathBuf {
     while let Some((&first, behind)) = rest.split_first() {
         let escaped = behind.get(..3).filter(|_| first == b'\\').and_then(octal);
         plain.push(escaped.unwrap_or(first));
-        rest = if escaped.is_some() { &behind[3..] } else { behind };
+        rest = if escaped.is_some() {
+            &behind[3..]
+        } else {
+            behind
+        };
     }
     PathBuf::from(OsStr::from_bytes(&plain))
 }
@@ -209,11 +213,16 @@ fn group_limits(root: &Path) -> Vec<Limit> {
     ) else {
         return Vec::new();
     };
-    let own: Vec<_> = groups.split(|&b| b == b'\n').filter_map(own_group).collect();
+    let own: Vec<_> = groups
+        .split(|&b| b == b'\n')
+        .filter_map(own_group)
+        .collect();
     let mut limits = Vec::new();
     for mount in mounts.split(|&b| b == b'\n').filter_map(Mount::parse) {
         for (_, path) in own.iter().filter(|(version, _)| *version == mount.version) {
-            if let (Some(leaf), Some(top)) = (mount.directory(root, path), below(root, &mount.point)) {
+            if let (Some(leaf), Some(top)) =
+                (mount.directory(root, path), below(root, &mount.point))
+            {
                 walk_up(&leaf, &top, mount.version, &mut limits);
             }
         }
@@ -224,11 +233,15 @@ fn group_limits(root: &Path) -> Vec<Limit> {
 /// The limits of the group in the directory `leaf` and of those that hold it, up to the one in
 /// `top`.
 fn walk_up(leaf: &Path, top: &Path, version: Version, limits: &mut Vec<Limit>) {
-    let steps = leaf.strip_prefix(top).map_or(0, |path| path.components().count());
+    let steps = leaf
+        .strip_prefix(top)
+        .map_or(0, |path| path.components().count());
     for (step, directory) in leaf.ancestors().take(steps + 1).enumerate() {
         // Before Linux 5.11 a group of version 1 could leave those inside it out of its account.
-        let alone =
-            || read(&directory.join("memory.use_hierarchy")).is_some_and(|text| text.trim_ascii() == b"0");
+        let alone = || {
+            read(&directory.join("memory.use_hierarchy"))
+                .is_some_and(|text| text.trim_ascii() == b"0")
+        };
         if version == Version::One && step > 0 && alone() {
             return;
         }

@@ -10,7 +10,10 @@ impl Machine {
     /// One with these `/proc/self/cgroup` and `/proc/self/mountinfo`.
     fn new(groups: &str, mounts: &str) -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
-        machine.write("proc/meminfo", "MemTotal:       67108864 kB\nMemFree: 1 kB\n");
+        machine.write(
+            "proc/meminfo",
+            "MemTotal:       67108864 kB\nMemFree: 1 kB\n",
+        );
         machine.write("proc/self/cgroup", groups);
         machine.write("proc/self/mountinfo", mounts);
         machine
@@ -37,7 +40,9 @@ impl Machine {
                 .iter()
                 .any(|l| l.bytes == 64 * GIB && l.scope == Scope::Machine)
         );
-        let group = limits.into_iter().find(|l| matches!(l.scope, Scope::Group(_)))?;
+        let group = limits
+            .into_iter()
+            .find(|l| matches!(l.scope, Scope::Group(_)))?;
         Some((group.bytes, group.scope))
     }
 
@@ -51,12 +56,18 @@ fn a_group_that_holds_ours_limits_us() {
     let machine = Machine::unified("/job/step/task");
     machine.write("sys/fs/cgroup/job/memory.max", format!("{GIB}\n"));
     machine.write("sys/fs/cgroup/job/step/memory.max", "max\n");
-    machine.write("sys/fs/cgroup/job/step/task/memory.max", format!("{}\n", 2 * GIB));
+    machine.write(
+        "sys/fs/cgroup/job/step/task/memory.max",
+        format!("{}\n", 2 * GIB),
+    );
     machine.write("sys/fs/cgroup/job/step/other/memory.max", "4096\n");
     assert_eq!(machine.group_bytes(), Some(GIB));
     let least = least(limits_under(machine.0.path(), None)).unwrap();
     assert!(least.source.contains("job/memory.max"), "{}", least.source);
-    assert!(least.to_string().starts_with("1073741824 bytes ("), "{least}");
+    assert!(
+        least.to_string().starts_with("1073741824 bytes ("),
+        "{least}"
+    );
 }
 
 #[test]
@@ -82,7 +93,10 @@ fn a_limit_of_version_1_is_found_beside_an_empty_unified_hierarchy() {
          36 31 0:33 / /sys/fs/cgroup/devices rw,relatime - cgroup cgroup rw,devices\n",
     );
     let group = "sys/fs/cgroup/the memory/slurm/uid_1";
-    machine.write("sys/fs/cgroup/devices/memory/memory.limit_in_bytes", "4096\n");
+    machine.write(
+        "sys/fs/cgroup/devices/memory/memory.limit_in_bytes",
+        "4096\n",
+    );
     for none in ["9223372036854771712\n", "9223372036854710272\n", "-1\n"] {
         machine.write(&format!("{group}/memory.limit_in_bytes"), none);
         assert_eq!(machine.group_bytes(), None, "{none}");
@@ -90,15 +104,27 @@ fn a_limit_of_version_1_is_found_beside_an_empty_unified_hierarchy() {
     machine.write(&format!("{group}/memory.limit_in_bytes"), "4294967296\n");
     assert_eq!(machine.group_bytes(), Some(4 * GIB));
     machine.write(&format!("{group}/memory.use_hierarchy"), "0\n");
-    assert_eq!(machine.group_bytes(), None, "the group outside does not count us");
-    machine.write(&format!("{group}/job 7/memory.limit_in_bytes"), "1073741824\n");
+    assert_eq!(
+        machine.group_bytes(),
+        None,
+        "the group outside does not count us"
+    );
+    machine.write(
+        &format!("{group}/job 7/memory.limit_in_bytes"),
+        "1073741824\n",
+    );
     machine.write(&format!("{group}/job 7/memory.use_hierarchy"), "0\n");
-    assert_eq!(machine.group_bytes(), Some(GIB), "our own group always does");
+    assert_eq!(
+        machine.group_bytes(),
+        Some(GIB),
+        "our own group always does"
+    );
 }
 
 #[test]
 fn a_container_sees_its_group_at_the_mount_point() {
-    let mount = |group: &str| format!("41 31 0:38 {group} /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n");
+    let mount =
+        |group: &str| format!("41 31 0:38 {group} /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n");
     // Without a namespace of groups: the host's path, and a mount of just that.
     let machine = Machine::new("0::/docker/abc/inner\n", &mount("/docker/abc"));
     machine.write("sys/fs/cgroup/memory.max", "3221225472\n");
@@ -174,7 +200,11 @@ fn odd_numbers_limit_nothing() {
     machine.write("sys/fs/cgroup/job/memory.max", "0\n");
     assert_eq!(machine.group_bytes(), Some(0));
     machine.write("proc/meminfo", "MemTotal: 18446744073709551615 kB\n");
-    assert_eq!(limits_under(machine.0.path(), None).len(), 1, "no such machine");
+    assert_eq!(
+        limits_under(machine.0.path(), None).len(),
+        1,
+        "no such machine"
+    );
 }
 
 /// Lines that are nearly right, and others.

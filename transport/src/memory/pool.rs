@@ -328,7 +328,11 @@ impl Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer(slot {} of {} B)", self.slot, self.inner.slot_bytes)
+        write!(
+            f,
+            "Buffer(slot {} of {} B)",
+            self.slot, self.inner.slot_bytes
+        )
     }
 }
 
@@ -381,7 +385,10 @@ mod tests {
                 buffer.fill(value as u8);
             }
             for (value, buffer) in held.iter().enumerate() {
-                assert!(buffer.iter().all(|&b| b == value as u8), "{buffer:?} is shared");
+                assert!(
+                    buffer.iter().all(|&b| b == value as u8),
+                    "{buffer:?} is shared"
+                );
             }
             held.remove(1);
             assert_eq!(pool.free_slots(), 1);

@@ -16,7 +16,9 @@ use crate::sync::OnceLock;
 
 /// Seals that every segment carries: its size is fixed for good, so that no peer can make our
 /// accesses fault.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
 
 #[path = "segment_private.rs"]
 mod private;
@@ -144,18 +146,20 @@ impl Segment {
                 SEALS.bits()
             )));
         }
-        let status =
-            rustix::fs::fstat(&file).map_err(|e| Error::system("reading the size of a segment", e))?;
+        let status = rustix::fs::fstat(&file)
+            .map_err(|e| Error::system("reading the size of a segment", e))?;
         let size = usize::try_from(status.st_size).unwrap_or(0);
         let block = usize::try_from(status.st_blksize)
             .unwrap_or(0)
             .max(hugepage::page_bytes());
         let expected = bytes.max(1).checked_next_multiple_of(block);
         if size < bytes.max(1) || expected.is_none_or(|most| size > most) {
-            return Err(refuse(format!("the file has {size} bytes in pages of {block}")));
+            return Err(refuse(format!(
+                "the file has {size} bytes in pages of {block}"
+            )));
         }
-        let filesystem =
-            rustix::fs::fstatfs(&file).map_err(|e| Error::system("asking what a segment is on", e))?;
+        let filesystem = rustix::fs::fstatfs(&file)
+            .map_err(|e| Error::system("asking what a segment is on", e))?;
         let pages = if filesystem.f_type as u64 == libc::HUGETLBFS_MAGIC as u64 {
             PageKind::Huge { page_bytes: block }
         } else {
@@ -255,7 +259,11 @@ impl Segment {
             Backing::Shared { place, .. } => place.settle(shape),
             _ => *self.shape.get_or_init(|| shape),
         };
-        if settled == shape { Ok(()) } else { Err(settled) }
+        if settled == shape {
+            Ok(())
+        } else {
+            Err(settled)
+        }
     }
 
     /// Whether the mapping exists in this process: false in a forked child, where touching it
@@ -268,7 +276,8 @@ impl Segment {
     #[cfg(test)]
     pub(crate) fn on_heap(bytes: usize) -> Arc<Self> {
         let bytes = bytes.next_multiple_of(4096);
-        let layout = std::alloc::Layout::from_size_align(bytes, 4096).expect("a layout of whole pages");
+        let layout =
+            std::alloc::Layout::from_size_align(bytes, 4096).expect("a layout of whole pages");
         // SAFETY: `layout` has a size above zero.
         let first = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
         Self::over(first, bytes, Backing::Heap, PageKind::Ordinary)
@@ -284,8 +293,8 @@ impl Drop for Segment {
         }
         #[cfg(test)]
         if let Backing::Heap = *self.backing {
-            let layout =
-                std::alloc::Layout::from_size_align(self.bytes, 4096).expect("a layout of whole pages");
+            let layout = std::alloc::Layout::from_size_align(self.bytes, 4096)
+                .expect("a layout of whole pages");
             // SAFETY: `on_heap` allocated these bytes with this very layout, and nobody else frees
             // them.
             unsafe { std::alloc::dealloc(self.as_ptr(), layout) };
@@ -298,7 +307,9 @@ impl Drop for Segment {
 /// `bytes` rounded up to whole pages.
 fn whole_pages(bytes: usize, page_bytes: usize) -> Result<usize> {
     bytes.checked_next_multiple_of(page_bytes).ok_or_else(|| {
-        let why = format!("{bytes} bytes in pages of {page_bytes}, which is more than there are addresses");
+        let why = format!(
+            "{bytes} bytes in pages of {page_bytes}, which is more than there are addresses"
+        );
         Error::config("segment", why)
     })
 }

@@ -62,8 +62,13 @@ impl Range {
 impl Drop for Range {
     fn drop(&mut self) {
         // SAFETY: the range is ours alone, and whoever had pointers into it is gone.
-        let emptied =
-            unsafe { rustix::mm::madvise(self.first.as_ptr().cast(), self.bytes, Advice::LinuxDontNeed) };
+        let emptied = unsafe {
+            rustix::mm::madvise(
+                self.first.as_ptr().cast(),
+                self.bytes,
+                Advice::LinuxDontNeed,
+            )
+        };
         // Pages that the kernel keeps (locked ones) would not be zeroed for the next user: then the
         // range is not used again.
         if emptied.is_ok() {

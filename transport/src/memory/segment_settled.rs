@@ -34,8 +34,8 @@ pub(super) struct Place(FileId);
 impl Place {
     /// One more mapping of this file.
     pub(super) fn of(file: BorrowedFd<'_>) -> Result<Self> {
-        let status =
-            rustix::fs::fstat(file).map_err(|e| Error::system("asking which file a segment is", e))?;
+        let status = rustix::fs::fstat(file)
+            .map_err(|e| Error::system("asking which file a segment is", e))?;
         let id = FileId {
             device: status.st_dev,
             number: status.st_ino,

@@ -47,7 +47,8 @@ fn the_size_is_sealed() {
 
 #[test]
 fn what_could_shrink_is_not_mapped() {
-    let unsealed = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let unsealed =
+        rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, 4096).unwrap();
     let text = Segment::attach(unsealed, 4096).unwrap_err().to_string();
     assert!(text.contains("seals"), "{text}");
@@ -100,7 +101,9 @@ fn mappings() -> usize {
 fn many_private_segments_need_no_mappings_of_their_own() {
     const BYTES: usize = 72 << 10;
     let before = mappings();
-    let segments: Vec<_> = (0..100_000).map(|_| Segment::private(BYTES).unwrap()).collect();
+    let segments: Vec<_> = (0..100_000)
+        .map(|_| Segment::private(BYTES).unwrap())
+        .collect();
     // 7 GB of address space; other tests map something meanwhile.
     assert!(mappings() < before + 1000, "{} mappings", mappings());
     let mut places: Vec<_> = segments.iter().map(|s| s.as_ptr() as usize).collect();
@@ -140,7 +143,12 @@ fn a_private_segment_is_zeroed_whoever_had_the_memory_before() {
 
 #[test]
 fn a_segment_longer_than_memory_is_an_error_not_an_empty_one() {
-    for bytes in [usize::MAX, usize::MAX - 4095, usize::MAX - (2 << 20), 1 << 62] {
+    for bytes in [
+        usize::MAX,
+        usize::MAX - 4095,
+        usize::MAX - (2 << 20),
+        1 << 62,
+    ] {
         assert!(Segment::private(bytes).is_err(), "private, {bytes}");
         assert!(Segment::create(bytes).is_err(), "shared, {bytes}");
     }

@@ -116,7 +116,10 @@ impl SlotStore {
     }
 
     fn first_byte(&self, state: &State, slot: u32) -> NonNull<u8> {
-        let (chunk, within) = (slot as usize / self.chunk_slots, slot as usize % self.chunk_slots);
+        let (chunk, within) = (
+            slot as usize / self.chunk_slots,
+            slot as usize % self.chunk_slots,
+        );
         let first = state.chunks[chunk].as_ptr();
         // SAFETY: the chunk was mapped for `chunk_slots` slots, of which this is one.
         let byte = unsafe { first.add(within * self.slot_bytes) };
@@ -136,7 +139,10 @@ mod tests {
         assert_ne!(at_a, at_b);
         // SAFETY: the slot is held, and nothing else refers to it.
         unsafe { at_b.write(7) };
-        assert_eq!(store.peek(2, store.offset(b), 1).as_deref(), Some(&[7u8][..]));
+        assert_eq!(
+            store.peek(2, store.offset(b), 1).as_deref(),
+            Some(&[7u8][..])
+        );
         assert_eq!(store.peek(1, store.offset(b), 1), None, "another's slot");
         assert_eq!(
             store.peek(2, store.offset(b) + 1, 300 << 10),

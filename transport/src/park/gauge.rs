@@ -75,7 +75,10 @@ impl Gauge {
         let mut state = self.lock();
         state.sleepers += 1;
         while state.pressed {
-            state = self.relieved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .relieved
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         state.sleepers -= 1;
     }

@@ -110,7 +110,10 @@ impl<Q> Mailbox<Q> {
         limit: Option<Duration>,
     ) -> (MutexGuard<'a, State<Q>>, bool) {
         let Some(limit) = limit else {
-            let state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let state = self
+                .news
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             return (state, false);
         };
         let (state, slept) = self

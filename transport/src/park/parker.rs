@@ -52,7 +52,10 @@ impl Parker {
     /// When `mark` is `u64::MAX` (kept for the doorbell), or `fd` is watched already or cannot be.
     pub fn watch(&mut self, fd: BorrowedFd<'_>, mark: u64) -> Result<()> {
         if mark == DOORBELL {
-            return Err(Error::config("mark", format!("{mark} is kept for the doorbell")));
+            return Err(Error::config(
+                "mark",
+                format!("{mark} is kept for the doorbell"),
+            ));
         }
         self.add(fd, mark, epoll::EventFlags::IN)
     }
@@ -66,7 +69,10 @@ impl Parker {
     /// As [`watch`](Self::watch).
     pub fn watch_news(&mut self, fd: BorrowedFd<'_>, mark: u64) -> Result<()> {
         if mark == DOORBELL {
-            return Err(Error::config("mark", format!("{mark} is kept for the doorbell")));
+            return Err(Error::config(
+                "mark",
+                format!("{mark} is kept for the doorbell"),
+            ));
         }
         self.add(fd, mark, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }

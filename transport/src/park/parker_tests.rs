@@ -16,7 +16,9 @@ fn new() -> (Doorbell, Parker) {
 /// Parks, and fails where nothing but the time limit ends it.
 fn park(parker: &mut Parker, doorbell: &Doorbell) -> Vec<u64> {
     let (mut woken, began) = (Vec::new(), Instant::now());
-    parker.park(doorbell, WATCHDOG, || false, &mut woken).unwrap();
+    parker
+        .park(doorbell, WATCHDOG, || false, &mut woken)
+        .unwrap();
     assert!(began.elapsed() < WATCHDOG, "nobody woke us");
     woken
 }
@@ -25,7 +27,9 @@ fn park(parker: &mut Parker, doorbell: &Doorbell) -> Vec<u64> {
 fn whoever_stays_awake_does_not_sleep() {
     let (doorbell, mut parker) = new();
     let mut woken = Vec::new();
-    parker.park(&doorbell, WATCHDOG, || true, &mut woken).unwrap();
+    parker
+        .park(&doorbell, WATCHDOG, || true, &mut woken)
+        .unwrap();
     assert!(woken.is_empty());
 }
 
@@ -71,7 +75,9 @@ fn another_thread_wakes_a_sleeper() {
             ping.send(()).expect("the ringer listens");
             false
         };
-        parker.park(&doorbell, WATCHDOG, announce, &mut woken).unwrap();
+        parker
+            .park(&doorbell, WATCHDOG, announce, &mut woken)
+            .unwrap();
         assert!(began.elapsed() < WATCHDOG, "lost wake-up");
     }
     drop(ping);
@@ -85,7 +91,11 @@ fn watched_descriptors_report_their_marks() {
     parker.watch(first.descriptor().unwrap(), 1).unwrap();
     parker.watch(second.descriptor().unwrap(), 2).unwrap();
     assert!(parker.watch(second.descriptor().unwrap(), 3).is_err());
-    assert!(parker.watch(second.descriptor().unwrap(), u64::MAX).is_err());
+    assert!(
+        parker
+            .watch(second.descriptor().unwrap(), u64::MAX)
+            .is_err()
+    );
     second.announce_sleep();
     second.bell().ring();
     assert_eq!(park(&mut parker, &doorbell), [2]);
@@ -117,7 +127,9 @@ fn a_bell_from_descriptors_wakes_as_well() {
         ringer.ring();
         false
     };
-    parker.park(&doorbell, WATCHDOG, ring, &mut Vec::new()).unwrap();
+    parker
+        .park(&doorbell, WATCHDOG, ring, &mut Vec::new())
+        .unwrap();
     let mut count = [0; 8];
     assert_eq!(
         rustix::io::read(doorbell.descriptor().unwrap(), &mut count),

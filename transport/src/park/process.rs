@@ -24,8 +24,8 @@ impl ProcessWatch {
         let what = || format!("watching process {pid}");
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let id = raw.ok_or_else(|| Error::system(what(), rustix::io::Errno::SRCH))?;
-        let pidfd =
-            rustix::process::pidfd_open(id, PidfdFlags::empty()).map_err(|e| Error::system(what(), e))?;
+        let pidfd = rustix::process::pidfd_open(id, PidfdFlags::empty())
+            .map_err(|e| Error::system(what(), e))?;
         Ok(Self { pidfd, pid })
     }
 
@@ -35,8 +35,14 @@ impl ProcessWatch {
     /// When descriptors run out.
     pub fn try_clone(&self) -> Result<Self> {
         let what = || format!("watching process {}", self.pid);
-        let pidfd = self.pidfd.try_clone().map_err(|e| Error::system(what(), e))?;
-        Ok(Self { pidfd, pid: self.pid })
+        let pidfd = self
+            .pidfd
+            .try_clone()
+            .map_err(|e| Error::system(what(), e))?;
+        Ok(Self {
+            pidfd,
+            pid: self.pid,
+        })
     }
 
     /// Becomes readable when the process has ended.

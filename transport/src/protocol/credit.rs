@@ -441,7 +441,10 @@ mod tests {
                 accepted: 1,
                 ..Counters::default()
             }),
-            Err(BadCounters::Accepted { accepted: 1, sent: 0 })
+            Err(BadCounters::Accepted {
+                accepted: 1,
+                sent: 0
+            })
         );
         let mut receiving = Receiving::default();
         assert_eq!(
@@ -457,7 +460,10 @@ mod tests {
                 large_returned: 5,
                 ..Counters::default()
             }),
-            Err(BadCounters::Returned { returned: 5, held: 0 })
+            Err(BadCounters::Returned {
+                returned: 5,
+                held: 0
+            })
         );
     }
 

@@ -25,7 +25,12 @@ pub enum Passage {
 ///
 /// A message that needs a large slot and finds none is announced at once in a small one: that is
 /// also how a peer with sudden demand makes it known.
-pub fn choose(credit: &Sending, bytes: usize, small_bytes: usize, large_bytes: usize) -> Option<Passage> {
+pub fn choose(
+    credit: &Sending,
+    bytes: usize,
+    small_bytes: usize,
+    large_bytes: usize,
+) -> Option<Passage> {
     if !credit.may_start() {
         return None;
     }

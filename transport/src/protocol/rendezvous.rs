@@ -73,7 +73,11 @@ mod tests {
         assert_eq!(fetches.end(big), Some(fetch(1000)));
         assert_eq!((fetches.get(big), fetches.end(big)), (None, None));
         let slots: Vec<_> = (0..5).map(|_| fetches.begin(fetch(20))).collect();
-        assert_eq!(slots.iter().flatten().count(), 4, "as many as there are slots");
+        assert_eq!(
+            slots.iter().flatten().count(),
+            4,
+            "as many as there are slots"
+        );
         assert_eq!(fetches.bytes(), 80);
         assert_eq!(fetches.end(99), None);
     }

@@ -153,7 +153,10 @@ mod tests {
     fn replays_and_floods_are_refused() {
         let mut window = Window::new(2);
         window.insert(1, 'b').unwrap();
-        assert_eq!(window.insert(1, 'b'), Err(BadSequence::Replay { sequence: 1 }));
+        assert_eq!(
+            window.insert(1, 'b'),
+            Err(BadSequence::Replay { sequence: 1 })
+        );
         assert_eq!(
             window.insert(2, 'c'),
             Err(BadSequence::Beyond {
@@ -168,6 +171,9 @@ mod tests {
             (window.pop(), window.pop(), window.pop()),
             (Some('a'), Some('b'), None)
         );
-        assert_eq!(window.insert(0, 'a'), Err(BadSequence::Replay { sequence: 0 }));
+        assert_eq!(
+            window.insert(0, 'a'),
+            Err(BadSequence::Replay { sequence: 0 })
+        );
     }
 }

@@ -7,10 +7,12 @@
 mod batch;
 mod run;
 
-pub use batch::{Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters};
+pub use batch::{
+    Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
+};
 pub use run::{
-    BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES, RecordHeader,
-    Records, Run, RunHeader, run_flags,
+    BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
+    RecordHeader, Records, Run, RunHeader, run_flags,
 };
 
 /// Version of the wire format; both ends of a link must have the same.

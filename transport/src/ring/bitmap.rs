@@ -123,6 +123,7 @@ impl Watch {
             let kept = hot.map_or(0, |hot| hot.bits(index));
             word.load(Ordering::Relaxed) & !kept != 0
         });
-        others || hot.is_some_and(|hot| storage(hot.lane).tail().load(Ordering::Relaxed) != hot.seen)
+        others
+            || hot.is_some_and(|hot| storage(hot.lane).tail().load(Ordering::Relaxed) != hot.seen)
     }
 }

@@ -76,7 +76,10 @@ pub struct Bell(Place);
 /// Where a bell's word lives.
 enum Place {
     /// In memory that processes share, beside what wakes a sleeper there.
-    Shared { segment: Arc<Segment>, eventfd: OwnedFd },
+    Shared {
+        segment: Arc<Segment>,
+        eventfd: OwnedFd,
+    },
     /// Here, for somebody who never sleeps.
     Private { word: MappedU64 },
 }
@@ -156,7 +159,9 @@ impl Doorbell {
         let segment = Segment::create(size_of::<u64>())?;
         settle(&segment)?;
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| Error::system("creating an eventfd (raise `ulimit -n` if it is EMFILE)", e))?;
+            .map_err(|e| {
+                Error::system("creating an eventfd (raise `ulimit -n` if it is EMFILE)", e)
+            })?;
         Ok(Self {
             bell: Arc::new(Bell(Place::Shared { segment, eventfd })),
         })

@@ -88,13 +88,18 @@ impl Inbox {
     /// announcing a sleep.
     #[inline]
     pub fn any_active(&self) -> bool {
-        self.watch.any(self.inbox.bitmap(), |lane| self.inbox.lane(lane))
+        self.watch
+            .any(self.inbox.bitmap(), |lane| self.inbox.lane(lane))
     }
 
     /// Bytes of all lanes that were published when each was last looked at, and are not released.
     /// Touches no memory of the segment.
     pub fn in_use_bytes(&self) -> usize {
-        self.states.iter().flatten().map(ReaderState::in_use_bytes).sum()
+        self.states
+            .iter()
+            .flatten()
+            .map(ReaderState::in_use_bytes)
+            .sum()
     }
 
     /// Shape of this inbox.

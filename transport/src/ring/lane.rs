@@ -38,7 +38,12 @@ impl Producer {
     /// # Errors
     /// When the segment holds no inbox of this layout, or the lane does not exist, has a producer,
     /// or is damaged.
-    pub fn new(segment: Arc<Segment>, layout: InboxLayout, lane: u32, bell: Arc<Bell>) -> Result<Self> {
+    pub fn new(
+        segment: Arc<Segment>,
+        layout: InboxLayout,
+        lane: u32,
+        bell: Arc<Bell>,
+    ) -> Result<Self> {
         let inbox = MappedInbox::new(segment, layout)?;
         inbox.header().check::<Shipped>(layout)?;
         inbox.settle()?;
@@ -226,7 +231,12 @@ impl<'a> Consumer<'a> {
     /// When the lane holds a position or length that cannot be true; the same error from then on.
     #[inline]
     pub fn front(&mut self) -> Result<Option<&[u8]>, Corrupt> {
-        let Some(Span { area, offset, bytes }) = self.reader.front()? else {
+        let Some(Span {
+            area,
+            offset,
+            bytes,
+        }) = self.reader.front()?
+        else {
             return Ok(None);
         };
         let area = self.reader.storage().area(area);

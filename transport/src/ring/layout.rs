@@ -63,7 +63,8 @@ impl InboxLayout {
                 format!("{lanes} lanes in one inbox; possible are 1 to {MAX_LANES}"),
             ));
         }
-        if !lane_bytes.is_power_of_two() || !(MIN_LANE_BYTES..=MAX_LANE_BYTES).contains(&lane_bytes) {
+        if !lane_bytes.is_power_of_two() || !(MIN_LANE_BYTES..=MAX_LANE_BYTES).contains(&lane_bytes)
+        {
             return Err(Error::config(
                 "lane_bytes",
                 format!(
@@ -78,7 +79,10 @@ impl InboxLayout {
         if rings + layout.data_offset(0) as u64 > isize::MAX as u64 {
             return Err(Error::config(
                 "lanes",
-                format!("{layout:?} needs more than {} bytes of addresses", isize::MAX),
+                format!(
+                    "{layout:?} needs more than {} bytes of addresses",
+                    isize::MAX
+                ),
             ));
         }
         Ok(layout)
@@ -116,11 +120,14 @@ impl InboxLayout {
 
     /// Offset of what lane `lane` has before its ring.
     fn words_offset(&self, lane: u32) -> usize {
-        LINE_BYTES + (self.bitmap_words() * 8).next_multiple_of(LINE_BYTES) + lane as usize * LANE_WORDS_BYTES
+        LINE_BYTES
+            + (self.bitmap_words() * 8).next_multiple_of(LINE_BYTES)
+            + lane as usize * LANE_WORDS_BYTES
     }
 
     fn data_offset(&self, lane: u32) -> usize {
-        self.words_offset(self.lanes).next_multiple_of(PAGE_BYTES) + lane as usize * self.lane_bytes as usize
+        self.words_offset(self.lanes).next_multiple_of(PAGE_BYTES)
+            + lane as usize * self.lane_bytes as usize
     }
 
     /// The layout as one word, never 0.
@@ -186,7 +193,8 @@ impl<W: Word> Header<'_, W> {
         // Pairs with the store in `claim`.
         let magic = self.magic.load(O::HEADER_LOAD);
         if magic != MAGIC {
-            let why = format!("the inbox's segment begins with {magic:#018x}, needed is {MAGIC:#018x}");
+            let why =
+                format!("the inbox's segment begins with {magic:#018x}, needed is {MAGIC:#018x}");
             return Err(Error::config("inbox", why));
         }
         let shape = self.shape.load(Ordering::Relaxed);
@@ -407,7 +415,12 @@ unsafe impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
     #[inline]
     unsafe fn write_length(&self, area: Area, offset: usize, length: u32) {
         // SAFETY: the caller keeps `offset` inside the area, aligned, and free of other accesses.
-        unsafe { self.area(area).add(offset).cast::<u32>().write(length.to_le()) };
+        unsafe {
+            self.area(area)
+                .add(offset)
+                .cast::<u32>()
+                .write(length.to_le())
+        };
     }
 
     #[inline]

@@ -103,7 +103,13 @@ impl Link for SimLink {
         Ok(())
     }
 
-    fn post_receives(&mut self, tag: Tag, pool: &Pool, count: usize, token: Token) -> Result<usize> {
+    fn post_receives(
+        &mut self,
+        tag: Tag,
+        pool: &Pool,
+        count: usize,
+        token: Token,
+    ) -> Result<usize> {
         let count = pool.reserve(count);
         if count > 0 {
             let mut state = self.net.lock();
@@ -162,7 +168,11 @@ impl Link for SimLink {
                     Some(mut buffer) => {
                         buffer[..bytes.len()].copy_from_slice(&bytes);
                         let bytes = bytes.len();
-                        Completion::Received { token, buffer, bytes }
+                        Completion::Received {
+                            token,
+                            buffer,
+                            bytes,
+                        }
                     }
                     None => {
                         state.keep_news(self.id, Parcel::Arrived { token, pool, bytes });
@@ -225,7 +235,8 @@ mod tests {
             a.create_pool(64, 4, Access::All).unwrap(),
             b.create_pool(64, 4, Access::All).unwrap(),
         );
-        b.post_receive(Tag(5), pb.take().unwrap(), Token(1)).unwrap();
+        b.post_receive(Tag(5), pb.take().unwrap(), Token(1))
+            .unwrap();
         let mut source = pa.take().unwrap();
         source[..3].copy_from_slice(b"abc");
         a.post_send(to_b, Tag(5), source, 3, Token(2)).unwrap();

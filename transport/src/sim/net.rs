@@ -234,7 +234,8 @@ impl State {
 
     /// What could not be told after all.
     pub fn keep_news(&mut self, id: u32, parcel: Parcel) {
-        self.parcels.push_front(&mut self.hosts[id as usize].news, parcel);
+        self.parcels
+            .push_front(&mut self.hosts[id as usize].news, parcel);
     }
 
     pub fn has_news(&self, id: u32) -> bool {
@@ -243,7 +244,10 @@ impl State {
 
     /// A pool of an endpoint, out of the store for this size.
     pub fn pool(&mut self, id: u32, slot_bytes: usize, slots: usize, access: Access) -> Pool {
-        let known = self.stores.iter().position(|s| s.slot_bytes() == slot_bytes);
+        let known = self
+            .stores
+            .iter()
+            .position(|s| s.slot_bytes() == slot_bytes);
         let index = known.unwrap_or_else(|| {
             self.stores.push(Arc::new(SlotStore::new(slot_bytes)));
             self.stores.len() - 1

@@ -40,7 +40,11 @@ pub(super) enum Parcel {
         bytes: Box<[u8]>,
     },
     /// A message was too long for the posted buffer that it met, which is promised.
-    Broken { token: Token, pool: Pool, bytes: usize },
+    Broken {
+        token: Token,
+        pool: Pool,
+        bytes: usize,
+    },
     /// A read is complete.
     Done { token: Token, buffer: Buffer },
 }
@@ -122,7 +126,8 @@ impl Parcels {
             return None;
         }
         let index = list.first;
-        let (next, parcel) = std::mem::replace(&mut self.places[index as usize], (self.free, Parcel::Empty));
+        let (next, parcel) =
+            std::mem::replace(&mut self.places[index as usize], (self.free, Parcel::Empty));
         self.free = index;
         list.first = next;
         if next == NONE {

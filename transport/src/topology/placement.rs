@@ -19,8 +19,8 @@ pub(super) struct Placement {
 impl Placement {
     pub(super) fn new(blocks: Vec<Block>) -> Result<Self> {
         let ranks: u64 = blocks.iter().map(Block::ranks).sum();
-        let size =
-            u32::try_from(ranks).map_err(|_| invalid(format!("{ranks} ranks are more than 2^32 - 1")))?;
+        let size = u32::try_from(ranks)
+            .map_err(|_| invalid(format!("{ranks} ranks are more than 2^32 - 1")))?;
         if size == 0 {
             return Err(invalid("no rank is placed".into()));
         }
@@ -38,8 +38,8 @@ impl Placement {
             disjoint &= u64::from(block.first_node) == covered;
             covered = covered.max(block.end_node());
         }
-        let nodes =
-            u32::try_from(covered).map_err(|_| invalid(format!("{covered} nodes are more than 2^32 - 1")))?;
+        let nodes = u32::try_from(covered)
+            .map_err(|_| invalid(format!("{covered} nodes are more than 2^32 - 1")))?;
         let local_sizes = local_sizes(&blocks);
         Ok(Self {
             blocks,
@@ -106,7 +106,9 @@ impl Placement {
     pub(super) fn representative(&self, of: NodeId, towards: NodeId) -> Rank {
         self.assert_node(of);
         match self.blocks_of(of).next() {
-            Some(block) if self.by_node.is_some() => block.rank_at(of, towards.0 % block.ranks_per_node),
+            Some(block) if self.by_node.is_some() => {
+                block.rank_at(of, towards.0 % block.ranks_per_node)
+            }
             _ => self.rank_at(of, towards.0 % self.local_size_of(of)),
         }
     }
@@ -186,7 +188,9 @@ impl Blocks {
                 "node {first_node} has a block of {nodes} nodes x {ranks_per_node} ranks"
             )));
         }
-        if block.end_node() > u64::from(u32::MAX) || self.ranks + block.ranks() > u64::from(u32::MAX) {
+        if block.end_node() > u64::from(u32::MAX)
+            || self.ranks + block.ranks() > u64::from(u32::MAX)
+        {
             return Err(invalid(format!(
                 "{nodes} nodes from {first_node} with {ranks_per_node} ranks each pass 2^32 - 1"
             )));

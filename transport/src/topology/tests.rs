@@ -5,10 +5,10 @@ use proptest::prelude::*;
 
 /// Nodes of all ranks, dense: what the array model is made of.
 fn placements() -> impl Strategy<Value = Vec<u32>> {
-    let equal =
-        (1_u32..9, 1_u32..9).prop_map(|(nodes, local)| (0..nodes * local).map(|r| r / local).collect());
-    let cyclic =
-        (1_u32..9, 1_u32..40).prop_map(|(nodes, size)| (0..size.max(nodes)).map(|r| r % nodes).collect());
+    let equal = (1_u32..9, 1_u32..9)
+        .prop_map(|(nodes, local)| (0..nodes * local).map(|r| r / local).collect());
+    let cyclic = (1_u32..9, 1_u32..40)
+        .prop_map(|(nodes, size)| (0..size.max(nodes)).map(|r| r % nodes).collect());
     let unequal = prop::collection::vec(1_usize..6, 1..9).prop_map(|sizes| {
         (0..)
             .zip(sizes)
@@ -30,7 +30,9 @@ fn check_against_array(topology: &Topology, array: &[u32]) {
     assert_eq!(topology.size() as usize, array.len());
     let nodes = array.iter().max().unwrap() + 1;
     assert_eq!(topology.nodes(), nodes);
-    let local_sizes: Vec<u32> = (0..nodes).map(|n| topology.local_size_of(NodeId(n))).collect();
+    let local_sizes: Vec<u32> = (0..nodes)
+        .map(|n| topology.local_size_of(NodeId(n)))
+        .collect();
     assert_eq!(Some(&topology.fewest_local()), local_sizes.iter().min());
     assert_eq!(Some(&topology.most_local()), local_sizes.iter().max());
     for node in 0..nodes {
@@ -39,7 +41,10 @@ fn check_against_array(topology: &Topology, array: &[u32]) {
             .collect();
         assert_eq!(topology.local_size_of(NodeId(node)) as usize, ranks.len());
         assert_eq!(
-            topology.ranks_of(NodeId(node)).map(|r| r.0).collect::<Vec<_>>(),
+            topology
+                .ranks_of(NodeId(node))
+                .map(|r| r.0)
+                .collect::<Vec<_>>(),
             ranks
         );
         for (local, rank) in (0..).zip(&ranks) {
@@ -134,8 +139,12 @@ proptest! {
 fn a_large_regular_job_is_one_block() {
     let topology = Topology::from_node_sizes(&vec![32; 10_000], Rank(319_999)).unwrap();
     assert_eq!(topology.blocks().len(), 1);
-    assert_eq!((topology.node(), topology.local_rank()), (NodeId(9_999), 31));
-    let cyclic = Topology::from_process_mapping("(vector,(0,10000,1))", 320_000, Rank(10_001)).unwrap();
+    assert_eq!(
+        (topology.node(), topology.local_rank()),
+        (NodeId(9_999), 31)
+    );
+    let cyclic =
+        Topology::from_process_mapping("(vector,(0,10000,1))", 320_000, Rank(10_001)).unwrap();
     assert_eq!(cyclic.blocks().len(), 32);
     assert_eq!(
         (cyclic.node(), cyclic.local_rank(), cyclic.local_size()),
@@ -146,7 +155,10 @@ fn a_large_regular_job_is_one_block() {
 #[test]
 fn one_node_stays_one_block_whatever_the_size() {
     let topology = Topology::from_process_mapping("(vector,(0,1,1))", u32::MAX, Rank(7)).unwrap();
-    assert_eq!((topology.blocks().len(), topology.local_size()), (1, u32::MAX));
+    assert_eq!(
+        (topology.blocks().len(), topology.local_size()),
+        (1, u32::MAX)
+    );
 }
 
 #[test]

@@ -96,7 +96,9 @@ unsafe fn address(socket_address: *const libc::sockaddr) -> Option<IpAddr> {
 fn is_reachable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(four) => !four.is_loopback() && !four.is_link_local() && !four.is_unspecified(),
-        IpAddr::V6(six) => !six.is_loopback() && !six.is_unicast_link_local() && !six.is_unspecified(),
+        IpAddr::V6(six) => {
+            !six.is_loopback() && !six.is_unicast_link_local() && !six.is_unspecified()
+        }
     }
 }
 

@@ -50,7 +50,11 @@ pub fn post<W: Word, O: Orderings>(words: &[W], place: usize, news: &News) -> bo
 /// The news, if there are any; another process's words are checked.
 pub fn read<W: Word, O: Orderings>(words: &[W]) -> Option<News> {
     let word = words[NEWS].load(O::NEWS_LOAD);
-    let (cause, place, rank) = ((word >> 56) as u8, (word >> 32) as usize & 0xff_ffff, word as u32);
+    let (cause, place, rank) = (
+        (word >> 56) as u8,
+        (word >> 32) as usize & 0xff_ffff,
+        word as u32,
+    );
     let place = words.get(PLACES + place * PLACE..)?.get(..PLACE)?;
     let length = (place[0].load(Ordering::Relaxed) as usize).min(MAX_TEXT_BYTES);
     let text: Vec<u8> = place[1..]
@@ -104,7 +108,10 @@ impl Board {
     /// # Errors
     /// When memory or descriptors run out.
     pub fn create(topology: &Topology) -> Result<Self> {
-        Ok(Self::over(Segment::create(Self::bytes(topology))?, topology))
+        Ok(Self::over(
+            Segment::create(Self::bytes(topology))?,
+            topology,
+        ))
     }
 
     /// As the node's watch uses it.
@@ -170,7 +177,10 @@ mod tests {
     fn the_first_news_count_for_all_ranks_of_the_node() {
         let topology = Topology::from_node_sizes(&[3, 2], Rank(0)).unwrap();
         let board = Board::create(&topology).unwrap();
-        let other = Board::over(Arc::clone(&board.segment), &topology.seen_from(Rank(2)).unwrap());
+        let other = Board::over(
+            Arc::clone(&board.segment),
+            &topology.seen_from(Rank(2)).unwrap(),
+        );
         assert_eq!(
             (board.news(), other.has_news(), other.is_over()),
             (None, false, false)

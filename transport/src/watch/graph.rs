@@ -24,7 +24,9 @@ pub fn neighbours(node: NodeId, nodes: u32) -> Vec<NodeId> {
         for power in 0..DISTANCES {
             let distance = base.pow(power) % u64::from(nodes);
             let (here, all) = (u64::from(node.0), u64::from(nodes));
-            found.extend([(here + distance) % all, (here + all - distance) % all].map(|other| other as u32));
+            found.extend(
+                [(here + distance) % all, (here + all - distance) % all].map(|other| other as u32),
+            );
         }
         found.retain(|&other| other != node.0);
         found.sort_unstable();
@@ -48,7 +50,9 @@ mod tests {
     #[test]
     fn neighbours_are_mutual_few_and_reach_every_node() {
         for nodes in [1, 2, 3, 8, 9, 10, 11, 16, 17, 100, 257, 1000, 10_000] {
-            let all: Vec<Vec<NodeId>> = (0..nodes).map(|node| neighbours(NodeId(node), nodes)).collect();
+            let all: Vec<Vec<NodeId>> = (0..nodes)
+                .map(|node| neighbours(NodeId(node), nodes))
+                .collect();
             let mut reached = vec![false; nodes as usize];
             let mut open = vec![0];
             while let Some(node) = open.pop() {

@@ -49,8 +49,14 @@ impl Listening {
             .local_addr()
             .map_err(|e| Error::system(what(), e))?
             .port();
-        let addresses = own.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        Ok(Self { listener, addresses })
+        let addresses = own
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, port))
+            .collect();
+        Ok(Self {
+            listener,
+            addresses,
+        })
     }
 
     /// Where it can be reached.
@@ -162,7 +168,11 @@ impl Watch {
     /// When descriptors run out, or there is no thread to be had.
     pub fn start(setup: Setup) -> Result<Self> {
         let (order, settled, told) = (Order::Watch, false, false);
-        let state = Mutex::new(State { order, settled, told });
+        let state = Mutex::new(State {
+            order,
+            settled,
+            told,
+        });
         let shared = Arc::new(Shared {
             state,
             changed: Condvar::new(),
@@ -170,7 +180,11 @@ impl Watch {
         let wake = Arc::clone(&setup.wake);
         let mut watcher = Watcher::new(setup, Arc::clone(&shared))?;
         let thread = Some(masked::spawn("trihop-watch", move || watcher.run())?);
-        Ok(Self { shared, wake, thread })
+        Ok(Self {
+            shared,
+            wake,
+            thread,
+        })
     }
 
     /// Whether all neighbours are connected or given up, which comes within ten seconds or the

@@ -48,7 +48,8 @@ impl News {
         let why = match self.cause {
             Cause::Ended => "its process ended before the job did".to_owned(),
             Cause::Closed => {
-                "its process ended before the job did, said the connection to its node's watch".to_owned()
+                "its process ended before the job did, said the connection to its node's watch"
+                    .to_owned()
             }
             Cause::Silent => format!(
                 "its node, number {}, does not answer any more: the link is cut, or the machine is down \
@@ -116,7 +117,10 @@ mod tests {
         };
         assert_eq!(text, "a\\u{1b}[31mred\\nline");
         let (cause, text) = news.parts();
-        assert_eq!(News::of_parts(3, cause, text.as_bytes()), Some(news.clone()));
+        assert_eq!(
+            News::of_parts(3, cause, text.as_bytes()),
+            Some(news.clone())
+        );
         let Cause::Failed(long) = News::failed(Rank(0), &"\u{e9}\n".repeat(900)).cause else {
             panic!()
         };

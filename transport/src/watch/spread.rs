@@ -88,7 +88,9 @@ impl Spread {
         }
         self.known.push(news.clone());
         let others = self.joined.iter().filter(|&&node| Some(node) != from);
-        let mut actions: Vec<Action> = others.map(|&node| Action::Tell(node, news.clone())).collect();
+        let mut actions: Vec<Action> = others
+            .map(|&node| Action::Tell(node, news.clone()))
+            .collect();
         actions.push(Action::Post(news));
         actions
     }
@@ -224,8 +226,15 @@ mod tests {
             let actions = job.watches[node as usize].found(news);
             job.act(0, node, actions);
             job.run();
-            assert!(job.last_us() < 2_000_000, "{nodes} nodes: {} us", job.last_us());
-            eprintln!("{nodes} nodes: the last one hears after {} us", job.last_us());
+            assert!(
+                job.last_us() < 2_000_000,
+                "{nodes} nodes: {} us",
+                job.last_us()
+            );
+            eprintln!(
+                "{nodes} nodes: the last one hears after {} us",
+                job.last_us()
+            );
         }
     }
 
@@ -260,9 +269,15 @@ mod tests {
         let actions = spread.heard(NodeId(2), news.clone());
         assert_eq!(
             actions,
-            [Action::Tell(NodeId(1), news.clone()), Action::Post(news.clone())]
+            [
+                Action::Tell(NodeId(1), news.clone()),
+                Action::Post(news.clone())
+            ]
         );
-        assert!(spread.heard(NodeId(1), news.clone()).is_empty() && spread.found(news.clone()).is_empty());
+        assert!(
+            spread.heard(NodeId(1), news.clone()).is_empty()
+                && spread.found(news.clone()).is_empty()
+        );
         // Who fails because of it leaves without a goodbye.
         assert!(spread.lost(NodeId(2), Cause::Closed).is_empty());
         // Who comes late hears it.

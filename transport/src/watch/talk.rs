@@ -67,7 +67,12 @@ pub(super) struct Talk {
 
 impl Talk {
     /// `own` has connected to the watch of `peer`; `challenge` is random.
-    pub fn connecting(secret: &Secret, own: NodeId, peer: NodeId, challenge: [u8; CHALLENGE]) -> Self {
+    pub fn connecting(
+        secret: &Secret,
+        own: NodeId,
+        peer: NodeId,
+        challenge: [u8; CHALLENGE],
+    ) -> Self {
         let challenges = [[0; CHALLENGE], challenge];
         Self::new(secret, own, Some(peer), Stage::AwaitsHello, challenges)
     }
@@ -111,7 +116,10 @@ impl Talk {
 
     pub fn say_news(&mut self, news: &News) {
         let (cause, text) = news.parts();
-        self.say(NEWS, &[&news.rank.0.to_le_bytes(), &[cause], text.as_bytes()]);
+        self.say(
+            NEWS,
+            &[&news.rank.0.to_le_bytes(), &[cause], text.as_bytes()],
+        );
     }
 
     pub fn say_goodbye(&mut self) {
@@ -123,7 +131,9 @@ impl Talk {
         debug_assert!(length <= MAX_FRAME_BYTES, "{length} bytes");
         self.output.extend((length as u16).to_le_bytes());
         self.output.push(kind);
-        parts.iter().for_each(|part| self.output.extend_from_slice(part));
+        parts
+            .iter()
+            .for_each(|part| self.output.extend_from_slice(part));
     }
 
     /// Takes bytes of the other side.
@@ -138,7 +148,9 @@ impl Talk {
             if length == 0 || length > MAX_FRAME_BYTES {
                 return Err("a frame of an impossible length");
             }
-            let Some(frame) = rest.get(..length) else { break };
+            let Some(frame) = rest.get(..length) else {
+                break;
+            };
             let frame = frame.to_vec();
             at += 2 + length;
             self.hear(frame[0], &frame[1..], heard)?;
@@ -150,7 +162,9 @@ impl Talk {
     fn hear(&mut self, kind: u8, body: &[u8], heard: &mut Vec<Heard>) -> Result<(), &'static str> {
         match (self.stage, kind) {
             (Stage::AwaitsHello, HELLO) => {
-                let challenge = body.strip_prefix(&MAGIC).and_then(|rest| rest.try_into().ok());
+                let challenge = body
+                    .strip_prefix(&MAGIC)
+                    .and_then(|rest| rest.try_into().ok());
                 self.challenges[0] = challenge.ok_or("a hello of another version")?;
                 let proof = self.secret.prove(CONNECTING, &self.proven());
                 let (own, challenge) = (self.own.0.to_le_bytes(), self.challenges[1]);
@@ -158,14 +172,18 @@ impl Talk {
                 self.stage = Stage::AwaitsWelcome;
             }
             (Stage::AwaitsAnswer, ANSWER) => {
-                let rest = body.strip_prefix(&MAGIC).ok_or("an answer of another version")?;
+                let rest = body
+                    .strip_prefix(&MAGIC)
+                    .ok_or("an answer of another version")?;
                 let (node, rest) = rest
                     .split_first_chunk::<4>()
                     .ok_or("an answer that is too short")?;
                 let (challenge, proof) = rest
                     .split_first_chunk::<CHALLENGE>()
                     .ok_or("an answer that is too short")?;
-                let proof: &[u8; PROOF] = proof.try_into().map_err(|_| "an answer of a wrong length")?;
+                let proof: &[u8; PROOF] = proof
+                    .try_into()
+                    .map_err(|_| "an answer of a wrong length")?;
                 let peer = NodeId(u32::from_le_bytes(*node));
                 self.peer = Some(peer);
                 self.challenges[1] = *challenge;
@@ -181,7 +199,8 @@ impl Talk {
                 heard.extend(self.peer.map(Heard::Joined));
             }
             (Stage::AwaitsWelcome, WELCOME) => {
-                let proof: &[u8; PROOF] = body.try_into().map_err(|_| "a welcome of a wrong length")?;
+                let proof: &[u8; PROOF] =
+                    body.try_into().map_err(|_| "a welcome of a wrong length")?;
                 if !self.secret.verify(ACCEPTING, &self.proven(), proof) {
                     return Err("a proof that is none");
                 }
@@ -190,7 +209,9 @@ impl Talk {
                 heard.extend(self.peer.map(Heard::Joined));
             }
             (Stage::Talks, NEWS) => {
-                let (rank, rest) = body.split_first_chunk::<4>().ok_or("news that are too short")?;
+                let (rank, rest) = body
+                    .split_first_chunk::<4>()
+                    .ok_or("news that are too short")?;
                 let (&cause, text) = rest.split_first().ok_or("news that are too short")?;
                 let news = News::of_parts(u32::from_le_bytes(*rank), cause, text);
                 heard.push(Heard::News(news.ok_or("news of no known cause")?));
@@ -210,7 +231,13 @@ impl Talk {
             _ => [self.own, peer],
         };
         let nodes = nodes.map(|node| node.0.to_le_bytes());
-        [&self.challenges[0][..], &self.challenges[1], &nodes[0], &nodes[1]].concat()
+        [
+            &self.challenges[0][..],
+            &self.challenges[1],
+            &nodes[0],
+            &nodes[1],
+        ]
+        .concat()
     }
 }
 
@@ -254,7 +281,10 @@ mod tests {
         let heard = carry(&mut talks).unwrap();
         assert_eq!(
             heard,
-            [vec![Heard::Joined(NodeId(7))], vec![Heard::Joined(NodeId(3))]]
+            [
+                vec![Heard::Joined(NodeId(7))],
+                vec![Heard::Joined(NodeId(3))]
+            ]
         );
         assert_eq!(
             (talks[0].peer(), talks[1].peer()),
@@ -270,7 +300,10 @@ mod tests {
         news.iter().for_each(|news| talks[0].say_news(news));
         talks[1].say_goodbye();
         let heard = carry(&mut talks).unwrap();
-        assert_eq!(heard, [vec![Heard::Goodbye], news.map(Heard::News).to_vec()]);
+        assert_eq!(
+            heard,
+            [vec![Heard::Goodbye], news.map(Heard::News).to_vec()]
+        );
     }
 
     #[test]

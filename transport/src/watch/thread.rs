@@ -91,7 +91,8 @@ pub(super) struct Watcher {
 impl Watcher {
     pub fn new(mut setup: Setup, shared: Arc<Shared>) -> Result<Self> {
         let what = "the epoll instance of the watch (raise `ulimit -n` if it is EMFILE)";
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::system(what, e))?;
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::system(what, e))?;
         let own = setup.topology.node();
         let add = |fd: BorrowedFd<'_>, token: u64| {
             epoll::add(
@@ -145,11 +146,9 @@ impl Watcher {
                 Err(error) => {
                     tracing::error!(%error, "the watch cannot wait: deaths on other nodes are not told any more");
                     // Its connections stay: this process lives.
-                    while !self
-                        .shared
-                        .wait(Duration::from_secs(3600), |state| state.order != Order::Watch)
-                    {
-                    }
+                    while !self.shared.wait(Duration::from_secs(3600), |state| {
+                        state.order != Order::Watch
+                    }) {}
                     return;
                 }
             }
@@ -211,7 +210,11 @@ impl Watcher {
 
     fn next_time(&self) -> Option<Instant> {
         let dials = self.dials.iter().filter_map(|dial| dial.next);
-        let strangers = self.connections.iter().flatten().filter(|c| c.talk.is_stranger());
+        let strangers = self
+            .connections
+            .iter()
+            .flatten()
+            .filter(|c| c.talk.is_stranger());
         dials
             .chain(strangers.map(|c| c.deadline))
             .chain(self.give_up)
@@ -252,14 +255,19 @@ impl Watcher {
         let dial = &mut self.dials[index];
         dial.next = None;
         let addresses = &dial.neighbour.addresses;
-        let Some(address) = addresses.get(dial.attempts % addresses.len().max(1)).copied() else {
+        let Some(address) = addresses
+            .get(dial.attempts % addresses.len().max(1))
+            .copied()
+        else {
             dial.last_error = Some("its card names no address".to_owned());
             return;
         };
         dial.attempts += 1;
         let made = random_bytes()
             .map_err(|e| e.to_string())
-            .and_then(|challenge| Ok((challenge, self.connect(address).map_err(|e| e.to_string())?)));
+            .and_then(|challenge| {
+                Ok((challenge, self.connect(address).map_err(|e| e.to_string())?))
+            });
         match made {
             Ok((challenge, socket)) => {
                 let peer = self.dials[index].neighbour.node;
@@ -328,7 +336,9 @@ impl Watcher {
             {
                 self.close(oldest, Cause::Closed, "too many strangers");
             }
-            let Ok(challenge) = random_bytes() else { continue };
+            let Ok(challenge) = random_bytes() else {
+                continue;
+            };
             if keep_alive(socket.as_fd(), self.setup.timeout).is_err() {
                 continue;
             }
@@ -387,7 +397,9 @@ impl Watcher {
         if connection.connecting {
             match sockopt::socket_error(&connection.socket) {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) | Err(error) => return self.close(index, Cause::Silent, &error.to_string()),
+                Ok(Err(error)) | Err(error) => {
+                    return self.close(index, Cause::Silent, &error.to_string());
+                }
             }
             if rustix::net::getpeername(&connection.socket).is_err() {
                 return; // not yet
@@ -412,7 +424,11 @@ impl Watcher {
     }
 
     /// Reads what is there; how the connection has ended, if it has.
-    fn read(&mut self, index: usize, heard: &mut Vec<Heard>) -> Option<Result<&'static str, Errno>> {
+    fn read(
+        &mut self,
+        index: usize,
+        heard: &mut Vec<Heard>,
+    ) -> Option<Result<&'static str, Errno>> {
         let connection = self.connections[index].as_mut()?;
         let mut bytes = [0_u8; 1024];
         loop {
@@ -436,11 +452,15 @@ impl Watcher {
         let peer = self.connections[index].as_ref().and_then(|c| c.talk.peer());
         let actions = match word {
             Heard::Joined(node) => {
-                let dialled = self.connections[index].as_ref().is_some_and(|c| c.dial.is_some());
+                let dialled = self.connections[index]
+                    .as_ref()
+                    .is_some_and(|c| c.dial.is_some());
                 let expected = dialled || self.setup.neighbours.iter().any(|n| n.node == node);
                 if !expected || self.spread.is_joined(node) {
                     // Not to be taken for a neighbour that is lost.
-                    self.connections[index].iter_mut().for_each(|c| c.left = true);
+                    self.connections[index]
+                        .iter_mut()
+                        .for_each(|c| c.left = true);
                     return false;
                 }
                 tracing::debug!(node = node.0, "watches are connected");
@@ -451,7 +471,9 @@ impl Watcher {
                 None => Vec::new(),
             },
             Heard::Goodbye => {
-                self.connections[index].iter_mut().for_each(|c| c.left = true);
+                self.connections[index]
+                    .iter_mut()
+                    .for_each(|c| c.left = true);
                 self.spread.end();
                 self.setup.board.end();
                 Vec::new()
@@ -541,7 +563,9 @@ impl Watcher {
         for action in actions {
             match action {
                 Action::Tell(node, news) => {
-                    let to = |c: &Option<Connection>| c.as_ref().is_some_and(|c| c.talk.peer() == Some(node));
+                    let to = |c: &Option<Connection>| {
+                        c.as_ref().is_some_and(|c| c.talk.peer() == Some(node))
+                    };
                     if let Some(index) = self.connections.iter().position(to)
                         && let Some(connection) = &mut self.connections[index]
                     {
@@ -591,7 +615,10 @@ mod tests {
             let step = Duration::from_secs(step_s);
             assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), step);
             assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), step);
-            assert_eq!(u64::from(sockopt::tcp_user_timeout(&socket).unwrap()), timeout_ms);
+            assert_eq!(
+                u64::from(sockopt::tcp_user_timeout(&socket).unwrap()),
+                timeout_ms
+            );
             assert!(sockopt::tcp_nodelay(&socket).unwrap());
         }
     }

@@ -69,7 +69,10 @@ impl Part {
             expected: Vec::new(),
             components: components.count,
         };
-        part.expected = part.numbers().map(|vertex| components.smallest(vertex)).collect();
+        part.expected = part
+            .numbers()
+            .map(|vertex| components.smallest(vertex))
+            .collect();
         part
     }
 
@@ -181,10 +184,18 @@ mod tests {
             let (mut reached, mut next) = (BTreeSet::from([start]), vec![start]);
             while let Some(vertex) = next.pop() {
                 let neighbours = part.neighbours(vertex as usize).iter();
-                next.extend(neighbours.map(|&(_, place)| place).filter(|&v| reached.insert(v)));
+                next.extend(
+                    neighbours
+                        .map(|&(_, place)| place)
+                        .filter(|&v| reached.insert(v)),
+                );
             }
             let smallest = reached.first().copied();
-            assert_eq!(smallest, Some(part.expected()[start as usize]), "vertex {start}");
+            assert_eq!(
+                smallest,
+                Some(part.expected()[start as usize]),
+                "vertex {start}"
+            );
             found.extend(smallest);
         }
         assert_eq!(found.len() as u64, part.components());

@@ -52,7 +52,12 @@ impl Drop for Started {
 ///
 /// # Errors
 /// [`Missing`].
-pub fn run(provider: &str, cores: Option<&Cores>, size: usize, iterations: u64) -> Result<f64, Missing> {
+pub fn run(
+    provider: &str,
+    cores: Option<&Cores>,
+    size: usize,
+    iterations: u64,
+) -> Result<f64, Missing> {
     // Free a moment ago; a neighbour that takes it meanwhile makes this one run fail.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
@@ -94,7 +99,10 @@ fn finished(process: &mut Started, deadline: Instant) -> io::Result<Result<Strin
             break status;
         }
         if Instant::now() >= deadline {
-            return Ok(Err(format!("it did not end within {} s", DEADLINE.as_secs())));
+            return Ok(Err(format!(
+                "it did not end within {} s",
+                DEADLINE.as_secs()
+            )));
         }
         sleep(PAUSE);
     };
@@ -115,7 +123,8 @@ fn finished(process: &mut Started, deadline: Instant) -> io::Result<Result<Strin
 /// The figure in the column `usec/xfer` of the only row.
 fn parse(printed: &str) -> Option<f64> {
     let mut lines = printed.lines();
-    let column = lines.find_map(|line| line.split_whitespace().position(|name| name == "usec/xfer"))?;
+    let column =
+        lines.find_map(|line| line.split_whitespace().position(|name| name == "usec/xfer"))?;
     let figure: f64 = lines.next()?.split_whitespace().nth(column)?.parse().ok()?;
     (figure > 0.0).then_some(figure)
 }

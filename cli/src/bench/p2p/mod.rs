@@ -114,7 +114,8 @@ fn case(
         job.barrier()?;
         for (protocol, (reps, streams)) in Protocol::EVERY.into_iter().zip(&mut reps) {
             let meter = Meter::open(round);
-            let (rep, stream) = repetition(job, wire, &pool, protocol, (size, rounds, count), &meter)?;
+            let (rep, stream) =
+                repetition(job, wire, &pool, protocol, (size, rounds, count), &meter)?;
             streams.add(round, stream);
             if round == Round::Timed {
                 reps.push(rep);
@@ -122,7 +123,8 @@ fn case(
         }
     }
     for protocol in Protocol::EVERY {
-        Exchange::new(job, wire, &pool, protocol, size).ping_pong(count.min(WHOLE), Check::Whole)?;
+        Exchange::new(job, wire, &pool, protocol, size)
+            .ping_pong(count.min(WHOLE), Check::Whole)?;
     }
     let chosen = chosen(wire.limits(), size);
     let mut rows = Vec::new();
@@ -203,7 +205,8 @@ impl Yardstick {
             return Ok(None);
         }
         let figure = std::thread::scope(|scope| {
-            let run = scope.spawn(|| fi_pingpong::run(&self.provider, self.cores.as_ref(), size, rounds));
+            let run =
+                scope.spawn(|| fi_pingpong::run(&self.provider, self.cores.as_ref(), size, rounds));
             while !run.is_finished() {
                 job.progress()?;
                 std::thread::sleep(fi_pingpong::PAUSE);
@@ -216,7 +219,10 @@ impl Yardstick {
             Ok::<_, Error>(run.join().unwrap_or_else(panicked))
         })?;
         if let Err(missing) = &figure {
-            output::say("trihop bench p2p", format_args!("without comparison: {missing}"));
+            output::say(
+                "trihop bench p2p",
+                format_args!("without comparison: {missing}"),
+            );
         }
         Ok(figure.map_err(|missing| self.missing = Some(missing)).ok())
     }
@@ -234,7 +240,9 @@ fn print(rows: &[P2pRow], head: bool, json: bool) -> Result<(), Error> {
         output::line(format_args!(
             "# p2p: two nodes over {provider}; latency is half a round trip, the rest a stream one way"
         ))?;
-        output::line(format_args!("# * what the engine takes for a batch of this size"))?;
+        output::line(format_args!(
+            "# * what the engine takes for a batch of this size"
+        ))?;
         output::line(format_args!(
             "# {:>8} {:>10} {:>12} {:>10} {:>12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9}",
             "Size",

@@ -64,7 +64,13 @@ pub struct Exchange<'a, 'h> {
 
 impl<'a, 'h> Exchange<'a, 'h> {
     /// Takes the buffers for messages of `size`.
-    pub fn new(job: &'a Job<'h>, wire: &'a mut Wire, pool: &Pool, protocol: Protocol, size: usize) -> Self {
+    pub fn new(
+        job: &'a Job<'h>,
+        wire: &'a mut Wire,
+        pool: &Pool,
+        protocol: Protocol,
+        size: usize,
+    ) -> Self {
         let first = job.rank().0 == FIRST;
         let window = wire.window(size, protocol != Protocol::Eager);
         let take = || (0..window).map_while(|_| pool.take()).collect::<Vec<_>>();
@@ -116,7 +122,8 @@ impl<'a, 'h> Exchange<'a, 'h> {
         self.wire.synchronise(self.job)?;
         self.wire.sent.extend(self.held.drain(..));
         let window = self.window;
-        self.wire.wait(|wire| (wire.sent.len() == window).then_some(()))
+        self.wire
+            .wait(|wire| (wire.sent.len() == window).then_some(()))
     }
 
     fn offer(&mut self) -> Result<(), Error> {
@@ -147,7 +154,8 @@ impl<'a, 'h> Exchange<'a, 'h> {
             }
             Protocol::Segments => {
                 self.wire.announce(&buffer, self.size)?;
-                self.wire.wait(|wire| (wire.granted() > number).then_some(()))?;
+                self.wire
+                    .wait(|wire| (wire.granted() > number).then_some(()))?;
                 self.wire.send(buffer, self.size)?;
             }
         }
@@ -276,7 +284,10 @@ impl<'a, 'h> Exchange<'a, 'h> {
                     }
                 }
             }
-            while self.protocol != Protocol::Eager && announced < count && !self.wire.sent.is_empty() {
+            while self.protocol != Protocol::Eager
+                && announced < count
+                && !self.wire.sent.is_empty()
+            {
                 let buffer = self.fresh(announced, Check::Head)?;
                 self.wire.announce(&buffer, self.size)?;
                 self.held.push_back(buffer);

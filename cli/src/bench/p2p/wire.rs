@@ -7,7 +7,9 @@
 use std::collections::VecDeque;
 
 use trihop::transport::fabric::{self, Choice};
-use trihop::transport::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use trihop::transport::link::{
+    Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token,
+};
 use trihop::transport::memory::pool::{Buffer, Pool};
 use trihop::{Job, Options};
 
@@ -221,7 +223,11 @@ impl Wire {
     /// Says that a message waits in `buffer`, which stays as it is until the other rank has it.
     pub fn announce(&mut self, buffer: &Buffer, bytes: usize) -> Result<(), Error> {
         let remote = buffer.remote();
-        self.notify(ANNOUNCEMENT, [remote.address, remote.key, bytes as u64], None)
+        self.notify(
+            ANNOUNCEMENT,
+            [remote.address, remote.key, bytes as u64],
+            None,
+        )
     }
 
     /// Says how many messages of this phase may have been sent, or have been read.
@@ -324,9 +330,13 @@ impl Wire {
             } => {
                 self.arrived.push_back((buffer, bytes));
             }
-            Completion::Received { token, buffer, bytes } => {
-                let [a, b, c] =
-                    words(&buffer[..bytes]).ok_or_else(|| wrong(format!("a notice of {bytes} bytes")))?;
+            Completion::Received {
+                token,
+                buffer,
+                bytes,
+            } => {
+                let [a, b, c] = words(&buffer[..bytes])
+                    .ok_or_else(|| wrong(format!("a notice of {bytes} bytes")))?;
                 if token == GRANT_MARK {
                     self.grant = self.grant.max((a, b));
                     return self.offer(GRANT, GRANT_MARK, buffer);
@@ -337,7 +347,9 @@ impl Wire {
                 });
                 self.offer(ANNOUNCEMENT, ANNOUNCEMENT_MARK, buffer)?;
             }
-            Completion::Broken { error, .. } | Completion::Failed { error, .. } => return Err(error.into()),
+            Completion::Broken { error, .. } | Completion::Failed { error, .. } => {
+                return Err(error.into());
+            }
         }
         Ok(())
     }

@@ -173,7 +173,10 @@ fn case(
 }
 
 /// Microseconds of half a round of `exchange`, after a tenth of the rounds unmeasured.
-fn half_round_trip(rounds: u64, mut exchange: impl FnMut(u64) -> Result<(), Error>) -> Result<f64, Error> {
+fn half_round_trip(
+    rounds: u64,
+    mut exchange: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<f64, Error> {
     exchange(rounds.div_ceil(10))?;
     let start = Instant::now();
     exchange(rounds)?;

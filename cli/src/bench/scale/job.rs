@@ -194,7 +194,12 @@ pub struct WarmJob {
 impl WarmJob {
     /// Builds the job; sends, and waits until all is delivered: what is touched for the first time
     /// is paid for here, as in the warm-up of every other benchmark.
-    pub fn build(topology: &Topology, route: RouteName, work: Work, seed: u64) -> Result<Self, Error> {
+    pub fn build(
+        topology: &Topology,
+        route: RouteName,
+        work: Work,
+        seed: u64,
+    ) -> Result<Self, Error> {
         let before = Memory::now();
         let ledger = Rc::new(RefCell::new(Ledger::new(topology.size(), seed)));
         let clock = Clock::start();
@@ -267,7 +272,9 @@ fn simulation(
         ..SimulationOptions::default()
     };
     Simulation::new(topology, options, move |here, message, _| {
-        ledger.borrow_mut().came(message.source, here, message.bytes);
+        ledger
+            .borrow_mut()
+            .came(message.source, here, message.bytes);
     })
     .map_err(failed)
 }
@@ -296,7 +303,10 @@ fn send(
                             "rank {source} has no room and everyone sleeps:\n{}",
                             job.dump(source)
                         );
-                        return Err(Error::Wrong { bench: "scale", why });
+                        return Err(Error::Wrong {
+                            bench: "scale",
+                            why,
+                        });
                     }
                 }
                 Err(error) => return Err(error.into()),

@@ -46,7 +46,10 @@ pub struct ScaleArgs {
 impl ScaleArgs {
     /// Whether any of them was given.
     pub fn any(&self) -> bool {
-        self.per_node.is_some() || self.messages.is_some() || self.pattern.is_some() || self.seed.is_some()
+        self.per_node.is_some()
+            || self.messages.is_some()
+            || self.pattern.is_some()
+            || self.seed.is_some()
     }
 }
 
@@ -129,7 +132,12 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
 /// memory side by side, as the parts of the large job do: what is compared is the size of a job,
 /// not whether it fits the caches of the one machine that simulates it. Nothing on one node, which
 /// has no link, or for few ranks.
-fn compared(per_node: u32, route: RouteName, large: &Measured, seed: u64) -> Result<Option<Measured>, Error> {
+fn compared(
+    per_node: u32,
+    route: RouteName,
+    large: &Measured,
+    seed: u64,
+) -> Result<Option<Measured>, Error> {
     let topology = Topology::from_node_sizes(&full_nodes(FEW_RANKS, per_node), Rank(0))?;
     if large.topology.size() <= FEW_RANKS || large.topology.nodes() < 2 || topology.nodes() < 2 {
         return Ok(None);
@@ -168,7 +176,10 @@ fn refuse_others(args: &BenchArgs) -> Result<(), Error> {
         (args.provider.is_some(), "--provider"),
         (args.netns, "--netns"),
         (args.count.is_some(), "--count (it has --messages)"),
-        (args.size.iter().any(|&size| size != 8), "--size other than 8"),
+        (
+            args.size.iter().any(|&size| size != 8),
+            "--size other than 8",
+        ),
     ];
     match given.iter().find(|(given, _)| *given) {
         Some((_, name)) => Err(Error::Shape(format!(

@@ -102,7 +102,10 @@ impl Ledger {
 
     /// Whether everything came, once, and in order where that is known.
     pub fn check(&self) -> Result<(), Error> {
-        let wrong = |why| Error::Wrong { bench: "scale", why };
+        let wrong = |why| Error::Wrong {
+            bench: "scale",
+            why,
+        };
         if let Some(why) = &self.wrong {
             return Err(wrong(why.clone()));
         }

@@ -76,7 +76,12 @@ pub(super) fn nearest(key: &str) -> Option<String> {
         .chain(gone)
         .map(|(written, now)| (distance(&key, written), written, now))
         .min_by_key(|(distance, ..)| *distance)?;
-    let meant = || now.map_or_else(|| format!("the nearest is {}", named(written)), Now::sentence);
+    let meant = || {
+        now.map_or_else(
+            || format!("the nearest is {}", named(written)),
+            Now::sentence,
+        )
+    };
     (distance <= typos(written)).then(meant)
 }
 

@@ -124,7 +124,10 @@ impl Links {
             && (header.source, header.stage) == (rank, stage.number().into())
             && header.sequence == fetch.sequence;
         if !same {
-            return Err(Error::bad_peer(rank, "another batch came than was announced"));
+            return Err(Error::bad_peer(
+                rank,
+                "another batch came than was announced",
+            ));
         }
         if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
             *arrival = Arrival::Here {

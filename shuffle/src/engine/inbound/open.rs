@@ -120,7 +120,11 @@ impl Links {
             0 => None,
             slots => Some(link.create_pool(sizes.buffer_bytes, slots, Access::Arrivals)?),
         };
-        let pools: usize = posted_pools.iter().chain(&fetch_pool).map(Pool::bytes).sum();
+        let pools: usize = posted_pools
+            .iter()
+            .chain(&fetch_pool)
+            .map(Pool::bytes)
+            .sum();
         Ok(Self {
             incoming: Vec::new(),
             arrived: Vec::new(),

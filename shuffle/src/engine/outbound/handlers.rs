@@ -78,7 +78,8 @@ impl Outbound {
     fn push_or_spill_slow(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         self.check(target, item.len())?;
         if item.len() <= self.gathered_bytes {
-            self.space_or_spill(target, item.len())?.copy_from_slice(item);
+            self.space_or_spill(target, item.len())?
+                .copy_from_slice(item);
         } else {
             // Items fit a frame: `Engine::plan` saw to that.
             self.alone_or_spill(target, item.len(), |space| space.copy_from_slice(item))?;
@@ -119,7 +120,12 @@ impl Outbound {
     }
 
     /// A run of one record of `bytes`, which `write` fills in place.
-    fn alone_or_spill(&mut self, target: Rank, bytes: usize, write: impl Fn(&mut [u8])) -> Result<()> {
+    fn alone_or_spill(
+        &mut self,
+        target: Rank,
+        bytes: usize,
+        write: impl Fn(&mut [u8]),
+    ) -> Result<()> {
         self.make_way_or_spill(target)?;
         let is_free = self.spill.is_empty() && self.go_on();
         if is_free && self.push_alone(target, bytes, &write).is_ok() {

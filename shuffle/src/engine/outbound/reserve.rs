@@ -35,12 +35,14 @@ impl Outbound {
     /// As [`Outbound::reserved`], to read.
     pub fn reserved_ref(&self, target: Rank, bytes: usize) -> &[u8] {
         let whole = RECORD_HEADER_BYTES + align8(bytes);
-        &self.runs.last_pushed_ref(target.0, whole)[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
+        &self.runs.last_pushed_ref(target.0, whole)
+            [RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + bytes]
     }
 
     /// The last reservation is given up.
     pub fn retract(&mut self, target: Rank, bytes: usize) {
-        self.runs.retract(target.0, RECORD_HEADER_BYTES + align8(bytes));
+        self.runs
+            .retract(target.0, RECORD_HEADER_BYTES + align8(bytes));
     }
 
     /// Largest record that [`Outbound::reserve`] can place.

@@ -58,7 +58,12 @@ impl Outbound {
     }
 
     /// Puts a record that travels in no run into the spill.
-    pub(super) fn spill_record(&mut self, audience: Audience, kind: u32, payload: &[u8]) -> Result<()> {
+    pub(super) fn spill_record(
+        &mut self,
+        audience: Audience,
+        kind: u32,
+        payload: &[u8],
+    ) -> Result<()> {
         match self.spill.push_record(audience, kind, payload) {
             Ok(()) => {
                 self.note_spilled();

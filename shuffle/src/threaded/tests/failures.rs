@@ -143,8 +143,8 @@ fn what_one_threads_progress_fails_with_all_hear_of() {
     let kept = job
         .seat()
         .with("a test", |job| {
-            for (core, _) in job.engine.open_streams() {
-                if let Some(handover) = &core.handover {
+            for (state, _) in job.engine.open_streams() {
+                if let Some(handover) = &state.handover {
                     handover.fail(Error::bad_peer(7, "on purpose"));
                 }
             }
@@ -170,8 +170,11 @@ fn a_signal_makes_a_job_that_failed_dump_too() {
     let job = job();
     fail(&job);
     let directory = tempfile::tempdir().unwrap();
-    job.dump_on(libc::SIGUSR1, DumpOutput::Files(directory.path().join("dump")))
-        .unwrap();
+    job.dump_on(
+        libc::SIGUSR1,
+        DumpOutput::Files(directory.path().join("dump")),
+    )
+    .unwrap();
     raise(libc::SIGUSR1);
     until("a dump is written", || {
         let text = std::fs::read_to_string(directory.path().join("dump.0")).unwrap_or_default();
@@ -199,7 +202,8 @@ fn a_dump_that_nobody_reads_holds_up_no_progress() {
     let path = directory.path().join("dump");
     let pipe = directory.path().join("dump.0");
     make_fifo(&pipe);
-    job.dump_on(libc::SIGWINCH, DumpOutput::Files(path)).unwrap();
+    job.dump_on(libc::SIGWINCH, DumpOutput::Files(path))
+        .unwrap();
     raise(libc::SIGWINCH);
     for kind in 0..5 {
         shuffle.send(Rank(0), kind, b"on its own").unwrap();
@@ -223,7 +227,9 @@ struct Using<'a>(&'a Shuffle);
 
 impl Write for Using<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.send(Rank(0), 0, b"").map_err(std::io::Error::other)?;
+        self.0
+            .send(Rank(0), 0, b"")
+            .map_err(std::io::Error::other)?;
         Ok(bytes.len())
     }
 
@@ -243,7 +249,9 @@ fn the_engine_is_free_while_a_dump_is_written() {
             shuffle.dump(&mut Using(&shuffle)).unwrap();
         }
     });
-    until("a dump lets others have the engine", || writing.is_finished());
+    until("a dump lets others have the engine", || {
+        writing.is_finished()
+    });
     writing.join().unwrap();
     shuffle.fence().unwrap();
     assert!(!heard.lock().unwrap().is_empty());

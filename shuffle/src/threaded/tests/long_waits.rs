@@ -58,7 +58,9 @@ fn a_flush_that_waits_for_a_handler_says_so() {
     let shuffle = job
         .shuffle("slow")
         .handler(move |_, _| {
-            until("the warning has come", || !heard.0.lock().unwrap().is_empty());
+            until("the warning has come", || {
+                !heard.0.lock().unwrap().is_empty()
+            });
         })
         .open()
         .unwrap();
@@ -69,7 +71,11 @@ fn a_flush_that_waits_for_a_handler_says_so() {
     });
     let warnings = warnings.0.lock().unwrap().clone();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    for words in ["waiting for a flush", "`slow`", "1 records wait for the handler"] {
+    for words in [
+        "waiting for a flush",
+        "`slow`",
+        "1 records wait for the handler",
+    ] {
         assert!(warnings[0].contains(words), "no {words} in {}", warnings[0]);
     }
     job.shutdown().unwrap();

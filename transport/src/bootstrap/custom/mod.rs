@@ -84,7 +84,12 @@ impl Custom {
     }
 
     fn gather(&mut self, contribution: &[u8], doing: &str) -> Result<Vec<u8>> {
-        gather(&mut self.allgather, self.topology.size(), contribution, doing)
+        gather(
+            &mut self.allgather,
+            self.topology.size(),
+            contribution,
+            doing,
+        )
     }
 }
 
@@ -115,13 +120,15 @@ impl Bootstrap for Custom {
         let staged_bytes = self.staged.len() + 1 + key.len() + 4 + value.len();
         if staged_bytes > Self::STAGED_BYTES_MAX {
             let limit = Self::STAGED_BYTES_MAX;
-            let why =
-                format!("{key} makes {staged_bytes} bytes put before one fence, above the {limit} possible");
+            let why = format!(
+                "{key} makes {staged_bytes} bytes put before one fence, above the {limit} possible"
+            );
             return Err(Error::config("bootstrap value", why));
         }
         self.staged.push(key.len() as u8);
         self.staged.extend_from_slice(key.as_bytes());
-        self.staged.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        self.staged
+            .extend_from_slice(&(value.len() as u32).to_le_bytes());
         self.staged.extend_from_slice(value);
         Ok(())
     }
@@ -192,21 +199,32 @@ impl Bootstrap for Custom {
 }
 
 /// Calls the callback; its receive buffer is zeroed first.
-fn gather(allgather: &mut Allgather, size: u32, contribution: &[u8], doing: &str) -> Result<Vec<u8>> {
+fn gather(
+    allgather: &mut Allgather,
+    size: u32,
+    contribution: &[u8],
+    doing: &str,
+) -> Result<Vec<u8>> {
     let total = size as usize * contribution.len();
     let mut table = Vec::new();
-    table
-        .try_reserve_exact(total)
-        .map_err(|e| failed(format!("{total} bytes for {size} ranks, while {doing}: {e}")))?;
+    table.try_reserve_exact(total).map_err(|e| {
+        failed(format!(
+            "{total} bytes for {size} ranks, while {doing}: {e}"
+        ))
+    })?;
     table.resize(total, 0);
-    allgather(contribution, &mut table)
-        .map_err(|status| failed(format!("the allgather callback returned {status} while {doing}")))?;
+    allgather(contribution, &mut table).map_err(|status| {
+        failed(format!(
+            "the allgather callback returned {status} while {doing}"
+        ))
+    })?;
     Ok(table)
 }
 
 /// The node of the rank whose card stands at `place`.
 fn node_of(card: &[u8], place: u32, size: u32) -> Result<u64> {
-    let word = |at: usize| u32::from_le_bytes(card[at..at + 4].try_into().expect("within the card"));
+    let word =
+        |at: usize| u32::from_le_bytes(card[at..at + 4].try_into().expect("within the card"));
     if card[..8] != GREETING {
         return Err(failed(format!(
             "the allgather callback left no valid contribution of rank {place}; it has to place every rank's, in rank \
@@ -241,7 +259,8 @@ struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// The first of what `from` put; `None` behind its last.
     fn split(bytes: &'a [u8], from: Rank) -> Result<Option<Self>> {
-        let Some((&key_bytes, rest)) = bytes.split_first().filter(|(length, _)| **length > 0) else {
+        let Some((&key_bytes, rest)) = bytes.split_first().filter(|(length, _)| **length > 0)
+        else {
             return Ok(None);
         };
         let parsed = || {
@@ -262,7 +281,10 @@ impl<'a> Entry<'a> {
 }
 
 fn failed(why: String) -> Error {
-    Error::Bootstrap { launcher: NAME, why }
+    Error::Bootstrap {
+        launcher: NAME,
+        why,
+    }
 }
 
 #[cfg(test)]

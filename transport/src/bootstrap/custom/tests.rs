@@ -80,7 +80,13 @@ fn whys(ranks: &[(u32, u32, u64)]) -> Vec<String> {
 #[test]
 fn ranks_of_a_node_need_not_be_neighbours() {
     let placed = job(
-        &[(0, 5, 900), (1, 5, 7), (2, 5, 900), (3, 5, u64::MAX), (4, 5, 7)],
+        &[
+            (0, 5, 900),
+            (1, 5, 7),
+            (2, 5, 900),
+            (3, 5, u64::MAX),
+            (4, 5, 7),
+        ],
         |custom| {
             let custom = custom.unwrap();
             assert_eq!(custom.launcher().name(), "custom");
@@ -88,22 +94,31 @@ fn ranks_of_a_node_need_not_be_neighbours() {
             (topology.node().0, topology.local_rank(), topology.nodes())
         },
     );
-    assert_eq!(placed, [(0, 0, 3), (1, 0, 3), (0, 1, 3), (2, 0, 3), (1, 1, 3)]);
+    assert_eq!(
+        placed,
+        [(0, 0, 3), (1, 0, 3), (0, 1, 3), (2, 0, 3), (1, 1, 3)]
+    );
 }
 
 #[test]
 fn what_was_put_before_a_fence_is_got_after_it() {
     // Lengths differ between ranks and fences, and one rank puts nothing at all.
-    let value = |rank: u32, round: u32| vec![(16 * round + rank) as u8; (rank * 100 + round * 7) as usize];
+    let value =
+        |rank: u32, round: u32| vec![(16 * round + rank) as u8; (rank * 100 + round * 7) as usize];
     let ranks: Vec<(u32, u32, u64)> = (0..4).map(|r| (r, 4, u64::from(r / 2))).collect();
     job(&ranks, |custom| {
         let mut custom = custom.unwrap();
         let me = custom.topology().rank().0;
         for round in 0..3 {
             if me != 2 {
-                custom.put(&format!("round-{round}"), &value(me, round)).unwrap();
+                custom
+                    .put(&format!("round-{round}"), &value(me, round))
+                    .unwrap();
                 custom.put(&format!("empty-{round}"), b"").unwrap();
-                assert_eq!(custom.get(Rank(me), &format!("round-{round}")).unwrap(), None);
+                assert_eq!(
+                    custom.get(Rank(me), &format!("round-{round}")).unwrap(),
+                    None
+                );
             }
             custom.fence().unwrap();
             for rank in (0..4).map(Rank) {
@@ -129,13 +144,18 @@ fn a_value_and_what_is_put_before_a_fence_have_a_limit() {
     job(&[(0, 1, 0)], |custom| {
         let mut custom = custom.unwrap();
         let value = vec![7; custom.value_limit()];
-        let text = custom.put("longer", &[&value[..], &[7]].concat()).unwrap_err();
+        let text = custom
+            .put("longer", &[&value[..], &[7]].concat())
+            .unwrap_err();
         assert!(text.to_string().contains("65537"), "{text}");
         let mut count = 0;
         while custom.put(&format!("key-{count}"), &value).is_ok() {
             count += 1;
         }
-        assert_eq!(count, 15, "16 values of 64 KiB and their keys are above 1 MiB");
+        assert_eq!(
+            count, 15,
+            "16 values of 64 KiB and their keys are above 1 MiB"
+        );
         custom.fence().unwrap();
         assert_eq!(custom.get(Rank(0), "key-14").unwrap(), Some(value));
         assert_eq!(custom.get(Rank(0), "key-15").unwrap(), None);
@@ -146,7 +166,9 @@ fn a_value_and_what_is_put_before_a_fence_have_a_limit() {
 fn a_rank_outside_the_job_is_refused_before_anything_is_gathered() {
     for (rank, size) in [(3, 3), (0, 0), (u32::MAX, 2)] {
         let untouched: Allgather = Box::new(|_, _| panic!("not to be called"));
-        let text = Custom::new(rank, size, 0, untouched).unwrap_err().to_string();
+        let text = Custom::new(rank, size, 0, untouched)
+            .unwrap_err()
+            .to_string();
         assert!(text.contains(&format!("{rank} is not below")), "{text}");
     }
 }
@@ -214,8 +236,15 @@ fn a_callback_that_fails_is_an_error_with_its_status() {
         text.contains("returned -7 while exchanging who is where"),
         "{text}"
     );
-    let text = scripted(vec![Err(13)]).unwrap().fence().unwrap_err().to_string();
-    assert!(text.contains("custom") && text.contains("returned 13"), "{text}");
+    let text = scripted(vec![Err(13)])
+        .unwrap()
+        .fence()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("custom") && text.contains("returned 13"),
+        "{text}"
+    );
     let mut custom = scripted(vec![Ok(3u64.to_le_bytes().to_vec()), Err(14)]).unwrap();
     let text = custom.fence().unwrap_err().to_string();
     assert!(text.contains("14 while exchanging values"), "{text}");
@@ -228,7 +257,10 @@ fn bytes_that_no_rank_puts_are_errors() {
         .fence()
         .unwrap_err()
         .to_string();
-    assert!(text.contains("rank 1 announces 18446744073709551615"), "{text}");
+    assert!(
+        text.contains("rank 1 announces 18446744073709551615"),
+        "{text}"
+    );
     for blob in [
         &[255, b'k'][..],
         &[1],
@@ -236,7 +268,10 @@ fn bytes_that_no_rank_puts_are_errors() {
         &[1, b'k', 255, 255, 255, 255, 0],
         &[25; 64],
     ] {
-        let answers = vec![Ok((blob.len() as u64).to_le_bytes().to_vec()), Ok(blob.to_vec())];
+        let answers = vec![
+            Ok((blob.len() as u64).to_le_bytes().to_vec()),
+            Ok(blob.to_vec()),
+        ];
         let mut custom = scripted(answers).unwrap();
         custom.fence().unwrap();
         assert_eq!(custom.get(Rank(0), "key").unwrap(), None);

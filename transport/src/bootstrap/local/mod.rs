@@ -72,7 +72,9 @@ impl Local {
 
     fn ask(&mut self, request: &Request, doing: &str) -> Result<Reply> {
         let deadline = self.socket.deadline();
-        let reply = self.send(request, deadline).and_then(|()| self.reply(deadline));
+        let reply = self
+            .send(request, deadline)
+            .and_then(|()| self.reply(deadline));
         match reply {
             Ok(Reply::Failed(why)) => Err(failed(format!("{why} (while {doing})"))),
             Ok(reply) => Ok(reply),
@@ -200,7 +202,9 @@ impl Problem {
     fn into_error(self, doing: &str) -> Error {
         match self {
             Self::Broken(broken) => broken.into_error(NAME, doing),
-            Self::Bad(bad) => failed(format!("the launcher's answer is not valid while {doing}: {bad}")),
+            Self::Bad(bad) => failed(format!(
+                "the launcher's answer is not valid while {doing}: {bad}"
+            )),
         }
     }
 }
@@ -246,7 +250,10 @@ fn placement(rank: &str, size: &str, node_sizes: &str) -> Result<Topology> {
 }
 
 fn failed(why: String) -> Error {
-    Error::Bootstrap { launcher: NAME, why }
+    Error::Bootstrap {
+        launcher: NAME,
+        why,
+    }
 }
 
 fn unexpected(reply: &Reply, doing: &str) -> Error {
@@ -312,7 +319,9 @@ mod tests {
     fn a_late_fence_names_the_missing_ranks() {
         let (local, mut launcher) = rank_of_two(&encoded(&[Reply::Done]));
         let mut local = local.unwrap();
-        launcher.set_read_timeout(Some(crate::watchdog::PERIOD)).unwrap();
+        launcher
+            .set_read_timeout(Some(crate::watchdog::PERIOD))
+            .unwrap();
         let answer = std::thread::spawn(move || {
             let (mut frames, mut chunk) = (Frames::default(), [0_u8; 64]);
             loop {
@@ -354,6 +363,12 @@ mod tests {
         ]));
         let mut local = local.unwrap();
         assert!(local.fence().is_err());
-        assert!(local.put("key", b"value").unwrap_err().to_string().contains("no"));
+        assert!(
+            local
+                .put("key", b"value")
+                .unwrap_err()
+                .to_string()
+                .contains("no")
+        );
     }
 }

@@ -95,7 +95,9 @@ impl Request {
             Self::Fence => frame(out, 3, &[]),
             Self::Get { rank, key } => frame(out, 4, &[&rank.to_le_bytes(), key.as_bytes()]),
             Self::Missing => frame(out, 5, &[]),
-            Self::Abort { status, why } => frame(out, 6, &[&status.to_le_bytes(), cut(why).as_bytes()]),
+            Self::Abort { status, why } => {
+                frame(out, 6, &[&status.to_le_bytes(), cut(why).as_bytes()])
+            }
             Self::Finalize => frame(out, 7, &[]),
         }
     }

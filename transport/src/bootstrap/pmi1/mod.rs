@@ -60,7 +60,10 @@ impl Pmi1 {
         let me = Rank(number("PMI_RANK", ENV_DESCRIPTOR)?);
         let size = number("PMI_SIZE", ENV_DESCRIPTOR)?;
         let socket = LauncherSocket::inherited(ENV_DESCRIPTOR, wait)?;
-        Self::join(Session::open(socket, me, next_session(), mpi::is_active())?, size)
+        Self::join(
+            Session::open(socket, me, next_session(), mpi::is_active())?,
+            size,
+        )
     }
 
     fn connect_to_port(wait: Duration) -> Result<Self> {
@@ -72,15 +75,20 @@ impl Pmi1 {
                  give trihop an allgather of MPI (`Job::start_with`, `trihop_init_custom`)",
             ));
         }
-        let (session, size) =
-            Session::open_by_id(LauncherSocket::connected(ENV_PORT, wait)?, id, next_session())?;
+        let (session, size) = Session::open_by_id(
+            LauncherSocket::connected(ENV_PORT, wait)?,
+            id,
+            next_session(),
+        )?;
         Self::join(session, size)
     }
 
     fn join(mut session: Session, size: u32) -> Result<Self> {
         let me = session.me;
         let topology = match session.fetch("PMI_process_mapping")? {
-            Some(mapping) if !mapping.is_empty() => Topology::from_process_mapping(&mapping, size, me)?,
+            Some(mapping) if !mapping.is_empty() => {
+                Topology::from_process_mapping(&mapping, size, me)?
+            }
             _ => hosts::exchange(&mut session, "pmi1", size, me)?,
         };
         Ok(Self { session, topology })
@@ -174,7 +182,11 @@ impl Session {
             let line = session.line(deadline, doing)?;
             let reply = Reply::parse(&line, "set")?;
             let before = [size, rank, debug];
-            for (name, place) in [("size", &mut size), ("rank", &mut rank), ("debug", &mut debug)] {
+            for (name, place) in [
+                ("size", &mut size),
+                ("rank", &mut rank),
+                ("debug", &mut debug),
+            ] {
                 if reply.word(name).is_some() {
                     *place = Some(reply.number(name)?);
                 }
@@ -220,9 +232,9 @@ impl Session {
                     // here.
                     match reply.word("pmi_version") {
                         None | Some("1") => Ok(()),
-                        Some(other) => {
-                            Err(refused(format!("the launcher speaks PMI version {other}, not 1")))
-                        }
+                        Some(other) => Err(refused(format!(
+                            "the launcher speaks PMI version {other}, not 1"
+                        ))),
                     }
                 },
             )?;
@@ -305,7 +317,10 @@ impl Session {
     }
 
     fn put_line(&self, key: &str, value: &str) -> String {
-        format!("cmd=put kvsname={} key={key} value={value}\n", self.store_name)
+        format!(
+            "cmd=put kvsname={} key={key} value={value}\n",
+            self.store_name
+        )
     }
 
     /// A value of the store as its text; none where there is no such key.
@@ -338,9 +353,12 @@ impl Store for Session {
     }
 
     fn fence(&mut self) -> Result<()> {
-        self.ask("cmd=barrier_in\n", "barrier_out", "waiting at a barrier", |_| {
-            Ok(())
-        })
+        self.ask(
+            "cmd=barrier_in\n",
+            "barrier_out",
+            "waiting at a barrier",
+            |_| Ok(()),
+        )
     }
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {

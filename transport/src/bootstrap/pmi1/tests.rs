@@ -10,7 +10,9 @@ fn launcher(
     reply: impl Fn(&str) -> String + Send + 'static,
 ) -> (LauncherSocket, thread::JoinHandle<Vec<String>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    theirs.set_read_timeout(Some(crate::watchdog::PERIOD)).unwrap();
+    theirs
+        .set_read_timeout(Some(crate::watchdog::PERIOD))
+        .unwrap();
     let script = thread::spawn(move || {
         let mut out = theirs.try_clone().unwrap();
         let mut lines = Vec::new();
@@ -57,14 +59,23 @@ fn a_rank_joins_exchanges_and_leaves() {
     let long = vec![7_u8; pmi.value_limit()];
     pmi.put("long", &long).unwrap();
     pmi.fence().unwrap();
-    assert_eq!(pmi.get(Rank(1), "key").unwrap().as_deref(), Some(&b"foo"[..]));
+    assert_eq!(
+        pmi.get(Rank(1), "key").unwrap().as_deref(),
+        Some(&b"foo"[..])
+    );
     assert_eq!(pmi.get(Rank(0), "key").unwrap(), None);
     assert!(pmi.put("long", &[0; 1 << 20]).is_err() && pmi.put("no blank", b"").is_err());
     pmi.finalize().unwrap();
     drop(pmi);
     let lines = script.join().unwrap();
-    assert!(lines.iter().all(|l| l.len() <= wire::LINE_BYTES_MAX), "{lines:?}");
-    assert_eq!(lines.iter().filter(|l| l.starts_with("cmd=put ")).count(), 64);
+    assert!(
+        lines.iter().all(|l| l.len() <= wire::LINE_BYTES_MAX),
+        "{lines:?}"
+    );
+    assert_eq!(
+        lines.iter().filter(|l| l.starts_with("cmd=put ")).count(),
+        64
+    );
     assert_eq!(
         (lines[0].as_str(), lines.last().unwrap().as_str()),
         ("cmd=init pmi_version=1 pmi_subversion=1", "cmd=finalize")
@@ -87,7 +98,10 @@ fn at_a_port_the_launcher_says_who_we_are() {
     let lines = script.join().unwrap();
     assert_eq!(
         lines[..2],
-        ["cmd=initack pmiid=7", "cmd=init pmi_version=1 pmi_subversion=1"]
+        [
+            "cmd=initack pmiid=7",
+            "cmd=init pmi_version=1 pmi_subversion=1"
+        ]
     );
     assert_eq!(lines.last().unwrap(), "cmd=finalize");
 }
@@ -122,7 +136,9 @@ fn beside_mpi_neither_init_nor_finalize_is_sent() {
     drop(pmi);
     let lines = script.join().unwrap();
     assert!(
-        !lines.iter().any(|l| l.contains("init") || l.contains("finalize")),
+        !lines
+            .iter()
+            .any(|l| l.contains("init") || l.contains("finalize")),
         "{lines:?}"
     );
 }
@@ -163,7 +179,8 @@ fn bad_answers_are_errors() {
         let (socket, _script) = launcher(move |_| bad.to_owned());
         assert!(Session::open(socket, Rank(0), 0, false).is_err(), "{bad:?}");
     }
-    let (socket, _script) = launcher(|line| plain(line, "cmd=get_result rc=0 value=(vector,(9,9\n"));
+    let (socket, _script) =
+        launcher(|line| plain(line, "cmd=get_result rc=0 value=(vector,(9,9\n"));
     assert!(Pmi1::join(Session::open(socket, Rank(0), 0, false).unwrap(), 2).is_err());
     let (socket, _script) = launcher(|line| plain(line, MAPPING));
     assert!(Pmi1::join(Session::open(socket, Rank(2), 0, false).unwrap(), 2).is_err());

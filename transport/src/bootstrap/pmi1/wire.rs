@@ -27,8 +27,8 @@ pub(super) struct Reply<'a> {
 impl<'a> Reply<'a> {
     /// The reply to a request, which must carry `cmd=command` and, where it has an `rc`, success.
     pub(super) fn parse(line: &'a [u8], command: &str) -> Result<Self> {
-        let line =
-            std::str::from_utf8(line).map_err(|_| refused(format!("an answer to {command} is not text")))?;
+        let line = std::str::from_utf8(line)
+            .map_err(|_| refused(format!("an answer to {command} is not text")))?;
         let reply = Self { line };
         match reply.word("cmd") {
             Some(cmd) if cmd == command => Ok(reply),
@@ -66,7 +66,10 @@ impl<'a> Reply<'a> {
         if self.succeeded() {
             return Ok(self);
         }
-        Err(refused(format!("{doing} was refused: {:?}", shorten(self.line))))
+        Err(refused(format!(
+            "{doing} was refused: {:?}",
+            shorten(self.line)
+        )))
     }
 }
 
@@ -110,8 +113,12 @@ impl Chunks {
         mut next: impl FnMut(usize) -> Result<Option<String>>,
     ) -> Result<Option<Vec<u8>>> {
         let bad = |why: &str| refused(format!("a value in the store is not ours: {why}"));
-        let Some(first) = next(0)? else { return Ok(None) };
-        let (length, text) = first.split_once('.').ok_or_else(|| bad("it has no length"))?;
+        let Some(first) = next(0)? else {
+            return Ok(None);
+        };
+        let (length, text) = first
+            .split_once('.')
+            .ok_or_else(|| bad("it has no length"))?;
         let length: usize = length.parse().map_err(|_| bad("its length is no number"))?;
         if length > self.value_limit() {
             return Err(bad("it is longer than possible"));
@@ -141,7 +148,10 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0_u32, |bits, b| bits << 8 | u32::from(*b)) << (8 * (3 - group.len()));
+        let bits = group
+            .iter()
+            .fold(0_u32, |bits, b| bits << 8 | u32::from(*b))
+            << (8 * (3 - group.len()));
         let letters = (0..=group.len()).map(|i| ALPHABET[(bits >> (18 - 6 * i)) as usize & 63]);
         text.extend(letters.map(char::from));
     }
@@ -207,7 +217,9 @@ mod tests {
                 .success("barrier")
                 .is_ok()
         );
-        assert!(Reply::parse(b"cmd=other", "maxes").is_err() && Reply::parse(b"\xff", "maxes").is_err());
+        assert!(
+            Reply::parse(b"cmd=other", "maxes").is_err() && Reply::parse(b"\xff", "maxes").is_err()
+        );
     }
 
     #[test]
@@ -252,7 +264,11 @@ mod tests {
 
     #[test]
     fn a_launcher_without_room_is_refused() {
-        assert!(Chunks::fit(8, 0).is_err() && Chunks::fit(0, 0).is_err() && Chunks::fit(1024, 1020).is_err());
+        assert!(
+            Chunks::fit(8, 0).is_err()
+                && Chunks::fit(0, 0).is_err()
+                && Chunks::fit(1024, 1020).is_err()
+        );
         assert!(Chunks::fit(1024, 160).unwrap().value_limit() > 32 << 10);
     }
 }

@@ -176,7 +176,13 @@ type Abort = unsafe extern "C" fn(c_int, *const c_char, *const Process, usize) -
 type Put = unsafe extern "C" fn(u8, *const c_char, *mut Value) -> c_int;
 type Commit = unsafe extern "C" fn() -> c_int;
 type Fence = unsafe extern "C" fn(*const Process, usize, *const Info, usize) -> c_int;
-type Get = unsafe extern "C" fn(*const Process, *const c_char, *const Info, usize, *mut *mut Value) -> c_int;
+type Get = unsafe extern "C" fn(
+    *const Process,
+    *const c_char,
+    *const Info,
+    usize,
+    *mut *mut Value,
+) -> c_int;
 type Text = unsafe extern "C" fn() -> *const c_char;
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
 
@@ -202,8 +208,9 @@ pub(in crate::bootstrap) fn is_loadable() -> bool {
 fn load() -> Result<Library, String> {
     // SAFETY: the initialisers of libpmix only set up its own tables. RTLD_GLOBAL, as its plugins
     // need its symbols.
-    unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_GLOBAL) }
-        .map_err(|e| format!("{LIBRARY} cannot be loaded: {e}; install libpmix2 or set LD_LIBRARY_PATH"))
+    unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| {
+        format!("{LIBRARY} cannot be loaded: {e}; install libpmix2 or set LD_LIBRARY_PATH")
+    })
 }
 
 impl Functions {
@@ -272,7 +279,8 @@ impl Functions {
         let mut value: *mut Value = std::ptr::null_mut();
         // SAFETY: all pointers are valid during the call, which writes one pointer to a value that
         // becomes ours.
-        let code = unsafe { (self.get)(from, key.as_ptr(), &raw const directive, 1, &raw mut value) };
+        let code =
+            unsafe { (self.get)(from, key.as_ptr(), &raw const directive, 1, &raw mut value) };
         if code == SUCCESS {
             Ok(Owned(value))
         } else {

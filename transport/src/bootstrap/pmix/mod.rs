@@ -87,7 +87,8 @@ impl Bootstrap for Pmix {
     }
 
     fn finalize(&mut self) -> Result<()> {
-        self.session.success("PMIx_Finalize", |pmix, _| pmix.finalize())
+        self.session
+            .success("PMIx_Finalize", |pmix, _| pmix.finalize())
     }
 
     /// MPI's own leave counts only once all users of the library have taken theirs.
@@ -191,7 +192,10 @@ impl Session {
                     } else {
                         ""
                     };
-                    failed(format!("no answer within {:?} while {doing}{hint}", self.wait))
+                    failed(format!(
+                        "no answer within {:?} while {doing}{hint}",
+                        self.wait
+                    ))
                 }
                 RecvTimeoutError::Disconnected => {
                     failed(format!("the thread for PMIx has ended while {doing}"))
@@ -226,12 +230,21 @@ impl Store for Session {
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
         let full = full_key(key)?;
         let found = self.call("PMIx_Get", move |pmix, me| {
-            pmix.get(&Process { rank: from.0, ..*me }, &full, abi::IMMEDIATE)
-                .map(|value| value.bytes())
+            pmix.get(
+                &Process {
+                    rank: from.0,
+                    ..*me
+                },
+                &full,
+                abi::IMMEDIATE,
+            )
+            .map(|value| value.bytes())
         })?;
         match found {
             Ok(Some(bytes)) if bytes.first() == Some(&MARK) => Ok(Some(bytes[1..].to_vec())),
-            Ok(_) => Err(failed(format!("the value {key} of rank {from} is not ours"))),
+            Ok(_) => Err(failed(format!(
+                "the value {key} of rank {from} is not ours"
+            ))),
             Err(abi::ERR_NOT_FOUND | abi::ERR_EXISTS_OUTSIDE_SCOPE) => Ok(None),
             Err(code) => Err(refused(&self.functions, "PMIx_Get", code)),
         }

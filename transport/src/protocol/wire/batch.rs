@@ -26,7 +26,9 @@ pub enum BatchKind {
 }
 
 /// Header of everything that crosses the fabric, 64 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 struct RawBatchHeader {
     magic: U32,
@@ -176,16 +178,19 @@ impl BatchHeader {
     /// # Errors
     /// [`BadHeader`], with the value that is wrong.
     pub fn parse(message: &[u8], cookie: u64) -> Result<(Self, &[u8]), BadHeader> {
-        let (raw, rest) =
-            RawBatchHeader::ref_from_prefix(message).map_err(|_| BadHeader::Short(message.len()))?;
+        let (raw, rest) = RawBatchHeader::ref_from_prefix(message)
+            .map_err(|_| BadHeader::Short(message.len()))?;
         if raw.magic.get() != MAGIC {
             return Err(BadHeader::Magic(raw.magic.get()));
         }
         if raw.version != VERSION {
-            return Err(BadHeader::Version { theirs: raw.version });
+            return Err(BadHeader::Version {
+                theirs: raw.version,
+            });
         }
-        let head: &[u8; BATCH_HEADER_BYTES] =
-            message.first_chunk().expect("ref_from_prefix proved the length");
+        let head: &[u8; BATCH_HEADER_BYTES] = message
+            .first_chunk()
+            .expect("ref_from_prefix proved the length");
         let ours = check_word(head);
         if raw.check.get() != ours {
             return Err(BadHeader::Check {
@@ -231,7 +236,9 @@ impl BatchHeader {
 
 /// Payload of a [`BatchKind::Announce`] batch: where the announced message (header included) can be
 /// read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct Announcement {
     /// Address in the sender's registered memory.
@@ -246,7 +253,9 @@ pub struct Announcement {
 
 /// Entry of a [`BatchKind::Control`] message: the announced batch may be sent with this segment
 /// tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct ClearToSend {
     /// Sequence of the announcement.
@@ -278,7 +287,14 @@ mod tests {
             any::<u16>(),
         )
             .prop_map(
-                |(accepted, small_granted, large_granted, large_returned, controls_seen, wanted)| Counters {
+                |(
+                    accepted,
+                    small_granted,
+                    large_granted,
+                    large_returned,
+                    controls_seen,
+                    wanted,
+                )| Counters {
                     accepted,
                     small_granted,
                     large_granted,

@@ -29,7 +29,9 @@ pub mod run_flags {
 
 /// Header of a run, 16 bytes: records of one source for one final rank. The first word is the
 /// ring's frame length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 struct RawRunHeader {
     length: U32,
@@ -170,7 +172,10 @@ impl<'a> Run<'a> {
         }
         for rank in [header.target, header.source] {
             if rank >= job_size {
-                return Err(BadRun::Rank { rank, size: job_size });
+                return Err(BadRun::Rank {
+                    rank,
+                    size: job_size,
+                });
             }
         }
         if header.flags == run_flags::BROADCAST && header.target != header.source {
@@ -209,7 +214,9 @@ impl<'a> Run<'a> {
 }
 
 /// Header of one record in a byte run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct RecordHeader {
     /// The application's 32 bits.
@@ -259,7 +266,9 @@ impl<'a> Iterator for Records<'a> {
 }
 
 /// Beginning of a fragmented record's first fragment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct FragmentHeader {
     /// Length of the whole record in bytes.

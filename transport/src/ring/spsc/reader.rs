@@ -125,7 +125,9 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
             return false;
         }
         // Pairs with the load in `Writer::refresh_head`.
-        self.storage.head().store(self.state.position, O::HEAD_STORE);
+        self.storage
+            .head()
+            .store(self.state.position, O::HEAD_STORE);
         self.state.unreleased_bytes = 0;
         // Pairs with `WANT_FENCE` and `SLEEP_FENCE` of the producer.
         fence(O::RELEASE_FENCE);

@@ -48,7 +48,9 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
                 // What lies between was committed and never published: the consumer has not looked
                 // at that position.
                 if position > tail {
-                    storage.grown_at().store(grown_word(tail), Ordering::Relaxed);
+                    storage
+                        .grown_at()
+                        .store(grown_word(tail), Ordering::Relaxed);
                 }
                 (Area::Ring, position.min(tail))
             }
@@ -97,7 +99,9 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
     #[inline]
     pub fn reserve(&mut self, bytes: usize) -> Option<Span> {
         assert!(
-            bytes.is_multiple_of(UNIT_BYTES) && bytes >= UNIT_BYTES && bytes <= self.max_frame_bytes(),
+            bytes.is_multiple_of(UNIT_BYTES)
+                && bytes >= UNIT_BYTES
+                && bytes <= self.max_frame_bytes(),
             "a frame of {bytes} bytes in a ring whose frames are multiples of 8 from 8 to {}",
             self.max_frame_bytes()
         );
@@ -122,7 +126,9 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
     #[inline]
     pub fn commit(&mut self, bytes: usize) {
         assert!(
-            bytes.is_multiple_of(UNIT_BYTES) && bytes >= UNIT_BYTES && bytes <= self.reserved_bytes as usize,
+            bytes.is_multiple_of(UNIT_BYTES)
+                && bytes >= UNIT_BYTES
+                && bytes <= self.reserved_bytes as usize,
             "committing {bytes} bytes of a reservation of {}",
             self.reserved_bytes
         );
@@ -254,7 +260,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         let pad = if bytes <= to_end { 0 } else { to_end };
         // What is in use from before the lane grew does not lie in its ring.
         let used = u64::from(self.in_use_bytes).min(self.committed - self.begin) as usize;
-        (bytes <= self.area.longest_frame(capacity) && pad + bytes <= capacity - used).then_some(pad)
+        (bytes <= self.area.longest_frame(capacity) && pad + bytes <= capacity - used)
+            .then_some(pad)
     }
 
     /// Where the byte lies that comes `ahead` behind the last committed frame.

@@ -23,11 +23,14 @@ fn lay_out_twice(segment: Arc<Segment>, again: Arc<Segment>) {
         Ok(inbox) => inbox,
         Err(error) => panic!("refused: {error}"),
     };
-    let mut other = Producer::new(Arc::clone(&again), second, 0, Doorbell::private().bell()).unwrap();
+    let mut other =
+        Producer::new(Arc::clone(&again), second, 0, Doorbell::private().bell()).unwrap();
     let frame = producer.reserve(512).unwrap();
     frame.fill(1);
     for _ in 0..16 {
-        let Some(theirs) = other.reserve(512) else { break };
+        let Some(theirs) = other.reserve(512) else {
+            break;
+        };
         theirs.fill(2);
         other.commit(512);
     }
@@ -68,7 +71,9 @@ fn a_header_that_a_peer_cleared_does_not_let_a_segment_be_laid_out_anew() {
     let segment = Segment::on_heap(first.segment_bytes());
     drop(Inbox::new(Arc::clone(&segment), first).unwrap());
     forget_the_header(&segment);
-    let text = Inbox::new(Arc::clone(&segment), second).unwrap_err().to_string();
+    let text = Inbox::new(Arc::clone(&segment), second)
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("laid out 2 lanes of 4096 bytes"), "{text}");
     // A layout that was refused leaves nothing behind.
     forget_the_header(&segment);

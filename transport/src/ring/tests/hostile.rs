@@ -74,7 +74,10 @@ fn a_peer_that_writes_positions_and_lengths_can_do_no_harm() {
                     match consumer.front() {
                         Ok(Some(frame)) => {
                             check_inside(frame, first, data, place);
-                            assert!(poisoned[place].is_none(), "a lane that was given up came back");
+                            assert!(
+                                poisoned[place].is_none(),
+                                "a lane that was given up came back"
+                            );
                             found += 1;
                             consumer.pop();
                         }
@@ -101,7 +104,12 @@ fn a_peer_that_writes_positions_and_lengths_can_do_no_harm() {
         let layout = inbox.layout();
         drop(producers);
         for lane in 0..LANES {
-            let _ = Producer::new(Arc::clone(&segment), layout, lane, Doorbell::private().bell());
+            let _ = Producer::new(
+                Arc::clone(&segment),
+                layout,
+                lane,
+                Doorbell::private().bell(),
+            );
         }
         drop(inbox);
         if let Ok(mut inbox) = crate::ring::Inbox::new(Arc::clone(&segment), layout) {

@@ -11,7 +11,13 @@ use crate::sync::{Ordering, Word};
 
 #[test]
 fn layouts_are_checked() {
-    for (lanes, lane_bytes) in [(0, 4096), (70_000, 4096), (1, 2048), (1, 5000), (1, 2 << 20)] {
+    for (lanes, lane_bytes) in [
+        (0, 4096),
+        (70_000, 4096),
+        (1, 2048),
+        (1, 5000),
+        (1, 2 << 20),
+    ] {
         assert!(
             InboxLayout::new(lanes, lane_bytes).is_err(),
             "{lanes} x {lane_bytes}"
@@ -33,7 +39,8 @@ fn places_are_held_by_one_and_given_back() {
     producers[1].commit(8);
     producers[1].publish();
     producers.pop();
-    let successor = Producer::new(Arc::clone(&segment), layout, 1, Doorbell::private().bell()).unwrap();
+    let successor =
+        Producer::new(Arc::clone(&segment), layout, 1, Doorbell::private().bell()).unwrap();
     assert_eq!(successor.produced(), 8);
     drop(inbox);
     let mut inbox = Inbox::new(segment, layout).unwrap();
@@ -69,7 +76,10 @@ fn active_lanes_are_reported_once_per_news() {
     assert!(active.is_empty());
     for lane in [3, 63, 64, 129] {
         for number in 0..2 {
-            assert!(is_filled(inbox.lane(lane).front().unwrap().unwrap(), number));
+            assert!(is_filled(
+                inbox.lane(lane).front().unwrap().unwrap(),
+                number
+            ));
             inbox.lane(lane).pop();
         }
         assert!(inbox.lane(lane).is_empty());
@@ -121,8 +131,8 @@ fn a_bell_is_rung_only_for_a_sleeper_and_only_when_it_matters() {
 #[test]
 #[cfg_attr(miri, ignore = "maps files")]
 fn untouched_lanes_cost_no_memory_on_ordinary_pages() {
-    let shared =
-        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    let shared = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+        .unwrap_or_default();
     if !shared.is_empty() && !shared.contains("[never]") && !shared.contains("[deny]") {
         eprintln!("skipped: shared memory has transparent hugepages here: {shared}");
         return;

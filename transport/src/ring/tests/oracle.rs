@@ -121,7 +121,10 @@ impl Model {
     }
 
     fn published_front(&self) -> Option<Frame> {
-        self.frames.front().copied().filter(|f| f.start < self.published)
+        self.frames
+            .front()
+            .copied()
+            .filter(|f| f.start < self.published)
     }
 
     fn release(&mut self) {
@@ -207,7 +210,8 @@ fn check(operations: &[Operation]) -> Result<(), TestCaseError> {
             }
             Operation::SucceedProducer => {
                 drop(producer);
-                producer = Producer::new(segment.clone(), layout, 0, Doorbell::private().bell()).unwrap();
+                producer =
+                    Producer::new(segment.clone(), layout, 0, Doorbell::private().bell()).unwrap();
                 model.reserved = None;
                 model.committed = model.published;
                 model.grown = model.grown.map(|at| at.min(model.published));
@@ -224,9 +228,15 @@ fn check(operations: &[Operation]) -> Result<(), TestCaseError> {
         }
         prop_assert_eq!(producer.produced(), model.committed);
         prop_assert_eq!(producer.published(), model.published);
-        prop_assert_eq!(producer.pending_bytes() as u64, model.committed - model.published);
+        prop_assert_eq!(
+            producer.pending_bytes() as u64,
+            model.committed - model.published
+        );
         prop_assert_eq!(producer.consumed(), Ok(model.released));
-        prop_assert_eq!(producer.in_use_bytes() as u64, model.committed - model.released);
+        prop_assert_eq!(
+            producer.in_use_bytes() as u64,
+            model.committed - model.released
+        );
         prop_assert!(producer.in_use_bytes() <= layout.max_in_use_bytes());
         prop_assert_eq!(inbox.lane(0).consumed(), model.consumed);
         prop_assert_eq!(inbox.lane(0).is_empty(), model.published_front().is_none());

@@ -31,7 +31,9 @@ fn two<T>(fds: Vec<OwnedFd>, make: impl FnOnce(OwnedFd, OwnedFd) -> T) -> T {
 #[test]
 #[cfg_attr(miri, ignore = "maps files and talks over sockets")]
 fn producer_process() {
-    let Ok(what) = std::env::var(PRODUCER) else { return };
+    let Ok(what) = std::env::var(PRODUCER) else {
+        return;
+    };
     let (name, count) = what.split_once(' ').expect("a name and a count");
     let count = count.parse().expect("a number of frames");
     let doorbell = Doorbell::create().unwrap();
@@ -41,7 +43,10 @@ fn producer_process() {
     Handover::send(
         name,
         ours.as_bytes(),
-        &[bell_segment.descriptor().unwrap(), doorbell.descriptor().unwrap()],
+        &[
+            bell_segment.descriptor().unwrap(),
+            doorbell.descriptor().unwrap(),
+        ],
     )
     .unwrap();
     let (message, mut fds, _) = listener.accept(deadline()).unwrap();
@@ -111,7 +116,11 @@ fn a_killed_producer_leaves_a_clean_prefix_and_is_noticed() {
     let give_up = deadline();
     loop {
         inbox.take_active(&mut Vec::new());
-        while let Some(frame) = inbox.lane(0).front().expect("nobody writes what cannot be true") {
+        while let Some(frame) = inbox
+            .lane(0)
+            .front()
+            .expect("nobody writes what cannot be true")
+        {
             assert!(is_filled(frame, received));
             received += 1;
             inbox.lane(0).pop();
@@ -135,7 +144,10 @@ fn a_killed_producer_leaves_a_clean_prefix_and_is_noticed() {
             .unwrap();
         // One more round after the end is seen: what was published before is still there.
         seen = woken.contains(&7);
-        assert!(Instant::now() < give_up, "the end of the child was not noticed");
+        assert!(
+            Instant::now() < give_up,
+            "the end of the child was not noticed"
+        );
     }
     assert!(watch.has_ended());
     assert!(inbox.lane(0).is_empty());

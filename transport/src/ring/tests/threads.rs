@@ -86,7 +86,8 @@ fn stress(lanes: u32, count: u64) {
     let senders: Vec<_> = (0..lanes)
         .zip(bells)
         .map(|(lane, bell)| {
-            let producer = Producer::new(Arc::clone(&segment), layout, lane, doorbell.bell()).unwrap();
+            let producer =
+                Producer::new(Arc::clone(&segment), layout, lane, doorbell.bell()).unwrap();
             let mut random = Random(seed ^ u64::from(lane + 1) << 32);
             thread::spawn(move || send(producer, &bell, count, &mut random))
         })
