@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use loom::thread;
-use trihop_transport::park::{Content, Mail, Mailbox, Turn};
+use trihop_transport::park::{Content, Mail, Mailbox, Monitor};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// One thread sits out until two others have moved something, each in its turn.
 fn sits_out(tells: bool) {
     loom::model(move || {
-        let engine = Arc::new(Turn::new(0u64));
+        let engine = Arc::new(Monitor::new(0u64));
         let movers: Vec<_> = (0..2)
             .map(|_| {
                 let engine = engine.clone();

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
-use crate::queue::Feeder;
+use crate::queue::Input;
 use trihop_transport::topology::Rank;
 
 /// What a stream may take of a rank's memory, by what it is for, in bytes.
@@ -274,7 +274,7 @@ fn write_receiving(state: &StreamState, out: &Outbound, writer: &mut dyn Write) 
         inbound.reassembly.reserved_bytes()
     )?;
     for lane in 0..inbound.inbox.layout().lanes() {
-        let bytes = inbound.reassembly.record_bytes(Feeder::lane(lane));
+        let bytes = inbound.reassembly.record_bytes(Input::lane(lane));
         if inbound.is_listed(lane) || bytes > 0 {
             let (local, stage) = inbound.writer_of(lane);
             let rank = topology.rank_at(topology.node(), local);
@@ -296,8 +296,8 @@ fn write_receiving(state: &StreamState, out: &Outbound, writer: &mut dyn Write) 
         for (index, (remote, incoming)) in
             out.queues.remotes.iter().zip(&links.incoming).enumerate()
         {
-            let feeder = Feeder::link(inbound.inbox.layout().lanes(), index);
-            let bytes = inbound.reassembly.record_bytes(feeder);
+            let input = Input::link(inbound.inbox.layout().lanes(), index);
+            let bytes = inbound.reassembly.record_bytes(input);
             let front = incoming.front_text();
             if front.is_some() || bytes > 0 {
                 writeln!(

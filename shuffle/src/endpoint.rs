@@ -3,11 +3,11 @@
 mod agreed;
 mod collectives;
 mod need;
-mod shape;
+mod sizes;
 
 pub(crate) use agreed::Agreed;
 pub(crate) use need::Need;
-pub(crate) use shape::{Shape, check_memory};
+pub(crate) use sizes::{StreamSizes, check_memory};
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     name: String,
     options: StreamOptions,
     item_bytes: usize,
-    shape: Shape,
+    stream_sizes: StreamSizes,
     route: JobRoute,
 }
 
@@ -60,7 +60,7 @@ impl Plan {
             self.item_bytes,
             &self.options,
             job,
-            self.shape.clone(),
+            self.stream_sizes.clone(),
         )
     }
 }
@@ -251,8 +251,8 @@ impl Engine {
         if !is_system {
             check_memory(route, options)?;
         }
-        let shape = Shape::new(&self.topology, route, options);
-        shape.check_item(item_bytes, &self.topology, route, options)?;
+        let stream_sizes = StreamSizes::new(&self.topology, route, options);
+        stream_sizes.check_item(item_bytes, &self.topology, route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self
@@ -263,7 +263,7 @@ impl Engine {
             name: name.to_owned(),
             options,
             item_bytes,
-            shape,
+            stream_sizes,
             route: route.clone(),
         })
     }
@@ -326,7 +326,7 @@ impl Engine {
 
     /// First half of opening a new stream: makes this rank's inbox.
     pub fn prepare(&self, plan: Plan) -> Result<Prepared> {
-        let lane_bytes = plan.shape.lane_bytes;
+        let lane_bytes = plan.stream_sizes.lane_bytes;
         let lanes = plan.route.lanes_per_rank() * self.topology.local_size();
         let layout = InboxLayout::new(lanes, lane_bytes)?;
         let segment = (self.create_segment)(layout.segment_bytes())?;
@@ -370,7 +370,7 @@ impl Engine {
             name,
             options,
             item_bytes,
-            shape,
+            stream_sizes,
             route,
         } = plan;
         inbox.set_bells(Arc::clone(&self.bells), route.lanes_per_rank());
@@ -396,7 +396,7 @@ impl Engine {
         let (mut sizes, mut batches, mut notices, mut links) =
             (BatchSizes::default(), None, None, None);
         if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
-            sizes = shape.batch_sizes(&options, link.limits());
+            sizes = stream_sizes.batch_sizes(&options, link.limits());
             let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
             // Only what is announced for a read needs to be readable, and short batches are never
             // announced.
@@ -408,14 +408,14 @@ impl Engine {
             };
             batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots, access)?);
             notices = Some(link.create_pool(CONTROL_BYTES, notice_slots, Access::Departures)?);
-            let plan = link_plan(&route, &options, &shape, sizes, self.posted);
+            let plan = link_plan(&route, &options, &stream_sizes, sizes, self.posted);
             let opened = Links::open(link, identity, &plan, &mut self.completions)?;
             self.posted += opened.posted;
             links = Some(opened);
         }
         let lanes = Lanes::new(neighbours, &stages);
         let peers = Arc::clone(&self.peers);
-        let remotes = Remotes::new(peers, count, sizes, &shape.links, &stages, batches);
+        let remotes = Remotes::new(peers, count, sizes, &stream_sizes.links, &stages, batches);
         let inbound = Inbound::new(inbox, links, &route, &options);
         let queues = Queues::new(route, self.topology.clone(), lanes, remotes);
         let out = Outbound::new(
@@ -424,7 +424,7 @@ impl Engine {
             queues,
             &identity,
             item_bytes,
-            shape.frame_bytes,
+            stream_sizes.frame_bytes,
             &options,
         );
         let state = StreamState {
@@ -436,7 +436,7 @@ impl Engine {
             options,
             item_bytes,
             identity,
-            frame_bytes: shape.frame_bytes,
+            frame_bytes: stream_sizes.frame_bytes,
             handover: sink.handover(),
             sink,
             stats: Stats::default(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trihop_transport::Error as TransportError;
-use trihop_transport::memory::handover::{Handover, Parcel};
+use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::{Bell, Doorbell};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 /// How the ranks of a node find each other's memory.
 pub(crate) struct NodeExchange {
-    pub handover: Handover,
+    pub listener: DescriptorListener,
     names: Vec<String>,
     /// Descriptors that came, by stream and rank; for streams that this rank has not opened yet,
     /// too.
@@ -34,7 +34,7 @@ pub(crate) struct Met {
     pub wake: Option<Arc<OwnedFd>>,
 }
 
-/// Parcel that passes descriptors between the ranks of a node.
+/// Accepted that passes descriptors between the ranks of a node.
 pub(crate) struct Label {
     pub cookie: u64,
     pub stream: u16,
@@ -69,9 +69,9 @@ const LOOK: Duration = Duration::from_millis(100);
 
 impl NodeExchange {
     /// Nothing has arrived yet; `names` are the sockets of the node's ranks, by local rank.
-    pub fn new(handover: Handover, names: Vec<String>) -> Self {
+    pub fn new(listener: DescriptorListener, names: Vec<String>) -> Self {
         Self {
-            handover,
+            listener,
             names,
             arrived: HashMap::new(),
             watches: Vec::new(),
@@ -103,7 +103,8 @@ impl NodeExchange {
         for (name, rank) in self.names.iter().zip(topology.ranks_of(topology.node())) {
             if rank != topology.rank() {
                 // Each rank listens before it leaves the card that has brought us the name.
-                let process = Handover::send_to_listener(name, &message, descriptors, deadline);
+                let process =
+                    DescriptorListener::send_to_listener(name, &message, descriptors, deadline);
                 processes.push((
                     rank.0,
                     process.map_err(|error| unreachable_or(rank.0, error))?,
@@ -125,7 +126,7 @@ impl NodeExchange {
     }
 
     /// Keeps a parcel of a local peer of this job; anything else is dropped.
-    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Parcel) {
+    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Accepted) {
         let (bytes, descriptors, _) = parcel;
         let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
             return;
@@ -138,7 +139,7 @@ impl NodeExchange {
 
     /// Keeps the parcels that have arrived so far; never waits.
     pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
-        while let Some(parcel) = self.handover.try_accept()? {
+        while let Some(parcel) = self.listener.try_accept()? {
             self.keep(topology, cookie, parcel);
         }
         Ok(())
@@ -239,7 +240,7 @@ impl NodeExchange {
             if missing.is_empty() {
                 return Ok(());
             }
-            match self.handover.accept(deadline.min(Instant::now() + LOOK)) {
+            match self.listener.accept(deadline.min(Instant::now() + LOOK)) {
                 Ok(parcel) => self.keep(topology, cookie, parcel),
                 Err(error) => {
                     let late = matches!(&error, TransportError::System { source, .. }

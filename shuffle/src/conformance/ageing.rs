@@ -4,7 +4,7 @@
 use super::schedule::sim_with_eager;
 use super::world::World;
 use crate::config::{Shares, StreamOptions};
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::counters::SendReason;
 
 const LINGER_NS: u64 = 50_000;
@@ -54,7 +54,7 @@ fn a_partial_batch_leaves_by_age_while_its_rank_is_busy() {
     let pool = remotes.pool_for(index).cloned();
     let remote = &mut remotes[index];
     let frame = |space: &mut [u8]| space.fill(0);
-    assert!(remote.push_with(64, 0, Feeder::APPLICATION, pool.as_ref(), frame));
+    assert!(remote.push_with(64, 0, Input::APPLICATION, pool.as_ref(), frame));
     for (now_ns, is_open) in [(1000, true), (LINGER_NS, true), (1000 + LINGER_NS, false)] {
         remote.age(now_ns, false, LINGER_NS, SendReason::Age);
         assert_eq!(remote.has_open(), is_open, "{now_ns}");

@@ -11,7 +11,7 @@ use super::world::{World, payload};
 use crate::Job;
 use crate::config::{Options, StreamOptions};
 use crate::error::Error;
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::audience::BroadcastTo;
 use crate::queue::counters::SendReason;
 use crate::route::stage;
@@ -186,7 +186,7 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
         );
         {
             let out = world.out(1);
-            let (frame, feeder) = (frame(source), Feeder::APPLICATION);
+            let (frame, input) = (frame(source), Input::APPLICATION);
             let queues = &mut out.queues;
             let stage = queues.route.stage_named(over).unwrap();
             let end = if over == stage::REMOTE {
@@ -195,7 +195,7 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
                 Rank(0)
             };
             let write = |space: &mut [u8]| space.copy_from_slice(&frame);
-            assert!(queues.push_to(end, stage, frame.len(), run_flags::BROADCAST, feeder, write));
+            assert!(queues.push_to(end, stage, frame.len(), run_flags::BROADCAST, input, write));
             queues.mark(stage, SendReason::Full);
         }
         (1..2000).find_map(|tick| {

@@ -405,8 +405,8 @@ fn refusal(bytes: usize, count: u16) -> String {
         queues.remotes.wake(index);
         let pool = queues.remotes.pool_for(index).cloned();
         let remote = &mut queues.remotes[index];
-        let feeder = crate::queue::Feeder::APPLICATION;
-        assert!(remote.push_with(bytes, 0, feeder, pool.as_ref(), |space| {
+        let input = crate::queue::Input::APPLICATION;
+        assert!(remote.push_with(bytes, 0, input, pool.as_ref(), |space| {
             space.fill(0);
             header.write(bytes, space);
         }));

@@ -7,7 +7,7 @@ use trihop_transport::protocol::wire::{
 };
 use zerocopy::FromBytes;
 
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::spare::{Spare, bytes_of};
 
 /// A record that arrives in fragments over one lane or link.
@@ -19,7 +19,7 @@ pub(crate) struct Partial {
     pub bytes: Vec<u8>,
 }
 
-/// What a fragment does to its feeder's partial record.
+/// What a fragment does to its input's partial record.
 pub(crate) enum Assembled {
     /// More is to come.
     Growing,
@@ -38,7 +38,7 @@ pub(crate) const SPARE_BYTES: usize = 1 << 20;
 /// larger than their record.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
-    partials: HashMap<Feeder, Partial>,
+    partials: HashMap<Input, Partial>,
     spare: Spare<u8>,
     reserved_bytes: usize,
     limit_bytes: usize,
@@ -63,16 +63,16 @@ impl Reassembly {
         self.reserved_bytes
     }
 
-    /// Length of the record that this feeder's fragments make up, 0 when none is in reassembly.
-    pub fn record_bytes(&self, feeder: Feeder) -> usize {
-        self.partials.get(&feeder).map_or(0, |p| p.total)
+    /// Length of the record that this input's fragments make up, 0 when none is in reassembly.
+    pub fn record_bytes(&self, input: Input) -> usize {
+        self.partials.get(&input).map_or(0, |p| p.total)
     }
 
     /// Takes one fragment.
-    pub fn add(&mut self, feeder: Feeder, run: &Run<'_>) -> Result<Assembled, BadRun> {
+    pub fn add(&mut self, input: Input, run: &Run<'_>) -> Result<Assembled, BadRun> {
         let mut payload = run.payload;
         if run.header.flags == run_flags::FIRST {
-            if self.partials.contains_key(&feeder) {
+            if self.partials.contains_key(&input) {
                 return Err(BadRun::Fragment("a record begins inside another"));
             }
             let (header, rest) = FragmentHeader::ref_from_prefix(payload)
@@ -95,13 +95,13 @@ impl Reassembly {
                 total,
                 bytes,
             };
-            self.partials.insert(feeder, partial);
+            self.partials.insert(input, partial);
             payload = rest;
             debug_assert_eq!(run.payload.len() - rest.len(), FRAGMENT_HEADER_BYTES);
         }
         let partial = self
             .partials
-            .get_mut(&feeder)
+            .get_mut(&input)
             .ok_or(BadRun::Fragment("a fragment without a beginning"))?;
         if partial.source != run.header.source {
             return Err(BadRun::Fragment("fragments of two sources"));
@@ -113,7 +113,7 @@ impl Reassembly {
         let last = run.header.flags == run_flags::LAST;
         match (partial.bytes.len() == partial.total, last) {
             (true, true) => {
-                let whole = self.partials.remove(&feeder).expect("found above");
+                let whole = self.partials.remove(&input).expect("found above");
                 self.reserved_bytes -= bytes_of(&whole.bytes);
                 Ok(Assembled::Whole(whole))
             }
@@ -151,9 +151,9 @@ mod tests {
         frame
     }
 
-    fn add(reassembly: &mut Reassembly, feeder: u32, frame: &[u8]) -> Result<Assembled, BadRun> {
+    fn add(reassembly: &mut Reassembly, input: u32, frame: &[u8]) -> Result<Assembled, BadRun> {
         let (run, _) = Run::split(frame, 10).unwrap();
-        reassembly.add(Feeder(feeder), &run)
+        reassembly.add(Input(input), &run)
     }
 
     fn first(total: u64, data: &[u8]) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::Shape;
+use super::StreamSizes;
 use crate::config::{AgreedOptions, Options, Shares, StreamOptions};
 use crate::route::stage;
 
@@ -13,7 +13,7 @@ pub(crate) struct Agreed {
     item_bytes: usize,
     options: AgreedOptions,
     shares: Shares,
-    shape: Shape,
+    stream_sizes: StreamSizes,
 }
 
 impl Agreed {
@@ -22,14 +22,14 @@ impl Agreed {
         item_bytes: usize,
         stream: &StreamOptions,
         job: &Options,
-        shape: Shape,
+        stream_sizes: StreamSizes,
     ) -> Self {
         Self {
             name: name.to_owned(),
             item_bytes,
             options: AgreedOptions::new(stream, job),
             shares: stream.shares(),
-            shape,
+            stream_sizes,
         }
     }
 
@@ -49,7 +49,13 @@ impl Agreed {
         let options = self.options.texts();
         parts.extend(options.iter().map(|(name, text)| (*name, Part::of(text))));
         // Equal too where links are in the place of lanes, and nothing where they are not.
-        for (stage, limits) in self.options.route.stages().iter().zip(&self.shape.links) {
+        for (stage, limits) in self
+            .options
+            .route
+            .stages()
+            .iter()
+            .zip(&self.stream_sizes.links)
+        {
             let names = match stage.name {
                 stage::ORIGIN => ("origin_buftarget_bytes", "origin_maxrpc"),
                 stage::RELAY => ("relay_buftarget_bytes", "relay_maxrpc"),
@@ -160,7 +166,7 @@ mod tests {
             8,
             stream,
             job,
-            Shape::new(&topology, &route, stream),
+            StreamSizes::new(&topology, &route, stream),
         )
     }
 

@@ -6,7 +6,7 @@ use trihop_transport::link::Limits;
 use trihop_transport::ring::InboxLayout;
 use trihop_transport::topology::Topology;
 
-use super::Shape;
+use super::StreamSizes;
 use crate::config::StreamOptions;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan};
 use crate::error::Result;
@@ -31,7 +31,7 @@ pub(super) fn send_slots(options: &StreamOptions, sizes: &BatchSizes, links: usi
 pub(super) fn link_plan(
     route: &JobRoute,
     options: &StreamOptions,
-    shape: &Shape,
+    stream_sizes: &StreamSizes,
     sizes: BatchSizes,
     posted: usize,
 ) -> LinkPlan {
@@ -40,7 +40,7 @@ pub(super) fn link_plan(
     LinkPlan {
         links: route.links() as usize,
         sizes,
-        in_flight: route.numbers().zip(&shape.links).map(most).sum(),
+        in_flight: route.numbers().zip(&stream_sizes.links).map(most).sum(),
         receive_pool_bytes: options.shares().receive_pool_bytes,
         posted,
     }
@@ -65,10 +65,10 @@ impl Need {
         options: &StreamOptions,
         limits: Option<&Limits>,
     ) -> Result<Self> {
-        let shape = Shape::new(topology, route, options);
+        let stream_sizes = StreamSizes::new(topology, route, options);
         let layout = InboxLayout::new(
             route.lanes_per_rank() * topology.local_size(),
-            shape.lane_bytes,
+            stream_sizes.lane_bytes,
         )?;
         let table = RunTable::new(
             topology.size(),
@@ -83,9 +83,9 @@ impl Need {
         };
         let links = route.links() as usize;
         if let Some(limits) = limits.filter(|_| links > 0) {
-            let sizes = shape.batch_sizes(options, limits);
+            let sizes = stream_sizes.batch_sizes(options, limits);
             let [batches, notices] = send_slots(options, &sizes, links);
-            let plan = link_plan(route, options, &shape, sizes, 0);
+            let plan = link_plan(route, options, &stream_sizes, sizes, 0);
             need.send_pools = batches * sizes.buffer_bytes + notices * CONTROL_BYTES;
             need.receive_pools = plan.bytes(limits.posted_receives);
         }

@@ -10,7 +10,7 @@
 //!
 //! **Nothing is copied twice, nothing is lost.** Hops have numbers. A frame that finds no room at
 //! one of them stays where it is, with the number of that hop beside it: here at the source, or per
-//! feeder at a relay. It keeps what comes behind it waiting, which is what keeps the order.
+//! input at a relay. It keeps what comes behind it waiting, which is what keeps the order.
 //!
 //! **No deadlock.** A broadcast waits as a message for one rank does, only for more of them: in an
 //! edge of one stage for queues of later stages, and for delivery, which is later than any. A copy
@@ -26,10 +26,10 @@ use trihop_transport::protocol::wire::run_flags;
 use trihop_transport::topology::Rank;
 
 use super::queues::Queues;
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::route::Stage;
 
-/// Where a feeder's front run, a broadcast, stands.
+/// Where a input's front run, a broadcast, stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Copying {
     /// The next hop to get a copy.
@@ -105,16 +105,16 @@ impl Broadcasts {
 
     /// Copies the frame as far as there is room, the own copy first.
     fn copy(&self, queues: &mut Queues, from: Copying) -> Copying {
-        let (frame, feeder) = (&self.frame[..], Feeder::APPLICATION);
+        let (frame, input) = (&self.frame[..], Input::APPLICATION);
         let flags = run_flags::BROADCAST;
         if !from.delivered {
-            if queues.push(Stage::SOURCE, self.source, frame, flags, feeder) != Some(true) {
+            if queues.push(Stage::SOURCE, self.source, frame, flags, input) != Some(true) {
                 return from;
             }
             queues.copies += 1;
         }
         Copying {
-            next: queues.push_copies(Stage::SOURCE, self.source, from.next, frame, feeder),
+            next: queues.push_copies(Stage::SOURCE, self.source, from.next, frame, input),
             delivered: true,
         }
     }

@@ -10,7 +10,7 @@ use super::outbound::Outbound;
 use super::outbox::Outbox;
 use super::sink::{Handlers, Sink};
 use crate::deliver::{Assembled, Delivery, Reassembly};
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::route::Stage;
 use crate::stats::Stats;
 
@@ -18,11 +18,11 @@ use crate::stats::Stats;
 #[derive(Debug, Default)]
 pub(crate) struct Begun {
     /// Records that the handler has taken, where it paused inside the run.
-    taken: HashMap<Feeder, usize>,
+    taken: HashMap<Input, usize>,
     /// Those whose front run could not be delivered when it was last tried.
-    blocked: HashSet<Feeder>,
+    blocked: HashSet<Input>,
     /// Copies of broadcasts.
-    copying: HashMap<Feeder, Copying>,
+    copying: HashMap<Input, Copying>,
 }
 
 /// A stream while its runs move on: everything of it but where they lie.
@@ -57,7 +57,7 @@ impl<H: Handlers> Forwarding<'_, H> {
         &mut self,
         at: Stage,
         runs: &[u8],
-        feeder: Feeder,
+        input: Input,
     ) -> std::result::Result<Option<usize>, BadRun> {
         let (run, _) = Run::split(runs, self.topology.size())?;
         if run.frame.len() > self.frame_bytes {
@@ -66,7 +66,7 @@ impl<H: Handlers> Forwarding<'_, H> {
                 present: self.frame_bytes,
             });
         }
-        let moved = self.forward(at, &run, feeder)?;
+        let moved = self.forward(at, &run, input)?;
         Ok(moved.then_some(run.frame.len()))
     }
 
@@ -75,19 +75,19 @@ impl<H: Handlers> Forwarding<'_, H> {
         &mut self,
         at: Stage,
         run: &Run<'_>,
-        feeder: Feeder,
+        input: Input,
     ) -> std::result::Result<bool, BadRun> {
         if run.is_broadcast() {
-            return self.spread(at, run, feeder);
+            return self.spread(at, run, input);
         }
         let target = Rank(run.header.target);
         if target == self.topology.rank() {
-            return self.deliver(run, feeder);
+            return self.deliver(run, input);
         }
         let pushed = self
             .out()
             .queues
-            .push(at, target, run.frame, run.header.flags, feeder);
+            .push(at, target, run.frame, run.header.flags, input);
         pushed.ok_or(BadRun::Route(target.0))
     }
 
@@ -98,10 +98,10 @@ impl<H: Handlers> Forwarding<'_, H> {
         &mut self,
         at: Stage,
         run: &Run<'_>,
-        feeder: Feeder,
+        input: Input,
     ) -> std::result::Result<bool, BadRun> {
         let source = Rank(run.header.source);
-        let mut copying = self.begun.copying.remove(&feeder).unwrap_or_default();
+        let mut copying = self.begun.copying.remove(&input).unwrap_or_default();
         let queues = &mut self.outs[self.own].queues;
         let route = &queues.route;
         if !route.passes(at, source) {
@@ -116,17 +116,17 @@ impl<H: Handlers> Forwarding<'_, H> {
             false => route.copies(at, source),
         };
         if copying.next < copies {
-            copying.next = queues.push_copies(at, source, copying.next, run.frame, feeder);
+            copying.next = queues.push_copies(at, source, copying.next, run.frame, input);
         }
-        copying.delivered = copying.delivered || self.deliver(run, feeder)?;
+        copying.delivered = copying.delivered || self.deliver(run, input)?;
         let done = copying.delivered && copying.next == copies;
         if !done {
-            self.begun.copying.insert(feeder, copying);
+            self.begun.copying.insert(input, copying);
         }
         Ok(done)
     }
 
-    fn deliver(&mut self, run: &Run<'_>, feeder: Feeder) -> std::result::Result<bool, BadRun> {
+    fn deliver(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
         let records = usize::from(run.header.count).max(1);
         let is_plain = !run.is_fragment();
         let admitted = match &mut *self.sink {
@@ -136,7 +136,7 @@ impl<H: Handlers> Forwarding<'_, H> {
             }
             Sink::Queue(queue) => {
                 let bytes = match run.is_fragment() {
-                    true => self.reassembly.record_bytes(feeder),
+                    true => self.reassembly.record_bytes(input),
                     false => run.frame.len(),
                 };
                 queue.admit(records, bytes)
@@ -144,13 +144,13 @@ impl<H: Handlers> Forwarding<'_, H> {
             Sink::Thread(handover) if is_plain => {
                 let taken = handover.offer(&Delivery::Run(*run), records, run.frame.len())?;
                 self.stats.runs_delivered += u64::from(taken);
-                self.note_blocked(!taken, feeder);
+                self.note_blocked(!taken, input);
                 return Ok(taken);
             }
-            Sink::Thread(handover) => handover.admit(records, self.reassembly.record_bytes(feeder)),
+            Sink::Thread(handover) => handover.admit(records, self.reassembly.record_bytes(input)),
             Sink::Collectives(_) | Sink::Closed => true,
         };
-        self.note_blocked(!admitted, feeder);
+        self.note_blocked(!admitted, input);
         if !admitted {
             return Ok(false);
         }
@@ -159,17 +159,17 @@ impl<H: Handlers> Forwarding<'_, H> {
             let before = if taken.is_empty() {
                 None
             } else {
-                taken.remove(&feeder)
+                taken.remove(&input)
             };
             let all = usize::from(run.header.count);
             let done = self.hand_over(Delivery::Run(*run), before.unwrap_or(0), all)?;
             if done < all {
-                self.begun.taken.insert(feeder, done);
+                self.begun.taken.insert(input, done);
                 return Ok(false);
             }
             return Ok(true);
         }
-        match self.reassembly.add(feeder, run)? {
+        match self.reassembly.add(input, run)? {
             Assembled::Growing => Ok(true),
             Assembled::Later => Ok(false),
             Assembled::Whole(record) => {
@@ -231,11 +231,11 @@ impl<H: Handlers> Forwarding<'_, H> {
 
     /// Counts deliveries that have to wait, each once however often it is tried.
     #[inline]
-    fn note_blocked(&mut self, blocked: bool, feeder: Feeder) {
+    fn note_blocked(&mut self, blocked: bool, input: Input) {
         if blocked {
-            self.stats.blocked_deliveries += u64::from(self.begun.blocked.insert(feeder));
+            self.stats.blocked_deliveries += u64::from(self.begun.blocked.insert(input));
         } else if !self.begun.blocked.is_empty() {
-            self.begun.blocked.remove(&feeder);
+            self.begun.blocked.remove(&input);
         }
     }
 }

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::queues::Queues;
 use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::spare::Spare;
 use crate::route::Stage;
 
@@ -250,7 +250,7 @@ impl LongRecords {
                 target,
                 frame_bytes,
                 flags,
-                Feeder::APPLICATION,
+                Input::APPLICATION,
                 write,
             );
             if pushed != Some(true) {

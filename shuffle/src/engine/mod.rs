@@ -27,7 +27,7 @@ use trihop_transport::topology::Topology;
 use crate::config::StreamOptions;
 use crate::deliver::{Handover, Reassembly};
 use crate::error::{Error, Result};
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::counters::SendReason;
 use crate::queue::remote::Identity;
 use crate::route::{JobRoute, Stage, StageSpec};
@@ -451,7 +451,7 @@ impl Lanes<'_> {
                 break true;
             };
             let taken = Run::split(frame, topology.size())
-                .and_then(|(run, _)| forwarding.forward(at, &run, Feeder::lane(lane)));
+                .and_then(|(run, _)| forwarding.forward(at, &run, Input::lane(lane)));
             if !taken.map_err(|why| Error::bad_run(rank, why))? {
                 break false;
             }
@@ -499,8 +499,8 @@ fn drain_links(
             let before = incoming.cursor as usize;
             let (mut cursor, mut moved) = (before, 0);
             while cursor < runs.len() {
-                let feeder = Feeder::link(lanes, index);
-                match forwarding.forward_arrived(at, &runs[cursor..], feeder) {
+                let input = Input::link(lanes, index);
+                match forwarding.forward_arrived(at, &runs[cursor..], input) {
                     Ok(Some(length)) => {
                         cursor += length;
                         moved += 1;

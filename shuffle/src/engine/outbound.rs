@@ -22,7 +22,7 @@ use super::long::{LongRecords, Targets};
 use super::queues::Queues;
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::audience::BroadcastTo;
 use crate::queue::counters::SendReason;
 use crate::queue::pressure::Pressure;
@@ -446,10 +446,10 @@ impl Outbound {
     ) -> Result<()> {
         let frame_bytes = RUN_HEADER_BYTES + align8(bytes);
         let write = alone(target, self.rank, bytes, write);
-        let feeder = Feeder::APPLICATION;
+        let input = Input::APPLICATION;
         match self
             .queues
-            .push_with(Stage::SOURCE, target, frame_bytes, 0, feeder, write)
+            .push_with(Stage::SOURCE, target, frame_bytes, 0, input, write)
         {
             Some(true) => Ok(()),
             _ => self.refused(),
@@ -465,7 +465,7 @@ impl Outbound {
         let (target, frame) = self.runs.frame(slot, self.rank);
         let pushed = self
             .queues
-            .push(Stage::SOURCE, Rank(target), frame, 0, Feeder::APPLICATION);
+            .push(Stage::SOURCE, Rank(target), frame, 0, Input::APPLICATION);
         if pushed == Some(true) {
             self.runs.close(slot);
             true

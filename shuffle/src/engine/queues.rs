@@ -4,7 +4,7 @@ use trihop_transport::protocol::wire::run_flags;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::counters::SendReason;
 use crate::queue::edge::{Edge, EdgeNumber, EdgeTable};
 use crate::queue::lane::LaneQueue;
@@ -67,9 +67,9 @@ impl Queues {
         target: Rank,
         frame: &[u8],
         flags: u16,
-        feeder: Feeder,
+        input: Input,
     ) -> Option<bool> {
-        self.push_with(at, target, frame.len(), flags, feeder, |space| {
+        self.push_with(at, target, frame.len(), flags, input, |space| {
             space.copy_from_slice(frame)
         })
     }
@@ -81,12 +81,12 @@ impl Queues {
         target: Rank,
         bytes: usize,
         flags: u16,
-        feeder: Feeder,
+        input: Input,
         write: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
         match self.route.next(at, target)? {
             Next::Deliver => None,
-            Next::To(end, stage) => Some(self.push_to(end, stage, bytes, flags, feeder, write)),
+            Next::To(end, stage) => Some(self.push_to(end, stage, bytes, flags, input, write)),
         }
     }
 
@@ -99,12 +99,12 @@ impl Queues {
         source: Rank,
         mut next: u32,
         frame: &[u8],
-        feeder: Feeder,
+        input: Input,
     ) -> u32 {
         while next < self.route.copies(at, source) {
             let (end, stage) = self.route.copy(at, source, next);
             let write = |space: &mut [u8]| space.copy_from_slice(frame);
-            if !self.push_to(end, stage, frame.len(), run_flags::BROADCAST, feeder, write) {
+            if !self.push_to(end, stage, frame.len(), run_flags::BROADCAST, input, write) {
                 break;
             }
             self.copies += 1;
@@ -121,10 +121,10 @@ impl Queues {
         stage: Stage,
         bytes: usize,
         flags: u16,
-        feeder: Feeder,
+        input: Input,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
-        let own = feeder == Feeder::APPLICATION;
+        let own = input == Input::APPLICATION;
         // A damaged inbox takes nothing; `failure` says so.
         let Some(edge) = self
             .numbers
@@ -141,7 +141,7 @@ impl Queues {
                 }
                 let lane = &mut self.lanes[number];
                 (
-                    lane.push_with(bytes, flags, feeder, write),
+                    lane.push_with(bytes, flags, input, write),
                     &mut lane.counters,
                 )
             }
@@ -158,7 +158,7 @@ impl Queues {
                     None
                 };
                 let added =
-                    self.remotes[number].push_with(bytes, flags, feeder, pool.as_ref(), write);
+                    self.remotes[number].push_with(bytes, flags, input, pool.as_ref(), write);
                 if own && added {
                     self.remotes.added_own(number);
                 }

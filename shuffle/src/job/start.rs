@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use trihop_transport::bootstrap::{self, Bootstrap};
 use trihop_transport::fabric;
-use trihop_transport::memory::handover::Handover;
+use trihop_transport::memory::descriptors::DescriptorListener;
 use trihop_transport::memory::limit::{self, Scope};
 use trihop_transport::park::spin_budget;
 use trihop_transport::random::random_bytes;
@@ -63,8 +63,10 @@ impl JobState {
         let limits = limit::limits();
         let nonce = u64::from_le_bytes(random_bytes()?);
         let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
-        let handover =
-            Handover::listen(&name(nonce, topology.rank()), 2 * topology.local_size() + 8)?;
+        let listener = DescriptorListener::listen(
+            &name(nonce, topology.rank()),
+            2 * topology.local_size() + 8,
+        )?;
         let mut watch = WatchStart::listen(&options, &topology)?;
         let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
@@ -116,7 +118,7 @@ impl JobState {
         }
 
         let doorbell = Doorbell::create()?;
-        let mut node = NodeExchange::new(handover, names);
+        let mut node = NodeExchange::new(listener, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
         let met = node.meet(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
         let (bells, mut lives) = (met.bells.clone(), Lives::new(met));

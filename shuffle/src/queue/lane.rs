@@ -4,7 +4,7 @@ use trihop_transport::ring::{Corrupt, Producer};
 use trihop_transport::topology::Rank;
 
 use super::counters::{QueueCounters, SendReason};
-use super::{Feeder, FragmentGuard};
+use super::{FragmentGuard, Input};
 use crate::route::Stage;
 
 /// One lane as an output queue: bounded by `maxrpc x buftarget`, published once per `buftarget`.
@@ -47,16 +47,16 @@ impl LaneQueue {
     }
 
     /// Adds a frame with these run flags, which `write` fills in place; false when there is no room
-    /// or another feeder's record is being sent.
+    /// or another input's record is being sent.
     #[inline]
     pub fn push_with(
         &mut self,
         bytes: usize,
         flags: u16,
-        feeder: Feeder,
+        input: Input,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
-        if !self.fragments.admits(feeder) {
+        if !self.fragments.admits(input) {
             self.publish(SendReason::Full);
             return false;
         }
@@ -70,7 +70,7 @@ impl LaneQueue {
         };
         write(space);
         self.producer.commit(bytes);
-        self.fragments.added(feeder, flags);
+        self.fragments.added(input, flags);
         if bytes >= self.wanted_bytes {
             self.wanted_bytes = 0; // a smaller frame passed one that waits still
         }
@@ -172,7 +172,7 @@ mod tests {
     /// Pushes frames of `bytes` until one is refused; how many were taken.
     fn fill(lane: &mut LaneQueue, bytes: usize) -> u32 {
         let push = |lane: &mut LaneQueue| {
-            lane.push_with(bytes, 0, Feeder::APPLICATION, |space| {
+            lane.push_with(bytes, 0, Input::APPLICATION, |space| {
                 space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
             })
         };
@@ -190,7 +190,7 @@ mod tests {
         assert!(fill(&mut lane, 1000) > 0);
         assert_eq!(lane.wanted_bytes, 1000);
         let push = |lane: &mut LaneQueue| {
-            lane.push_with(64, 0, Feeder::APPLICATION, |space| {
+            lane.push_with(64, 0, Input::APPLICATION, |space| {
                 space[..4].copy_from_slice(&64u32.to_le_bytes());
             })
         };

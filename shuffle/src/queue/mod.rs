@@ -13,14 +13,14 @@ pub(crate) mod runs;
 pub(crate) mod spare;
 pub(crate) mod spill;
 
-/// Who feeds records into a queue: the application, or one inbound lane or link. A record that is
-/// longer than a frame occupies its queues, for its feeder, from its first fragment to its last.
+/// Where records of a queue come from: the application, or one inbound lane or link. A record that is
+/// longer than a frame occupies its queues, for its input, from its first fragment to its last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Feeder(pub u32);
+pub(crate) struct Input(pub u32);
 
-impl Feeder {
+impl Input {
     /// The application of this rank.
-    pub const APPLICATION: Feeder = Feeder(0);
+    pub const APPLICATION: Input = Input(0);
 
     /// An inbound lane.
     pub fn lane(lane: u32) -> Self {
@@ -33,22 +33,22 @@ impl Feeder {
     }
 }
 
-/// Keeps fragmented records whole in a queue: between a first and a last fragment only their feeder
+/// Keeps fragmented records whole in a queue: between a first and a last fragment only their input
 /// may add.
 #[derive(Debug, Default)]
-pub(crate) struct FragmentGuard(Option<Feeder>);
+pub(crate) struct FragmentGuard(Option<Input>);
 
 impl FragmentGuard {
-    /// Whether `feeder` may add a frame now.
-    pub fn admits(&self, feeder: Feeder) -> bool {
-        self.0.is_none_or(|holder| holder == feeder)
+    /// Whether `input` may add a frame now.
+    pub fn admits(&self, input: Input) -> bool {
+        self.0.is_none_or(|holder| holder == input)
     }
 
     /// A frame with these run flags was added.
-    pub fn added(&mut self, feeder: Feeder, flags: u16) {
+    pub fn added(&mut self, input: Input, flags: u16) {
         use trihop_transport::protocol::wire::run_flags::{FIRST, LAST};
         if flags & FIRST != 0 {
-            self.0 = Some(feeder);
+            self.0 = Some(input);
         } else if flags & LAST != 0 {
             self.0 = None;
         }

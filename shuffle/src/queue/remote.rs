@@ -15,7 +15,7 @@ use trihop_transport::protocol::wire::{
 use zerocopy::IntoBytes;
 
 use super::counters::{QueueCounters, SendReason};
-use super::{Feeder, FragmentGuard};
+use super::{FragmentGuard, Input};
 use crate::error::{Error, Result};
 use crate::route::Stage;
 
@@ -167,16 +167,16 @@ impl RemoteQueue {
     }
 
     /// Adds a frame with these run flags, which `write` fills in place; without a pool only into
-    /// the open batch. False when there is no room or another feeder's record is being sent.
+    /// the open batch. False when there is no room or another input's record is being sent.
     pub fn push_with(
         &mut self,
         bytes: usize,
         flags: u16,
-        feeder: Feeder,
+        input: Input,
         pool: Option<&Pool>,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
-        if !self.fragments.admits(feeder) || !self.make_room(bytes, pool) {
+        if !self.fragments.admits(input) || !self.make_room(bytes, pool) {
             return false;
         }
         let (buffer, used) = self.open.as_mut().expect("make_room opened a batch");
@@ -186,7 +186,7 @@ impl RemoteQueue {
         space[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
         *used += bytes as u32;
         let full = *used as usize >= self.target_bytes;
-        self.fragments.added(feeder, flags);
+        self.fragments.added(input, flags);
         if full || flags & run_flags::LAST != 0 && self.credit.in_flight() == 0 {
             self.seal(SendReason::Full);
         }

@@ -14,7 +14,7 @@ pub(super) const NAP: Duration = Duration::from_millis(1);
 /// Mark of the link's descriptor in the parker; local peers have their rank.
 const LINK_MARK: u64 = 1 << 32;
 /// Mark of the socket over which the node's ranks hand descriptors to each other.
-const HANDOVER_MARK: u64 = LINK_MARK + 1;
+const LISTENER_MARK: u64 = LINK_MARK + 1;
 
 /// What one thread sleeps with, where nobody rings.
 pub(crate) struct Park {
@@ -30,7 +30,7 @@ impl Park {
         if let Some(descriptor) = link.and_then(|l| l.wait_descriptor()) {
             parker.watch_news(descriptor, LINK_MARK)?;
         }
-        parker.watch(job.node.handover.descriptor(), HANDOVER_MARK)?;
+        parker.watch(job.node.listener.descriptor(), LISTENER_MARK)?;
         for (rank, watch) in &job.node.watches {
             parker.watch(watch.descriptor(), u64::from(*rank))?;
         }
@@ -57,7 +57,7 @@ impl Park {
 
     /// Looks after what has ended the sleep, but for the doorbell and the link.
     pub fn look_around(&mut self, job: &mut JobState) -> Result<()> {
-        let arrived = self.woken.contains(&HANDOVER_MARK);
+        let arrived = self.woken.contains(&LISTENER_MARK);
         if self.woken.iter().any(|&mark| mark < LINK_MARK) {
             let now_ns = job.now_ns();
             job.look_after_peers(now_ns)?;

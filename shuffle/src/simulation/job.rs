@@ -11,7 +11,7 @@ use super::fabric::Fabric;
 use super::member::Member;
 use super::message::{SimulationOutbox, check_item, each};
 use super::options::SimulationOptions;
-use super::turns::Turns;
+use super::scheduler::Scheduler;
 use crate::deliver::{Delivery, Message};
 use crate::dump::Bound;
 use crate::engine::BadRun;
@@ -59,7 +59,7 @@ pub struct Simulation<'h> {
     held: BTreeSet<Rank>,
     topology: Topology,
     item_bytes: usize,
-    turns: Turns,
+    scheduler: Scheduler,
 }
 
 impl<'h> Simulation<'h> {
@@ -105,7 +105,7 @@ impl<'h> Simulation<'h> {
             return Err(Error::config("topology", why).into());
         }
         let members = Member::all(&mut fabric, topology, options, sink)?;
-        // Turns are not to follow the delays, which come from the same seed.
+        // Scheduler are not to follow the delays, which come from the same seed.
         let seed = options.network.seed.wrapping_add(0x5851_f42d_4c95_7f2d);
         Ok(Self {
             fabric,
@@ -114,7 +114,7 @@ impl<'h> Simulation<'h> {
             held: BTreeSet::new(),
             topology: topology.clone(),
             item_bytes: options.item_bytes,
-            turns: Turns::new(topology.size(), options.schedule, seed),
+            scheduler: Scheduler::new(topology.size(), options.schedule, seed),
         })
     }
 
@@ -165,7 +165,7 @@ impl<'h> Simulation<'h> {
                 size: self.topology.size(),
             });
         };
-        self.turns.wake(rank.0);
+        self.scheduler.wake(rank.0);
         member.engine.out(member.id)
     }
 
@@ -176,8 +176,8 @@ impl<'h> Simulation<'h> {
     /// Whatever a rank's engine says, breaches of the fabric's rules, and
     /// [`SimulationError::Stuck`] when ranks only look around in vain.
     pub fn step(&mut self) -> Result<bool, SimulationError> {
-        let Some(rank) = self.turns.next(&self.fabric) else {
-            if self.turns.are_in_vain(&self.fabric) {
+        let Some(rank) = self.scheduler.next(&self.fabric) else {
+            if self.scheduler.are_in_vain(&self.fabric) {
                 return Err(self.stuck("rest", 1, &[]));
             }
             return Ok(false);
@@ -204,7 +204,7 @@ impl<'h> Simulation<'h> {
     /// Calls the handler of `rank` again, and first for what has waited.
     pub fn release_handler(&mut self, rank: Rank) {
         if self.held.remove(&rank) {
-            self.turns.wake(rank.0);
+            self.scheduler.wake(rank.0);
         }
     }
 
@@ -231,9 +231,9 @@ impl<'h> Simulation<'h> {
     ) -> Result<(), SimulationError> {
         let mut left = vec![true; self.members.len()];
         let mut missing = left.len();
-        (0..self.topology.size()).for_each(|rank| self.turns.wake(rank));
+        (0..self.topology.size()).for_each(|rank| self.scheduler.wake(rank));
         while missing > 0 {
-            let Some(rank) = self.turns.next(&self.fabric) else {
+            let Some(rank) = self.scheduler.next(&self.fabric) else {
                 return Err(self.stuck(what, missing, &left));
             };
             let index = rank as usize;
@@ -242,7 +242,10 @@ impl<'h> Simulation<'h> {
                     left[index] = false;
                     missing -= 1;
                 }
-                if !self.turn(rank)? || self.turns.schedule() == Schedule::Random || !left[index] {
+                if !self.turn(rank)?
+                    || self.scheduler.schedule() == Schedule::Random
+                    || !left[index]
+                {
                     break;
                 }
             }
@@ -319,7 +322,7 @@ impl<'h> Simulation<'h> {
 
     /// Rounds of progress that ranks have made.
     pub fn rounds(&self) -> u64 {
-        self.turns.rounds()
+        self.scheduler.rounds()
     }
 
     /// Virtual time in nanoseconds.
@@ -330,13 +333,13 @@ impl<'h> Simulation<'h> {
     /// A random number of this schedule.
     #[cfg(test)]
     pub(crate) fn random(&mut self) -> u64 {
-        self.turns.random()
+        self.scheduler.random()
     }
 
     /// The application of a rank did something: it has a turn.
     #[cfg(test)]
     pub(crate) fn wake(&mut self, rank: usize) {
-        self.turns.wake(rank as u32);
+        self.scheduler.wake(rank as u32);
     }
 
     /// A round of progress of one rank alone, at this time.
@@ -359,7 +362,7 @@ impl<'h> Simulation<'h> {
             is_live: !self.held.contains(&Rank(rank)),
             handler: &mut self.handler,
         };
-        self.turns
+        self.scheduler
             .take(rank, &mut self.members, &mut handlers, &self.fabric)
     }
 }

@@ -36,7 +36,7 @@ mod job;
 mod member;
 mod message;
 mod options;
-mod turns;
+mod scheduler;
 
 pub use awake::Schedule;
 pub use error::SimulationError;

@@ -13,7 +13,7 @@ use std::sync::Weak;
 
 use trihop_transport::sync::{PoisonError, StaticMutex};
 
-use super::turns::Turns;
+use super::shared::SharedEngine;
 
 /// Tenths of a second to wait for a turn that somebody has. Who waits in a call gives it away all
 /// the time; who does not, is stuck, and keeps everybody else from the engine already.
@@ -21,7 +21,7 @@ const TRIES: u32 = 20;
 
 /// Jobs that may have threads, with the process that started them: a fork has none of these
 /// threads.
-static JOBS: StaticMutex<Vec<(u32, Weak<Turns>)>> = StaticMutex::new(Vec::new());
+static JOBS: StaticMutex<Vec<(u32, Weak<SharedEngine>)>> = StaticMutex::new(Vec::new());
 
 /// Called by the loader when the process exits.
 // SAFETY: `.fini_array` holds pointers to functions without arguments, for the loader to call.
@@ -30,7 +30,7 @@ static JOBS: StaticMutex<Vec<(u32, Weak<Turns>)>> = StaticMutex::new(Vec::new())
 static AT_EXIT: extern "C" fn() = keep_turns;
 
 /// The job's engine is not used any more once the process exits.
-pub(super) fn guard(job: Weak<Turns>) {
+pub(super) fn guard(job: Weak<SharedEngine>) {
     // Of a static library the linker takes what is referred to.
     std::hint::black_box(&AT_EXIT);
     let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,10 +9,10 @@
 
 mod exit;
 mod seat;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod turns;
 mod usage;
 
 use trihop_transport::bootstrap::Bootstrap;

@@ -1,4 +1,4 @@
-//! The threaded seat: the engine by turns, and the threads of a job.
+//! The threaded seat: the engine by engine, and the threads of a job.
 
 use std::cell::RefMut;
 use std::io::Write;
@@ -9,8 +9,8 @@ use trihop_transport::ring::Bell;
 use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use trihop_transport::topology::Rank;
 
+use super::shared::SharedEngine;
 use super::thread::{Thread, is_in_handler, nap};
-use super::turns::Turns;
 use super::usage::ThreadUse;
 use crate::config::StreamOptions;
 use crate::deliver::{Calls, Delivery, DeliveryQueue, Handover};
@@ -41,15 +41,15 @@ struct Alive(Arc<Shared>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.stop(self.0.turns.has_failed());
+        self.0.stop(self.0.engine.has_failed());
         // What handlers have kept of their streams finds these closed: nobody would send on.
-        self.0.turns.try_look(|job| job.engine.close_streams());
+        self.0.engine.try_look(|job| job.engine.close_streams());
     }
 }
 
 /// What all handles of a job with threads share.
 struct Shared {
-    turns: Arc<Turns>,
+    engine: Arc<SharedEngine>,
     threads: Arc<Threads>,
     job_size: u32,
     /// Wakes who makes progress.
@@ -97,7 +97,7 @@ impl Threads {
 
     /// Dumps because a signal has asked for it. The text is made here and written by a thread of
     /// its own.
-    fn dump_to(&self, output: DumpOutput, seat: &Turns) {
+    fn dump_to(&self, output: DumpOutput, seat: &SharedEngine) {
         let mut text = Vec::new();
         let made = write_engine(seat, &mut text);
         if made.and_then(|()| self.write_usage(&mut text)).is_err() {
@@ -135,8 +135,8 @@ impl Threads {
 }
 
 /// Writes the queues of all streams, if the engine can be had soon.
-fn write_engine(turns: &Turns, writer: &mut dyn Write) -> std::io::Result<()> {
-    let made = turns.try_look(|job| job.dump(writer));
+fn write_engine(engine: &SharedEngine, writer: &mut dyn Write) -> std::io::Result<()> {
+    let made = engine.try_look(|job| job.dump(writer));
     made.unwrap_or_else(|| writeln!(writer, "the engine is in use and does not come free"))
 }
 
@@ -152,21 +152,21 @@ impl Threaded {
                 dump: DumpOnSignal::default(),
             }),
             bell: Arc::clone(&job.bell),
-            turns: Arc::new(Turns::new(started)),
+            engine: Arc::new(SharedEngine::new(started)),
             job_size,
             collective: Mutex::new(()),
         };
-        super::exit::guard(Arc::downgrade(&shared.turns));
-        let (turns, threads) = (Arc::clone(&shared.turns), Arc::clone(&shared.threads));
+        super::exit::guard(Arc::downgrade(&shared.engine));
+        let (engine, threads) = (Arc::clone(&shared.engine), Arc::clone(&shared.threads));
         let progress = Thread::spawn("trihop-progress", "progress", move || {
             let asked = || threads.dump.take_asked();
-            let dump = |output| threads.dump_to(output, &turns);
-            let progress = || turns.progress_until_stopped(&mut park, asked, dump);
+            let dump = |output| threads.dump_to(output, &engine);
+            let progress = || engine.progress_until_stopped(&mut park, asked, dump);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(progress)) {
-                turns.fail(Error::handler("(progress)", &*panic));
+                engine.fail(Error::handler("(progress)", &*panic));
             }
             // A job that has failed is looked at all the same.
-            while !turns.is_stopping() {
+            while !engine.is_stopping() {
                 asked().into_iter().for_each(dump);
                 nap(LOOK_AROUND);
             }
@@ -179,10 +179,10 @@ impl Threaded {
         })
     }
 
-    /// See [`Turns::sleeps_deeply`].
+    /// See [`SharedEngine::sleeps_deeply`].
     #[cfg(test)]
     pub(crate) fn sleeps_deeply(&self) -> Option<bool> {
-        self.shared.turns.sleeps_deeply()
+        self.shared.engine.sleeps_deeply()
     }
 
     /// What the job's threads have used so far.
@@ -228,7 +228,7 @@ impl Shared {
             // it.
             handover.discard();
         }
-        self.turns.stop();
+        self.engine.stop();
         if let Some(thread) = progress {
             thread.wake();
             thread.join();
@@ -307,7 +307,7 @@ impl Seating for Threaded {
 
     #[inline]
     fn with<R>(&self, _: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
-        self.shared.turns.with(call)
+        self.shared.engine.with(call)
     }
 
     fn may_wait(&self, what: &'static str) -> Result<()> {
@@ -318,11 +318,11 @@ impl Seating for Threaded {
     }
 
     fn progress(&self, _: &'static str) -> Result<bool> {
-        self.shared.turns.progress()
+        self.shared.engine.progress()
     }
 
     fn progress_in_passing(&self) -> Result<()> {
-        self.shared.turns.progress_in_passing()
+        self.shared.engine.progress_in_passing()
     }
 
     fn wait<T>(
@@ -330,11 +330,11 @@ impl Seating for Threaded {
         what: &'static str,
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        self.shared.turns.wait(what, done)
+        self.shared.engine.wait(what, done)
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
-        self.shared.turns.try_look(look)
+        self.shared.engine.try_look(look)
     }
 
     fn is_in_handler(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Hugepage memory: shared segments, registered pools, and the ladder of page sizes under both.
 
-pub mod handover;
+pub mod descriptors;
 pub mod hugepage;
 pub mod limit;
 pub mod pool;

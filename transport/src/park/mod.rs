@@ -5,13 +5,13 @@
 mod backoff;
 mod gauge;
 mod mailbox;
+mod monitor;
 mod parker;
 mod process;
-mod turn;
 
 pub use backoff::{Backoff, Step, spin_budget};
 pub use gauge::Gauge;
 pub use mailbox::{Content, Mail, Mailbox};
+pub use monitor::{Monitor, MonitorGuard};
 pub use parker::Parker;
 pub use process::ProcessWatch;
-pub use turn::{Taken, Turn};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trihop::Job;
 use trihop::transport::Error as TransportError;
-use trihop::transport::memory::handover::{Handover, Parcel};
+use trihop::transport::memory::descriptors::{Accepted, DescriptorListener};
 use trihop::transport::memory::segment::Segment;
 use trihop::transport::ring::doorbell::Sleeper;
 use trihop::transport::ring::{Bell, Corrupt, Doorbell, Inbox, InboxLayout, Producer};
@@ -66,7 +66,7 @@ impl Ends {
     /// Exchanges memory with the other rank; collective.
     pub fn exchange(job: &Job<'_>, other: u32, largest: usize) -> Result<Self, Error> {
         let name = format!("trihop-bench-ring-{}", std::process::id());
-        let listener = Handover::listen(&name, 2)?;
+        let listener = DescriptorListener::listen(&name, 2)?;
         let names = job.allgather(name.as_bytes())?;
         let theirs = String::from_utf8_lossy(&names[other as usize]).into_owned();
 
@@ -82,7 +82,7 @@ impl Ends {
             line_word.descriptor()?,
             line.descriptor()?,
         ];
-        Handover::send(&theirs, b"ring", &descriptors)?;
+        DescriptorListener::send(&theirs, b"ring", &descriptors)?;
         let (_, handed, process) = accept(job, &listener)?;
         let handed = <[_; DESCRIPTORS]>::try_from(handed).map_err(|handed| {
             let why = format!("process {process} handed over {} descriptors", handed.len());
@@ -263,7 +263,7 @@ impl Ends {
 
 /// The other's descriptors. We go on forwarding, because it may still wait for our part of a
 /// collective.
-fn accept(job: &Job<'_>, listener: &Handover) -> Result<Parcel, Error> {
+fn accept(job: &Job<'_>, listener: &DescriptorListener) -> Result<Accepted, Error> {
     let deadline = Instant::now() + HANDOVER;
     loop {
         if let Some(parcel) = listener.try_accept()? {

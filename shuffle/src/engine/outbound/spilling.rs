@@ -9,7 +9,7 @@ use trihop_transport::topology::Rank;
 use super::Outbound;
 use crate::engine::long::Targets;
 use crate::error::{Error, Result};
-use crate::queue::Feeder;
+use crate::queue::Input;
 use crate::queue::audience::Audience;
 use crate::queue::pressure::Level;
 use crate::queue::spill::{Full, Spill, Spilled};
@@ -138,8 +138,8 @@ impl Outbound {
         while is_free && let Some(spilled) = spill.front() {
             let taken = match spilled {
                 Spilled::Run { target, frame } => {
-                    let feeder = Feeder::APPLICATION;
-                    self.queues.push(Stage::SOURCE, target, frame, 0, feeder) == Some(true)
+                    let input = Input::APPLICATION;
+                    self.queues.push(Stage::SOURCE, target, frame, 0, input) == Some(true)
                 }
                 Spilled::Record {
                     audience,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Random, is_filled, threads};
-use crate::memory::handover::Handover;
+use crate::memory::descriptors::DescriptorListener;
 use crate::memory::segment::Segment;
 use crate::park::ProcessWatch;
 use crate::ring::{Bell, Doorbell, Inbox, InboxLayout, Producer};
@@ -38,9 +38,9 @@ fn producer_process() {
     let count = count.parse().expect("a number of frames");
     let doorbell = Doorbell::create().unwrap();
     let ours = format!("{name}-child");
-    let listener = Handover::listen(&ours, 4).unwrap();
+    let listener = DescriptorListener::listen(&ours, 4).unwrap();
     let bell_segment = doorbell.segment().unwrap();
-    Handover::send(
+    DescriptorListener::send(
         name,
         ours.as_bytes(),
         &[
@@ -63,7 +63,7 @@ fn producer_process() {
 /// Starts the child and exchanges descriptors with it.
 fn start(test: &str, count: u64) -> (Child, Inbox, Doorbell, ProcessWatch) {
     let name = format!("trihop-test-{test}-{}", std::process::id());
-    let listener = Handover::listen(&name, 4).unwrap();
+    let listener = DescriptorListener::listen(&name, 4).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "ring::tests::processes::producer_process"])
         .env(PRODUCER, format!("{name} {count}"))
@@ -83,7 +83,7 @@ fn start(test: &str, count: u64) -> (Child, Inbox, Doorbell, ProcessWatch) {
     inbox.set_bells(Arc::new([child_bell]), 1);
     let doorbell = Doorbell::create().unwrap();
     let bell_segment = doorbell.segment().unwrap();
-    Handover::send(
+    DescriptorListener::send(
         std::str::from_utf8(&theirs).unwrap(),
         b"inbox",
         &[

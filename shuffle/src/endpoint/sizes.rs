@@ -15,7 +15,7 @@ use crate::route::JobRoute;
 
 /// Sizes that follow from a job's shape and a stream's options, equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
+pub(crate) struct StreamSizes {
     pub lane_bytes: u32,
     pub frame_bytes: usize,
     pub batch_bytes: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Shape {
     pub links: Vec<LinkLimits>,
 }
 
-impl Shape {
+impl StreamSizes {
     /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are
     /// most; a frame is at most a quarter of a lane, and fits a batch.
     pub fn new(topology: &Topology, route: &JobRoute, options: &StreamOptions) -> Self {
@@ -56,7 +56,7 @@ impl Shape {
     }
 }
 
-impl Shape {
+impl StreamSizes {
     /// Sizes of batches over a link with these limits.
     pub fn batch_sizes(&self, options: &StreamOptions, limits: &Limits) -> BatchSizes {
         let eager = limits.eager_bytes.max(options.shares().small_slot_bytes);
@@ -74,7 +74,7 @@ impl Shape {
     }
 }
 
-impl Shape {
+impl StreamSizes {
     /// Refuses items of which not one fits a frame: runs of items are delivered as they lie there,
     /// and a long record's fragments are of one record.
     ///
@@ -178,8 +178,8 @@ mod tests {
     ) -> Option<(String, StreamOptions)> {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
         let route = JobRoute::new(RouteName::ThreeHop, &topology);
-        let shape = Shape::new(&topology, &route, options);
-        let error = shape
+        let stream_sizes = StreamSizes::new(&topology, &route, options);
+        let error = stream_sizes
             .check_item(item_bytes, &topology, &route, options)
             .err()?
             .to_string();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 const STRANGER: &str = "TRIHOP_TEST_HANDOVER_STRANGER";
 
 fn name(test: &str) -> String {
-    format!("trihop-test-handover-{test}-{}", std::process::id())
+    format!("trihop-test-listener-{test}-{}", std::process::id())
 }
 
 fn soon() -> Instant {
@@ -25,11 +25,11 @@ fn connected(name: &str) -> OwnedFd {
 #[test]
 fn bytes_and_descriptors_arrive_together() {
     let name = name("together");
-    let handover = Handover::listen(&name, 8).unwrap();
+    let listener = DescriptorListener::listen(&name, 8).unwrap();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
-    Handover::send(&name, b"a pipe", &[reader.as_fd(), writer.as_fd()]).unwrap();
+    DescriptorListener::send(&name, b"a pipe", &[reader.as_fd(), writer.as_fd()]).unwrap();
     drop((reader, writer));
-    let (message, fds, pid) = handover.accept(soon()).unwrap();
+    let (message, fds, pid) = listener.accept(soon()).unwrap();
     assert_eq!(
         (message.as_slice(), fds.len(), pid),
         (b"a pipe".as_slice(), 2, std::process::id())
@@ -48,7 +48,7 @@ fn bytes_and_descriptors_arrive_together() {
         .read_to_string(&mut text)
         .unwrap();
     assert_eq!(text, "through");
-    assert_eq!(handover.refused(), 0);
+    assert_eq!(listener.refused(), 0);
 }
 
 #[test]
@@ -56,21 +56,21 @@ fn the_listener_may_come_later() {
     let name = name("later");
     let sender = {
         let name = name.clone();
-        crate::sync::thread::spawn(move || Handover::send(&name, b"early", &[]))
+        crate::sync::thread::spawn(move || DescriptorListener::send(&name, b"early", &[]))
     };
-    let handover = Handover::listen(&name, 8).unwrap();
-    assert_eq!(handover.accept(soon()).unwrap().0, b"early");
+    let listener = DescriptorListener::listen(&name, 8).unwrap();
+    assert_eq!(listener.accept(soon()).unwrap().0, b"early");
     sender.join().unwrap().unwrap();
 }
 
 #[test]
 fn nobody_there_is_an_error_at_the_deadline() {
-    let text = Handover::send_until(&name("nobody"), b"x", &[], past())
+    let text = DescriptorListener::send_until(&name("nobody"), b"x", &[], past())
         .unwrap_err()
         .to_string();
-    assert!(text.contains("handover-nobody"), "{text}");
-    let handover = Handover::listen(&name("silence"), 1).unwrap();
-    let Err(Error::System { source, .. }) = handover.accept(past()) else {
+    assert!(text.contains("listener-nobody"), "{text}");
+    let listener = DescriptorListener::listen(&name("silence"), 1).unwrap();
+    let Err(Error::System { source, .. }) = listener.accept(past()) else {
         panic!("nothing was sent")
     };
     assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
@@ -79,43 +79,43 @@ fn nobody_there_is_an_error_at_the_deadline() {
 #[test]
 fn a_name_is_taken_once() {
     let name = name("taken");
-    let first = Handover::listen(&name, 1).unwrap();
-    assert!(Handover::listen(&name, 1).is_err());
+    let first = DescriptorListener::listen(&name, 1).unwrap();
+    assert!(DescriptorListener::listen(&name, 1).is_err());
     drop(first);
-    assert!(Handover::listen(&name, 1).is_ok());
-    assert!(Handover::listen(&"x".repeat(108), 1).is_err());
-    assert!(Handover::listen("", 1).is_err());
+    assert!(DescriptorListener::listen(&name, 1).is_ok());
+    assert!(DescriptorListener::listen(&"x".repeat(108), 1).is_err());
+    assert!(DescriptorListener::listen("", 1).is_err());
 }
 
 #[test]
 fn silent_and_broken_senders_disturb_nobody() {
     let name = name("silent");
-    let handover = Handover::listen(&name, 8).unwrap();
+    let listener = DescriptorListener::listen(&name, 8).unwrap();
     let _silent = connected(&name);
     drop(connected(&name));
     let large = connected(&name);
     rustix::net::send(&large, &vec![0; MAX_MESSAGE_BYTES + 1], SendFlags::empty()).unwrap();
-    Handover::send(&name, b"good", &[]).unwrap();
-    assert_eq!(handover.accept(soon()).unwrap().0, b"good");
-    assert!(handover.accept(past()).is_err());
-    assert_eq!(handover.refused(), 2);
+    DescriptorListener::send(&name, b"good", &[]).unwrap();
+    assert_eq!(listener.accept(soon()).unwrap().0, b"good");
+    assert!(listener.accept(past()).is_err());
+    assert_eq!(listener.refused(), 2);
 }
 
 #[test]
 fn messages_are_bounded() {
     let name = name("bounded");
-    let handover = Handover::listen(&name, 8).unwrap();
+    let listener = DescriptorListener::listen(&name, 8).unwrap();
     let (reader, _writer) = rustix::pipe::pipe().unwrap();
-    assert!(Handover::send(&name, b"", &[]).is_err());
-    assert!(Handover::send(&name, &vec![0; MAX_MESSAGE_BYTES + 1], &[]).is_err());
-    assert!(Handover::send(&name, b"x", &[reader.as_fd(); MAX_DESCRIPTORS + 1]).is_err());
-    Handover::send(
+    assert!(DescriptorListener::send(&name, b"", &[]).is_err());
+    assert!(DescriptorListener::send(&name, &vec![0; MAX_MESSAGE_BYTES + 1], &[]).is_err());
+    assert!(DescriptorListener::send(&name, b"x", &[reader.as_fd(); MAX_DESCRIPTORS + 1]).is_err());
+    DescriptorListener::send(
         &name,
         &vec![7; MAX_MESSAGE_BYTES],
         &[reader.as_fd(); MAX_DESCRIPTORS],
     )
     .unwrap();
-    let (message, fds, _) = handover.accept(soon()).unwrap();
+    let (message, fds, _) = listener.accept(soon()).unwrap();
     assert_eq!(
         (message, fds.len()),
         (vec![7; MAX_MESSAGE_BYTES], MAX_DESCRIPTORS)
@@ -128,7 +128,7 @@ fn stranger_process() {
     let Ok(name) = std::env::var(STRANGER) else {
         return;
     };
-    let text = Handover::send(&name, b"intrusion", &[])
+    let text = DescriptorListener::send(&name, b"intrusion", &[])
         .unwrap_err()
         .to_string();
     assert!(text.contains("its listener is user"), "{text}");
@@ -143,7 +143,7 @@ fn another_user_is_refused_on_both_sides() {
         return;
     }
     let name = name("stranger");
-    let handover = Handover::listen(&name, 8).unwrap();
+    let listener = DescriptorListener::listen(&name, 8).unwrap();
     // A copy that the other user may execute, wherever the build directory lies.
     let folder = tempfile::Builder::new()
         .prefix("trihop-test-")
@@ -156,7 +156,7 @@ fn another_user_is_refused_on_both_sides() {
             .unwrap();
     }
     let status = Command::new(&binary)
-        .args(["--exact", "memory::handover::tests::stranger_process"])
+        .args(["--exact", "memory::descriptors::tests::stranger_process"])
         .env(STRANGER, &name)
         .current_dir("/")
         .stdout(Stdio::null())
@@ -175,18 +175,18 @@ fn another_user_is_refused_on_both_sides() {
         status.success(),
         "the stranger was not turned away: {status}"
     );
-    assert!(handover.accept(past()).is_err());
-    assert_eq!(handover.refused(), 2);
-    Handover::send(&name, b"ours", &[]).unwrap();
-    assert_eq!(handover.accept(soon()).unwrap().0, b"ours");
+    assert!(listener.accept(past()).is_err());
+    assert_eq!(listener.refused(), 2);
+    DescriptorListener::send(&name, b"ours", &[]).unwrap();
+    assert_eq!(listener.accept(soon()).unwrap().0, b"ours");
 }
 
 #[test]
 fn a_listener_that_is_gone_is_an_error_at_once_and_not_at_the_deadline() {
     let name = name("gone");
-    drop(Handover::listen(&name, 1).unwrap());
+    drop(DescriptorListener::listen(&name, 1).unwrap());
     // Far enough away for the test's watchdog to be what ends a wait for it.
     let deadline = Instant::now() + Duration::from_secs(86_400);
-    let error = Handover::send_to_listener(&name, b"x", &[], deadline).unwrap_err();
+    let error = DescriptorListener::send_to_listener(&name, b"x", &[], deadline).unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trihop_transport::park::{Backoff, Step, Taken, Turn};
+use trihop_transport::park::{Backoff, Monitor, MonitorGuard, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
@@ -21,8 +21,8 @@ enum Sleep {
     Deep,
 }
 
-/// What is used by turns.
-struct InTurn {
+/// What is used by engine.
+struct Guarded {
     job: JobState,
     /// How the progress thread sleeps.
     sleep: Sleep,
@@ -35,8 +35,8 @@ struct InTurn {
 }
 
 /// What the threads of a job share of its engine.
-pub(crate) struct Turns {
-    turn: Turn<InTurn>,
+pub(crate) struct SharedEngine {
+    turn: Monitor<Guarded>,
     /// The progress thread sleeps on it.
     doorbell: Doorbell,
     /// How long a wait spins.
@@ -48,7 +48,7 @@ pub(crate) struct Turns {
     stopping: Flag,
 }
 
-impl Turns {
+impl SharedEngine {
     pub fn new(started: Started) -> Self {
         let Started {
             state,
@@ -56,7 +56,7 @@ impl Turns {
             spin,
         } = started;
         Self {
-            turn: Turn::new(InTurn {
+            turn: Monitor::new(Guarded {
                 job: state,
                 sleep: Sleep::Awake,
                 newcomer: false,
@@ -107,7 +107,7 @@ impl Turns {
         self.doorbell.ring();
     }
 
-    fn round(&self, turn: &mut Taken<'_, InTurn>) -> Result<bool> {
+    fn round(&self, turn: &mut MonitorGuard<'_, Guarded>) -> Result<bool> {
         match turn.job.progress(&mut NoHandlers) {
             Ok(worked) => Ok(worked),
             Err(error) => {
@@ -125,7 +125,7 @@ impl Turns {
     }
 
     /// Wakes everybody where the job has failed.
-    fn tell_failure(&self, turn: &mut Taken<'_, InTurn>) {
+    fn tell_failure(&self, turn: &mut MonitorGuard<'_, Guarded>) {
         if turn.job.check_failure().is_err() && !self.failed.is_raised() {
             self.failed.raise();
             turn.tell_moved();
@@ -135,14 +135,14 @@ impl Turns {
 
     /// Wakes the progress thread from this sleep, or a deeper one.
     #[inline]
-    fn wake_from(&self, turn: &mut InTurn, sleep: Sleep) {
+    fn wake_from(&self, turn: &mut Guarded, sleep: Sleep) {
         if turn.sleep == sleep || turn.sleep == Sleep::Deep {
             turn.sleep = Sleep::Awake;
             self.doorbell.wake();
         }
     }
 
-    /// What the progress thread does until [`Turns::stop`]; what is `asked` of it before a round,
+    /// What the progress thread does until [`SharedEngine::stop`]; what is `asked` of it before a round,
     /// it `does` without the turn. Ends at an error, which is kept for all callers.
     pub fn progress_until_stopped<T>(
         &self,
@@ -191,9 +191,9 @@ impl Turns {
     /// Sleeps without the turn, until there is something to do.
     fn sleep<'a>(
         &'a self,
-        mut turn: Taken<'a, InTurn>,
+        mut turn: MonitorGuard<'a, Guarded>,
         park: &mut Park,
-    ) -> (Taken<'a, InTurn>, Result<()>) {
+    ) -> (MonitorGuard<'a, Guarded>, Result<()>) {
         let timed = turn.job.prepare_to_sleep();
         if std::mem::take(&mut turn.newcomer) {
             turn.tell_moved();
@@ -215,7 +215,7 @@ impl Turns {
     }
 }
 
-impl Turns {
+impl SharedEngine {
     #[inline]
     pub fn with<R>(&self, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
         let mut turn = self.turn.take();

@@ -29,18 +29,18 @@ pub const MAX_DESCRIPTORS: usize = 64;
 /// Connections that may wait for their message to come; further ones wait in the kernel.
 const MAX_WAITING: usize = 256;
 
-/// How long [`Handover::send`] waits for the listener.
+/// How long [`DescriptorListener::send`] waits for the listener.
 pub const SEND_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What [`Handover::accept`] returns: message, descriptors, process id of the sender.
-pub type Parcel = (Vec<u8>, Vec<OwnedFd>, u32);
+/// What [`DescriptorListener::accept`] returns: message, descriptors, process id of the sender.
+pub type Accepted = (Vec<u8>, Vec<OwnedFd>, u32);
 
 /// Bytes and descriptors of one message.
 type Message = (Vec<u8>, Vec<OwnedFd>);
 
 /// A listening end, which takes messages from processes of our own user.
 #[derive(Debug)]
-pub struct Handover {
+pub struct DescriptorListener {
     socket: OwnedFd,
     name: String,
     /// Connected, of our user, message not read yet.
@@ -48,7 +48,7 @@ pub struct Handover {
     refused: Cell<u64>,
 }
 
-impl Handover {
+impl DescriptorListener {
     /// Takes `name` and listens; up to `backlog` senders may connect before they are accepted.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Handover {
     ) -> Result<u32> {
         if message.is_empty() || message.len() > MAX_MESSAGE_BYTES || fds.len() > MAX_DESCRIPTORS {
             return Err(Error::config(
-                "handover",
+                "listener",
                 format!(
                     "{} bytes and {} descriptors in one message; possible are 1 to {MAX_MESSAGE_BYTES} and 0 to \
                      {MAX_DESCRIPTORS}",
@@ -177,7 +177,7 @@ impl Handover {
     ///
     /// # Errors
     /// `TimedOut` when nothing came; otherwise when the socket itself fails.
-    pub fn accept(&self, deadline: Instant) -> Result<Parcel> {
+    pub fn accept(&self, deadline: Instant) -> Result<Accepted> {
         let what = || format!("accepting on the abstract socket @{}", self.name);
         let mut waiting = self.waiting.borrow_mut();
         loop {
@@ -201,7 +201,7 @@ impl Handover {
     ///
     /// # Errors
     /// When the socket itself fails.
-    pub fn try_accept(&self) -> Result<Option<Parcel>> {
+    pub fn try_accept(&self) -> Result<Option<Accepted>> {
         let mut waiting = self.waiting.borrow_mut();
         self.accept_connections(&mut waiting).map_err(|e| {
             Error::system(
@@ -246,7 +246,7 @@ impl Handover {
         Ok(())
     }
 
-    fn take_message(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Option<Parcel> {
+    fn take_message(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Option<Accepted> {
         let mut index = 0;
         while index < waiting.len() {
             match receive(waiting[index].0.as_fd()) {
@@ -277,7 +277,7 @@ impl Handover {
 
 fn address(name: &str) -> Result<SocketAddrUnix> {
     if name.is_empty() {
-        return Err(Error::config("handover", "an abstract socket needs a name"));
+        return Err(Error::config("listener", "an abstract socket needs a name"));
     }
     SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|e| {
         Error::system(
@@ -416,5 +416,5 @@ fn wait(watched: &mut [PollFd<'_>], deadline: Instant) -> Result<(), Errno> {
 }
 
 #[cfg(test)]
-#[path = "handover_tests.rs"]
+#[path = "descriptors_tests.rs"]
 mod tests;

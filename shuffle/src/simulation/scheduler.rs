@@ -1,4 +1,4 @@
-//! Turns: who has one, what he does with it, and when time passes.
+//! Scheduler: who has one, what he does with it, and when time passes.
 
 use super::awake::{Awake, Schedule};
 use super::error::SimulationError;
@@ -10,7 +10,7 @@ use crate::engine::sink::Handlers;
 const ROUNDS_PER_TURN: usize = 64;
 
 /// The order of what happens in a job, which follows from the seed.
-pub(super) struct Turns {
+pub(super) struct Scheduler {
     schedule: Schedule,
     random: u64,
     awake: Awake,
@@ -20,7 +20,7 @@ pub(super) struct Turns {
     fruitless: u64,
 }
 
-impl Turns {
+impl Scheduler {
     /// All ranks are awake.
     pub fn new(ranks: u32, schedule: Schedule, seed: u64) -> Self {
         Self {

@@ -1,30 +1,30 @@
-//! Taking turns: several threads use what only one may use at a time, and wait for what another one
-//! moves.
+//! A monitor: several threads use what only one may use at a time, by turns, and wait for what
+//! another one moves.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use crate::sync::{FairCondvar, FairMutex, FairMutexGuard};
 
-/// How long [`Turn::try_take`] waits.
+/// How long [`Monitor::try_take`] waits.
 const SOON: Duration = Duration::from_millis(100);
 
 /// What is used by turns. Who has the turn may wait for others to move something, and lets them
 /// have the turn meanwhile.
 #[derive(Debug, Default)]
-pub struct Turn<T> {
+pub struct Monitor<T> {
     lock: FairMutex<T>,
     moved: FairCondvar,
 }
 
 /// The turn, until it is dropped.
 #[derive(Debug)]
-pub struct Taken<'a, T> {
+pub struct MonitorGuard<'a, T> {
     guard: FairMutexGuard<'a, T>,
     moved: &'a FairCondvar,
 }
 
-impl<T> Turn<T> {
+impl<T> Monitor<T> {
     /// Nobody has the turn.
     pub fn new(value: T) -> Self {
         Self {
@@ -35,24 +35,24 @@ impl<T> Turn<T> {
 
     /// Waits for the turn.
     #[inline]
-    pub fn take(&self) -> Taken<'_, T> {
-        Taken {
+    pub fn take(&self) -> MonitorGuard<'_, T> {
+        MonitorGuard {
             guard: self.lock.lock(),
             moved: &self.moved,
         }
     }
 
     /// Takes the turn if it comes within a tenth of a second: for looking at what is stuck.
-    pub fn try_take(&self) -> Option<Taken<'_, T>> {
+    pub fn try_take(&self) -> Option<MonitorGuard<'_, T>> {
         let guard = self.lock.try_lock_for(SOON)?;
-        Some(Taken {
+        Some(MonitorGuard {
             guard,
             moved: &self.moved,
         })
     }
 }
 
-impl<T> Taken<'_, T> {
+impl<T> MonitorGuard<'_, T> {
     /// Lets somebody else have the turn who has gone to sleep for it, and takes it again. Cheap
     /// while nobody has.
     #[inline]
@@ -79,7 +79,7 @@ impl<T> Taken<'_, T> {
     }
 }
 
-impl<T> Deref for Taken<'_, T> {
+impl<T> Deref for MonitorGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -88,7 +88,7 @@ impl<T> Deref for Taken<'_, T> {
     }
 }
 
-impl<T> DerefMut for Taken<'_, T> {
+impl<T> DerefMut for MonitorGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
