@@ -196,11 +196,10 @@ impl trihop_job_t {
 /// Threads: any. The text lives as long as the job.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_launcher(job: *const trihop_job_t) -> *const c_char {
-    // SAFETY: the header asks for null or a job that has not ended.
     let launcher = guard_or(|| {
-        Ok(unsafe { argument::reference(job, "job")? }
-            .launcher
-            .as_ptr())
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::reference(job, "job")? };
+        Ok(job.launcher.as_ptr())
     });
     launcher.unwrap_or(std::ptr::null())
 }
