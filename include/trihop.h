@@ -153,7 +153,8 @@ enum trihop_seat_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
   // Any thread may call. A progress thread keeps traffic going while the program computes, and a
-  // delivery thread for each stream calls its handler.
+  // delivery thread calls the handlers of its streams, one call at a time; a stream with the
+  // option `own_thread` has one of its own.
   TRIHOP_THREADED = 0,
   // One thread calls, the one that has started the job. Progress is made inside of its calls,
   // and handlers are called there too: no lock is taken per message, so that small ones cost
@@ -230,6 +231,11 @@ typedef struct trihop_options_t {
   // handler. One run always may.
   // Default 4,096; 1 to 4,294,967,295; in records.
   uint64_t deliverq_max;
+  // Whether the handler has a delivery thread of its own, where the job has threads.
+  // Those of the other streams share one, on which a handler that blocks keeps the
+  // others waiting.
+  // Default 0; 0, 1.
+  uint64_t own_thread;
   // Place of the stream among others: a higher one is served first in each round of
   // progress.
   // Default 0; 0 to 255.
@@ -332,9 +338,10 @@ typedef struct trihop_message_t {
 // stream was opened with.
 //
 // Threads: of an inline job in calls that make progress, on the thread that makes them, and not
-// before the one that opens the stream has returned. Of a job with threads on the stream's
-// delivery thread, one call at a time, the first one after the handle was stored; it may block,
-// and its senders then wait.
+// before the one that opens the stream has returned. Of a job with threads on a delivery thread,
+// one call at a time, the first one after the handle was stored; it may block, and its senders
+// then wait, and so do the other streams of the same thread: with the option `own_thread` a stream
+// has one of its own.
 //
 // It may send on any stream of the job, its own one too, to any rank, any number of times: see
 // `trihop_stream_send`. It may not wait for others: no flush, fence, collective, open or close. It
@@ -969,8 +976,9 @@ trihop_status_t trihop_details_text(const struct trihop_details_t *details,
 // Threads: any, but no other call on them may be under way or follow.
 void trihop_details_free(struct trihop_details_t *details);
 
-// Fills `threads` with what each thread of the job has used so far: the progress thread, and a
-// delivery thread for each stream; none for an inline job. There is room for `capacity` structs,
+// Fills `threads` with what each thread of the job has used so far: the progress thread, and
+// delivery threads (the common one, and those of streams with `own_thread`) once there are streams
+// with handlers; none for an inline job. There is room for `capacity` structs,
 // of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it. The number of
 // threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0),
 // the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.

@@ -34,7 +34,7 @@ pub(crate) struct Met {
     pub wake: Option<Arc<OwnedFd>>,
 }
 
-/// Accepted that passes descriptors between the ranks of a node.
+/// What comes with descriptors that pass between the ranks of a node.
 pub(crate) struct Label {
     pub cookie: u64,
     pub stream: u16,

@@ -7,7 +7,8 @@ use super::status::Failure;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum trihop_seat_t {
     /// Any thread may call. A progress thread keeps traffic going while the program computes, and a
-    /// delivery thread for each stream calls its handler.
+    /// delivery thread calls the handlers of its streams, one call at a time; a stream with the
+    /// option `own_thread` has one of its own.
     TRIHOP_THREADED = 0,
     /// One thread calls, the one that has started the job. Progress is made inside of its calls,
     /// and handlers are called there too: no lock is taken per message, so that small ones cost

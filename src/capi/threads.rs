@@ -70,8 +70,9 @@ fn threads_of(job: &trihop_job_t) -> Vec<ThreadUse> {
     }
 }
 
-/// Fills `threads` with what each thread of the job has used so far: the progress thread, and a
-/// delivery thread for each stream; none for an inline job. There is room for `capacity` structs,
+/// Fills `threads` with what each thread of the job has used so far: the progress thread, and
+/// delivery threads (the common one, and those of streams with `own_thread`) once there are streams
+/// with handlers; none for an inline job. There is room for `capacity` structs,
 /// of `size` bytes each: `sizeof(trihop_thread_use_t)` as the caller knows it. The number of
 /// threads goes to `count`. Where `capacity` is too small (`threads` may be null where it is 0),
 /// the call fails with `TRIHOP_ERR_BUFFER_TOO_SMALL` and only stores that.

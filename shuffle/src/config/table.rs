@@ -42,6 +42,10 @@ macro_rules! options_table {
                 /// Records that may wait for a delivery thread, or for an application without a
                 /// handler. One run always may.
                 local deliverq_max: usize as u64 = (4_096) in (1 to 4_294_967_295) "records";
+                /// Whether the handler has a delivery thread of its own, where the job has threads.
+                /// Those of the other streams share one, on which a handler that blocks keeps the
+                /// others waiting.
+                local own_thread: bool as u64 = (else "0") in (of "0, 1") "";
                 /// Place of the stream among others: a higher one is served first in each round of
                 /// progress.
                 local priority: u8 as u64 = (0) in (0 to 255) "";

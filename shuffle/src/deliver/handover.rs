@@ -2,23 +2,17 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
-use trihop_transport::park::{Content, Gauge, Mail, Mailbox};
+use trihop_transport::park::{Content, Gauge};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Bell;
 use trihop_transport::sync::Flag;
 
+use super::deliveries::{Deliveries, Pending};
 use super::queue::Entry;
-use super::{Delivery, DeliveryQueue, take_overfilled};
+use super::{Delivery, take_overfilled};
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
-
-/// Longest wait of fewer records than `deliverq_threshold`.
-const PATIENCE: Duration = Duration::from_millis(1);
-
-/// Bytes that are not kept waiting for more.
-const MUCH_BYTES: usize = 64 << 10;
 
 /// Part of the delivery queue's bound that a delivery thread takes at a time: room comes back in
 /// such pieces.
@@ -27,7 +21,9 @@ const PIECES: usize = 8;
 /// Deliveries on their way to a delivery thread. What it has in its hands counts as waiting until
 /// its calls return.
 pub(crate) struct Handover {
-    pending: Mailbox<Pending>,
+    /// The queues of its delivery thread, and which of them is this stream's.
+    deliveries: Arc<Deliveries>,
+    slot: usize,
     /// Wakes whoever makes progress.
     bell: Arc<Bell>,
     /// The delivery thread has done something that progress or a flush waits for. Written before
@@ -41,28 +37,12 @@ pub(crate) struct Handover {
     pub gauge: Arc<Gauge>,
     /// The handler is called no more. Pairs with the look before each of its calls.
     discards: Flag,
-    piece_records: usize,
-    threshold: usize,
-}
-
-struct Pending {
-    queue: DeliveryQueue,
-    /// Records that were handed over since the stream was opened.
-    handed: u64,
-    /// Records whose handler has returned.
-    done: u64,
-    /// Records that were dropped instead, because the handler is called no more.
-    undelivered: u64,
-    /// A flush or a fence waits until `done` has come so far.
-    awaited: u64,
-    /// What the handler failed with.
-    failure: Option<Error>,
 }
 
 /// Deliveries in the hands of a delivery thread.
 #[derive(Default)]
 pub(crate) struct Chunk {
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
 }
 
 /// The handler's calls for one chunk.
@@ -108,30 +88,29 @@ impl Chunk {
 }
 
 impl Handover {
-    pub fn new(options: &StreamOptions, bell: Arc<Bell>) -> Self {
+    /// To the thread that `deliveries` are for.
+    pub fn new(options: &StreamOptions, bell: Arc<Bell>, deliveries: Arc<Deliveries>) -> Self {
+        let piece_records = options.deliverq_max.div_ceil(PIECES);
         Self {
-            pending: Mailbox::new(Pending {
-                queue: DeliveryQueue::new(options),
-                handed: 0,
-                done: 0,
-                undelivered: 0,
-                awaited: 0,
-                failure: None,
-            }),
+            slot: deliveries.insert(Pending::new(options, piece_records)),
+            deliveries,
             bell,
             freed: Flag::default(),
             unshown: Flag::default(),
             gauge: Arc::default(),
             discards: Flag::default(),
-            piece_records: options.deliverq_max.div_ceil(PIECES),
-            threshold: options.shim.deliverq_threshold,
         }
     }
 
+    /// Which of the thread's queues is this stream's.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
     fn with<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
-        self.pending.with(|pending| {
+        self.deliveries.with(self.slot, |pending| {
             let result = change(pending);
-            (result, pending.content(self.threshold))
+            (result, pending.content())
         })
     }
 
@@ -139,8 +118,8 @@ impl Handover {
     /// cost more than it.
     fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
         self.unshown.raise();
-        self.pending
-            .with(|pending| (change(pending), Content::Nothing))
+        self.deliveries
+            .with(self.slot, |pending| (change(pending), Content::Nothing))
     }
 
     /// Wakes the delivery thread if it sleeps and there is something for it that it was not shown
@@ -160,9 +139,9 @@ impl Handover {
         if !self.unshown.is_raised() {
             return;
         }
-        let much = self.pending.with(|pending| {
-            let content = match pending.is_much(self.piece_records) {
-                true => pending.content(self.threshold),
+        let much = self.deliveries.with(self.slot, |pending| {
+            let content = match pending.is_much() {
+                true => pending.content(),
                 false => Content::Nothing,
             };
             (content == Content::Enough, content)
@@ -274,21 +253,6 @@ impl Handover {
         self.freed.is_raised()
     }
 
-    /// The delivery thread: waits for deliveries, and takes some; false when there will be no more.
-    pub fn next(&self, chunk: &mut Chunk) -> bool {
-        debug_assert!(chunk.entries.is_empty());
-        let taken = self.pending.wait(|pending, late| {
-            match pending.content(self.threshold) {
-                Content::Nothing => return Mail::Nothing,
-                Content::Something if !late => return Mail::Soon(PATIENCE),
-                _ => {}
-            }
-            pending.queue.take(self.piece_records, &mut chunk.entries);
-            Mail::Taken(())
-        });
-        taken.is_some()
-    }
-
     /// The delivery thread: what the handler is called with.
     pub fn calls(&self) -> Calls<'_> {
         Calls {
@@ -336,38 +300,14 @@ impl Handover {
         self.bell.ring();
     }
 
-    /// Lets the delivery thread end once nothing is left.
+    /// Lets the delivery thread drop the handler once nothing is left.
     pub fn close(&self) {
-        self.pending.close();
+        self.with(|pending| pending.closed = true);
     }
 }
 
-impl Pending {
-    fn push(&mut self, delivery: &Delivery<'_>) -> Result<(), BadRun> {
-        let before = self.queue.records();
-        self.queue.push(delivery)?;
-        self.handed += (self.queue.records() - before) as u64;
-        Ok(())
-    }
-
-    /// Whether there is a piece of the queue, or somebody waits for the handler.
-    fn is_much(&self, piece_records: usize) -> bool {
-        let queue = &self.queue;
-        queue.records() >= piece_records
-            || queue.bytes() >= MUCH_BYTES
-            || queue.is_blocked()
-            || self.awaited > self.done
-    }
-
-    /// Whether there is enough for the delivery thread to begin.
-    fn content(&self, threshold: usize) -> Content {
-        let queue = &self.queue;
-        if queue.is_empty() {
-            Content::Nothing
-        } else if queue.records() < threshold && self.awaited <= self.done && !queue.is_blocked() {
-            Content::Something
-        } else {
-            Content::Enough
-        }
+impl Drop for Handover {
+    fn drop(&mut self) {
+        self.deliveries.remove(self.slot);
     }
 }

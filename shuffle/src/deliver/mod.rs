@@ -1,6 +1,7 @@
 //! What is delivered: whole runs and long records, in place, in a bounded queue, or on their way to
 //! a delivery thread.
 
+mod deliveries;
 mod delivery;
 mod handover;
 mod overfilled;
@@ -10,6 +11,7 @@ mod reassembly;
 use trihop_transport::protocol::wire::{BadRun, Records};
 use trihop_transport::topology::Rank;
 
+pub(crate) use deliveries::{Deliveries, NextDelivery};
 pub(crate) use delivery::Delivery;
 pub(crate) use handover::{Calls, Chunk, Handover};
 pub(crate) use overfilled::{note_overfilled, take_overfilled};

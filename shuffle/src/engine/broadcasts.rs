@@ -29,7 +29,7 @@ use super::queues::Queues;
 use crate::queue::Input;
 use crate::route::Stage;
 
-/// Where a input's front run, a broadcast, stands.
+/// Where an input's front run, a broadcast, stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Copying {
     /// The next hop to get a copy.

@@ -105,7 +105,7 @@ impl<'h> Simulation<'h> {
             return Err(Error::config("topology", why).into());
         }
         let members = Member::all(&mut fabric, topology, options, sink)?;
-        // Scheduler are not to follow the delays, which come from the same seed.
+        // Turns are not to follow the delays, which come from the same seed.
         let seed = options.network.seed.wrapping_add(0x5851_f42d_4c95_7f2d);
         Ok(Self {
             fabric,

@@ -1,4 +1,4 @@
-//! Scheduler: who has one, what he does with it, and when time passes.
+//! Turns: who has one, what he does with it, and when time passes.
 
 use super::awake::{Awake, Schedule};
 use super::error::SimulationError;

@@ -1,4 +1,4 @@
-//! The threaded seat: the engine by engine, and the threads of a job.
+//! The threaded seat: the engine by turns, and the threads of a job.
 
 use std::cell::RefMut;
 use std::io::Write;
@@ -10,7 +10,7 @@ use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use trihop_transport::topology::Rank;
 
 use super::shared::SharedEngine;
-use super::thread::{Thread, is_in_handler, nap};
+use super::thread::{Delivering, DeliveryThread, Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
 use crate::config::StreamOptions;
 use crate::deliver::{Calls, Delivery, DeliveryQueue, Handover};
@@ -68,7 +68,9 @@ struct Threads {
 #[derive(Default)]
 struct Running {
     progress: Option<Thread>,
-    deliveries: Vec<(Arc<Handover>, Thread)>,
+    /// Calls the handlers of all streams that have no thread of their own.
+    deliver: Option<DeliveryThread>,
+    delivering: Vec<Delivering>,
     /// Writes what a signal asked for: who reads it may keep it waiting.
     dump: Option<Thread>,
     /// The job was shut down.
@@ -83,9 +85,10 @@ impl Threads {
     /// What the job's threads have used so far.
     fn usage(&self) -> Vec<ThreadUse> {
         let running = self.lock();
-        let deliveries = running.deliveries.iter().map(|(_, thread)| thread);
-        let all = running.progress.iter().chain(deliveries);
-        all.filter_map(Thread::usage).collect()
+        let progress = running.progress.iter().filter_map(Thread::usage);
+        let common = running.deliver.iter().filter_map(DeliveryThread::usage);
+        let own = running.delivering.iter().filter_map(Delivering::usage);
+        progress.chain(common).chain(own).collect()
     }
 
     fn write_usage(&self, writer: &mut dyn Write) -> std::io::Result<()> {
@@ -192,41 +195,66 @@ impl Threaded {
 }
 
 impl Shared {
-    /// Ends the delivery thread of a stream that is shut down.
+    /// The handler of a stream that is shut down is called no more.
     fn end_deliveries(&self, of: &Arc<Handover>) {
         let mut threads = self.threads.lock();
-        let at = threads
-            .deliveries
+        let delivering = &mut threads.delivering;
+        let at = delivering
             .iter()
-            .position(|(h, _)| Arc::ptr_eq(h, of));
-        if let Some((handover, thread)) = at.map(|at| threads.deliveries.swap_remove(at)) {
-            drop(threads);
-            handover.close();
-            thread.join();
+            .position(|of_one| Arc::ptr_eq(&of_one.handover, of));
+        let ended = at.map(|at| delivering.swap_remove(at));
+        drop(threads);
+        if let Some(ended) = ended {
+            ended.end();
         }
+    }
+
+    /// Has a delivery thread serve a stream that is about to be opened: what arrives has somewhere
+    /// to go, whatever fails in between.
+    fn serve(
+        &self,
+        name: &str,
+        options: &StreamOptions,
+        deliver: Deliver,
+    ) -> Result<(Delivering, mpsc::Sender<Handle<Threaded>>)> {
+        if options.own_thread {
+            let own = DeliveryThread::spawn(&format!("deliver {name}"), self.job_size)?;
+            let (delivering, tell) = own.serve(name, options, &self.bell, deliver)?;
+            return Ok((delivering.by_own(own), tell));
+        }
+        let mut threads = self.threads.lock();
+        let common = match &mut threads.deliver {
+            Some(common) => common,
+            none => none.insert(DeliveryThread::spawn("deliver", self.job_size)?),
+        };
+        common.serve(name, options, &self.bell, deliver)
     }
 
     /// Ends all threads. Of a job that has `failed`, deliveries that wait are dropped.
     fn stop(&self, failed: bool) {
         let mut threads = self.threads.lock();
         threads.ended = true;
-        let (progress, deliveries) = (
+        let (progress, common, dump) = (
             threads.progress.take(),
-            std::mem::take(&mut threads.deliveries),
+            threads.deliver.take(),
+            threads.dump.take(),
         );
-        let dump = threads.dump.take();
+        let delivering = std::mem::take(&mut threads.delivering);
         drop(threads);
         if failed {
-            deliveries
+            delivering
                 .iter()
-                .for_each(|(handover, _)| handover.discard());
+                .for_each(|of_one| of_one.handover.discard());
         }
-        for (handover, thread) in deliveries {
-            handover.close();
-            thread.join();
+        for of_one in delivering {
+            let handover = Arc::clone(&of_one.handover);
+            of_one.end();
             // Another stream's handler may still send to this one, without an end if nobody takes
             // it.
             handover.discard();
+        }
+        if let Some(common) = common {
+            common.end();
         }
         self.engine.stop();
         if let Some(thread) = progress {
@@ -271,35 +299,24 @@ impl Seating for Threaded {
             return self.open_with(name, &options, item_bytes, sink, None);
         };
         let shared = &self.shared;
-        let handover = Arc::new(Handover::new(&options, Arc::clone(&shared.bell)));
-        // The thread is there before the stream: what arrives has somewhere to go, whatever fails
-        // in between.
-        let (own, told) = mpsc::channel();
-        let thread =
-            super::thread::deliver(name, shared.job_size, Arc::clone(&handover), deliver, told)?;
+        let (delivering, tell) = shared.serve(name, &options, deliver)?;
+        let handover = Arc::clone(&delivering.handover);
         let sink = Sink::Thread(Arc::clone(&handover));
-        let opened = self.open_with(
-            name,
-            &options,
-            item_bytes,
-            sink,
-            Some(Arc::clone(&handover)),
-        );
+        let opened = self.open_with(name, &options, item_bytes, sink, Some(handover));
         match &opened {
             Ok(handle) => {
-                shared.threads.lock().deliveries.push((handover, thread));
+                shared.threads.lock().delivering.push(delivering);
                 let seat = Self {
                     shared: Arc::clone(shared),
                     _alive: None,
                 };
                 // Nobody listens only where the thread was ended before.
-                let _ = own.send(handle.on_seat(seat));
+                let _ = tell.send(handle.on_seat(seat));
             }
             Err(_) => {
-                drop(own); // what the thread may be waiting for
-                handover.discard();
-                handover.close();
-                thread.join();
+                drop(tell); // what the thread may be waiting for
+                delivering.handover.discard();
+                delivering.end();
             }
         }
         opened

@@ -21,7 +21,7 @@ enum Sleep {
     Deep,
 }
 
-/// What is used by engine.
+/// What is used by turns.
 struct Guarded {
     job: JobState,
     /// How the progress thread sleeps.

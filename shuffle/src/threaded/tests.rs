@@ -111,11 +111,12 @@ fn what_is_sent_arrives_although_the_application_never_calls_again() {
 }
 
 #[test]
-fn a_blocked_handler_holds_its_senders_up_and_no_other_stream() {
+fn a_blocked_handler_with_a_thread_of_its_own_holds_up_no_other_stream() {
     let job = job();
     let (open_gate, gate) = mpsc::channel::<()>();
     let options = StreamOptions {
         deliverq_max: 64,
+        own_thread: true,
         ..StreamOptions::default()
     };
     let count = Arc::new(AtomicU64::new(0));
@@ -368,7 +369,7 @@ fn a_signal_makes_the_progress_thread_dump_into_a_file_per_rank() {
     // SAFETY: raising a signal that has a handler has no requirements.
     assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
     let file = directory.path().join("dump.0");
-    let whole = |text: &String| text.contains("thread deliver looked at");
+    let whole = |text: &String| text.contains("thread deliver: ");
     let mut text = String::new();
     until("a dump is written", || {
         text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -379,7 +380,73 @@ fn a_signal_makes_the_progress_thread_dump_into_a_file_per_rank() {
         "{text}"
     );
     let names: Vec<_> = job.threads().into_iter().map(|t| t.name).collect();
-    assert_eq!(names, ["progress", "deliver looked at"]);
+    assert_eq!(names, ["progress", "deliver"]);
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn streams_share_a_delivery_thread_but_those_that_ask_for_their_own() {
+    let job = job();
+    let names = || -> Vec<String> { job.threads().into_iter().map(|t| t.name).collect() };
+    assert_eq!(names(), ["progress"]);
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let open = |name: &str, own_thread| {
+        let (threads, dropped) = (Arc::clone(&threads), Arc::new(()));
+        let alive = Arc::downgrade(&dropped);
+        let options = StreamOptions {
+            own_thread,
+            ..StreamOptions::default()
+        };
+        let shuffle = job.shuffle(name).options(options).handler(move |_, _| {
+            let _owned = &dropped;
+            threads.lock().unwrap().push(thread::current().id());
+        });
+        (shuffle.open().unwrap(), alive)
+    };
+    let (first, first_lives) = open("first", false);
+    let (second, _) = open("second", false);
+    let (own, _) = open("own", true);
+    assert_eq!(names(), ["progress", "deliver", "deliver own"]);
+    let called_on = |shuffle: &Shuffle| {
+        shuffle.send(Rank(0), 0, b"record").unwrap();
+        shuffle.fence().unwrap();
+        let called = std::mem::take(&mut *threads.lock().unwrap());
+        assert_eq!(called.len(), 1, "{}", shuffle.name());
+        called[0]
+    };
+    let common = called_on(&first);
+    assert_eq!(called_on(&second), common);
+    assert_ne!(called_on(&own), common);
+    // The thread goes on without a stream that is shut down, whose handler is gone.
+    own.shutdown().unwrap();
+    first.shutdown().unwrap();
+    assert!(first_lives.upgrade().is_none());
+    assert_eq!(called_on(&second), common);
+    let (third, _) = open("third", false);
+    assert_eq!(called_on(&third), common);
+    assert_eq!(names(), ["progress", "deliver"]);
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn what_a_handler_owns_may_panic_as_it_goes_and_the_others_are_called_on() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let job = job();
+    let owned = Panics;
+    let first = job.shuffle("first").handler(move |_, _| {
+        let _ = &owned;
+    });
+    let first = first.open().unwrap();
+    let (second, heard) = listening(&job, "second");
+    first.shutdown().unwrap();
+    second.send(Rank(0), 3, b"").unwrap();
+    second.fence().unwrap();
+    assert_eq!(heard.lock().unwrap().len(), 1);
     job.shutdown().unwrap();
 }
 

@@ -67,6 +67,7 @@ impl shuffle_opts {
             stream.linger_us = 0;
             stream.priority = stream.priority.saturating_add(1);
         }
+        stream.own_thread = true; // as in the original: a callback may wait for another's
         stream.shim.origin_sender_limit =
             not_negative("localsenderlimit", self.localsenderlimit)?.min(ShimOptions::SENDER_LIMIT);
         stream.shim.remote_sender_limit =

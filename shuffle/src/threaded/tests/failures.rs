@@ -17,8 +17,13 @@ const RECORDS: u64 = 1000;
 fn waiting(job: &Job, permits: Receiver<()>, called: impl Fn() + Send + 'static) -> Shuffle {
     let (tell, told) = mpsc::channel();
     let mut first = Some(tell);
+    let options = StreamOptions {
+        own_thread: true,
+        ..StreamOptions::default()
+    };
     let slow = job
         .shuffle("slow")
+        .options(options)
         .handler(move |_, _| {
             called();
             if let Some(tell) = first.take() {
