@@ -1,15 +1,14 @@
 //! Every rank greets every rank: `trihop run -n 4 --nodes 2 -- target/debug/examples/hello`.
 
-use std::cell::Cell;
-use trihop::{Job, Options, Rank};
+use trihop::{Job, Options, Rank, State};
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), trihop::Error> {
-    let heard = Cell::new(0);
     let job = Job::start(Options::from_env()?)?;
+    let heard = State::new(0);
     let greetings = job
         .shuffle("greetings")
-        .handler(|_message, _outbox| heard.set(heard.get() + 1))
+        .handler_with(&heard, |heard, _message, _outbox| *heard += 1)
         .open()?;
     for rank in 0..job.size() {
         greetings.send(
@@ -19,7 +18,11 @@ fn main() -> Result<(), trihop::Error> {
         )?;
     }
     greetings.fence()?;
-    println!("rank {} heard {} greetings", job.rank(), heard.get());
+    println!(
+        "rank {} heard {} greetings",
+        job.rank(),
+        heard.with(|heard| *heard)
+    );
     greetings.shutdown()?;
     job.shutdown()
 }

@@ -2,9 +2,7 @@
 //! handler that hears of a smaller label tells all neighbours on its own stream: `trihop run -n 4
 //! --nodes 2 -- target/release/examples/labels [VERTICES]`.
 
-use std::cell::{Cell, RefCell};
-
-use trihop::{Error, Job, Options, Rank, Reduce};
+use trihop::{Error, Job, Options, Rank, Reduce, State};
 
 /// Edges that are made for each vertex.
 const DEGREE: u32 = 8;
@@ -51,25 +49,21 @@ fn expected_labels(neighbours: &[Vec<u32>]) -> Vec<u32> {
     labels
 }
 
-/// What a rank knows. Vertex v is at rank v mod size.
+/// What a rank knows, which its handler changes. Vertex v is at rank v mod size.
 struct Share {
     neighbours: Vec<Vec<u32>>,
-    labels: Vec<Cell<u32>>,
-    sent: Cell<u64>,
-    heard: Cell<u64>,
-    wrong: Cell<u64>,
+    labels: Vec<u32>,
+    sent: u64,
+    heard: u64,
+    wrong: u64,
     /// Why a send of the handler failed.
-    failure: RefCell<Option<Error>>,
+    failure: Option<Error>,
 }
 
-impl Share {
-    /// The label of a vertex for all of its neighbours.
-    fn news(&self, size: u32, vertex: u32, label: u32) -> impl Iterator<Item = (Rank, News)> + '_ {
-        let told = &self.neighbours[vertex as usize];
-        self.sent.set(self.sent.get() + told.len() as u64);
-        told.iter()
-            .map(move |&other| (Rank(other % size), [other, label]))
-    }
+/// A label for all neighbours of a vertex.
+fn news(told: &[u32], size: u32, label: u32) -> impl Iterator<Item = (Rank, News)> + '_ {
+    told.iter()
+        .map(move |&other| (Rank(other % size), [other, label]))
 }
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
@@ -80,49 +74,59 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if vertices < PARTS {
         return Err(format!("at least {PARTS} vertices, not {vertices}").into());
     }
-    let share = &Share {
-        neighbours: graph(vertices),
-        labels: (0..vertices).map(Cell::new).collect(),
-        sent: Cell::new(0),
-        heard: Cell::new(0),
-        wrong: Cell::new(0),
-        failure: RefCell::new(None),
-    };
+    let neighbours = graph(vertices);
+    let share = State::new(Share {
+        neighbours: neighbours.clone(),
+        labels: (0..vertices).collect(),
+        sent: 0,
+        heard: 0,
+        wrong: 0,
+        failure: None,
+    });
 
     let job = Job::start(Options::from_env()?)?;
     let (rank, size) = (job.rank(), job.size());
     let stream = job
         .stream::<News>("labels")
-        .handler(move |_, items, outbox| {
-            share.heard.set(share.heard.get() + items.len() as u64);
+        .handler_with(&share, move |share, _, items, outbox| {
+            share.heard += items.len() as u64;
             for &[vertex, label] in items {
-                let known = share.labels.get(vertex as usize);
+                let known = share.labels.get_mut(vertex as usize);
                 let Some(known) = known.filter(|_| vertex % size == rank.0) else {
-                    share.wrong.set(share.wrong.get() + 1);
+                    share.wrong += 1;
                     continue;
                 };
-                if label < known.get() {
-                    known.set(label);
+                if label < *known {
+                    *known = label;
                     // On the same stream: in a handler a send never waits.
-                    if let Err(error) = outbox.extend(share.news(size, vertex, label)) {
-                        share.failure.borrow_mut().get_or_insert(error);
+                    let told = &share.neighbours[vertex as usize];
+                    share.sent += told.len() as u64;
+                    if let Err(error) = outbox.extend(news(told, size, label)) {
+                        share.failure.get_or_insert(error);
                     }
                 }
             }
         })
         .open()?;
+    let mut sent_at_first = 0;
     for vertex in (rank.0..vertices).step_by(size as usize) {
-        stream.extend(share.news(size, vertex, vertex))?;
+        let told = &neighbours[vertex as usize];
+        sent_at_first += told.len() as u64;
+        stream.extend(news(told, size, vertex))?;
     }
     stream.fence()?;
-    if let Some(error) = share.failure.take() {
+    stream.shutdown()?;
+    let Ok(share) = share.into_inner() else {
+        return Err("the handler is gone with its stream, and leaves the state".into());
+    };
+    if let Some(error) = share.failure {
         return Err(error.into());
     }
-    let expected = expected_labels(&share.neighbours);
+    let expected = expected_labels(&neighbours);
     let own = (rank.0..vertices).step_by(size as usize);
-    let unlike = own.filter(|&v| share.labels[v as usize].get() != expected[v as usize]);
-    let wrong = share.wrong.get() + unlike.count() as u64;
-    let mut totals = [share.sent.get(), share.heard.get(), wrong];
+    let unlike = own.filter(|&v| share.labels[v as usize] != expected[v as usize]);
+    let wrong = share.wrong + unlike.count() as u64;
+    let mut totals = [sent_at_first + share.sent, share.heard, wrong];
     job.allreduce(&mut totals, Reduce::Sum)?;
     if rank == Rank(0) {
         let [sent, heard, wrong] = totals;
@@ -130,7 +134,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "{vertices} vertices on {size} ranks: {sent} labels sent, {heard} heard, {wrong} wrong"
         );
     }
-    stream.shutdown()?;
     job.shutdown()?;
     if totals[0] != totals[1] || totals[2] != 0 {
         return Err(

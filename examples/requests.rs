@@ -2,9 +2,7 @@
 //! and every answer is verified: `trihop run -n 4 --nodes 2 -- target/release/examples/requests
 //! [REQUESTS]`.
 
-use std::cell::{Cell, RefCell};
-
-use trihop::{Error, Job, Options, Rank, Reduce};
+use trihop::{Error, Job, Options, Rank, Reduce, State};
 
 /// Kinds of records.
 const REQUEST: u32 = 0;
@@ -16,13 +14,13 @@ const WORDS: u64 = 500;
 /// What the handler has seen. It is called by `send` and `fence`, on the one thread.
 #[derive(Default)]
 struct Seen {
-    requests: Cell<u64>,
-    answers: Cell<u64>,
-    wrong: Cell<u64>,
+    requests: u64,
+    answers: u64,
+    wrong: u64,
     /// Whether a request has its answer.
-    answered: RefCell<Vec<bool>>,
+    answered: Vec<bool>,
     /// Why a send of the handler failed.
-    failure: RefCell<Option<Error>>,
+    failure: Option<Error>,
 }
 
 fn mix(word: u64) -> u64 {
@@ -45,26 +43,22 @@ fn number_of(record: &[u8]) -> Option<u64> {
     record.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-fn add(count: &Cell<u64>, more: u64) {
-    count.set(count.get() + more);
-}
-
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count: u64 = std::env::args()
         .nth(1)
         .map_or(Ok(200_000), |text| text.parse())?;
-    let seen = &Seen {
-        answered: RefCell::new(vec![false; usize::try_from(count)?]),
+    let seen = State::new(Seen {
+        answered: vec![false; usize::try_from(count)?],
         ..Seen::default()
-    };
+    });
 
     let job = Job::start(Options::from_env()?)?;
     let (rank, size) = (job.rank(), job.size());
     let mut expected = Vec::new();
     let shuffle = job
         .shuffle("requests")
-        .handler(move |message, outbox| {
+        .handler_with(&seen, move |seen, message, outbox| {
             let asks = if message.kind == REQUEST {
                 message.source
             } else {
@@ -72,21 +66,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             };
             let number = number_of(message.bytes).unwrap_or(u64::MAX);
             fill(&mut expected, number, asks);
-            add(&seen.wrong, u64::from(message.bytes != expected));
+            seen.wrong += u64::from(message.bytes != expected);
             if message.kind == REQUEST {
-                add(&seen.requests, 1);
+                seen.requests += 1;
                 // Here a send never waits: what no queue has room for waits in memory.
                 if let Err(error) = outbox.send(message.source, ANSWER, message.bytes) {
-                    seen.failure.borrow_mut().get_or_insert(error);
+                    seen.failure.get_or_insert(error);
                 }
                 return;
             }
-            add(&seen.answers, 1);
-            let mut answered = seen.answered.borrow_mut();
-            let is_new = answered
-                .get_mut(number as usize)
-                .map(|a| !std::mem::replace(a, true));
-            add(&seen.wrong, u64::from(is_new != Some(true)));
+            seen.answers += 1;
+            let answered = seen.answered.get_mut(number as usize);
+            let is_new = answered.map(|answered| !std::mem::replace(answered, true));
+            seen.wrong += u64::from(is_new != Some(true));
         })
         .open()?;
     let mut request = Vec::new();
@@ -96,11 +88,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         shuffle.send(Rank(target as u32), REQUEST, &request)?;
     }
     shuffle.fence()?;
-    if let Some(error) = seen.failure.take() {
-        return Err(error.into());
-    }
-    add(&seen.wrong, u64::from(seen.answers.get() != count));
-    let mut totals = [seen.requests.get(), seen.answers.get(), seen.wrong.get()];
+    let mut totals = seen.with(|seen| match seen.failure.take() {
+        Some(error) => Err(error),
+        None => {
+            seen.wrong += u64::from(seen.answers != count);
+            Ok([seen.requests, seen.answers, seen.wrong])
+        }
+    })?;
     job.allreduce(&mut totals, Reduce::Sum)?;
     let [requests, answers, wrong] = totals;
     if rank == Rank(0) {

@@ -332,6 +332,8 @@ typedef struct trihop_message_t {
   // Valid during the call only, and never null. A record is aligned to 8 bytes, and so are items
   // where their size is a multiple of 8.
   const void *bytes;
+  // The library's, for `trihop_message_next`.
+  void *run;
 } trihop_message_t;
 
 // Called for every record, or for every run of items, that arrives, with the `context` that the
@@ -491,7 +493,10 @@ typedef struct trihop_thread_use_t {
 //
 // Threads: several at once, whichever have something to say. It may call the library; what that
 // logs does not come here.
-typedef void (*trihop_log_callback_t)(void *context, int32_t level, const char *facility, const char *text);
+typedef void (*trihop_log_callback_t)(void *context,
+                                      int32_t level,
+                                      const char *facility,
+                                      const char *text);
 
 // What is recorded and where it goes. Later versions add fields at the end. Fill it with
 // `trihop_log_options_init`; all texts have to live until `trihop_log_install` has returned.
@@ -559,7 +564,9 @@ trihop_status_t trihop_options_init(struct trihop_options_t *options, size_t siz
 // Fails with `TRIHOP_ERR_CONFIG` on an unknown name (`trihop_last_error` has the nearest) or an
 // impossible value.
 // Threads: any, one at a time for each struct.
-trihop_status_t trihop_options_set(struct trihop_options_t *options, const char *name, const char *value);
+trihop_status_t trihop_options_set(struct trihop_options_t *options,
+                                   const char *name,
+                                   const char *value);
 
 // Version of the library that runs, for instance `0.1.0`.
 //
@@ -573,7 +580,9 @@ const char *trihop_version(void);
 // Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
 // where this is one of several tasks of a launcher that offers neither PMI nor PMIx.
 // Threads: any. A process can be in several jobs, if its launcher knows how.
-trihop_status_t trihop_init(int32_t seat, const struct trihop_options_t *options, struct trihop_job_t **job);
+trihop_status_t trihop_init(int32_t seat,
+                            const struct trihop_options_t *options,
+                            struct trihop_job_t **job);
 
 // Fills `options` with those of the job, as a start for the options of one stream. `size` is
 // `sizeof(trihop_options_t)` as the caller knows it.
@@ -681,12 +690,16 @@ trihop_status_t trihop_node_of(const struct trihop_job_t *job, uint32_t rank, ui
 // Stores the number of a rank among the ranks of its node.
 //
 // Threads: any.
-trihop_status_t trihop_local_rank_of(const struct trihop_job_t *job, uint32_t rank, uint32_t *local_rank);
+trihop_status_t trihop_local_rank_of(const struct trihop_job_t *job,
+                                     uint32_t rank,
+                                     uint32_t *local_rank);
 
 // Stores how many ranks a node has.
 //
 // Threads: any.
-trihop_status_t trihop_local_size_of(const struct trihop_job_t *job, uint32_t node, uint32_t *local_size);
+trihop_status_t trihop_local_size_of(const struct trihop_job_t *job,
+                                     uint32_t node,
+                                     uint32_t *local_size);
 
 // Stores the rank with number `local_rank` on a node.
 //
@@ -725,7 +738,10 @@ trihop_status_t trihop_allreduce(const struct trihop_job_t *job,
 //
 // Fails with `TRIHOP_ERR_MISMATCH` on every rank where lengths differ.
 // Threads: as `trihop_barrier`.
-trihop_status_t trihop_allgather(const struct trihop_job_t *job, const void *mine, size_t length, void *all);
+trihop_status_t trihop_allgather(const struct trihop_job_t *job,
+                                 const void *mine,
+                                 size_t length,
+                                 void *all);
 
 // Starts a job among ranks that already know each other. Collective over all ranks. This one is
 // number `rank` of `size`, on the node with label `node`: any number that is equal for the ranks
@@ -767,6 +783,33 @@ trihop_status_t trihop_stream_open(const struct trihop_job_t *job,
                                    trihop_handler_t handler,
                                    void *context,
                                    struct trihop_stream_t **stream);
+
+// As `trihop_stream_open` of a stream of records, but `handler` is called for all records at once
+// that arrived one after the other from one source, as many as a run has: for programs that take a
+// lock, or look something up, once for all of them. The message has the first record and their
+// `count`; `trihop_message_next` goes through them.
+//
+// A handler that sends is not kept waiting between the records of a run. Fails where `handler` is
+// null, and as `trihop_stream_open`.
+// Threads: as `trihop_stream_open`.
+trihop_status_t trihop_stream_open_runs(const struct trihop_job_t *job,
+                                        const char *name,
+                                        const struct trihop_options_t *options,
+                                        trihop_handler_t handler,
+                                        void *context,
+                                        struct trihop_stream_t **stream);
+
+// Stores the next record of `run`, which a handler was called with that `trihop_stream_open_runs`
+// has installed, in `record`; 0, with nothing stored, where there is none left. It begins with the
+// first one, and goes through them once:
+//
+//     trihop_message_t record;
+//     while (trihop_message_next(run, &record))
+//         use(record.kind, record.bytes, record.length);
+//
+// 0 for any other message, and where a pointer is null. Threads: the one that the handler was
+// called on.
+int32_t trihop_message_next(const struct trihop_message_t *run, struct trihop_message_t *record);
 
 // Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while
 // there is no room. What one rank sends to another arrives in the order in which it was sent, each
@@ -816,7 +859,9 @@ trihop_status_t trihop_stream_reserve(const struct trihop_stream_t *stream,
 // Fails on a bad rank, a stream of records, and a peer that is gone; inside a handler with
 // `TRIHOP_ERR_NO_MEMORY` as `trihop_stream_send` does.
 // Threads: any. There is no order between what different threads send.
-trihop_status_t trihop_stream_push(const struct trihop_stream_t *stream, uint32_t target, const void *item);
+trihop_status_t trihop_stream_push(const struct trihop_stream_t *stream,
+                                   uint32_t target,
+                                   const void *item);
 
 // As `trihop_stream_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
 // and has taken nothing. Inside a handler of an inline job it is `trihop_stream_push`, which does

@@ -11,18 +11,18 @@
 //! typed items, which arrive as slices:
 //!
 //! ```
-//! use std::cell::Cell;
-//! use trihop::{Job, Options, Rank};
+//! use trihop::{Job, Options, Rank, State};
 //!
-//! let sum = Cell::new(0);
 //! let job = Job::start(Options::from_env()?)?;
+//! let sum = State::new(0);
 //! let numbers = job
 //!     .stream::<u64>("numbers")
-//!     .handler(|_source, items, _outbox| sum.set(sum.get() + items.iter().sum::<u64>()))
+//!     .handler_with(&sum, |sum, _source, items, _outbox| *sum += items.iter().sum::<u64>())
 //!     .open()?;
 //! numbers.extend((0..job.size()).map(|rank| (Rank(rank), 1 + u64::from(rank))))?;
 //! numbers.fence()?; // all that any rank sent has been handled
-//! assert_eq!(sum.get(), u64::from(job.size()) * (1 + u64::from(job.rank().0)));
+//! let expected = u64::from(job.size()) * (1 + u64::from(job.rank().0));
+//! assert_eq!(sum.with(|sum| *sum), expected);
 //! job.shutdown()?;
 //! # Ok::<(), trihop::Error>(())
 //! ```
@@ -59,9 +59,9 @@ pub mod capi;
 pub use trihop_shuffle::{
     Arrival, BroadcastTo, CounterRow, DetailedStats, DumpOutput, Error, Inline, Item, ItemOutbox,
     Job, Message, Messages, NodeId, OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce,
-    Reservation, Result, Seat, Shuffle, ShuffleBuilder, StageStats, Stats, Stream, StreamBuilder,
-    StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, over, route, simulation,
-    threaded,
+    Reservation, Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream,
+    StreamBuilder, StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, over, route,
+    simulation, threaded,
 };
 
 /// Sizes of a stream's parts, for streams that are unlike any other, and for tests.

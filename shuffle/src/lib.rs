@@ -37,6 +37,7 @@ pub use config::{Shares, ShimOptions};
 pub use deliver::{Message, Messages};
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
+pub use face::state::State;
 pub use face::stream::{Item, ItemOutbox};
 pub use face::untyped::{Arrival, UntypedOutbox};
 pub use seat::{Inline, Seat};
@@ -53,20 +54,23 @@ pub mod over {
 
 /// One rank's part of a job, on the thread that started it.
 ///
-/// `'h` is how long handlers may borrow: what they use is declared before the job.
+/// What handlers change and the program reads is a [`State`]. `'h` is how long handlers may borrow:
+/// what they borrow is declared before the job.
 ///
 /// ```no_run
-/// use std::cell::Cell;
-/// use trihop_shuffle::{Job, Options, Rank};
+/// use trihop_shuffle::{Job, Options, Rank, State};
 ///
-/// let heard = Cell::new(0);
 /// let job = Job::start(Options::from_env()?)?;
-/// let shuffle = job.shuffle("greetings").handler(|_message, _outbox| heard.set(heard.get() + 1)).open()?;
+/// let heard = State::new(0);
+/// let shuffle = job
+///     .shuffle("greetings")
+///     .handler_with(&heard, |heard, _message, _outbox| *heard += 1)
+///     .open()?;
 /// for rank in 0..job.size() {
 ///     shuffle.send(Rank(rank), 0, b"hello")?;
 /// }
 /// shuffle.fence()?;
-/// assert_eq!(heard.get(), job.size());
+/// assert_eq!(heard.with(|heard| *heard), job.size());
 /// job.shutdown()?;
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```

@@ -14,7 +14,8 @@ use super::seat::{Either, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::{
-    Arrival, BroadcastTo, Error, Queues, Rank, StreamOptions, Untyped, UntypedOutbox, threaded,
+    Arrival, BroadcastTo, Error, Messages, Queues, Rank, StreamOptions, Untyped, UntypedOutbox,
+    threaded,
 };
 
 /// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
@@ -87,6 +88,8 @@ pub struct trihop_message_t {
     /// Valid during the call only, and never null. A record is aligned to 8 bytes, and so are items
     /// where their size is a multiple of 8.
     pub bytes: *const c_void,
+    /// The library's, for `trihop_message_next`.
+    pub run: *mut c_void,
 }
 
 /// Called for every record, or for every run of items, that arrives, with the `context` that the
@@ -113,6 +116,8 @@ pub type trihop_filler_t =
 struct Caller {
     handler: unsafe extern "C" fn(*mut c_void, *const trihop_message_t),
     context: Context,
+    /// It is called for the records of a run at once.
+    takes_runs: bool,
     /// The stream's handle, as the caller knows it.
     stream: Context,
     rank: u32,
@@ -122,6 +127,24 @@ struct Caller {
 impl Caller {
     #[inline]
     fn call(&self, arrival: Arrival<'_>) {
+        self.call_of_run(arrival, std::ptr::null_mut());
+    }
+
+    /// With all records of a run: the first one stands for them.
+    fn call_with_run(&self, mut messages: Messages<'_>) {
+        if let Some(first) = messages.clone().next() {
+            let arrival = Arrival {
+                source: first.source,
+                kind: first.kind,
+                count: messages.len(),
+                bytes: first.bytes,
+            };
+            self.call_of_run(arrival, &raw mut messages);
+        }
+    }
+
+    #[inline]
+    fn call_of_run(&self, arrival: Arrival<'_>, run: *mut Messages<'_>) {
         let message = trihop_message_t {
             stream: self.stream.get().cast(),
             source: arrival.source.0,
@@ -131,6 +154,7 @@ impl Caller {
             count: arrival.count,
             length: arrival.bytes.len(),
             bytes: arrival.bytes.as_ptr().cast(),
+            run: run.cast(),
         };
         // SAFETY: the header says how a handler is called, and this is how.
         unsafe { (self.handler)(self.context.get(), &message) }
@@ -218,50 +242,144 @@ pub unsafe extern "C" fn trihop_stream_open(
     stream: *mut *mut trihop_stream_t,
 ) -> trihop_status_t {
     guard(|| {
-        // SAFETY: the header asks for null or a place for a pointer.
-        let place = unsafe { argument::place(stream, "stream")? };
-        *place = std::ptr::null_mut();
-        // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
-        // NUL.
-        let (job, name) = unsafe {
-            (
-                argument::reference(job, "job")?,
-                argument::text(name, "name")?,
-            )
-        };
-        // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { trihop_options_t::of_stream(options)? };
-        let (rank, size) = either!(&job.job, job => (job.rank().0, job.size()));
-        // Its place is made first: handlers are told of it, and none is called before it is filled.
-        let handle = Box::into_raw(Box::<trihop_stream_t>::new_uninit());
-        let caller = handler.map(|handler| Caller {
+        let handler = handler.map(Handler::OfEach);
+        // SAFETY: as the header asks.
+        unsafe { open_by(job, name, item_bytes, options, handler, context, stream) }
+    })
+}
+
+/// As `trihop_stream_open` of a stream of records, but `handler` is called for all records at once
+/// that arrived one after the other from one source, as many as a run has: for programs that take a
+/// lock, or look something up, once for all of them. The message has the first record and their
+/// `count`; `trihop_message_next` goes through them.
+///
+/// A handler that sends is not kept waiting between the records of a run. Fails where `handler` is
+/// null, and as `trihop_stream_open`.
+/// Threads: as `trihop_stream_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_open_runs(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    options: *const trihop_options_t,
+    handler: trihop_handler_t,
+    context: *mut c_void,
+    stream: *mut *mut trihop_stream_t,
+) -> trihop_status_t {
+    guard(|| {
+        let handler = handler.ok_or_else(|| Failure::argument("`handler` is a null pointer"))?;
+        let handler = Some(Handler::OfRuns(handler));
+        // SAFETY: as the header asks.
+        unsafe { open_by(job, name, 0, options, handler, context, stream) }
+    })
+}
+
+/// Stores the next record of `run`, which a handler was called with that `trihop_stream_open_runs`
+/// has installed, in `record`; 0, with nothing stored, where there is none left. It begins with the
+/// first one, and goes through them once:
+///
+///     trihop_message_t record;
+///     while (trihop_message_next(run, &record))
+///         use(record.kind, record.bytes, record.length);
+///
+/// 0 for any other message, and where a pointer is null. Threads: the one that the handler was
+/// called on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_message_next(
+    run: *const trihop_message_t,
+    record: *mut trihop_message_t,
+) -> i32 {
+    // SAFETY: the header asks for null or the message of a call that has not returned, and for null
+    // or a place for a message.
+    let (run, record) = unsafe { (run.as_ref(), record.as_mut()) };
+    let Some((run, record)) = run.zip(record) else {
+        return 0;
+    };
+    // SAFETY: `Caller::call_with_run` has put the records there, which live as long as the call, and
+    // only this function uses them.
+    let Some(next) = unsafe { run.run.cast::<Messages<'_>>().as_mut() }.and_then(Iterator::next)
+    else {
+        return 0;
+    };
+    *record = trihop_message_t {
+        source: next.source.0,
+        kind: next.kind,
+        count: 1,
+        length: next.bytes.len(),
+        bytes: next.bytes.as_ptr().cast(),
+        run: std::ptr::null_mut(),
+        ..*run
+    };
+    1
+}
+
+/// A handler of the caller's, and what it is called for.
+enum Handler {
+    /// Each record, or each run of items.
+    OfEach(unsafe extern "C" fn(*mut c_void, *const trihop_message_t)),
+    /// All records of a run.
+    OfRuns(unsafe extern "C" fn(*mut c_void, *const trihop_message_t)),
+}
+
+/// Opens a stream.
+///
+/// # Safety
+/// As the header says of `trihop_stream_open`.
+unsafe fn open_by(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    item_bytes: usize,
+    options: *const trihop_options_t,
+    handler: Option<Handler>,
+    context: *mut c_void,
+    stream: *mut *mut trihop_stream_t,
+) -> Result<(), Failure> {
+    // SAFETY: the header asks for null or a place for a pointer.
+    let place = unsafe { argument::place(stream, "stream")? };
+    *place = std::ptr::null_mut();
+    // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
+    // NUL.
+    let (job, name) = unsafe {
+        (
+            argument::reference(job, "job")?,
+            argument::text(name, "name")?,
+        )
+    };
+    // SAFETY: the header asks for null or initialised options.
+    let options = unsafe { trihop_options_t::of_stream(options)? };
+    let (rank, size) = either!(&job.job, job => (job.rank().0, job.size()));
+    // Its place is made first: handlers are told of it, and none is called before it is filled.
+    let handle = Box::into_raw(Box::<trihop_stream_t>::new_uninit());
+    let takes_runs = matches!(handler, Some(Handler::OfRuns(_)));
+    let caller = handler.map(
+        |(Handler::OfEach(handler) | Handler::OfRuns(handler))| Caller {
             handler,
             context: Context::new(context),
+            takes_runs,
             stream: Context::new(handle.cast()),
             rank,
             size,
-        });
-        let (gate, opened) = Gate::closed();
-        match open(&job.job, name, item_bytes, options, caller, gate) {
-            Ok(stream) => {
-                // SAFETY: made above and nobody else's yet: handlers wait for `opened`, or for this
-                // call's end.
-                unsafe {
-                    handle
-                        .cast::<trihop_stream_t>()
-                        .write(trihop_stream_t { stream, rank, size })
-                };
-                *place = handle.cast();
-                drop(opened);
-                Ok(())
-            }
-            Err(error) => {
-                // SAFETY: made above; what was to use it is gone with the stream.
-                drop(unsafe { Box::from_raw(handle) });
-                Err(error.into())
-            }
+        },
+    );
+    let (gate, opened) = Gate::closed();
+    match open(&job.job, name, item_bytes, options, caller, gate) {
+        Ok(stream) => {
+            // SAFETY: made above and nobody else's yet: handlers wait for `opened`, or for this
+            // call's end.
+            unsafe {
+                handle
+                    .cast::<trihop_stream_t>()
+                    .write(trihop_stream_t { stream, rank, size })
+            };
+            *place = handle.cast();
+            drop(opened);
+            Ok(())
         }
-    })
+        Err(error) => {
+            // SAFETY: made above; what was to use it is gone with the stream.
+            drop(unsafe { Box::from_raw(handle) });
+            Err(error.into())
+        }
+    }
 }
 
 /// Opens a stream over the seat of `job`.
@@ -280,10 +398,16 @@ fn open(
                 builder = builder.options(options);
             }
             if let Some(caller) = caller {
-                builder = builder.handler(move |arrival, _| {
-                    gate.pass();
-                    caller.call(arrival);
-                });
+                builder = match caller.takes_runs {
+                    true => builder.run_handler(move |messages, _| {
+                        gate.pass();
+                        caller.call_with_run(messages);
+                    }),
+                    false => builder.handler(move |arrival, _| {
+                        gate.pass();
+                        caller.call(arrival);
+                    }),
+                };
             }
             Ok(Either::Threaded(builder.open()?))
         }
@@ -293,9 +417,14 @@ fn open(
                 builder = builder.options(options);
             }
             if let Some(caller) = caller {
-                builder = builder.handler(move |arrival, outbox| {
-                    with_outbox(outbox, || caller.call(arrival));
-                });
+                builder = match caller.takes_runs {
+                    true => builder.run_handler(move |messages, outbox| {
+                        with_outbox(outbox, || caller.call_with_run(messages));
+                    }),
+                    false => builder.handler(move |arrival, outbox| {
+                        with_outbox(outbox, || caller.call(arrival));
+                    }),
+                };
             }
             Ok(Either::Inline(builder.open()?))
         }
@@ -580,6 +709,7 @@ pub unsafe extern "C" fn trihop_stream_take(
         let caller = Caller {
             handler: taker.ok_or_else(|| Failure::argument("`taker` is a null pointer"))?,
             context: Context::new(context),
+            takes_runs: false,
             stream: Context::new(stream.cast_mut().cast()),
             rank: open.rank,
             size: open.size,

@@ -4,6 +4,7 @@ mod broadcast;
 pub(crate) mod job;
 pub(crate) mod reservation;
 pub(crate) mod shuffle;
+pub(crate) mod state;
 pub(crate) mod stream;
 pub(crate) mod untyped;
 mod verbs;

@@ -10,7 +10,7 @@ use super::shuffle::each_message;
 use super::stream::{extend, push};
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Message};
+use crate::deliver::{Delivery, Message, Messages};
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
@@ -39,6 +39,8 @@ pub struct UntypedBuilder<S: Seat> {
     item_bytes: usize,
     options: Option<StreamOptions>,
     handler: Option<S::Handler>,
+    /// The handler is for the records of a run.
+    takes_records: bool,
 }
 
 impl<S: Seat> UntypedBuilder<S> {
@@ -49,6 +51,7 @@ impl<S: Seat> UntypedBuilder<S> {
             item_bytes,
             options: None,
             handler: None,
+            takes_records: false,
         }
     }
 
@@ -67,12 +70,22 @@ impl<S: Seat> UntypedBuilder<S> {
         self
     }
 
+    pub(crate) fn handle_records_by(mut self, handler: S::Handler) -> Self {
+        self.takes_records = true;
+        self.handle_by(handler)
+    }
+
     /// Opens the stream; collective.
     ///
     /// # Errors
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Untyped<S>> {
         let item_bytes = self.item_bytes;
+        if self.takes_records && item_bytes > 0 {
+            let why = "a handler of the records of a run is for streams of records; one of items \
+                       gets those of a run at once anyway";
+            return Err(wrong(why.to_owned()));
+        }
         let handle = self
             .seat
             .open(&self.name, self.options, item_bytes, self.handler)?;
@@ -101,6 +114,27 @@ impl<'h> UntypedBuilder<Inline<'h>> {
                 handler(arrival, &mut outbox);
                 true
             })
+        }))
+    }
+}
+
+impl<'h> UntypedBuilder<Inline<'h>> {
+    /// As [`ShuffleBuilder::run_handler`](crate::ShuffleBuilder::run_handler); of streams of records
+    /// only.
+    pub fn run_handler(
+        self,
+        mut handler: impl FnMut(Messages<'_>, &mut UntypedOutbox<'_>) + 'h,
+    ) -> Self {
+        let item_bytes = self.item_bytes;
+        self.handle_records_by(Box::new(move |delivery, _, outbox| {
+            let mut outbox = UntypedOutbox {
+                outbox: outbox.again(),
+                item_bytes,
+            };
+            let messages = Messages::of(delivery)?;
+            let count = messages.len();
+            handler(messages, &mut outbox);
+            Ok(count)
         }))
     }
 }

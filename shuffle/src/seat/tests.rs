@@ -12,7 +12,7 @@ use trihop_transport::bootstrap::{Custom, Launcher};
 use super::Seating;
 use crate::config::{Options, StreamOptions};
 use crate::error::{Error, Result};
-use crate::{Job, Rank};
+use crate::{Job, Rank, State};
 
 #[test]
 fn a_handler_that_panics_ends_the_job_and_is_called_no_more() {
@@ -134,4 +134,63 @@ fn a_stream_that_one_rank_could_not_open_is_nobodys_and_the_job_ends() {
             (_, Err(error)) => panic!("rank {rank}: {error}"),
         }
     }
+}
+
+#[test]
+fn a_state_is_changed_by_the_handlers_of_several_streams_and_read_between_calls() {
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    // Made after the job, and no cell of the program's own.
+    let seen = State::new(vec![0u64; 4]);
+    let items = job.stream::<u32>("items");
+    let items = items.handler_with(&seen, |seen, source, items, _| {
+        assert_eq!(source, Rank(0));
+        items.iter().for_each(|&item| seen[item as usize] += 1);
+    });
+    let items = items.open().unwrap();
+    let records = job.shuffle("records");
+    let records = records.handler_with(&seen, |seen, message, outbox| {
+        seen[0] += u64::from(message.kind);
+        if message.kind > 1 {
+            outbox.send(Rank(0), message.kind - 1, &[]).unwrap();
+        }
+    });
+    let records = records.open().unwrap();
+    for step in 1..=3 {
+        items.extend((0..4).map(|item| (Rank(0), item))).unwrap();
+        records.send(Rank(0), 3, &[]).unwrap();
+        items.fence().unwrap();
+        records.fence().unwrap();
+        assert_eq!(seen.with(|seen| seen.clone()), [7 * step, step, step, step]);
+    }
+    let seen = seen.into_inner().expect_err("two handlers have it");
+    items.shutdown().unwrap();
+    records.shutdown().unwrap();
+    assert_eq!(seen.into_inner().unwrap(), [21, 3, 3, 3]);
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn a_state_that_is_in_use_ends_the_job_with_what_was_wrong() {
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    let seen = State::new(0);
+    let shuffle = job
+        .shuffle("s")
+        .handler_with(&seen, |seen, _, _| *seen += 1);
+    let shuffle = shuffle.open().unwrap();
+    shuffle.send(Rank(0), 0, b"x").unwrap();
+    let inside = || seen.with(|_| shuffle.fence());
+    assert!(catch_unwind(AssertUnwindSafe(inside)).is_err());
+    let Err(Error::Handler { stream, why }) = job.shutdown() else {
+        panic!("the handler failed");
+    };
+    assert_eq!(stream, "s");
+    assert!(why.starts_with("the state of a handler is in use"), "{why}");
 }

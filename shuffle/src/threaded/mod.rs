@@ -11,6 +11,7 @@
 mod exit;
 mod seat;
 mod shared;
+mod state;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -30,6 +31,7 @@ use crate::job::detect;
 use crate::seat::{Handle, start};
 pub use crate::signal::DumpOutput;
 pub use seat::Threaded;
+pub use state::State;
 pub use usage::ThreadUse;
 
 /// One rank's part of a job, for all threads of its process. Clones are handles of the same job.
@@ -166,6 +168,23 @@ impl UntypedBuilder {
                 calls.make(arrival.count as u64, || handler(arrival, stream))
             };
             each_arrival(delivery, item_bytes, 0, call).map(drop)
+        }))
+    }
+}
+
+impl UntypedBuilder {
+    /// As [`ShuffleBuilder::run_handler`]; of streams of records only.
+    pub fn run_handler(
+        self,
+        mut handler: impl FnMut(Messages<'_>, &Untyped) + Send + 'static,
+    ) -> Self {
+        let item_bytes = self.item_bytes();
+        let mut own = Own::new(move |handle| Untyped::over(handle, item_bytes));
+        self.handle_records_by(Box::new(move |delivery, calls, handle| {
+            let stream = own.of(handle);
+            let messages = Messages::of(delivery)?;
+            calls.make(messages.len() as u64, || handler(messages, stream));
+            Ok(())
         }))
     }
 }

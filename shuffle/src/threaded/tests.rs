@@ -554,3 +554,33 @@ fn a_handler_may_take_the_records_of_a_run_at_once() {
     );
     job.shutdown().unwrap();
 }
+
+#[test]
+fn a_state_is_changed_by_handlers_and_read_by_other_threads() {
+    let job = job();
+    let seen = State::new(vec![0u64; 3]);
+    let items = job.stream::<u64>("items");
+    let items = items.handler_with(&seen, |seen, source, items, stream| {
+        for &item in items {
+            seen[item as usize] += 1;
+            if item > 0 {
+                stream.push(source, item - 1).unwrap();
+            }
+        }
+    });
+    let items = items.open().unwrap();
+    let records = job.shuffle("records");
+    let records = records.handler_with(&seen, |seen, message, shuffle| {
+        seen[2] += 10 * u64::from(message.kind) + u64::from(shuffle.size());
+    });
+    let records = records.open().unwrap();
+    items.push(Rank(0), 2).unwrap();
+    records.send(Rank(0), 1, &[]).unwrap();
+    items.fence().unwrap();
+    records.fence().unwrap();
+    assert_eq!(seen.with(|seen| seen.clone()), [1, 1, 12]);
+    items.shutdown().unwrap();
+    records.shutdown().unwrap();
+    assert_eq!(seen.into_inner().unwrap(), [1, 1, 12]);
+    job.shutdown().unwrap();
+}

@@ -150,7 +150,11 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_engine() {
         let chosen = good().choose(&base()).unwrap();
-        assert_eq!(chosen, base());
+        let expected = StreamOptions {
+            own_thread: true,
+            ..base()
+        };
+        assert_eq!(chosen, expected);
         assert!(good().lobuftarget > 1 && good().rmaxrpc > 1 && good().deliverq_max > 1);
     }
 

@@ -24,7 +24,10 @@ fn text(ask: impl Fn(*mut std::ffi::c_char, usize, *mut usize) -> trihop_status_
 
 #[test]
 fn counters_of_each_queue_and_thread_are_read_one_by_one() {
-    let (options, _one) = single();
+    let (mut options, _one) = single();
+    // SAFETY: options of our own, and texts that end with NUL.
+    let set = unsafe { trihop_options_set(&mut options, c"own_thread".as_ptr(), c"1".as_ptr()) };
+    assert_eq!(set, TRIHOP_OK, "{}", last_error());
     let origin = trihop_queues_t::TRIHOP_ORIGIN_QUEUES as i32;
     let (mut job, mut heard) = (null_mut(), Heard::default());
     // SAFETY: as in the test above.

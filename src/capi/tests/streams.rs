@@ -212,3 +212,89 @@ fn a_record_is_filled_in_place_and_verbs_of_the_other_kind_are_refused() {
         }
     }
 }
+
+/// What a handler of runs has seen.
+#[derive(Default)]
+struct Runs {
+    calls: u64,
+    longest: usize,
+    records: Vec<(u32, Vec<u8>)>,
+    answers: u64,
+}
+
+/// A record of kind 7 is answered by one of kind 8, on the same stream.
+unsafe extern "C" fn hear_run(context: *mut c_void, run: *const trihop_message_t) {
+    // SAFETY: the context is a `Runs` that nobody else uses while the handler runs; the rest as the
+    // header says.
+    unsafe {
+        let runs = &mut *context.cast::<Runs>();
+        runs.calls += 1;
+        runs.longest = runs.longest.max((*run).count);
+        let mut record = std::mem::zeroed::<trihop_message_t>();
+        let mut count = 0;
+        while trihop_message_next(run, &mut record) != 0 {
+            if count == 0 {
+                assert_eq!(((*run).kind, (*run).bytes), (record.kind, record.bytes));
+            }
+            count += 1;
+            assert_eq!(
+                (record.source, record.rank, record.size, record.count),
+                (0, 0, 1, 1)
+            );
+            assert_eq!(record.bytes as usize % 8, 0);
+            assert_eq!(trihop_message_next(&record, &mut std::mem::zeroed()), 0);
+            let bytes = std::slice::from_raw_parts(record.bytes.cast::<u8>(), record.length);
+            match record.kind {
+                8 => runs.answers += 1,
+                kind => runs.records.push((kind, bytes.to_vec())),
+            }
+            if record.kind == 7 {
+                let sent = trihop_stream_send(record.stream, record.source, 8, null(), 0);
+                assert_eq!(sent, TRIHOP_OK, "{}", last_error());
+            }
+        }
+        assert_eq!(count, (*run).count);
+        assert_eq!(trihop_message_next(run, &mut record), 0);
+    }
+}
+
+#[test]
+fn a_handler_takes_the_records_of_a_run_at_once_on_either_seat() {
+    for seat in [trihop_seat_t::TRIHOP_INLINE, trihop_seat_t::TRIHOP_THREADED] {
+        let (options, _one) = single();
+        let (mut job, mut stream) = (null_mut(), null_mut());
+        let mut runs = Box::new(Runs::default());
+        let context = (&raw mut *runs).cast();
+        let mut expected = Vec::new();
+        // SAFETY: a job of this test's, whose context lives as long.
+        unsafe {
+            assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
+            let name = c"runs".as_ptr();
+            let refused = trihop_stream_open_runs(job, name, null(), None, context, &mut stream);
+            assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT);
+            let opened =
+                trihop_stream_open_runs(job, name, null(), Some(hear_run), context, &mut stream);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            for number in 0..500u32 {
+                // Short ones share a run, and some are longer than any.
+                let length = if number % 100 == 99 {
+                    100_000
+                } else {
+                    number as usize % 40
+                };
+                let bytes = vec![number as u8; length];
+                let kind = 6 + number % 2;
+                let sent = trihop_stream_send(stream, 0, kind, bytes.as_ptr().cast(), length);
+                assert_eq!(sent, TRIHOP_OK, "{}", last_error());
+                expected.push((kind, bytes));
+            }
+            assert_eq!(trihop_stream_fence(stream), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_close(stream), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_message_next(null(), null_mut()), 0);
+        }
+        assert!(runs.records == expected, "{} records", runs.records.len());
+        assert_eq!(runs.answers, 250);
+        assert!(runs.longest > 5 && runs.calls < 500, "{} calls", runs.calls);
+    }
+}
