@@ -1,4 +1,4 @@
-//! The examples in Rust whose handlers send, as a stranger starts them: with default options, on
+//! The examples in Rust, as a stranger starts them: with default options, on
 //! any shape of job.
 
 mod launched;
@@ -48,5 +48,14 @@ fn labels_that_are_forwarded_on_their_own_stream_do_not_stand_still() {
             text.starts_with(&begin) && text.ends_with(" heard, 0 wrong\n"),
             "{text}"
         );
+    }
+}
+
+#[test]
+fn the_tables_of_a_histogram_have_all_updates() {
+    for (ranks, text) in printed(&example("trihop", "histogram"), "50000") {
+        let updates = 50_000 * ranks;
+        let expected = format!("{ranks} ranks: {updates} updates, 0 tables are wrong\n");
+        assert_eq!(text, expected);
     }
 }

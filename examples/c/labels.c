@@ -5,11 +5,12 @@
  * is compared with what one rank alone finds.
  *
  *   cc labels.c $(pkg-config --cflags --libs trihop) -o labels
- *   trihop run -n 4 --nodes 2 -- ./labels [VERTICES]
+ *   trihop run -n 4 --nodes 2 -- ./labels [VERTICES [inline]]
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <trihop.h>
 
 #define DEGREE 8u /* edges that are made for each vertex */
@@ -158,6 +159,9 @@ static void on_news(void *context, const trihop_message_t *message)
 
 int main(int argc, char **argv)
 {
+    /* Inline, progress is made and handlers are called inside of the calls of this thread. */
+    int is_inline = argc > 2 && strcmp(argv[2], "inline") == 0;
+    trihop_seat_t seat = is_inline ? TRIHOP_INLINE : TRIHOP_THREADED;
     uint32_t vertices = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 20000;
     struct state state = {0};
     uint64_t totals[3]; /* sent, heard, wrong */
@@ -168,7 +172,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "at least %u vertices\n", PARTS);
         return EXIT_FAILURE;
     }
-    check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
+    check(trihop_init(seat, NULL, &job), "trihop_init");
     state.rank = trihop_rank(job);
     state.size = trihop_size(job);
     make_graph(&state.graph, vertices);

@@ -4,7 +4,7 @@
  * the queues have no room for waits in memory.
  *
  *   cc requests.c $(pkg-config --cflags --libs trihop) -o requests
- *   trihop run -n 4 --nodes 2 -- ./requests [REQUESTS]
+ *   trihop run -n 4 --nodes 2 -- ./requests [REQUESTS [inline]]
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -83,6 +83,9 @@ static void on_record(void *context, const trihop_message_t *message)
 
 int main(int argc, char **argv)
 {
+    /* Inline, progress is made and handlers are called inside of the calls of this thread. */
+    int is_inline = argc > 2 && strcmp(argv[2], "inline") == 0;
+    trihop_seat_t seat = is_inline ? TRIHOP_INLINE : TRIHOP_THREADED;
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000;
     uint64_t totals[3]; /* requests, answers, wrong */
     struct seen seen = {0};
@@ -90,7 +93,7 @@ int main(int argc, char **argv)
     trihop_stream_t *stream;
     uint32_t rank, size;
 
-    check(trihop_init(TRIHOP_THREADED, NULL, &job), "trihop_init");
+    check(trihop_init(seat, NULL, &job), "trihop_init");
     size = trihop_size(job);
     rank = trihop_rank(job);
     seen.count = count;
