@@ -4,8 +4,10 @@
 use std::hint::black_box;
 
 use criterion::{Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use trihop::route::EndpointId;
 use trihop::transport::protocol::wire::{
-    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, RUN_HEADER_BYTES, Run, RunHeader,
+    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, FIRST_EPOCH, RUN_HEADER_BYTES, Run,
+    RunHeader,
 };
 
 const COOKIE: u64 = 77;
@@ -36,7 +38,8 @@ fn fill(batch: &mut [u8], items: &[u8]) -> usize {
     let header = BatchHeader {
         kind: BatchKind::Eager,
         stream: 1,
-        source: 3,
+        epoch: FIRST_EPOCH,
+        source: EndpointId(3),
         bytes: (length - BATCH_HEADER_BYTES) as u32,
         stage: 0,
         sequence: 9,

@@ -3,8 +3,10 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use trihop::route::EndpointId;
 use trihop::transport::protocol::wire::{
-    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, RUN_HEADER_BYTES, Run, RunHeader,
+    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, FIRST_EPOCH, RUN_HEADER_BYTES, Run,
+    RunHeader,
 };
 
 const COOKIE: u64 = 0x1234_5678_9abc_def0;
@@ -15,7 +17,8 @@ fn header() -> BatchHeader {
     BatchHeader {
         kind: BatchKind::Eager,
         stream: 3,
-        source: 17,
+        epoch: FIRST_EPOCH,
+        source: EndpointId(17),
         bytes: (BATCH_BYTES - BATCH_HEADER_BYTES) as u32,
         stage: 0,
         sequence: 123_456_789,

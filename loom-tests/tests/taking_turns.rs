@@ -21,7 +21,7 @@ fn sits_out(tells: bool) {
                     let mut turn = engine.take();
                     *turn += 1;
                     if tells {
-                        turn.tell_moved();
+                        turn.wake_all();
                     }
                 })
             })

@@ -8,7 +8,6 @@ use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::queue::Input;
-use trihop_transport::topology::Rank;
 
 /// What a stream may take of a rank's memory, by what it is for, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,13 +238,13 @@ fn write_sending(state: &StreamState, out: &Outbound, writer: &mut dyn Write) ->
         )?;
     }
     for remote in queues.remotes.iter() {
-        let node = topology.node_of(Rank(remote.rank));
+        let node = topology.node_of_endpoint(remote.end);
         writeln!(
             writer,
             "  {} queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
                  {} large slots held, {} waits{}",
             name(remote.stage),
-            remote.rank,
+            remote.end,
             remote.counters.sends(),
             remote.ready_batches(),
             remote.credit.in_flight(),
@@ -304,7 +303,7 @@ fn write_receiving(state: &StreamState, out: &Outbound, writer: &mut dyn Write) 
                     writer,
                     "  {} link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
                     inbound.stage_name(remote.stage),
-                    remote.rank,
+                    remote.end,
                     incoming.window.next(),
                     front.as_deref().unwrap_or("awaited")
                 )?;

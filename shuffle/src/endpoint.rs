@@ -15,6 +15,7 @@ use std::sync::Arc;
 use trihop_transport::link::{Access, Completion, Link, Mover};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
+use trihop_transport::protocol::wire::FIRST_EPOCH;
 use trihop_transport::ring::{Bell, Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
@@ -386,7 +387,8 @@ impl Engine {
         });
         let identity = Identity {
             stream: id,
-            rank: self.topology.rank().0,
+            own: self.topology.endpoint(),
+            epoch: FIRST_EPOCH,
             cookie: self.cookie,
             tags: Tags::new(&self.secret, tag_bits),
             mover,

@@ -100,14 +100,14 @@ impl JobState {
             self.dump_if_asked();
         }
         if tracing::enabled!(target: DELIVER, tracing::Level::TRACE) {
-            self.tell_deliveries();
+            self.show_deliveries();
         }
         Ok(worked)
     }
 
     /// What was delivered since the last round that said so.
     #[cold]
-    fn tell_deliveries(&mut self) {
+    fn show_deliveries(&mut self) {
         let streams = self.engine.open_streams();
         let records = streams.skip(1).map(|(state, _)| state.delivered()).sum();
         let before = std::mem::replace(&mut self.told_records, records);

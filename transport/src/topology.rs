@@ -21,6 +21,10 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank(pub u32);
 
+/// Number of whoever has an inbox, dense from 0: first the ranks of the job, by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EndpointId(pub u32);
+
 /// Number of a node within its job, dense from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
@@ -28,6 +32,18 @@ pub struct NodeId(pub u32);
 impl fmt::Display for Rank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for EndpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<Rank> for EndpointId {
+    fn from(rank: Rank) -> Self {
+        Self(rank.0)
     }
 }
 
@@ -304,6 +320,51 @@ impl Topology {
     /// When `rank` is not in the job.
     pub fn is_local(&self, rank: Rank) -> bool {
         self.node_of(rank) == self.node
+    }
+
+    /// The endpoint that looks.
+    #[inline]
+    pub fn endpoint(&self) -> EndpointId {
+        self.me.into()
+    }
+
+    /// Whether there is such an endpoint in the job.
+    pub fn has_endpoint(&self, end: EndpointId) -> bool {
+        end.0 < self.size()
+    }
+
+    /// The rank whose inbox an endpoint's is.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn rank_of(&self, end: EndpointId) -> Rank {
+        assert!(self.has_endpoint(end), "no endpoint {end} in the job");
+        Rank(end.0)
+    }
+
+    /// Node of an endpoint.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn node_of_endpoint(&self, end: EndpointId) -> NodeId {
+        self.node_of(self.rank_of(end))
+    }
+
+    /// Whether an endpoint is on my node (I am).
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn is_here(&self, end: EndpointId) -> bool {
+        self.node_of_endpoint(end) == self.node
+    }
+
+    /// Number of an endpoint among those of its node, in their order from 0: the place of its
+    /// inbox, and of its lanes in the others'.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn place_of(&self, end: EndpointId) -> u32 {
+        self.local_rank_of(self.rank_of(end))
     }
 
     /// The rank on node `of` that talks to node `towards`: local rank `towards % local_size`.

@@ -408,6 +408,7 @@ mod tests {
             else {
                 return hops;
             };
+            let next = seen.rank_of(next);
             hops += u32::from(next != here);
             (here, stage) = (next, over);
         }

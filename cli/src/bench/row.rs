@@ -111,7 +111,7 @@ pub fn with_provider(
         (minor_faults, ctx_switches) = (kernel.minor_faults, kernel.ctx_switches);
         match &kernel.syscalls {
             Ok(number) => syscalls = Some(*number),
-            Err(why) if job.rank().0 == 0 => tell_uncounted(why),
+            Err(why) if job.rank().0 == 0 => warn_of_uncounted(why),
             Err(_) => {}
         }
     }
@@ -146,7 +146,7 @@ pub fn with_provider(
 }
 
 /// Says once why a column is empty.
-fn tell_uncounted(why: &str) {
+fn warn_of_uncounted(why: &str) {
     static TOLD: std::sync::Once = std::sync::Once::new();
     TOLD.call_once(|| {
         output::say(

@@ -62,7 +62,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
     let targets = match targets {
         Ok(targets) => targets,
         Err(Error::Usage(why)) => {
-            tell(&job, &why);
+            say(&job, &why);
             job.shutdown()?;
             return Ok(2);
         }
@@ -103,7 +103,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
 }
 
 /// The first that rank 0 has to say.
-fn tell(job: &Seat, why: &str) {
+fn say(job: &Seat, why: &str) {
     if job.rank() == Rank(0) {
         // Without standard error the exit status still tells.
         output::say("trihop exchange", why);
@@ -194,7 +194,7 @@ impl ThisRank<'_> {
         let totals = &stats.totals;
         let mut report = Report::gather(self.job, self.args, self.route, self.seed, share, totals)?;
         if report.faults() > 0 {
-            self.tell_faults(&report, &texts)?;
+            self.log_faults(&report, &texts)?;
             return Ok(1);
         }
         if self.args.usage {
@@ -214,7 +214,7 @@ impl ThisRank<'_> {
             };
             // The exchange is over, and the others need not wait for what this rank has to say.
             if let Err(unwritten) = output::write(&text) {
-                tell(self.job, &unwritten.to_string());
+                say(self.job, &unwritten.to_string());
                 return Ok(1);
             }
         }
@@ -310,17 +310,17 @@ impl ThisRank<'_> {
     }
 
     /// Rank 0 names the first faults of every rank.
-    fn tell_faults(&self, report: &Report, texts: &str) -> Result<()> {
+    fn log_faults(&self, report: &Report, texts: &str) -> Result<()> {
         let all = self
             .job
             .allgather(&texts.as_bytes()[..texts.len().min(TEXT_BYTES)])?;
-        tell(
+        say(
             self.job,
             &format!("{} messages were wrong or missing", report.faults()),
         );
         for text in all.iter().filter(|text| !text.is_empty()) {
             for line in String::from_utf8_lossy(text).lines() {
-                tell(self.job, line);
+                say(self.job, line);
             }
         }
         Ok(())

@@ -274,7 +274,7 @@ mod tests {
         }
     }
 
-    fn tell(ledger: &mut Ledger, tallies: [u64; 3]) {
+    fn hear(ledger: &mut Ledger, tallies: [u64; 3]) {
         for (source, told) in tallies.into_iter().enumerate() {
             give(ledger, source as u32, u64::from(TALLY), &told.to_le_bytes());
         }
@@ -291,7 +291,7 @@ mod tests {
         let mut ledger = ledger();
         send(&mut ledger, 0, 0..50);
         send(&mut ledger, 2, 0..30);
-        tell(&mut ledger, [50, 0, 30]);
+        hear(&mut ledger, [50, 0, 30]);
         assert_eq!(
             ledger.outstanding(),
             "everything that was sent to here has come"
@@ -346,7 +346,7 @@ mod tests {
         let mut ledger = ledger();
         send(&mut ledger, 2, (0..5).chain(8..20));
         assert_eq!(ledger.faults(), 3);
-        tell(&mut ledger, [0, 0, 20]);
+        hear(&mut ledger, [0, 0, 20]);
         let text = text_of(ledger);
         assert!(
             text.contains("from rank 2 to rank 1: messages 5 to 7 are missing"),
@@ -359,7 +359,7 @@ mod tests {
     fn a_missing_end_is_named() {
         let mut ledger = ledger();
         send(&mut ledger, 0, 0..5);
-        tell(&mut ledger, [6, 0, 0]);
+        hear(&mut ledger, [6, 0, 0]);
         assert_eq!(
             ledger.outstanding(),
             "from rank 0: 6 messages sent, 5 received"
@@ -398,7 +398,7 @@ mod tests {
                 give(l, 0, u64::from(TALLY) + 4, &bytes(0, 4))
             }),
             ("after the last of", &|l| {
-                tell(l, [4, 0, 0]);
+                hear(l, [4, 0, 0]);
                 send(l, 0, [4]);
             }),
             ("the count of messages came", &|l| {
@@ -429,7 +429,7 @@ mod tests {
             ..FromSource::default()
         };
         send(&mut ledger, 0, start..start + 5);
-        tell(&mut ledger, [start + 5, 0, 0]);
+        hear(&mut ledger, [start + 5, 0, 0]);
         ledger.close();
         assert_eq!(ledger.faults(), 0, "{:?}", ledger.texts());
     }

@@ -32,7 +32,7 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
         .and_then(|format| Ok((format, Method::from_env()?)));
     let (format, method) = match chosen {
         Ok(chosen) => chosen,
-        Err(text) => return Ok(tell_user(&text, 2)),
+        Err(text) => return Ok(write_to_user(&text, 2)),
     };
     let options = Options::from_env()?;
     // The line end that a file's last record may lack still fits.
@@ -64,7 +64,7 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
             // status.
             desk.writer.take();
             let status = if job.rank() == Rank(0) {
-                tell_user(&text, status)
+                write_to_user(&text, status)
             } else {
                 status
             };
@@ -78,7 +78,7 @@ pub fn run(args: PartitionArgs) -> Result<i32> {
 }
 
 /// Says why the job failed; where nobody listens the exit status still tells.
-fn tell_user(text: &str, status: i32) -> i32 {
+fn write_to_user(text: &str, status: i32) -> i32 {
     output::say("trihop partition", text);
     status
 }
@@ -314,8 +314,8 @@ impl ThisRank<'_, '_> {
                 }
             }
         };
-        let told =
-            tell(self.job.rank(), self.job.size(), shuffle, Halt::CheckOnly).map_err(Error::Engine);
+        let told = tell_all(self.job.rank(), self.job.size(), shuffle, Halt::CheckOnly)
+            .map_err(Error::Engine);
         (told.and(Err(error)), share, io)
     }
 
@@ -388,7 +388,12 @@ impl ThisRank<'_, '_> {
 
 /// Tells the others that `this` rank has failed: those behind it stop, those before it do what
 /// `earlier` says.
-fn tell(this: Rank, ranks: u32, shuffle: &Shuffle<'_>, earlier: Halt) -> Result<(), trihop::Error> {
+fn tell_all(
+    this: Rank,
+    ranks: u32,
+    shuffle: &Shuffle<'_>,
+    earlier: Halt,
+) -> Result<(), trihop::Error> {
     for rank in (0..ranks).filter(|&rank| rank != this.0) {
         let halt = if rank < this.0 { earlier } else { Halt::Stop };
         shuffle.send(Rank(rank), kind::HALT, &[halt as u8])?;
@@ -410,7 +415,7 @@ impl Blocks for Source<'_, '_> {
 
     fn next_block(&mut self) -> Result<Option<(usize, &[u8])>, Quit> {
         if self.desk.cannot_write() {
-            tell(self.progress.rank(), self.ranks, self.shuffle, Halt::Stop)?;
+            tell_all(self.progress.rank(), self.ranks, self.shuffle, Halt::Stop)?;
             return Err(Quit::Halted);
         }
         if self.desk.halt.get() == Halt::Stop {

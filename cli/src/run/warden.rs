@@ -39,15 +39,15 @@ impl Warden {
 
     /// A rank lives; its process group has its id.
     pub(super) fn watch(&self, rank: Pid) -> io::Result<()> {
-        self.tell(rank.as_raw_nonzero().get())
+        self.write_word(rank.as_raw_nonzero().get())
     }
 
     /// A rank is about to be reaped; its id may be taken by others after that.
     pub(super) fn forget(&self, rank: Pid) -> io::Result<()> {
-        self.tell(-rank.as_raw_nonzero().get())
+        self.write_word(-rank.as_raw_nonzero().get())
     }
 
-    fn tell(&self, word: i32) -> io::Result<()> {
+    fn write_word(&self, word: i32) -> io::Result<()> {
         let Some(pipe) = &self.pipe else {
             return Ok(());
         };

@@ -47,7 +47,7 @@ impl Load {
         for rank in (0..topology.size()).map(Rank) {
             let here = topology.seen_from(rank).expect("a rank of this job");
             let route_here = JobRoute::new(route, &here);
-            let Some(near) = route_here.ranks_behind(rank) else {
+            let Some(near) = route_here.ranks_behind(rank.into()) else {
                 let few = topology.size() <= WALKED_MAX;
                 return few.then(|| Self::walked(topology, route));
             };
@@ -85,6 +85,7 @@ impl Load {
                     match route.next(stage, to).expect("a route leads on") {
                         Next::Deliver => break,
                         Next::To(next, over) => {
+                            let next = here.rank_of(next);
                             if stage != Stage::SOURCE {
                                 relayed[at.0 as usize][usize::from(here.is_local(next))] += 1;
                             }

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use trihop::route::{JobRoute, Reach, RouteName};
+use trihop::route::{EndpointId, JobRoute, Reach, RouteName};
 use trihop::{NodeId, Rank, Topology};
 
 use super::TopoError;
@@ -41,9 +41,9 @@ impl Maps {
     /// The maps of the rank that looks at `topology`.
     pub fn new(topology: &Topology, route: RouteName) -> Self {
         let route = JobRoute::new(route, topology);
-        let remote = |peer: Rank| Remote {
-            node: topology.node_of(peer).0,
-            rank: peer.0,
+        let remote = |end: EndpointId| Remote {
+            node: topology.node_of_endpoint(end).0,
+            rank: topology.rank_of(end).0,
         };
         let edges = route.numbers().flat_map(|stage| {
             let edges = 0..route.edges(stage, Reach::Beyond);

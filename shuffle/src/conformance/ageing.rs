@@ -49,7 +49,10 @@ fn a_partial_batch_leaves_by_age_while_its_rank_is_busy() {
         true,
     );
     let out = world.out(0);
-    let index = out.queues.open_to(1, 2).unwrap();
+    let index = out
+        .queues
+        .open_to(trihop_transport::topology::EndpointId(1), 2)
+        .unwrap();
     let remotes = &mut out.queues.remotes;
     let pool = remotes.pool_for(index).cloned();
     let remote = &mut remotes[index];

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use trihop_transport::bootstrap::Launcher;
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, run_flags};
-use trihop_transport::topology::Rank;
+use trihop_transport::topology::{EndpointId, Rank};
 
 use super::schedule::sim_with_eager;
 use super::world::{World, payload};
@@ -190,9 +190,9 @@ fn a_broadcast_where_none_can_be_is_an_error_that_names_its_sender() {
             let queues = &mut out.queues;
             let stage = queues.route.stage_named(over).unwrap();
             let end = if over == stage::REMOTE {
-                Rank(2)
+                EndpointId(2)
             } else {
-                Rank(0)
+                EndpointId(0)
             };
             let write = |space: &mut [u8]| space.copy_from_slice(&frame);
             assert!(queues.push_to(end, stage, frame.len(), run_flags::BROADCAST, input, write));

@@ -5,9 +5,11 @@ use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::tags::{TagClass, Tags};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
+    FIRST_EPOCH,
 };
 use trihop_transport::secret::Secret;
 use trihop_transport::sim::{Net, SimOptions};
+use trihop_transport::topology::EndpointId;
 
 use zerocopy::IntoBytes;
 
@@ -18,7 +20,7 @@ use crate::endpoint::WIRE_LABEL;
 use crate::simulation::{Fabric, SECRET, TICK_NS};
 
 /// The stage between nodes, on the route of three hops.
-const REMOTE: u16 = 2;
+const REMOTE: u8 = 2;
 
 /// A job of two ranks on two nodes, whose batches take all ways: small and large slots, and
 /// segments.
@@ -60,7 +62,8 @@ fn header(kind: BatchKind, bytes: u32) -> BatchHeader {
     BatchHeader {
         kind,
         stream: 1,
-        source: 0,
+        epoch: FIRST_EPOCH,
+        source: EndpointId(0),
         bytes,
         stage: REMOTE,
         sequence: 0,
@@ -82,19 +85,21 @@ enum Wrong {
     CheckWord,
     Cookie,
     Length,
+    Epoch,
     Stream,
     Source,
     Stage,
 }
 
 impl Wrong {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::TooShort,
         Self::Magic,
         Self::Version,
         Self::CheckWord,
         Self::Cookie,
         Self::Length,
+        Self::Epoch,
         Self::Stream,
         Self::Source,
         Self::Stage,
@@ -110,14 +115,15 @@ impl Wrong {
             Self::TooShort => bytes = random as usize % BATCH_HEADER_BYTES,
             Self::Cookie => cookie ^= 1 << (random % 64),
             Self::Length => right.bytes = right.bytes + 1 + random as u32 % 1000,
+            Self::Epoch => right.epoch = 2 + random as u16 % 1000,
             Self::Stream => right.stream = 2 + random as u16 % 1000,
-            Self::Source => right.source = 2 + random as u32 % 1000,
-            Self::Stage => right.stage = 4 + random as u16 % 1000,
+            Self::Source => right.source = EndpointId(2 + random as u32 % 1000),
+            Self::Stage => right.stage = 4 + random as u8 % 250,
             Self::Magic | Self::Version | Self::CheckWord => {}
         }
         right.write(cookie, message);
         match self {
-            Self::Magic => message[random as usize % 4] ^= 0x40,
+            Self::Magic => message[random as usize % 2] ^= 0x40,
             Self::Version => message[4] -= 1,
             Self::CheckWord => message[8 + random as usize % (BATCH_HEADER_BYTES - 8)] ^= 1,
             _ => {}
@@ -135,14 +141,17 @@ impl Wrong {
             Self::CheckWord => matches!(parsed, Err(BadHeader::Check { .. })),
             Self::Cookie => matches!(parsed, Err(BadHeader::Cookie(_))),
             Self::Length => matches!(parsed, Err(BadHeader::Length { .. })),
-            Self::Stream | Self::Source | Self::Stage => parsed.is_ok(),
+            Self::Epoch | Self::Stream | Self::Source | Self::Stage => parsed.is_ok(),
         };
         assert!(as_meant, "{self:?}: {parsed:?}");
     }
 
     /// Whether only somebody who knows the job's cookie can have written it.
     fn is_a_members(self) -> bool {
-        matches!(self, Self::Stream | Self::Source | Self::Stage)
+        matches!(
+            self,
+            Self::Epoch | Self::Stream | Self::Source | Self::Stage
+        )
     }
 }
 
@@ -174,8 +183,10 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
                 word.copy_from_slice(&world.random().to_le_bytes());
             }
             let mut bytes = wrong.write(world.random(), &mut buffer);
-            // Now and then longer than any slot.
-            if number % 50 > 40 && bytes > BATCH_HEADER_BYTES {
+            // Now and then longer than any slot; one that is cut short would have the length that
+            // it says.
+            let may_be_long = bytes > BATCH_HEADER_BYTES && !matches!(wrong, Wrong::Length);
+            if number % 50 > 40 && may_be_long {
                 bytes = 8192;
             }
             let tag = tags.tag(1, class, 0);
@@ -401,7 +412,7 @@ fn refusal(bytes: usize, count: u16) -> String {
             count,
             flags: 0,
         };
-        let index = queues.open_to(1, 2).unwrap();
+        let index = queues.open_to(EndpointId(1), 2).unwrap();
         queues.remotes.wake(index);
         let pool = queues.remotes.pool_for(index).cloned();
         let remote = &mut queues.remotes[index];

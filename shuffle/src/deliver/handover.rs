@@ -275,7 +275,7 @@ impl Handover {
             wanted || awaited
         });
         if news {
-            self.tell();
+            self.wake_progress();
         }
     }
 
@@ -285,7 +285,7 @@ impl Handover {
         self.with(|pending| {
             pending.failure.get_or_insert(failure);
         });
-        self.tell();
+        self.wake_progress();
     }
 
     /// Calls the handler no more: what waits is dropped and counted, and so is what still comes. A
@@ -295,7 +295,7 @@ impl Handover {
         self.gauge.end();
     }
 
-    fn tell(&self) {
+    fn wake_progress(&self) {
         self.freed.raise();
         self.bell.ring();
     }

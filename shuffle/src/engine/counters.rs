@@ -50,7 +50,7 @@ impl StreamState {
     pub fn detailed(&self, out: &Outbound) -> DetailedStats {
         let mut detailed = DetailedStats {
             stream: self.name.clone(),
-            rank: self.identity.rank,
+            rank: self.topology.rank().0,
             totals: self.snapshot(out),
             ..DetailedStats::default()
         };

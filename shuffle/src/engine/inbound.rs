@@ -1,9 +1,9 @@
 //! What a rank receives over the fabric: batches of its links, fetched where they were announced,
 //! and control messages.
 
+mod controls;
 mod fetch;
 mod open;
-mod tell;
 
 pub(crate) use open::LinkPlan;
 
@@ -14,8 +14,9 @@ use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::Fetches;
 use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{
-    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend,
+    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, FIRST_EPOCH,
 };
+use trihop_transport::topology::EndpointId;
 use zerocopy::FromBytes;
 
 use super::incoming::{Arrival, Incoming};
@@ -174,7 +175,7 @@ impl Links {
             Completion::Broken {
                 buffer, cut, error, ..
             } => {
-                if cut && let Some(rank) = self.sender_of(&buffer, queues) {
+                if cut && let Some(EndpointId(rank)) = self.sender_of(&buffer, queues) {
                     let why = format!("its connection ended in the middle of a message: {error}");
                     return Err(trihop_transport::Error::LinkFailed { rank, why }.into());
                 }
@@ -204,6 +205,9 @@ impl Links {
         stats: &mut Stats,
     ) -> Option<(usize, BatchHeader)> {
         let why = match BatchHeader::parse(message, self.identity.cookie) {
+            Ok((header, _)) if header.epoch != FIRST_EPOCH => {
+                format!("endpoint {} has epoch {}", header.source, header.epoch)
+            }
             Ok((header, _)) if header.stream == self.identity.stream => {
                 if let Some(index) = queues.open_to(header.source, header.stage) {
                     self.follow(&queues.remotes);
@@ -211,11 +215,11 @@ impl Links {
                     return Some((index, header));
                 }
                 format!(
-                    "rank {} has no link of stage {} to here",
+                    "endpoint {} has no link of stage {} to here",
                     header.source, header.stage
                 )
             }
-            Ok((header, _)) => format!("rank {} names stream {}", header.source, header.stream),
+            Ok((header, _)) => format!("endpoint {} names stream {}", header.source, header.stream),
             Err(error) => error.to_string(),
         };
         self.strange(&why, stats);
@@ -224,9 +228,9 @@ impl Links {
 
     /// The member that sent a message of which only the beginning has come. Nobody sends it again,
     /// so that its link would wait for it for ever.
-    fn sender_of(&self, beginning: &[u8], queues: &Queues) -> Option<u32> {
+    fn sender_of(&self, beginning: &[u8], queues: &Queues) -> Option<EndpointId> {
         let (header, _) = BatchHeader::parse(beginning, self.identity.cookie).ok()?;
-        let known = header.source < queues.size && header.source != self.identity.rank;
+        let known = queues.has_peer(header.source);
         known.then_some(header.source)
     }
 
@@ -236,7 +240,7 @@ impl Links {
         if !self.strangers_told {
             self.strangers_told = true;
             tracing::warn!(
-                rank = self.identity.rank,
+                endpoint = self.identity.own.0,
                 stream = self.identity.stream,
                 why,
                 "dropping a message that is broken, or none of this job's; more of them are only counted"
@@ -262,7 +266,7 @@ impl Links {
         header: &BatchHeader,
         remote: &mut RemoteQueue,
     ) -> Result<()> {
-        let bad = |why: String| Error::bad_peer(header.source, why);
+        let bad = |why: String| Error::bad_peer(header.source.0, why);
         remote
             .credit
             .update(&header.counters)
@@ -292,7 +296,7 @@ impl Links {
             self.counters(index, &header, remote)?;
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
             let notices = <[ClearToSend]>::ref_from_bytes(notices).map_err(|_| {
-                Error::bad_peer(header.source, "clear-to-send notices of a wrong length")
+                Error::bad_peer(header.source.0, "clear-to-send notices of a wrong length")
             })?;
             for notice in notices {
                 if !remote.clear_to_send(notice) {
@@ -300,12 +304,12 @@ impl Links {
                         "clear-to-send for batch {} that is not announced",
                         notice.sequence
                     );
-                    return Err(Error::bad_peer(header.source, why));
+                    return Err(Error::bad_peer(header.source.0, why));
                 }
             }
             if header.kind != BatchKind::Control {
                 return Err(Error::bad_peer(
-                    header.source,
+                    header.source.0,
                     "data with the tag of control messages",
                 ));
             }
@@ -332,13 +336,13 @@ impl Links {
             return Ok(());
         };
         self.counters(index, &header, &mut queues.remotes[index])?;
-        let bad = |why: String| Error::bad_peer(header.source, why);
+        let bad = |why: String| Error::bad_peer(header.source.0, why);
         self.incoming[index]
             .receiving
             .received(slot)
             .map_err(|e| bad(e.to_string()))?;
         tracing::trace!(
-            from = header.source,
+            from = header.source.0,
             stream = header.stream,
             bytes = header.bytes,
             kind = ?header.kind,

@@ -68,7 +68,7 @@ impl Incoming {
     pub fn new(maxrpc: u32) -> Self {
         let mut receiving = Receiving::default();
         receiving.grant_small();
-        receiving.tell();
+        receiving.announce();
         Self {
             window: Window::new(maxrpc as usize),
             receiving,
@@ -82,7 +82,7 @@ impl Incoming {
         }
     }
 
-    /// What this peer has been told, for [`Incoming::untell`].
+    /// What this peer has been told, for [`Incoming::take_back`].
     pub fn told(&self) -> Told {
         Told {
             news: self.news,
@@ -93,24 +93,24 @@ impl Incoming {
     }
 
     /// The header that [`Incoming::counters`] was for has not been sent.
-    pub fn untell(&mut self, told: Told) {
+    pub fn take_back(&mut self, told: Told) {
         self.news = told.news;
         self.unacknowledged = told.unacknowledged;
-        self.controls.untell(told.controls);
-        self.receiving.untell(told.grants);
+        self.controls.take_back(told.controls);
+        self.receiving.take_back(told.grants);
     }
 
     /// The counters for a header to this peer, which is about to be sent.
     pub fn counters(&mut self, large_returned: u32, wanted: u16) -> Counters {
         self.news = false;
         self.unacknowledged = 0;
-        self.receiving.tell();
+        self.receiving.announce();
         Counters {
             accepted: self.receiving.accepted(),
             small_granted: self.receiving.small_granted(),
             large_granted: self.receiving.large_granted(),
             large_returned,
-            controls_seen: self.controls.tell(),
+            controls_seen: self.controls.announce(),
             wanted,
         }
     }

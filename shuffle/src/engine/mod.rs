@@ -302,11 +302,11 @@ impl StreamState {
                 incoming.counters(returned, wanted)
             })?;
             if remote.credit.next_sequence() == sequence {
-                incoming.untell(told); // headers were written, none was sent
+                incoming.take_back(told); // headers were written, none was sent
             }
             worked |= posted > 0;
         }
-        worked |= links.tell(link, remotes, notices, idle, &mut self.stats)?;
+        worked |= links.send_controls(link, remotes, notices, idle, &mut self.stats)?;
         remotes.rest(|index| links.may_rest(index));
         Ok(worked)
     }
@@ -512,7 +512,7 @@ fn drain_links(
                     Err(why) => {
                         // What has moved on shall not move on again.
                         links.incoming[index].cursor = cursor as u32;
-                        let rank = forwarding.out().queues.remotes[index].rank;
+                        let rank = forwarding.out().queues.remotes[index].end.0;
                         return Err(Error::bad_run(rank, why));
                     }
                 }

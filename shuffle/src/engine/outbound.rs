@@ -91,7 +91,7 @@ impl Outbound {
         frame_bytes: usize,
         options: &StreamOptions,
     ) -> Self {
-        let (size, rank) = (queues.size, identity.rank);
+        let (size, rank) = (queues.size, queues.rank().0);
         let run_bytes = options.run_bytes.min(frame_bytes) & !7;
         Self {
             queues,

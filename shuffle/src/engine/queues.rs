@@ -11,7 +11,7 @@ use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
-use crate::route::{Endpoint, JobRoute, Next, Stage};
+use crate::route::{EndpointId, JobRoute, Next, Stage};
 
 /// The queues of all edges.
 pub(crate) struct Queues {
@@ -117,7 +117,7 @@ impl Queues {
     #[inline]
     pub fn push_to(
         &mut self,
-        end: Endpoint,
+        end: EndpointId,
         stage: Stage,
         bytes: usize,
         flags: u16,
@@ -175,24 +175,34 @@ impl Queues {
     /// Opens the queue of an edge that has none; `None` where the inbox at its other end is
     /// damaged.
     #[cold]
-    fn open(&mut self, end: Endpoint, stage: Stage) -> Option<EdgeNumber> {
+    fn open(&mut self, end: EndpointId, stage: Stage) -> Option<EdgeNumber> {
         let here = &self.topology;
         let edge = if self.route.is_lane(end, stage) {
             let slot = self.route.lane_slot(here.local_rank(), stage);
-            let opened = self.lanes.open(end, here.local_rank_of(end), stage, slot)?;
+            let opened = self.lanes.open(end, here.place_of(end), stage, slot)?;
             Edge::Lane(opened as u32)
         } else {
-            let opened = self.remotes.open(end, stage, !here.is_local(end));
+            let opened = self.remotes.open(end, stage, !here.is_here(end));
             Edge::Link(opened as u32)
         };
         self.numbers.add(end, stage, edge);
         Some(edge)
     }
 
-    /// Number of the queue of the link of this stage to `rank`, opened if need be; `None` where
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.topology.rank()
+    }
+
+    /// Whether there is such an endpoint besides this one.
+    pub fn has_peer(&self, end: EndpointId) -> bool {
+        self.topology.has_endpoint(end) && end != self.topology.endpoint()
+    }
+
+    /// Number of the queue of the link of this stage to `end`, opened if need be; `None` where
     /// there is no such link.
-    pub fn open_to(&mut self, rank: u32, stage: u16) -> Option<usize> {
-        let (end, stage) = (Rank(rank), self.route.stage_numbered(stage)?);
+    pub fn open_to(&mut self, end: EndpointId, stage: u8) -> Option<usize> {
+        let stage = self.route.stage_numbered(stage)?;
         let edge = match self.numbers.get(end, stage) {
             Some(edge) => edge,
             None if self.route.has_link(end, stage) => self.open(end, stage)?,
@@ -260,7 +270,7 @@ impl Queues {
     }
 
     /// Rank whose inbox is damaged, and how.
-    pub fn failure(&self) -> Option<(Rank, String)> {
+    pub fn failure(&self) -> Option<(EndpointId, String)> {
         self.lanes.failure()
     }
 

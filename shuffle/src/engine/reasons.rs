@@ -53,7 +53,7 @@ impl StreamState {
         let (rank, bytes) = (lane.peer, lane.in_use_bytes());
         match bytes {
             0 => None,
-            _ if rank == self.topology.rank() => Some(format!(
+            _ if rank == self.topology.endpoint() => Some(format!(
                 "lane: {bytes} bytes for this rank itself are not delivered"
             )),
             _ => Some(format!("lane: rank {rank} has not taken {bytes} bytes")),
@@ -62,7 +62,7 @@ impl StreamState {
 }
 
 fn link_reason(remote: &RemoteQueue) -> Option<String> {
-    let rank = remote.rank;
+    let rank = remote.end;
     let (ready, in_flight) = (remote.ready_batches(), remote.credit.in_flight());
     match (ready, in_flight) {
         (0, 0) => None,

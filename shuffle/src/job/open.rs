@@ -93,7 +93,7 @@ impl JobState {
     }
 
     /// What became of the options: each facility tells its part.
-    pub fn tell_opened(&self, id: StreamId) {
+    pub fn log_opened(&self, id: StreamId) {
         let Ok((state, out)) = self.engine.stream(id) else {
             return;
         };

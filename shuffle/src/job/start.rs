@@ -113,7 +113,7 @@ impl JobState {
         if let Some(link) = &mut link {
             for end in ends {
                 tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
-                peers.push((end, link.connect(&card(end)?.address)?));
+                peers.push((end, link.connect(&card(topology.rank_of(end))?.address)?));
             }
         }
 
@@ -161,7 +161,7 @@ impl JobState {
     }
 
     /// Says in the log what was started.
-    pub fn tell_started(&self) {
+    pub fn log_started(&self) {
         let (topology, route) = (&self.engine.topology, self.options.route);
         tracing::info!(
             target: "trihop_shuffle::route",

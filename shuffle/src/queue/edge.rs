@@ -4,12 +4,11 @@
 use std::borrow::Borrow;
 
 use trihop_transport::ring::Corrupt;
-use trihop_transport::topology::Rank;
 
 use super::counters::{QueueCounters, SendReason};
 use super::lane::LaneQueue;
 use super::remote::RemoteQueue;
-use crate::route::{Endpoint, Stage};
+use crate::route::{EndpointId, Stage};
 
 /// A lane or a link: the queue itself, a loan of it, or its number among the others of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +22,11 @@ pub(crate) type EdgeNumber = Edge<u32, u32>;
 
 /// What both kinds of queues do alike.
 impl<L: Borrow<LaneQueue>, K: Borrow<RemoteQueue>> Edge<L, K> {
-    /// The rank at the other end.
-    pub fn peer(&self) -> Rank {
+    /// The endpoint at the other end.
+    pub fn peer(&self) -> EndpointId {
         match self {
             Edge::Lane(lane) => lane.borrow().peer,
-            Edge::Link(link) => Rank(link.borrow().rank),
+            Edge::Link(link) => link.borrow().end,
         }
     }
 
@@ -102,7 +101,7 @@ impl EdgeTable {
     }
 
     #[inline]
-    fn key(peer: Endpoint, stage: Stage) -> u64 {
+    fn key(peer: EndpointId, stage: Stage) -> u64 {
         u64::from(stage.number()) << 32 | u64::from(peer.0)
     }
 
@@ -115,7 +114,7 @@ impl EdgeTable {
 
     /// The edge of this stage to `peer`, if it is open.
     #[inline]
-    pub fn get(&self, peer: Endpoint, stage: Stage) -> Option<EdgeNumber> {
+    pub fn get(&self, peer: EndpointId, stage: Stage) -> Option<EdgeNumber> {
         let key = Self::key(peer, stage);
         let mut at = self.place_of(key);
         loop {
@@ -132,7 +131,7 @@ impl EdgeTable {
 
     /// An edge was opened.
     #[cold]
-    pub fn add(&mut self, peer: Endpoint, stage: Stage, edge: EdgeNumber) {
+    pub fn add(&mut self, peer: EndpointId, stage: Stage, edge: EdgeNumber) {
         debug_assert_eq!(self.get(peer, stage), None, "an edge is opened once");
         self.taken += 1;
         if 2 * self.taken > self.places.len() {
@@ -181,17 +180,17 @@ mod tests {
             asked in proptest::collection::vec((0u32..3000, 0usize..3), 100),
         ) {
             let stages = crate::route::RouteName::ThreeHop;
-            let topology = trihop_transport::topology::Topology::from_node_sizes(&[1], Rank(0)).unwrap();
+            let topology = trihop_transport::topology::Topology::from_node_sizes(&[1], 0.into()).unwrap();
             let stages: Vec<Stage> = crate::route::JobRoute::new(stages, &topology).numbers().collect();
             let mut table = EdgeTable::new();
             let mut model = HashMap::new();
             for (number, (key, is_lane)) in (0u32..).zip(edges) {
                 let edge = if is_lane { Edge::Lane(number) } else { Edge::Link(number) };
-                table.add(Rank(key.0), stages[key.1], edge);
+                table.add(EndpointId(key.0), stages[key.1], edge);
                 model.insert(key, edge);
             }
             for key in asked.into_iter().chain(model.keys().copied().collect::<Vec<_>>()) {
-                prop_assert_eq!(table.get(Rank(key.0), stages[key.1]), model.get(&key).copied());
+                prop_assert_eq!(table.get(EndpointId(key.0), stages[key.1]), model.get(&key).copied());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Output over a lane.
 
 use trihop_transport::ring::{Corrupt, Producer};
-use trihop_transport::topology::Rank;
+use trihop_transport::topology::EndpointId;
 
 use super::counters::{QueueCounters, SendReason};
 use super::{FragmentGuard, Input};
@@ -16,7 +16,7 @@ pub(crate) struct LaneQueue {
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
     /// Rank at the other end.
-    pub peer: Rank,
+    pub peer: EndpointId,
     pub stage: Stage,
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Box<Corrupt>>,
@@ -27,7 +27,7 @@ impl LaneQueue {
     /// A queue to a rank of the node over `producer` that publishes every `publish_bytes` and holds
     /// at most `limit_bytes`.
     pub fn new(
-        peer: Rank,
+        peer: EndpointId,
         stage: Stage,
         producer: Producer,
         publish_bytes: usize,
@@ -186,7 +186,7 @@ mod tests {
         let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
         let doorbell = Doorbell::create().unwrap();
         let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
-        let mut lane = LaneQueue::new(Rank(0), Stage::FIRST, producer, 64, usize::MAX);
+        let mut lane = LaneQueue::new(EndpointId(0), Stage::FIRST, producer, 64, usize::MAX);
         assert!(fill(&mut lane, 1000) > 0);
         assert_eq!(lane.wanted_bytes, 1000);
         let push = |lane: &mut LaneQueue| {

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::ring::{Bell, InboxLayout, Producer};
-use trihop_transport::topology::Rank;
 
 use super::counters::{QueueCounters, SendReason};
 use super::edge::push_sparingly;
 use super::lane::LaneQueue;
 use super::limits::StageOptions;
-use crate::route::Stage;
+use crate::route::{EndpointId, Stage};
 
 /// Where the inboxes of a node's ranks are, by local rank.
 pub(crate) struct Neighbours {
@@ -27,8 +26,8 @@ pub(crate) struct Lanes {
     neighbours: Neighbours,
     /// By stage.
     stages: Vec<StageLanes>,
-    /// Rank whose inbox could not be written to, and why.
-    failed: Option<(Rank, String)>,
+    /// Endpoint whose inbox could not be written to, and why.
+    failed: Option<(EndpointId, String)>,
 }
 
 /// What all lanes of a stage have in common.
@@ -129,15 +128,15 @@ impl Lanes {
         self.stages.iter().any(|lanes| lanes.limited_bytes > 0)
     }
 
-    /// Opens a lane of a stage to `peer`, whose local rank is `local`, as lane `slot` of its inbox;
+    /// Opens a lane of a stage to `peer`, whose place on the node is `place`, as lane `slot` of its inbox;
     /// `None` where that is damaged.
-    pub fn open(&mut self, peer: Rank, local: u32, stage: Stage, slot: u32) -> Option<usize> {
-        let segment = Arc::clone(&self.neighbours.segments[local as usize]);
-        let bell = Arc::clone(&self.neighbours.bells[local as usize]);
+    pub fn open(&mut self, peer: EndpointId, place: u32, stage: Stage, slot: u32) -> Option<usize> {
+        let segment = Arc::clone(&self.neighbours.segments[place as usize]);
+        let bell = Arc::clone(&self.neighbours.bells[place as usize]);
         tracing::trace!(
-            to = local,
+            to = peer.0,
             lane = slot,
-            "first use of a lane to a local rank"
+            "first use of a lane to an endpoint of the node"
         );
         let lanes = &self.stages[stage.index()];
         match Producer::new(segment, self.neighbours.layout, slot, bell) {
@@ -164,8 +163,8 @@ impl Lanes {
         self.neighbours.layout.max_in_use_bytes()
     }
 
-    /// Rank whose inbox is damaged, and how.
-    pub fn failure(&self) -> Option<(Rank, String)> {
+    /// Endpoint whose inbox is damaged, and how.
+    pub fn failure(&self) -> Option<(EndpointId, String)> {
         let corrupt = || {
             self.queues
                 .iter()

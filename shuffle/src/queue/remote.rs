@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use super::counters::{QueueCounters, SendReason};
 use super::{FragmentGuard, Input};
 use crate::error::{Error, Result};
-use crate::route::Stage;
+use crate::route::{EndpointId, Stage};
 
 /// A batch whose runs wait in our memory until the receiver has fetched them.
 struct Exposed {
@@ -57,7 +57,9 @@ pub(crate) struct LinkLimits {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Identity {
     pub stream: u16,
-    pub rank: u32,
+    /// The endpoint that sends, and how often it has joined.
+    pub own: EndpointId,
+    pub epoch: u16,
     pub cookie: u64,
     pub tags: Tags,
     pub mover: Mover,
@@ -72,8 +74,8 @@ impl Identity {
 
 /// The queue of one link: everything that goes on behind it.
 pub(crate) struct RemoteQueue {
-    /// Rank at the other end.
-    pub rank: u32,
+    /// The endpoint at the other end.
+    pub end: EndpointId,
     pub stage: Stage,
     /// It leads to another node.
     pub is_beyond: bool,
@@ -104,7 +106,7 @@ pub(crate) struct RemoteQueue {
 impl RemoteQueue {
     /// An empty queue with one small slot granted, as both ends agree at the start.
     pub fn new(
-        rank: u32,
+        end: EndpointId,
         stage: Stage,
         is_beyond: bool,
         peer: Peer,
@@ -118,7 +120,7 @@ impl RemoteQueue {
         };
         credit.update(&granted).expect("nothing accepted yet");
         Self {
-            rank,
+            end,
             stage,
             is_beyond,
             peer,
@@ -394,9 +396,10 @@ impl RemoteQueue {
             let mut header = BatchHeader {
                 kind: BatchKind::Eager,
                 stream: identity.stream,
-                source: identity.rank,
+                epoch: identity.epoch,
+                source: identity.own,
                 bytes: (bytes - BATCH_HEADER_BYTES) as u32,
-                stage: self.stage.number().into(),
+                stage: self.stage.number(),
                 sequence,
                 counters: counters(self.wanted().saturating_add(1)),
             };

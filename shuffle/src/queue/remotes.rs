@@ -11,14 +11,14 @@ use super::counters::{QueueCounters, SendReason};
 use super::edge::push_sparingly;
 use super::limits::StageOptions;
 use super::remote::{BatchSizes, LinkLimits, RemoteQueue};
-use crate::route::{Endpoint, Stage};
+use crate::route::{EndpointId, Stage};
 
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
 
 /// What the provider calls the endpoints at the other ends of this one's links, ascending by
 /// endpoint.
-pub(crate) type Peers = Arc<[(Endpoint, Peer)]>;
+pub(crate) type Peers = Arc<[(EndpointId, Peer)]>;
 
 /// Queues of links, numbered in the order in which they were opened.
 pub(crate) struct Remotes {
@@ -79,7 +79,7 @@ impl Remotes {
     }
 
     /// The endpoint that the provider calls by this name.
-    pub fn end_of(&self, peer: Peer) -> Option<Endpoint> {
+    pub fn end_of(&self, peer: Peer) -> Option<EndpointId> {
         let known = self.peers.iter().find(|(_, known)| *known == peer);
         known.map(|&(end, _)| end)
     }
@@ -146,13 +146,13 @@ impl Remotes {
     ///
     /// # Panics
     /// When the provider knows no such endpoint: the route has no link to it.
-    pub fn open(&mut self, end: Endpoint, stage: Stage, is_beyond: bool) -> usize {
+    pub fn open(&mut self, end: EndpointId, stage: Stage, is_beyond: bool) -> usize {
         let at = self.peers.binary_search_by_key(&end, |&(end, _)| end);
-        let at = at.unwrap_or_else(|_| panic!("no link leads to rank {end}"));
+        let at = at.unwrap_or_else(|_| panic!("no link leads to endpoint {end}"));
         tracing::debug!(target: "trihop_shuffle::engine::inbound", rank = end.0, %stage, "first use of a link");
         let limits = self.stages[stage.index()].limits;
         let sizes = Arc::clone(&self.sizes);
-        let queue = RemoteQueue::new(end.0, stage, is_beyond, self.peers[at].1, limits, sizes);
+        let queue = RemoteQueue::new(end, stage, is_beyond, self.peers[at].1, limits, sizes);
         push_sparingly(&mut self.queues, queue);
         self.queues.len() - 1
     }

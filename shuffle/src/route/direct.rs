@@ -1,6 +1,6 @@
 //! One hop: an edge to every rank of the node, one to every other rank.
 
-use super::{Endpoint, Next, Reach, Route, Stage, StageSpec, other_local, stage};
+use super::{EndpointId, Next, Reach, Route, Stage, StageSpec, other_local, stage};
 use trihop_transport::topology::{Rank, Topology};
 
 /// To a rank of the node.
@@ -40,11 +40,11 @@ impl Direct {
         self.topology.size() - self.topology.local_size()
     }
 
-    fn remote(&self, number: u32) -> Endpoint {
+    fn remote(&self, number: u32) -> EndpointId {
         let before = self
             .elsewhere
             .partition_point(|&elsewhere| elsewhere <= number);
-        Rank(number + before as u32)
+        EndpointId(number + before as u32)
     }
 }
 
@@ -52,8 +52,10 @@ impl Route for Direct {
     #[inline]
     fn next(&self, at: Stage, target: Rank) -> Option<Next> {
         match at {
-            Stage::SOURCE if self.topology.is_local(target) => Some(Next::To(target, ORIGIN)),
-            Stage::SOURCE => Some(Next::To(target, REMOTE)),
+            Stage::SOURCE if self.topology.is_local(target) => {
+                Some(Next::To(target.into(), ORIGIN))
+            }
+            Stage::SOURCE => Some(Next::To(target.into(), REMOTE)),
             _ => (target == self.topology.rank()).then_some(Next::Deliver),
         }
     }
@@ -66,17 +68,17 @@ impl Route for Direct {
         }
     }
 
-    fn edge(&self, _: Stage, reach: Reach, number: u32) -> Endpoint {
+    fn edge(&self, _: Stage, reach: Reach, number: u32) -> EndpointId {
         match reach {
             Reach::Node => other_local(&self.topology, number),
             Reach::Beyond => self.remote(number),
         }
     }
 
-    fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool {
+    fn has_edge(&self, stage: Stage, peer: EndpointId) -> bool {
         match stage {
-            ORIGIN => self.topology.is_local(peer) && peer != self.topology.rank(),
-            REMOTE => !self.topology.is_local(peer),
+            ORIGIN => self.topology.is_here(peer) && peer != self.topology.endpoint(),
+            REMOTE => !self.topology.is_here(peer),
             _ => false,
         }
     }
@@ -96,7 +98,7 @@ impl Route for Direct {
         }
     }
 
-    fn copy(&self, _: Stage, _: Rank, number: u32) -> (Endpoint, Stage) {
+    fn copy(&self, _: Stage, _: Rank, number: u32) -> (EndpointId, Stage) {
         match number.checked_sub(self.beyond()) {
             None => (self.remote(number), REMOTE),
             Some(number) => (other_local(&self.topology, number), ORIGIN),
@@ -111,7 +113,7 @@ impl Route for Direct {
         }
     }
 
-    fn ranks_behind(&self, _: Endpoint) -> Option<u64> {
+    fn ranks_behind(&self, _: EndpointId) -> Option<u64> {
         Some(1)
     }
 }

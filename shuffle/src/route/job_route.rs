@@ -3,7 +3,7 @@
 use trihop_transport::topology::{Rank, Topology};
 
 use super::{
-    Endpoint, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Tree, direct,
+    EndpointId, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Tree, direct,
 };
 
 /// A route of a job, as one of its ranks sees it: a rule, and the media of its stages.
@@ -52,8 +52,8 @@ impl JobRoute {
     }
 
     /// The stage of edges with this number, where the route has one.
-    pub fn stage_numbered(&self, number: u16) -> Option<Stage> {
-        self.numbers().find(|stage| u16::from(stage.0) == number)
+    pub fn stage_numbered(&self, number: u8) -> Option<Stage> {
+        self.numbers().find(|stage| stage.0 == number)
     }
 
     /// Name of the stage of an edge.
@@ -78,7 +78,7 @@ impl JobRoute {
     }
 
     /// As [`Route::edge`].
-    pub fn edge(&self, stage: Stage, reach: Reach, number: u32) -> Endpoint {
+    pub fn edge(&self, stage: Stage, reach: Reach, number: u32) -> EndpointId {
         rule!(self.edge(stage, reach, number))
     }
 
@@ -88,7 +88,7 @@ impl JobRoute {
     }
 
     /// As [`Route::copy`].
-    pub fn copy(&self, at: Stage, source: Rank, number: u32) -> (Endpoint, Stage) {
+    pub fn copy(&self, at: Stage, source: Rank, number: u32) -> (EndpointId, Stage) {
         rule!(self.copy(at, source, number))
     }
 
@@ -98,7 +98,7 @@ impl JobRoute {
     }
 
     /// As [`Route::ranks_behind`].
-    pub fn ranks_behind(&self, end: Endpoint) -> Option<u64> {
+    pub fn ranks_behind(&self, end: EndpointId) -> Option<u64> {
         rule!(self.ranks_behind(end))
     }
 }
@@ -107,9 +107,9 @@ impl JobRoute {
 impl JobRoute {
     /// Whether the edge of a stage to `peer` is a lane: on one's own node where the stage's medium
     /// is shared memory, and to oneself whatever it is. Any other is a link.
-    pub fn is_lane(&self, peer: Endpoint, stage: Stage) -> bool {
-        peer == self.topology.rank()
-            || self.topology.is_local(peer) && !self.is_link(stage, Reach::Node)
+    pub fn is_lane(&self, peer: EndpointId, stage: Stage) -> bool {
+        peer == self.topology.endpoint()
+            || self.topology.is_here(peer) && !self.is_link(stage, Reach::Node)
     }
 
     /// Whether edges of a stage to other endpoints that live here or there are links.
@@ -148,7 +148,7 @@ impl JobRoute {
     }
 
     /// The other end and the stage of each link of this endpoint.
-    pub fn each_link(&self) -> impl Iterator<Item = (Endpoint, Stage)> + '_ {
+    pub fn each_link(&self) -> impl Iterator<Item = (EndpointId, Stage)> + '_ {
         self.numbers().flat_map(move |stage| {
             self.link_ends(stage).flat_map(move |reach| {
                 let edges = 0..self.edges(stage, reach);
@@ -159,8 +159,8 @@ impl JobRoute {
 
     /// Whether this endpoint shares a link of this stage with `peer`, which need not be in the job:
     /// what a header that came has to show.
-    pub fn has_link(&self, peer: Endpoint, stage: Stage) -> bool {
-        let is_known = peer.0 < self.topology.size();
+    pub fn has_link(&self, peer: EndpointId, stage: Stage) -> bool {
+        let is_known = self.topology.has_endpoint(peer);
         is_known && rule!(self.has_edge(stage, peer)) && !self.is_lane(peer, stage)
     }
 

@@ -19,10 +19,8 @@ pub use tree::Tree;
 use std::fmt;
 use std::str::FromStr;
 
+pub use trihop_transport::topology::EndpointId;
 use trihop_transport::topology::{Rank, Topology};
-
-/// Whoever has an inbox. Each rank is one.
-pub type Endpoint = Rank;
 
 /// How far a run has come: a number that only grows on its way. What waits at a stage only ever
 /// waits for later ones, which is what keeps queues from waiting for each other in a circle.
@@ -132,7 +130,7 @@ pub enum Next {
     /// It is here.
     Deliver,
     /// To this endpoint, over an edge of this stage.
-    To(Endpoint, Stage),
+    To(EndpointId, Stage),
 }
 
 /// A routing rule, as one rank sees it; the same for every rank of a job.
@@ -147,10 +145,10 @@ pub trait Route {
     fn edges(&self, stage: Stage, reach: Reach) -> u32;
 
     /// The other end of such an edge, by a number below [`Route::edges`].
-    fn edge(&self, stage: Stage, reach: Reach, number: u32) -> Endpoint;
+    fn edge(&self, stage: Stage, reach: Reach, number: u32) -> EndpointId;
 
     /// Whether `peer`, another endpoint of the job, shares an edge of this stage with this one.
-    fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool;
+    fn has_edge(&self, stage: Stage, peer: EndpointId) -> bool;
 
     /// The most edges of a stage that any endpoint of the job has: sizes that both ends of a link
     /// share follow from it.
@@ -162,7 +160,7 @@ pub trait Route {
     fn copies(&self, at: Stage, source: Rank) -> u32;
 
     /// Where the copy `number` goes, which is below [`Route::copies`].
-    fn copy(&self, at: Stage, source: Rank, number: u32) -> (Endpoint, Stage);
+    fn copy(&self, at: Stage, source: Rank, number: u32) -> (EndpointId, Stage);
 
     /// Whether the tree of a broadcast of `source` passes this endpoint at this stage.
     fn passes(&self, at: Stage, source: Rank) -> bool;
@@ -171,7 +169,7 @@ pub trait Route {
     /// itself included. Only of routes on which the ranks of a node reach each other in one hop,
     /// and those of two nodes over one edge between them. Then loads follow from it; `None` where
     /// they can only be counted by following each pair.
-    fn ranks_behind(&self, _end: Endpoint) -> Option<u64> {
+    fn ranks_behind(&self, _end: EndpointId) -> Option<u64> {
         None
     }
 }
@@ -273,17 +271,17 @@ impl FromStr for RouteName {
     }
 }
 
-/// The ranks at the other ends of all links of these routes, ascending, each once.
-pub(crate) fn ends_of(routes: &[&JobRoute]) -> Vec<Rank> {
+/// The endpoints at the other ends of all links of these routes, ascending, each once.
+pub(crate) fn ends_of(routes: &[&JobRoute]) -> Vec<EndpointId> {
     let links = routes.iter().flat_map(|route| route.each_link());
-    let mut ends: Vec<Rank> = links.map(|(end, _)| end).collect();
+    let mut ends: Vec<EndpointId> = links.map(|(end, _)| end).collect();
     ends.sort_unstable();
     ends.dedup();
     ends
 }
 
 /// The `number`-th of the node's other ranks.
-fn other_local(topology: &Topology, number: u32) -> Endpoint {
+fn other_local(topology: &Topology, number: u32) -> EndpointId {
     let local = number + u32::from(number >= topology.local_rank());
-    topology.rank_at(topology.node(), local)
+    topology.rank_at(topology.node(), local).into()
 }

@@ -10,9 +10,9 @@ fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32)
         |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
     let mut got = vec![0; sizes.iter().sum::<u32>() as usize];
     let mut crossed = 0;
-    let mut under_way = vec![(Rank(source), Stage::SOURCE)];
+    let mut under_way = vec![(EndpointId(source), Stage::SOURCE)];
     while let Some((here, stage)) = under_way.pop() {
-        let route = at_rank(here);
+        let route = at_rank(Rank(here.0));
         if stage != Stage::SOURCE {
             got[here.0 as usize] += 1;
             assert!(route.passes(stage, Rank(source)), "{here} at {stage}");
@@ -31,24 +31,25 @@ fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32)
 fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
     let at_rank =
         |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap());
-    let (mut here, mut stage) = (Rank(source), Stage::SOURCE);
+    let (mut here, mut stage) = (EndpointId(source), Stage::SOURCE);
     let mut passed = vec![source];
-    while let Next::To(next, over) = at_rank(here).next(stage, Rank(target)).expect("a route") {
+    let at_end = |end: EndpointId| at_rank(Rank(end.0));
+    while let Next::To(next, over) = at_end(here).next(stage, Rank(target)).expect("a route") {
         assert!(over > stage);
         if next == here {
             assert_eq!(
                 (next, stage),
-                (Rank(target), Stage::SOURCE),
+                (EndpointId(target), Stage::SOURCE),
                 "only one's own stays"
             );
-            assert!(over == Stage::FIRST && at_rank(here).is_lane(next, over));
+            assert!(over == Stage::FIRST && at_end(here).is_lane(next, over));
         } else {
             assert!(!passed.contains(&next.0), "{next} is passed twice");
             passed.push(next.0);
         }
         (here, stage) = (next, over);
     }
-    assert_eq!(here, Rank(target));
+    assert_eq!(here, EndpointId(target));
     passed
 }
 
@@ -109,7 +110,7 @@ proptest! {
     #[test]
     fn edges_have_two_ends(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
         let total: u32 = sizes.iter().sum();
-        let me = Rank(pick % total);
+        let (me, own) = (Rank(pick % total), EndpointId(pick % total));
         let see = |rank| Topology::from_node_sizes(&sizes, rank).unwrap();
         let named = RouteName::ALL.map(Some);
         for name in named.into_iter().chain([None]) {
@@ -124,15 +125,15 @@ proptest! {
                     prop_assert!(route.edges(stage, reach) <= rule!(route.most_edges(stage, reach)));
                     for number in 0..route.edges(stage, reach) {
                         let peer = route.edge(stage, reach, number);
-                        prop_assert!(peer != me && seen.insert((peer, stage)));
-                        prop_assert_eq!(see(me).is_local(peer), reach == Reach::Node);
-                        let other = at_rank(peer);
-                        prop_assert!(rule!(other.has_edge(stage, me)), "{} of {}", peer, route.name());
-                        prop_assert_eq!(other.is_lane(me, stage), route.is_lane(peer, stage));
+                        prop_assert!(peer != own && seen.insert((peer, stage)));
+                        prop_assert_eq!(see(me).is_here(peer), reach == Reach::Node);
+                        let other = at_rank(Rank(peer.0));
+                        prop_assert!(rule!(other.has_edge(stage, own)), "{} of {}", peer, route.name());
+                        prop_assert_eq!(other.is_lane(own, stage), route.is_lane(peer, stage));
                     }
                 }
-                for rank in (0..total).map(Rank) {
-                    prop_assert_eq!(rule!(route.has_edge(stage, rank)), seen.contains(&(rank, stage)));
+                for end in (0..total).map(EndpointId) {
+                    prop_assert_eq!(rule!(route.has_edge(stage, end)), seen.contains(&(end, stage)));
                 }
             }
             let links: Vec<_> = route.each_link().collect();
@@ -141,10 +142,10 @@ proptest! {
             prop_assert_eq!(links.len(), counted);
             for (peer, stage) in links {
                 prop_assert!(route.has_link(peer, stage));
-                    prop_assert_eq!(route.stage_numbered(stage.number().into()), Some(stage));
+                    prop_assert_eq!(route.stage_numbered(stage.number()), Some(stage));
             }
-            prop_assert!(!route.has_link(me, Stage::FIRST) && !route.has_link(Rank(total), Stage::FIRST));
-            prop_assert_eq!(route.stage_numbered(0).or(route.stage_numbered(257)), None);
+            prop_assert!(!route.has_link(own, Stage::FIRST) && !route.has_link(EndpointId(total), Stage::FIRST));
+            prop_assert_eq!(route.stage_numbered(0).or(route.stage_numbered(255)), None);
         }
     }
 

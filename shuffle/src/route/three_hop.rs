@@ -1,7 +1,7 @@
 //! Source, its representative, the target's representative, target: each hop skipped where both
 //! ends are the same.
 
-use super::{Endpoint, Next, Reach, Route, Stage, StageSpec, other_local, stage};
+use super::{EndpointId, Next, Reach, Route, Stage, StageSpec, other_local, stage};
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 /// To a rank of the node, which gets the run or represents its node.
@@ -53,13 +53,13 @@ impl ThreeHop {
     }
 
     /// The rank at the other end of the edge to the `number`-th of them.
-    fn remote(&self, number: u32) -> Endpoint {
+    fn remote(&self, number: u32) -> EndpointId {
         let place = match self.own_place() {
             Some(own) if own <= number => number + 1,
             _ => number,
         };
         let node = place * self.topology.local_size() + self.topology.local_rank();
-        self.topology.target_representative(NodeId(node))
+        self.topology.target_representative(NodeId(node)).into()
     }
 }
 
@@ -69,24 +69,24 @@ impl Route for ThreeHop {
         let here = &self.topology;
         if target == here.rank() {
             return Some(match at {
-                Stage::SOURCE => Next::To(target, ORIGIN),
+                Stage::SOURCE => Next::To(target.into(), ORIGIN),
                 _ => Next::Deliver,
             });
         }
         let node = here.node_of(target);
         if node == here.node() {
             return match at {
-                Stage::SOURCE => Some(Next::To(target, ORIGIN)),
-                REMOTE => Some(Next::To(target, RELAY)),
+                Stage::SOURCE => Some(Next::To(target.into(), ORIGIN)),
+                REMOTE => Some(Next::To(target.into(), RELAY)),
                 _ => None,
             };
         }
         let speaker = node.0 % here.local_size();
         match at {
             Stage::SOURCE | ORIGIN if speaker == here.local_rank() => {
-                Some(Next::To(here.target_representative(node), REMOTE))
+                Some(Next::To(here.target_representative(node).into(), REMOTE))
             }
-            Stage::SOURCE => Some(Next::To(here.rank_at(here.node(), speaker), ORIGIN)),
+            Stage::SOURCE => Some(Next::To(here.rank_at(here.node(), speaker).into(), ORIGIN)),
             _ => None,
         }
     }
@@ -99,22 +99,22 @@ impl Route for ThreeHop {
         }
     }
 
-    fn edge(&self, _: Stage, reach: Reach, number: u32) -> Endpoint {
+    fn edge(&self, _: Stage, reach: Reach, number: u32) -> EndpointId {
         match reach {
             Reach::Node => other_local(&self.topology, number),
             Reach::Beyond => self.remote(number),
         }
     }
 
-    fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool {
+    fn has_edge(&self, stage: Stage, peer: EndpointId) -> bool {
         let here = &self.topology;
-        let node = here.node_of(peer);
+        let node = here.node_of_endpoint(peer);
         match stage {
-            ORIGIN | RELAY => node == here.node() && peer != here.rank(),
+            ORIGIN | RELAY => node == here.node() && peer != here.endpoint(),
             REMOTE => {
                 node != here.node()
                     && self.represents(node)
-                    && here.target_representative(node) == peer
+                    && EndpointId::from(here.target_representative(node)) == peer
             }
             _ => false,
         }
@@ -138,7 +138,7 @@ impl Route for ThreeHop {
         }
     }
 
-    fn copy(&self, at: Stage, _: Rank, number: u32) -> (Endpoint, Stage) {
+    fn copy(&self, at: Stage, _: Rank, number: u32) -> (EndpointId, Stage) {
         if at == REMOTE {
             return (other_local(&self.topology, number), RELAY);
         }
@@ -159,8 +159,8 @@ impl Route for ThreeHop {
         }
     }
 
-    fn ranks_behind(&self, end: Endpoint) -> Option<u64> {
-        let node = self.topology.node_of(end);
+    fn ranks_behind(&self, end: EndpointId) -> Option<u64> {
+        let node = self.topology.node_of_endpoint(end);
         Some(self.topology.local_size_of(node).into())
     }
 }

@@ -1,7 +1,7 @@
 //! The tree that collectives travel along, whatever the route of a job's streams is.
 
 use super::direct::{ORIGIN, REMOTE};
-use super::{Endpoint, Next, Reach, Route, Stage};
+use super::{EndpointId, Next, Reach, Route, Stage};
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 /// Nodes below a node.
@@ -20,7 +20,7 @@ pub struct Tree {
     parent: Option<Rank>,
     children: Vec<Rank>,
     /// Parent and children: those of the node, and those beyond it.
-    ends: [Vec<Rank>; 2],
+    ends: [Vec<EndpointId>; 2],
 }
 
 impl Tree {
@@ -48,8 +48,8 @@ impl Tree {
                 children.push(topology.representative(below, node));
             }
         }
-        let ends = children.iter().copied().chain(parent);
-        let (inside, beyond) = ends.partition(|&rank| topology.is_local(rank));
+        let ends = children.iter().copied().chain(parent).map(EndpointId::from);
+        let (inside, beyond) = ends.partition(|&end| topology.is_here(end));
         Self {
             topology,
             parent,
@@ -69,7 +69,7 @@ impl Tree {
     }
 
     /// The other ends of the edges of a stage.
-    fn ends(&self, stage: Stage, reach: Reach) -> &[Rank] {
+    fn ends(&self, stage: Stage, reach: Reach) -> &[EndpointId] {
         match (stage, reach) {
             (ORIGIN, Reach::Node) => &self.ends[0],
             (REMOTE, Reach::Beyond) => &self.ends[1],
@@ -80,14 +80,10 @@ impl Tree {
 
 impl Route for Tree {
     fn next(&self, at: Stage, target: Rank) -> Option<Next> {
-        let is_own = target == self.topology.rank();
+        let (is_own, end) = (target == self.topology.rank(), EndpointId::from(target));
         match at {
-            Stage::SOURCE if is_own || self.ends[0].contains(&target) => {
-                Some(Next::To(target, ORIGIN))
-            }
-            Stage::SOURCE => self.ends[1]
-                .contains(&target)
-                .then_some(Next::To(target, REMOTE)),
+            Stage::SOURCE if is_own || self.ends[0].contains(&end) => Some(Next::To(end, ORIGIN)),
+            Stage::SOURCE => self.ends[1].contains(&end).then_some(Next::To(end, REMOTE)),
             _ => is_own.then_some(Next::Deliver),
         }
     }
@@ -96,11 +92,11 @@ impl Route for Tree {
         self.ends(stage, reach).len() as u32
     }
 
-    fn edge(&self, stage: Stage, reach: Reach, number: u32) -> Endpoint {
+    fn edge(&self, stage: Stage, reach: Reach, number: u32) -> EndpointId {
         self.ends(stage, reach)[number as usize]
     }
 
-    fn has_edge(&self, stage: Stage, peer: Endpoint) -> bool {
+    fn has_edge(&self, stage: Stage, peer: EndpointId) -> bool {
         let mut ends = Reach::BOTH.into_iter().map(|reach| self.ends(stage, reach));
         ends.any(|ends| ends.contains(&peer))
     }
@@ -117,7 +113,7 @@ impl Route for Tree {
         0
     }
 
-    fn copy(&self, at: Stage, source: Rank, number: u32) -> (Endpoint, Stage) {
+    fn copy(&self, at: Stage, source: Rank, number: u32) -> (EndpointId, Stage) {
         panic!("copy {number} of a broadcast of rank {source} at stage {at}: the tree carries none")
     }
 

@@ -73,7 +73,7 @@ pub(crate) fn open(
         });
     }
     seat.with(what, |job| {
-        job.tell_opened(id);
+        job.log_opened(id);
         Ok(id)
     })
 }

@@ -30,7 +30,7 @@ pub(crate) fn start<'h>(options: Options, bootstrap: Box<dyn Bootstrap>) -> Resu
     bootstrap.forget();
     seat.with("the start", |job| {
         job.bootstrap = Some(bootstrap);
-        job.tell_started();
+        job.log_started();
         Ok(())
     })?;
     Ok(seat)

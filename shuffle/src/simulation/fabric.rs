@@ -10,7 +10,7 @@ use trihop_transport::sim::{Net, SimLink};
 
 use crate::error::Result;
 use crate::queue::remotes::Peers;
-use crate::route::Endpoint;
+use crate::route::EndpointId;
 
 /// One tick of virtual time in nanoseconds.
 pub(crate) const TICK_NS: u64 = 1000;
@@ -47,7 +47,7 @@ impl Fabric {
     }
 
     /// A rank's link, connected with these endpoints, which ascend. Ranks ask in order, once each.
-    pub fn attach(&mut self, ends: &[Endpoint]) -> Result<Attached> {
+    pub fn attach(&mut self, ends: &[EndpointId]) -> Result<Attached> {
         let ends = ends.iter();
         match self {
             // Endpoints are numbered as the ranks are.
@@ -61,7 +61,7 @@ impl Fabric {
             } => {
                 let mut link = links.next().expect("a rank asks once");
                 let mut connect =
-                    |&end: &Endpoint| Ok((end, link.connect(&addresses[end.0 as usize])?));
+                    |&end: &EndpointId| Ok((end, link.connect(&addresses[end.0 as usize])?));
                 let peers = ends.map(&mut connect).collect::<Result<Peers>>()?;
                 Ok((link, peers))
             }

@@ -427,7 +427,7 @@ mod tests {
                 }
                 let tree = JobRoute::tree(&topology);
                 for &other in here.children.iter().chain(&here.parent) {
-                    let is_next = matches!(tree.next(Stage::SOURCE, other), Some(Next::To(next, _)) if next == other);
+                    let is_next = matches!(tree.next(Stage::SOURCE, other), Some(Next::To(next, _)) if next == other.into());
                     prop_assert!(is_next, "{} from {}", other, rank);
                 }
                 for &child in &here.children {

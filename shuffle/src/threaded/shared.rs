@@ -111,7 +111,7 @@ impl SharedEngine {
         match turn.job.progress(&mut NoHandlers) {
             Ok(worked) => Ok(worked),
             Err(error) => {
-                self.tell_failure(turn);
+                self.spread_failure(turn);
                 Err(error)
             }
         }
@@ -121,14 +121,14 @@ impl SharedEngine {
     pub fn fail(&self, error: Error) {
         let mut turn = self.turn.take();
         turn.job.fail(error);
-        self.tell_failure(&mut turn);
+        self.spread_failure(&mut turn);
     }
 
     /// Wakes everybody where the job has failed.
-    fn tell_failure(&self, turn: &mut MonitorGuard<'_, Guarded>) {
+    fn spread_failure(&self, turn: &mut MonitorGuard<'_, Guarded>) {
         if turn.job.check_failure().is_err() && !self.failed.is_raised() {
             self.failed.raise();
-            turn.tell_moved();
+            turn.wake_all();
             self.doorbell.ring();
         }
     }
@@ -159,7 +159,7 @@ impl SharedEngine {
             match self.round(&mut turn) {
                 Ok(true) => {
                     backoff.reset();
-                    turn.tell_moved();
+                    turn.wake_all();
                     turn.give_way();
                     continue;
                 }
@@ -176,16 +176,16 @@ impl SharedEngine {
                 Step::Park => {
                     let (again, slept) = self.sleep(turn, park);
                     turn = again;
-                    turn.tell_moved();
+                    turn.wake_all();
                     if let Err(error) = slept {
                         turn.job.fail(error);
-                        self.tell_failure(&mut turn);
+                        self.spread_failure(&mut turn);
                         break;
                     }
                 }
             }
         }
-        turn.tell_moved();
+        turn.wake_all();
     }
 
     /// Sleeps without the turn, until there is something to do.
@@ -196,7 +196,7 @@ impl SharedEngine {
     ) -> (MonitorGuard<'a, Guarded>, Result<()>) {
         let timed = turn.job.prepare_to_sleep();
         if std::mem::take(&mut turn.newcomer) {
-            turn.tell_moved();
+            turn.wake_all();
         }
         let mut turn = Some(turn);
         let stay_awake = || {
@@ -222,7 +222,7 @@ impl SharedEngine {
         turn.job.check_failure()?;
         let result = call(&mut turn.job);
         if result.is_err() {
-            self.tell_failure(&mut turn);
+            self.spread_failure(&mut turn);
         }
         // The call may have left something to be sent on by age.
         self.wake_from(&mut turn, Sleep::Deep);
@@ -235,7 +235,7 @@ impl SharedEngine {
         let worked = self.round(&mut turn)?;
         if worked {
             // It may be what others wait for, and nobody else finds it any more.
-            turn.tell_moved();
+            turn.wake_all();
         }
         self.wake_from(&mut turn, Sleep::Deep);
         Ok(worked)
@@ -250,7 +250,7 @@ impl SharedEngine {
             self.doorbell.awake();
         }
         if self.round(&mut turn)? {
-            turn.tell_moved();
+            turn.wake_all();
         }
         self.wake_from(&mut turn, Sleep::Deep);
         Ok(())
@@ -285,7 +285,7 @@ impl SharedEngine {
             if worked {
                 backoff.reset();
                 unknown = true;
-                turn.tell_moved();
+                turn.wake_all();
                 turn.give_way();
                 continue;
             }

@@ -65,7 +65,7 @@ impl<T> MonitorGuard<'_, T> {
         FairMutexGuard::unlocked(&mut self.guard, call)
     }
 
-    /// Sleeps until [`tell_moved`](Self::tell_moved), or for `limit`, and lets others have the turn
+    /// Sleeps until [`wake_all`](Self::wake_all), or for `limit`, and lets others have the turn
     /// meanwhile. It may end without a reason.
     pub fn sit_out(&mut self, limit: Duration) {
         self.moved.wait_for(&mut self.guard, limit);
@@ -74,7 +74,7 @@ impl<T> MonitorGuard<'_, T> {
     /// Wakes all who sit out, because something that they may wait for has changed. By who has the
     /// turn: else the change could fall between a look and a sleep.
     #[inline]
-    pub fn tell_moved(&self) {
+    pub fn wake_all(&self) {
         self.moved.notify_all();
     }
 }

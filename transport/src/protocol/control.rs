@@ -48,19 +48,19 @@ impl Controls {
     }
 
     /// The count of messages seen, for a header that is about to be sent.
-    pub fn tell(&mut self) -> u32 {
+    pub fn announce(&mut self) -> u32 {
         self.told = self.received;
         self.told
     }
 
-    /// What the peer was told last, for [`Controls::untell`].
+    /// What the peer was told last, for [`Controls::take_back`].
     pub fn told(&self) -> u32 {
         self.told
     }
 
     /// The header that [`Controls::tell`] was for has not been sent; `told` is what was told
     /// before.
-    pub fn untell(&mut self, told: u32) {
+    pub fn take_back(&mut self, told: u32) {
         self.told = told;
     }
 
@@ -95,7 +95,7 @@ mod tests {
             return false;
         }
         end.news = 0;
-        let seen = end.controls.tell();
+        let seen = end.controls.announce();
         end.controls.sent();
         ends[1 - from].arriving.push_back(seen);
         assert!(

@@ -190,8 +190,8 @@ pub struct Grants {
 
 impl Receiving {
     /// The peer is told of all grants so far; returns what it knew before, for
-    /// [`Receiving::untell`].
-    pub fn tell(&mut self) -> Grants {
+    /// [`Receiving::take_back`].
+    pub fn announce(&mut self) -> Grants {
         let now = Grants {
             small: self.small_granted,
             large: self.large_granted,
@@ -205,7 +205,7 @@ impl Receiving {
     }
 
     /// The header that told was not sent: the peer knows what it knew before.
-    pub fn untell(&mut self, before: Grants) {
+    pub fn take_back(&mut self, before: Grants) {
         self.told = before;
     }
 
@@ -411,17 +411,17 @@ mod tests {
     fn a_peer_is_spent_when_it_has_used_what_it_was_told_of() {
         let mut receiving = Receiving::default();
         receiving.grant_small();
-        receiving.tell();
+        receiving.announce();
         assert!(!receiving.is_spent());
         receiving.received(Slot::Small).unwrap();
         assert!(receiving.is_spent());
         receiving.grant_small();
         assert!(receiving.is_spent(), "it does not know yet");
-        let before = receiving.tell();
+        let before = receiving.announce();
         assert!(!receiving.is_spent());
-        receiving.untell(before);
+        receiving.take_back(before);
         assert!(receiving.is_spent(), "the header was not sent");
-        receiving.tell();
+        receiving.announce();
         let mut shared = Shared::new(1, 1);
         let wants = Counters {
             wanted: 1,

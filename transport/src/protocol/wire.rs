@@ -9,6 +9,7 @@ mod run;
 
 pub use batch::{
     Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
+    FIRST_EPOCH,
 };
 pub use run::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
@@ -16,7 +17,7 @@ pub use run::{
 };
 
 /// Version of the wire format; both ends of a link must have the same.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {

@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, id: u32, parcel: Parcel) {
+    fn hand_to(&mut self, id: u32, parcel: Parcel) {
         let host = &mut self.hosts[id as usize];
         self.parcels.push_back(&mut host.news, parcel);
         if !host.listed {
@@ -152,7 +152,7 @@ impl State {
                     pool,
                 } => {
                     if let Some(pool) = pool {
-                        self.tell(sender, Parcel::Sent { token, pool });
+                        self.hand_to(sender, Parcel::Sent { token, pool });
                     }
                     self.arrive(target, sender, tag, bytes);
                 }
@@ -163,7 +163,7 @@ impl State {
                     mut buffer,
                 } => {
                     buffer[..data.len()].copy_from_slice(&data);
-                    self.tell(reader, Parcel::Done { token, buffer });
+                    self.hand_to(reader, Parcel::Done { token, buffer });
                 }
                 _ => unreachable!("nothing else is under way"),
             }
@@ -185,10 +185,10 @@ impl State {
             _ => (posted[index].token, posted[index].pool.clone()),
         };
         if bytes.len() <= pool.slot_bytes() {
-            return self.tell(target, Parcel::Arrived { token, pool, bytes });
+            return self.hand_to(target, Parcel::Arrived { token, pool, bytes });
         }
         let (bytes, slot) = (bytes.len(), pool.slot_bytes());
-        self.tell(target, Parcel::Broken { token, pool, bytes });
+        self.hand_to(target, Parcel::Broken { token, pool, bytes });
         if !self.hosts[sender as usize].stranger {
             let tag = tag.0;
             self.violated(format!(

@@ -4,7 +4,7 @@ use trihop_transport::link::{Link, Mover, Peer, PostError};
 use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::rendezvous::Fetch;
 use trihop_transport::protocol::tags::{TagClass, token};
-use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend};
+use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend, FIRST_EPOCH};
 
 use super::{Came, Links, forget_header};
 use crate::engine::incoming::Arrival;
@@ -100,11 +100,11 @@ impl Links {
         let remotes = &mut queues.remotes;
         let Some(fetch) = self.fetches.get(number as usize) else {
             return Err(Error::bad_peer(
-                self.identity.rank,
+                self.identity.own.0,
                 format!("no fetch in slot {number}"),
             ));
         };
-        let (rank, stage) = (remotes[fetch.link].rank, remotes[fetch.link].stage);
+        let (end, stage) = (remotes[fetch.link].end, remotes[fetch.link].stage);
         let bytes = match came {
             Came::ByRead => fetch.bytes,
             Came::AsSegment { bytes } => bytes.min(fetch.bytes),
@@ -117,15 +117,15 @@ impl Links {
                 self.post_again(TagClass::Segment, number, buffer);
                 return Ok(());
             }
-            Err(error) => return Err(Error::bad_peer(rank, error)),
+            Err(error) => return Err(Error::bad_peer(end.0, error)),
         };
         self.fetches.end(number as usize);
         let same = header.kind == BatchKind::Segment
-            && (header.source, header.stage) == (rank, stage.number().into())
+            && (header.epoch, header.source, header.stage) == (FIRST_EPOCH, end, stage.number())
             && header.sequence == fetch.sequence;
         if !same {
             return Err(Error::bad_peer(
-                rank,
+                end.0,
                 "another batch came than was announced",
             ));
         }

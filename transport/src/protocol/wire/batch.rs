@@ -5,8 +5,12 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::VERSION;
+use crate::topology::EndpointId;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"3hop");
+const MAGIC: u16 = u16::from_le_bytes(*b"3h");
+
+/// Epoch of an endpoint that has joined its job once.
+pub const FIRST_EPOCH: u16 = 1;
 
 /// Bytes of a [`BatchHeader`].
 pub const BATCH_HEADER_BYTES: usize = 64;
@@ -31,7 +35,8 @@ pub enum BatchKind {
 )]
 #[repr(C)]
 struct RawBatchHeader {
-    magic: U32,
+    magic: U16,
+    epoch: U16,
     version: u8,
     kind: u8,
     stream: U16,
@@ -45,7 +50,8 @@ struct RawBatchHeader {
     large_returned: U32,
     controls_seen: U32,
     wanted: U16,
-    stage: U16,
+    stage: u8,
+    reserved: u8,
     check: U32,
 }
 
@@ -76,12 +82,15 @@ pub struct BatchHeader {
     pub kind: BatchKind,
     /// Stream that it belongs to.
     pub stream: u16,
-    /// Rank of the sending endpoint.
-    pub source: u32,
+    /// Epoch of the sending endpoint: how often it has joined the job, modulo 2^16. A rank joins
+    /// once, so that it is [`FIRST_EPOCH`].
+    pub epoch: u16,
+    /// The sending endpoint.
+    pub source: EndpointId,
     /// Bytes behind the header.
     pub bytes: u32,
     /// Stage of the link between the two endpoints: their engines say what the numbers mean.
-    pub stage: u16,
+    pub stage: u8,
     /// Number of the batch on its link, from 0. For a segment: the sequence of its announcement.
     pub sequence: u64,
     /// Credit counters of the sender.
@@ -95,8 +104,8 @@ pub enum BadHeader {
     #[error("{0} bytes are too short for a header")]
     Short(usize),
     /// Not a header of trihop at all.
-    #[error("magic {0:#010x} is not trihop's")]
-    Magic(u32),
+    #[error("magic {0:#06x} is not trihop's")]
+    Magic(u16),
     /// Another version of the wire format.
     #[error("wire version {theirs}, this process speaks {VERSION}")]
     Version {
@@ -106,6 +115,9 @@ pub enum BadHeader {
     /// Another job, or another start of this one.
     #[error("job cookie {0:#018x} is not this job's")]
     Cookie(u64),
+    /// Something where nothing belongs.
+    #[error("{0:#04x} in a reserved byte")]
+    Reserved(u8),
     /// A kind that does not exist.
     #[error("unknown batch kind {0}")]
     Kind(u8),
@@ -152,11 +164,12 @@ impl BatchHeader {
         let c = &self.counters;
         let mut raw = RawBatchHeader {
             magic: MAGIC.into(),
+            epoch: self.epoch.into(),
             version: VERSION,
             kind: self.kind as u8,
             stream: self.stream.into(),
             cookie: cookie.into(),
-            source: self.source.into(),
+            source: self.source.0.into(),
             bytes: self.bytes.into(),
             sequence: self.sequence.into(),
             accepted: c.accepted.into(),
@@ -165,7 +178,8 @@ impl BatchHeader {
             large_returned: c.large_returned.into(),
             controls_seen: c.controls_seen.into(),
             wanted: c.wanted.into(),
-            stage: self.stage.into(),
+            stage: self.stage,
+            reserved: 0,
             check: U32::ZERO,
         };
         let bytes: [u8; BATCH_HEADER_BYTES] = zerocopy::transmute!(raw);
@@ -201,6 +215,9 @@ impl BatchHeader {
         if raw.cookie.get() != cookie {
             return Err(BadHeader::Cookie(raw.cookie.get()));
         }
+        if raw.reserved != 0 {
+            return Err(BadHeader::Reserved(raw.reserved));
+        }
         let kind = match raw.kind {
             1 => BatchKind::Eager,
             2 => BatchKind::Announce,
@@ -224,9 +241,10 @@ impl BatchHeader {
         let header = Self {
             kind,
             stream: raw.stream.get(),
-            source: raw.source.get(),
+            epoch: raw.epoch.get(),
+            source: EndpointId(raw.source.get()),
             bytes,
-            stage: raw.stage.get(),
+            stage: raw.stage,
             sequence: raw.sequence.get(),
             counters,
         };
@@ -303,12 +321,13 @@ mod tests {
                     wanted,
                 },
             );
-        let ends = (any::<u16>(), any::<u32>(), any::<u16>());
+        let ends = (any::<u16>(), any::<u16>(), any::<u32>(), any::<u8>());
         (kind, ends, 0u32..64, any::<u64>(), counters).prop_map(
-            |(kind, (stream, source, stage), bytes, sequence, counters)| BatchHeader {
+            |(kind, (stream, epoch, source, stage), bytes, sequence, counters)| BatchHeader {
                 kind,
                 stream,
-                source,
+                epoch,
+                source: EndpointId(source),
                 bytes,
                 stage,
                 sequence,
@@ -348,7 +367,8 @@ mod tests {
         let header = BatchHeader {
             kind: BatchKind::Eager,
             stream: 1,
-            source: 2,
+            epoch: FIRST_EPOCH,
+            source: EndpointId(2),
             bytes: 0,
             stage: 0,
             sequence: 0,
@@ -367,6 +387,20 @@ mod tests {
             let check = check_word(&message).to_le_bytes();
             message[BATCH_HEADER_BYTES - 4..].copy_from_slice(&check);
             assert_eq!(BatchHeader::parse(&message, 11), Err(BadHeader::Kind(kind)));
+        }
+    }
+
+    #[test]
+    fn what_stands_in_a_reserved_byte_is_named() {
+        for byte in 1..=u8::MAX {
+            let mut message = lone_header();
+            let at = BATCH_HEADER_BYTES - 5;
+            assert_eq!(message[at], 0);
+            message[at] = byte;
+            let check = check_word(&message).to_le_bytes();
+            message[BATCH_HEADER_BYTES - 4..].copy_from_slice(&check);
+            let refused = Err(BadHeader::Reserved(byte));
+            assert_eq!(BatchHeader::parse(&message, 11), refused);
         }
     }
 

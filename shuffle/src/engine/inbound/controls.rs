@@ -17,7 +17,7 @@ impl Links {
     /// Sends control messages where counters or notices are due and no batch took them along.
     /// `idle`: nothing else moved, so that waiting for a batch to ride on is pointless. A peer that
     /// has nothing left to send with is told even while others keep this rank busy.
-    pub fn tell(
+    pub fn send_controls(
         &mut self,
         link: &mut dyn Link,
         remotes: &mut Remotes,
@@ -45,9 +45,10 @@ impl Links {
             let header = BatchHeader {
                 kind: BatchKind::Control,
                 stream: self.identity.stream,
-                source: self.identity.rank,
+                epoch: self.identity.epoch,
+                source: self.identity.own,
                 bytes: payload as u32,
-                stage: remote.stage.number().into(),
+                stage: remote.stage.number(),
                 sequence: 0,
                 counters: incoming.counters(remote.credit.large_returned(), remote.wanted()),
             };
@@ -70,7 +71,7 @@ impl Links {
                     stats.controls_sent += 1;
                     told = true;
                 }
-                Err(PostError::WouldBlock(_)) => incoming.untell(before),
+                Err(PostError::WouldBlock(_)) => incoming.take_back(before),
                 Err(PostError::Failed(_, error)) => return Err(error.into()),
             }
         }
