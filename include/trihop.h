@@ -491,8 +491,8 @@ typedef struct trihop_thread_use_t {
 // details; `facility` is the part of the library that it comes from. Both texts are valid during
 // the call only.
 //
-// Threads: several at once, whichever have something to say. It may call the library; what that
-// logs does not come here.
+// Threads: any thread that has something to say calls it, several at once. It may call the
+// library; what that logs does not come here.
 typedef void (*trihop_log_callback_t)(void *context,
                                       int32_t level,
                                       const char *facility,

@@ -233,8 +233,8 @@ pub fn put<O: Orderings>(writer: &mut Writer<ModelLane, O>, bytes: usize, value:
     true
 }
 
-/// Whoever may sleep, and whether it was woken. The wake itself (an eventfd) keeps until it is
-/// looked at.
+/// A thread that may sleep, and whether it was woken. The wake itself (an eventfd) keeps until it
+/// is looked at.
 #[derive(Debug, Clone)]
 pub struct ModelSleeper(Arc<(AtomicU64, MappedU64)>);
 

@@ -13,7 +13,7 @@ mod watched_by_loom {
     #[derive(Debug)]
     pub struct Unit(UnsafeCell<u64>);
 
-    // SAFETY: loom checks every access for races, which is what the models are for.
+    // SAFETY: loom checks every access for races; the models are there for that.
     unsafe impl Send for Unit {}
     // SAFETY: as above.
     unsafe impl Sync for Unit {}

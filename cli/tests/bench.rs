@@ -282,7 +282,7 @@ fn handlers_that_forward_labels_do_not_stand_still_on_any_shape_and_seat() {
             graphs.insert(figures);
         }
     }
-    // The same graph whoever has a part of it, and not one that says nothing.
+    // The graph is the same for every split over ranks, and it is not one that says nothing.
     assert_eq!(graphs.len(), 1, "{graphs:?}");
     let [vertices, edges, components] = graphs.pop_first().unwrap();
     assert_eq!((vertices, edges), (2000, 32_000));

@@ -396,6 +396,10 @@ defects! {
     a_partial_batch_leaves_by_itself
     a_shutdown_delivers_what_is_under_way
     nothing_is_lost_to_a_rank_that_opens_late
+    a_rank_may_open_before_a_barrier_and_another_one_after_it
+    what_is_sent_early_stays_in_order
+    shuffles_are_opened_and_shut_down_in_any_order
+    a_rank_that_has_shut_down_hears_no_more
     a_message_that_is_too_long_is_refused
     callbacks_answer_while_queues_are_full
     nexus_tables_agree

@@ -194,7 +194,7 @@ fn under_mpich_with_ranks_dealt_out() {
 
 #[test]
 fn beside_mpi_under_mpich() {
-    // Whoever comes first, MPI and we use one connection to the launcher.
+    // MPI and we use one connection to the launcher, no matter which of the two starts first.
     for order in ["--mpi", "--mpi-late"] {
         let Some(ended) = under(&[hydra(), "-n", "3"], &[order, "libmpich.so.12"]) else {
             return;

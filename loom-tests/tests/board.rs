@@ -1,4 +1,5 @@
-//! The board of a node: whoever sees news sees their text, and the first news are the only ones.
+//! The board of a node: a thread that sees news sees their text, and the first news are the only
+//! ones.
 #![cfg(trihop_loom)]
 
 use loom::thread;

@@ -1,4 +1,4 @@
-//! A frame over two lanes: whoever is in the middle sleeps on one doorbell for work and for room at
+//! A frame over two lanes: the relay between them sleeps on one doorbell for work and for room at
 //! once.
 #![cfg(trihop_shuttle)]
 

@@ -6,6 +6,7 @@ mod need;
 mod sizes;
 
 pub(crate) use agreed::Agreed;
+pub(crate) use collectives::Channel;
 pub(crate) use need::Need;
 pub(crate) use sizes::{StreamSizes, check_memory};
 
@@ -87,8 +88,8 @@ thread_local! {
     static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
 }
 
-/// One rank's part of a job that never waits: its link, its streams, their common progress. Whoever
-/// has it uses it: there are no locks and no cells in it.
+/// One rank's part of a job that never waits: its link, its streams, their common progress. The
+/// thread that has it uses it directly: there are no locks and no cells in it.
 pub(crate) struct Engine {
     pub topology: Topology,
     /// What only the members of the job know.

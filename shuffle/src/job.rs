@@ -52,7 +52,7 @@ pub(crate) struct JobState {
     lives: Lives,
     /// What has ended progress: every later call says so.
     failure: Option<Error>,
-    /// Rounds of progress that were made so far, by whichever call.
+    /// Rounds of progress that were made so far, no matter which call made them.
     pub rounds: u64,
     /// Fences and barriers that gave way.
     pub parked: Parked,
@@ -61,7 +61,7 @@ pub(crate) struct JobState {
     told_records: u64,
     /// How long a call may wait before the log says so.
     pub patience_ns: u64,
-    /// Wakes whoever sleeps for this rank.
+    /// Wakes the thread that sleeps for this rank.
     pub bell: Arc<Bell>,
 }
 

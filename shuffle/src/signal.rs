@@ -1,5 +1,5 @@
-//! A dump when a signal asks for it: the handler sets a flag, and whoever makes progress looks at
-//! it now and then.
+//! A dump when a signal asks for it: the handler sets a flag, and the thread that makes progress
+//! looks at it now and then.
 
 use std::fs::OpenOptions;
 use std::io::Write;

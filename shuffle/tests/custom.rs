@@ -327,7 +327,7 @@ fn call_another(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Vec<E
         (_, true) => job.allreduce(&mut [1, 2], Reduce::Max),
         _ => job.allgather(b"something").map(drop),
     };
-    // Whoever has not heard of it yet does so here.
+    // A rank that has not heard of it yet does so here.
     let later = job.barrier();
     Ok([outcome, later]
         .into_iter()

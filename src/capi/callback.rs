@@ -11,8 +11,8 @@ use crate::UntypedOutbox;
 #[derive(Clone, Copy)]
 pub(crate) struct Context(*mut c_void);
 
-// SAFETY: the library only hands the pointer back; the header says on which thread, and whoever
-// gave it sees to it that it may be used there.
+// SAFETY: the library only hands the pointer back; the header says on which thread, and the program
+// that gave the pointer sees to it that it may be used there.
 unsafe impl Send for Context {}
 
 // SAFETY: as above.

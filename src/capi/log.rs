@@ -12,8 +12,8 @@ use crate::log::{self, Filter};
 /// details; `facility` is the part of the library that it comes from. Both texts are valid during
 /// the call only.
 ///
-/// Threads: several at once, whichever have something to say. It may call the library; what that
-/// logs does not come here.
+/// Threads: any thread that has something to say calls it, several at once. It may call the
+/// library; what that logs does not come here.
 pub type trihop_log_callback_t = Option<
     unsafe extern "C" fn(
         context: *mut c_void,

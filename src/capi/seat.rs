@@ -37,7 +37,7 @@ pub(crate) enum Either<T, I> {
     Inline(I),
 }
 
-/// Calls the method of whichever there is.
+/// Calls the method of the seat that the handle is over.
 macro_rules! either {
     ($self:expr, $inner:ident => $call:expr) => {
         match $self {

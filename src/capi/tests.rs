@@ -138,7 +138,8 @@ fn an_inline_job_of_one_sends_answers_and_ends() {
 }
 
 unsafe extern "C" fn note(context: *mut c_void, _: *const trihop_message_t) {
-    // SAFETY: the context is what is taken into, and nobody else uses it meanwhile.
+    // SAFETY: the context is the `Heard` that counts the records, and nobody else uses it
+    // meanwhile.
     unsafe { (*context.cast::<Heard>()).records += 1 };
 }
 

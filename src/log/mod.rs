@@ -170,7 +170,7 @@ pub fn install(mut options: Options) -> Result<()> {
             "this process has a `tracing` subscriber already, which takes the logs; install only one of them";
         config("log", why)
     })?;
-    // Whoever sets it first has won above.
+    // Only one call gets past the two checks above, so this one is the first to set it.
     let _ = INSTALLED.set(sinks);
     Ok(())
 }

@@ -61,6 +61,7 @@ static void empty_messages_alone_survive_a_shutdown(void) {
     options.lobuftarget = options.lrbuftarget = options.rbuftarget = 4096;
     sh = open_shuffle("only empty", count, &options);
     OK(shuffle_enqueue(sh, next_rank(), 0, NULL, 0));
+    barrier(); /* who is late by seconds is not waited for */
     OK(shuffle_shutdown(sh));
     CHECK(delivered == 1);
 }
@@ -504,6 +505,7 @@ static void a_shutdown_delivers_what_is_under_way(void) {
     int at;
     for (at = 0; at < 1000; at++)
         OK(shuffle_enqueue(sh, at % job.size, 0, &at, sizeof at));
+    barrier(); /* who is late by seconds is not waited for */
     OK(shuffle_shutdown(sh));
     CHECK(delivered == (uint64_t) job.size * (1000 / (uint64_t) job.size) +
                            ((uint64_t) job.rank < 1000 % (uint64_t) job.size ? (uint64_t) job.size : 0));
@@ -523,6 +525,104 @@ static void nothing_is_lost_to_a_rank_that_opens_late(void) {
     flush_all(sh);
     CHECK(delivered == (job.rank == job.size - 1 ? 100 * (uint64_t) job.size : 0));
     OK(shuffle_shutdown(sh));
+}
+
+/* Opening is a call of one rank: some open before a barrier and send at once, the others after it. */
+static void a_rank_may_open_before_a_barrier_and_another_one_after_it(void) {
+    shuffle_t sh = NULL;
+    int at, early = job.rank % 2 == 0;
+    if (early) {
+        sh = open_shuffle("early", count, NULL);
+        for (at = 0; at < 1000; at++)
+            OK(shuffle_enqueue(sh, at % job.size, (uint32_t) at, &at, sizeof at));
+        OK(shuffle_enqueue_broadcast(sh, 7, &at, sizeof at, SHUFFLE_BCAST_SELF));
+    }
+    barrier();
+    if (!early) {
+        sh = open_shuffle("early", count, NULL);
+        for (at = 0; at < 1000; at++)
+            OK(shuffle_enqueue(sh, at % job.size, (uint32_t) at, &at, sizeof at));
+        OK(shuffle_enqueue_broadcast(sh, 7, &at, sizeof at, SHUFFLE_BCAST_SELF));
+    }
+    barrier();
+    flush_all(sh);
+    CHECK(delivered == (uint64_t) job.size * (1000 / (uint64_t) job.size + 1) +
+                           ((uint64_t) job.rank < 1000 % (uint64_t) job.size ? (uint64_t) job.size : 0));
+    OK(shuffle_shutdown(sh));
+}
+
+/* What is sent before all ranks have opened a shuffle keeps its order with what is sent after it. */
+static void what_is_sent_early_stays_in_order(void) {
+    shuffle_t sh = NULL;
+    uint32_t at = 0;
+    int target = (job.rank + job.size / 2) % job.size;
+    if (job.rank < job.size / 2)
+        for (; at < 600; at++)
+            nap();
+    sh = open_shuffle("order", in_order, NULL);
+    for (at = 0; at < 20000; at++)
+        OK(shuffle_enqueue(sh, target, at, &at, at % 5));
+    barrier();
+    flush_all(sh);
+    CHECK(job.size % 2 == 1 || expected_number == 20000);
+    OK(shuffle_shutdown(sh));
+}
+
+/* Ranks open and shut down in whatever order they like, with a barrier in between or without. */
+static void shuffles_are_opened_and_shut_down_in_any_order(void) {
+    int round;
+    for (round = 0; round < 3; round++) {
+        const char *names[] = {"first", "second", "third"};
+        shuffle_t shuffles[3];
+        int at;
+        for (at = 0; at < 3; at++) {
+            int which = (at + job.rank + round) % 3;
+            shuffles[which] = open_shuffle(names[which], count, NULL);
+        }
+        for (at = 0; at < 3; at++)
+            OK(shuffle_enqueue(shuffles[at], next_rank(), 0, &at, sizeof at));
+        for (at = 0; at < 3; at++) {
+            barrier();
+            flush_all(shuffles[at]);
+        }
+        CHECK(delivered == 3 * (uint64_t) (round + 1));
+        if (job.rank == 0)
+            OK(shuffle_shutdown(shuffles[0]));
+        barrier(); /* the others shut theirs down behind it */
+        for (at = 2; at >= 0; at--)
+            if (at > 0 || job.rank != 0)
+                OK(shuffle_shutdown(shuffles[at]));
+    }
+}
+
+/* After a shutdown no callback is called, though others still send; nothing of theirs hangs. */
+static volatile int is_shut_down;
+
+static void count_until_the_shutdown(int src, int dst, uint32_t type, void *d, uint32_t datalen) {
+    CHECK(!is_shut_down);
+    count(src, dst, type, d, datalen);
+}
+
+static void a_rank_that_has_shut_down_hears_no_more(void) {
+    shuffle_t sh = open_shuffle("deaf", count_until_the_shutdown, NULL);
+    int at;
+    OK(shuffle_enqueue(sh, next_rank(), 0, &at, 0));
+    barrier();
+    flush_all(sh);
+    CHECK(delivered == 1);
+    if (job.rank == 0) {
+        OK(shuffle_shutdown(sh));
+        is_shut_down = 1;
+    }
+    barrier();
+    if (job.rank != 0) {
+        for (at = 0; at < 5000; at++)
+            OK(shuffle_enqueue(sh, at % job.size, 0, &at, sizeof at));
+        OK(shuffle_shutdown(sh));
+        CHECK(delivered > 1);
+    }
+    barrier();
+    CHECK(job.rank != 0 || delivered == 1);
 }
 
 /* 3.7: no limit was checked, and sizes overflowed. */
@@ -810,6 +910,10 @@ static const struct {
     TEST(a_partial_batch_leaves_by_itself),
     TEST(a_shutdown_delivers_what_is_under_way),
     TEST(nothing_is_lost_to_a_rank_that_opens_late),
+    TEST(a_rank_may_open_before_a_barrier_and_another_one_after_it),
+    TEST(what_is_sent_early_stays_in_order),
+    TEST(shuffles_are_opened_and_shut_down_in_any_order),
+    TEST(a_rank_that_has_shut_down_hears_no_more),
     TEST(a_message_that_is_too_long_is_refused),
     TEST(callbacks_answer_while_queues_are_full),
     TEST(a_negative_queue_discards_what_arrives),
@@ -828,7 +932,7 @@ static const struct {
 
 int main(int argc, char **argv) {
     size_t at;
-    if (argc == 1) { /* the names, for whoever runs them */
+    if (argc == 1) { /* the names, for the program that runs them */
         for (at = 0; at < sizeof tests / sizeof tests[0]; at++)
             puts(tests[at].name);
         return 0;

@@ -106,8 +106,7 @@ pub enum Completion {
         buffer: Buffer,
     },
     /// A message that came for a posted buffer is no good: it was too long, or its connection was
-    /// cut before its end. The endpoint is as sound as before, and whoever sent it may be a
-    /// stranger.
+    /// cut before its end. The endpoint is as sound as before, and the sender may be a stranger.
     Broken {
         /// Mark given at the post.
         token: Token,

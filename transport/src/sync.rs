@@ -1,8 +1,8 @@
 //! The only importer of atomics, cells and thread primitives; under `cfg(trihop_loom)` they are
 //! loom's, under `cfg(trihop_shuttle)` shuttle's.
 //!
-//! Words in mapped memory are plain machine words whoever compiles us: [`MappedU64`]. The
-//! algorithms see either kind through [`Word`], so that loom and shuttle run the code that ships.
+//! Words in mapped memory are plain machine words in every build: [`MappedU64`]. The algorithms see
+//! either kind through [`Word`], so that loom and shuttle run the code that ships.
 #![allow(clippy::disallowed_types)]
 
 use std::time::Duration;

@@ -21,7 +21,8 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank(pub u32);
 
-/// Number of whoever has an inbox, dense from 0: first the ranks of the job, by their numbers.
+/// Number of an endpoint, which has an inbox. Dense from 0: first the ranks of the job, by their
+/// numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub u32);
 

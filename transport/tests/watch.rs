@@ -169,7 +169,7 @@ fn strangers_on_the_port_are_dropped_and_harm_nobody() {
         let mut stranger = TcpStream::connect(nodes[number % 2].address).unwrap();
         stranger.set_read_timeout(Some(WATCHDOG)).unwrap();
         if number % 3 > 0 {
-            // A peer that has dropped us already is what is wanted.
+            // This may fail: the test wants the peer to drop us.
             let _ = stranger.write_all(&vec![number as u8; 7 * number]);
         }
         strangers.push(stranger);

@@ -321,7 +321,7 @@ fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgem
         Bound::AtMost(most) => (spread.map(|s| s.median <= most), format!("<= {}", show(most))),
         Bound::AtLeast(least) => (spread.map(|s| s.median >= least), format!(">= {}", show(least))),
     };
-    // A round without a figure, by whoever's fault, is no round in which the goal was met.
+    // A round without a figure, whatever the cause, does not meet the goal.
     let failed = values.iter().filter(|value| value.is_err()).count();
     let why = values.iter().find_map(|value| value.as_ref().err());
     let verdict = match (met, why) {

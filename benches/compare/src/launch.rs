@@ -42,7 +42,7 @@ impl Program {
             .join(" ")
     }
 
-    /// Starts it. It stays in our process group, so that whoever interrupts us interrupts it and
+    /// Starts it. It stays in our process group, so that an interrupt of the group reaches it and
     /// all that it started.
     ///
     /// # Errors

@@ -89,8 +89,8 @@ impl Results {
         };
         case.put(entry, name, round, row.count, row.figures);
         for (name, figures) in row.yardsticks {
-            // A yardstick that ran beside two variants counts once: beside the first, which is what
-            // it is compared with.
+            // A yardstick that ran beside two variants counts once: beside the first, with which it
+            // is compared.
             let here = case.systems.iter().find(|s| s.name == name);
             if here.is_some_and(|s| s.rounds.len() >= round) {
                 continue;

@@ -23,8 +23,8 @@ impl Nexus {
     /// Joins the job that the environment names.
     pub fn bootstrap() -> Result<Self, Error> {
         // SAFETY: the text ends with NUL; class, context and progressor are used in the order in
-        // which they are made, and given back once the nexus has taken references of its own. Null
-        // pointers are refused by whoever gets them.
+        // which they are made, and given back once the nexus has taken references of its own. The
+        // functions that get null pointers refuse them.
         let nexus = unsafe {
             let class = mercury::trihop_mercury_init(c"ofi+tcp".as_ptr(), 1);
             let context = mercury::trihop_mercury_context_create(class);
@@ -133,7 +133,8 @@ impl Shuffle<'_> {
     /// Bytes that this rank has handed to the fabric.
     pub fn wire_bytes(&self) -> u64 {
         // SAFETY: the handle is open.
-        let stats = unsafe { &*self.handle }.engine().stats();
+        let engine = unsafe { &*self.handle }.engine();
+        let stats = engine.and_then(|engine| engine.stats());
         stats.map_or(0, |stats| stats.wire_bytes)
     }
 

@@ -10,7 +10,7 @@ use super::round::{Measured, Meter, Reps, Round, Wall};
 use super::row::{self, Case};
 use super::{BenchArgs, Error};
 
-/// What a benchmark asks of the ranks of its job together, whichever kind of job it is.
+/// What a benchmark asks of the ranks of its job together, for every kind of job.
 pub(crate) trait Team {
     fn rank(&self) -> Rank;
     fn topology(&self) -> &Topology;

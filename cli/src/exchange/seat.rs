@@ -15,7 +15,7 @@ pub enum Seat {
     Threaded(threaded::Job),
 }
 
-/// Calls the method of whichever there is.
+/// Calls the method of the variant that there is.
 macro_rules! either {
     ($of:ident: $self:expr, $inner:ident => $call:expr) => {
         match $self {

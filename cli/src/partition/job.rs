@@ -374,7 +374,7 @@ impl ThisRank<'_, '_> {
             writer.keep();
         }
         marked?;
-        // The partitions are there, but whoever starts this by a script must not miss the report.
+        // The partitions are there, but a script that starts this must not miss the report.
         let told = first(&|| {
             let text = match self.args.json {
                 true => output::json_for_terminals(&summary.json()) + "\n",

@@ -246,8 +246,8 @@ impl Job {
         }
         let ended = |source: &Source| matches!(source, Source::Stream(r, _) if !self.processes[*r].is_running());
         let ready = entries.iter().zip(&set).filter(|((source, ..), entry)| {
-            // The output of an ended rank is read until it is empty, whoever still holds the other
-            // end.
+            // The output of an ended rank is read until it is empty, even if another process still
+            // holds the other end.
             !entry.revents().is_empty() || ended(source)
         });
         Ok(ready.map(|((source, ..), _)| *source).collect())

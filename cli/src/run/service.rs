@@ -63,7 +63,7 @@ impl Service {
         effects.push(Effect::Reply { rank, reply });
     }
 
-    /// A rank's process has ended: whoever waits for it at a fence need not wait longer.
+    /// A rank's process has ended: a rank that waits for it at a fence need not wait longer.
     pub(super) fn end(&mut self, rank: u32, effects: &mut Vec<Effect>) {
         self.ranks[rank as usize] = Presence::Ended;
         self.fail_waiting(effects);

@@ -123,7 +123,7 @@ pub fn run(args: TopoArgs) -> Result<(), TopoError> {
     let route = args.route.unwrap_or(options.route);
     let shape = args.shape.topology()?;
     let launcher = match bootstrap::detect(options.launcher) {
-        // Whoever asks for a job that is not started need not be in one.
+        // A user who asks for a job that is not started need not be in one.
         Err(_) if shape.is_some() => Launcher::Single,
         found => found?,
     };

@@ -13,7 +13,7 @@ use crate::ranks::{on_ranks, on_ranks_with};
 /// queue may once become longer than it ever was before, which its bound ends.
 const PER_PHASE: u64 = 256;
 
-/// Messages of the counted phases, all sources together. The second is what shows growth.
+/// Messages of the counted phases, all sources together. The second shows growth.
 const PHASES: [u64; 2] = [100_000, 1_000_000];
 
 /// Who sends to whom.

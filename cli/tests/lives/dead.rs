@@ -1,4 +1,4 @@
-//! A dead rank is named by every survivor, whoever it was and whatever it owed.
+//! Every survivor names the dead rank, no matter which rank died and what it owed.
 
 use std::time::{Duration, Instant};
 

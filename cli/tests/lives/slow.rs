@@ -100,7 +100,7 @@ fn a_stopped_rank_goes_on_and_nobody_is_accused() {
         let mut ranks = spec.start();
         ranks.wait_for(4, "ready");
         ranks.signal(victim, Signal::STOP);
-        // How long it stands still is what is tried here: several times the deadline.
+        // The test lets the rank stand still for several times the deadline.
         let stopped = Instant::now();
         ranks.wait_for_survivors(None, Duration::from_secs(3));
         assert!(

@@ -42,7 +42,7 @@ fn own_sends_of_all_origin_lanes_together_meet_their_limit() {
         ..prompt()
     };
     let mut world = World::new(&[4], &options, 1, sim_with_eager(1, 4096), false, true);
-    // Of some 900 bytes each: two fit 2,000, to whomever.
+    // Of some 900 bytes each: two fit 2,000, for any targets.
     assert!(world.send(0, 1, 0, 900) && world.send(0, 2, 0, 900));
     assert!(!world.send(0, 3, 0, 900) && !world.send(0, 1, 1, 900));
     let stats = world.stats(0);
@@ -51,7 +51,7 @@ fn own_sends_of_all_origin_lanes_together_meet_their_limit() {
         (1, 0),
         "no lane was full"
     );
-    // It is the consumer of another lane that makes room, and that has to wake whoever waits.
+    // The consumer of another lane makes room, and it has to wake the rank that waits.
     world.job.members[0].engine.prepare_to_sleep();
     for tick in 1..5 {
         world.round(1, tick * TICK_NS).unwrap();

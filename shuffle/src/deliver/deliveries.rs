@@ -35,7 +35,7 @@ pub(super) struct Pending {
     pub done: u64,
     /// Records that were dropped instead, because the handler is called no more.
     pub undelivered: u64,
-    /// A flush or a fence waits until `done` has come so far.
+    /// A flush or a fence waits until `passed` has come so far.
     pub awaited: u64,
     /// What the handler failed with.
     pub failure: Option<Error>,
@@ -164,13 +164,18 @@ impl Pending {
         Ok(())
     }
 
+    /// Records that the thread is through with.
+    pub fn passed(&self) -> u64 {
+        self.done + self.undelivered
+    }
+
     /// Whether there is a piece of the queue, or somebody waits for the handler.
     pub fn is_much(&self) -> bool {
         let queue = &self.queue;
         queue.records() >= self.piece_records
             || queue.bytes() >= MUCH_BYTES
             || queue.is_blocked()
-            || self.awaited > self.done
+            || self.awaited > self.passed()
     }
 
     /// Whether there is enough for the delivery thread to begin.
@@ -179,7 +184,7 @@ impl Pending {
         if self.ended || queue.is_empty() && !self.closed {
             Content::Nothing
         } else if queue.records() < self.threshold
-            && self.awaited <= self.done
+            && self.awaited <= self.passed()
             && !queue.is_blocked()
             && !self.closed
         {

@@ -1,4 +1,5 @@
-//! From whoever makes progress to a delivery thread, which calls the handler outside of every lock.
+//! From the thread that makes progress to a delivery thread, which calls the handler outside of
+//! every lock.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,13 +25,13 @@ pub(crate) struct Handover {
     /// The queues of its delivery thread, and which of them is this stream's.
     deliveries: Arc<Deliveries>,
     slot: usize,
-    /// Wakes whoever makes progress.
+    /// Wakes the thread that makes progress.
     bell: Arc<Bell>,
     /// The delivery thread has done something that progress or a flush waits for. Written before
     /// the bell is rung, whose fence pairs with that of the sleep which looks here once more.
     freed: Flag,
-    /// Something was handed over, or found no room, since deliveries were last shown. Known to
-    /// whoever makes progress only.
+    /// Something was handed over, or found no room, since deliveries were last shown. Only the
+    /// thread that makes progress uses it.
     unshown: Flag,
     /// Says whether the stream's spill is pressed: handlers that have sent on it wait before their
     /// next call.
@@ -114,8 +115,8 @@ impl Handover {
         })
     }
 
-    /// As `with`, for whoever calls [`show`](Self::show) before long: waking per delivery would
-    /// cost more than it.
+    /// As `with`, for a caller that calls [`show`](Self::show) before long: waking per delivery
+    /// would cost more than the delivery.
     fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
         self.unshown.raise();
         self.deliveries
@@ -132,9 +133,9 @@ impl Handover {
     }
 
     /// As [`show`](Self::show), but lets what is little wait: after a round of progress that has
-    /// moved something. Whoever waits makes rounds until one moves nothing, and that one shows all.
-    /// After a single round, in the passing of a send, it is the progress thread that makes the
-    /// next one: within a millisecond, where it naps.
+    /// moved something. A waiting call makes rounds until one moves nothing, and that one shows
+    /// all. After a single round, in the passing of a send, the progress thread makes the next one:
+    /// within a millisecond, where it naps.
     pub fn show_much(&self) {
         if !self.unshown.is_raised() {
             return;
@@ -200,9 +201,9 @@ impl Handover {
         self.with(|pending| pending.handed)
     }
 
-    /// Records whose handler has returned.
-    pub fn done(&self) -> u64 {
-        self.with(|pending| pending.done)
+    /// Records whose handler has returned, or that were dropped because it is called no more.
+    pub fn passed(&self) -> u64 {
+        self.with(|pending| pending.passed())
     }
 
     /// Records that were dropped because the handler is called no more.
@@ -216,11 +217,11 @@ impl Handover {
     }
 
     /// Whether the handler is through with the first `count` records. If not, the delivery thread
-    /// wakes whoever makes progress once it is, and waits for no threshold until then.
+    /// wakes the thread that makes progress once it is, and waits for no threshold until then.
     pub fn has_done(&self, count: u64) -> bool {
         self.with(|pending| {
             pending.awaited = pending.awaited.max(count);
-            pending.done >= count
+            pending.passed() >= count
         })
     }
 
@@ -242,7 +243,7 @@ impl Handover {
         // Lowered first: a failure that comes after the look raises it again.
         self.freed.lower();
         if let Some(failure) = self.with(|pending| pending.failure.clone()) {
-            self.freed.raise(); // for whoever asks next
+            self.freed.raise(); // for the next call
             return Err(failure);
         }
         Ok(true)
@@ -265,13 +266,13 @@ impl Handover {
     /// called for.
     pub fn finish(&self, chunk: &mut Chunk, calls: Calls<'_>) {
         let news = self.with(|pending| {
-            let before = pending.done;
+            let before = pending.passed();
             let wanted = pending.queue.is_blocked();
             let records = pending.queue.finish(&mut chunk.entries) as u64;
             let returned = calls.returned.get();
             pending.done += returned;
             pending.undelivered += records.saturating_sub(returned);
-            let awaited = before < pending.awaited && pending.awaited <= pending.done;
+            let awaited = before < pending.awaited && pending.awaited <= pending.passed();
             wanted || awaited
         });
         if news {

@@ -23,8 +23,8 @@ pub(crate) fn note_overfilled(gauge: &Arc<Gauge>) {
     let _ = OVERFILLED.try_with(note);
 }
 
-/// The spill that handlers on this thread have overfilled since this was last asked: whoever calls
-/// them lets the next call wait for it.
+/// The spill that handlers on this thread have overfilled since this was last asked: the delivery
+/// thread lets its next call of a handler wait for it.
 #[inline]
 pub(crate) fn take_overfilled() -> Option<Arc<Gauge>> {
     OVERFILLED.try_with(RefCell::take).ok().flatten()

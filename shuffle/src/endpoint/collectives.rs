@@ -7,6 +7,18 @@ use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Ticket};
 
+/// Whose collectives come in one order on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// Those that the program calls.
+    Calls,
+    /// Those of a thread that opens and closes streams beside it.
+    Apart,
+}
+
+/// Number of [`Channel::Apart`]: no stream has it.
+const APART: u16 = u16::MAX;
+
 impl Engine {
     /// Options of the system stream: small, and nothing waits.
     pub fn system_options() -> StreamOptions {
@@ -64,10 +76,18 @@ impl Engine {
         self.open.first().map(|&system| &self.outs[system])
     }
 
-    /// Contributes to a collective on the job's own channel.
-    pub fn begin_collective(&mut self, operation: Operation, contribution: &[u8]) -> Ticket {
-        self.collectives
-            .begin(SYSTEM_STREAM, operation, contribution)
+    /// Contributes to a collective on a channel of the job's.
+    pub fn begin_collective(
+        &mut self,
+        channel: Channel,
+        operation: Operation,
+        contribution: &[u8],
+    ) -> Ticket {
+        let number = match channel {
+            Channel::Calls => SYSTEM_STREAM,
+            Channel::Apart => APART,
+        };
+        self.collectives.begin(number, operation, contribution)
     }
 
     /// Whether all results of collectives that others wait for have left this rank.

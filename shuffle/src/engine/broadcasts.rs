@@ -10,7 +10,7 @@
 //!
 //! **Nothing is copied twice, nothing is lost.** Hops have numbers. A frame that finds no room at
 //! one of them stays where it is, with the number of that hop beside it: here at the source, or per
-//! input at a relay. It keeps what comes behind it waiting, which is what keeps the order.
+//! input at a relay. What comes behind it waits, so the order is kept.
 //!
 //! **No deadlock.** A broadcast waits as a message for one rank does, only for more of them: in an
 //! edge of one stage for queues of later stages, and for delivery, which is later than any. A copy

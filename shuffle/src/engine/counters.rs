@@ -9,8 +9,9 @@ impl StreamState {
     /// Counters of this moment.
     pub fn snapshot(&self, out: &Outbound) -> Stats {
         let mut stats = self.stats.clone();
-        stats.delivered = self.delivered() - stats.discarded;
         stats.undelivered = self.handover.as_ref().map_or(0, |h| h.undelivered());
+        let dropped = stats.discarded + stats.undelivered;
+        stats.delivered = self.delivered().saturating_sub(dropped);
         stats.sent = out.sent;
         stats.sent_bytes = out.sent_bytes;
         stats.would_block = out.would_block;

@@ -359,10 +359,10 @@ impl StreamState {
         Ok(worked)
     }
 
-    /// Records that were delivered here: the handler has returned, or (without one) the application
-    /// may take them.
+    /// Records that have come to their end here: the handler has returned, or is called no more, or
+    /// (without one) the application may take them.
     pub fn delivered(&self) -> u64 {
-        self.taken + self.handover.as_ref().map_or(0, |h| h.done())
+        self.taken + self.handover.as_ref().map_or(0, |h| h.passed())
     }
 
     /// Somebody wants everything out at once, until as many calls of [`calm`](Self::calm).

@@ -231,7 +231,7 @@ impl Outbound {
         false
     }
 
-    /// A record was sent: whoever filled the space of [`Outbound::reserve`] says so.
+    /// A record was sent: a caller of [`Outbound::reserve`] says so once it has filled the space.
     #[inline(always)] // part of every send
     pub fn note_sent(&mut self, bytes: usize) {
         self.sent += 1;
@@ -269,7 +269,7 @@ impl Outbound {
     /// Takes a broadcast as soon as it has left for one place; what is sent later waits until it
     /// has for all.
     fn accept_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
-        // What was sent before leaves before, whoever it is for.
+        // What was sent before leaves first, for every target.
         if !self.close_runs() {
             return self.refused();
         }

@@ -1,4 +1,4 @@
-//! Why nothing of a stream moves on this rank, in words: for whoever waits for it.
+//! Why nothing of a stream moves on this rank, in words: for a call that waits for it.
 
 use super::StreamState;
 use crate::engine::outbound::Outbound;

@@ -1,7 +1,7 @@
 //! Broadcasts: one record to all ranks, copied along the tree of the route instead of sent to each.
 //!
-//! A broadcast keeps its place among the sends of its rank: whoever gets it gets it between what
-//! was sent to it before and after. A fence waits for all copies. Over three hops it crosses each
+//! A broadcast keeps its place among the sends of its rank: each rank gets it between what was sent
+//! to that rank before and after. A fence waits for all copies. Over three hops it crosses each
 //! pair of nodes once. A record that is longer than a frame (a quarter of a lane, or less where
 //! batches are small) goes to one rank after the other instead, as if it were sent to each: its
 //! fragments would keep queues busy that other such records wait for.

@@ -10,6 +10,7 @@ use super::shuffle::ShuffleBuilder;
 use super::stream::{Item, StreamBuilder};
 use super::untyped::UntypedBuilder;
 use crate::config::Options;
+use crate::endpoint::Channel;
 use crate::error::Result;
 use crate::job::{JobState, detect};
 use crate::seat::{self, Inline, Seat, Seating};
@@ -18,7 +19,7 @@ use crate::terminate::collective::Reduce;
 
 /// One rank's part of a job. Clones are handles of the same job.
 ///
-/// Collective calls are made in the same order on every rank, whichever threads make them.
+/// Collective calls are made in the same order on every rank, no matter which threads make them.
 #[derive(Clone)]
 pub struct Job<S: Seat> {
     seat: S,
@@ -134,7 +135,7 @@ impl<S: Seat> Job<S> {
     /// As [`Job::barrier`].
     pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
         self.collective("a reduction", || {
-            seat::allreduce(&self.seat, values, reduce)
+            seat::allreduce(&self.seat, Channel::Calls, values, reduce)
         })
     }
 
@@ -144,7 +145,16 @@ impl<S: Seat> Job<S> {
     /// # Errors
     /// As [`Job::barrier`]; a longer contribution, with nothing done.
     pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.collective("a gathering", || seat::allgather(&self.seat, contribution))
+        self.collective("a gathering", || {
+            seat::allgather(&self.seat, Channel::Calls, contribution)
+        })
+    }
+
+    /// As [`Job::allgather`], in an order of its own beside other collective calls: see
+    /// [`Shuffle::open_apart`](super::shuffle::ShuffleBuilder::open_apart).
+    #[doc(hidden)]
+    pub fn allgather_apart(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
+        seat::allgather(&self.seat, Channel::Apart, contribution)
     }
 
     fn collective<R>(&self, what: &'static str, call: impl FnOnce() -> Result<R>) -> Result<R> {
@@ -159,8 +169,8 @@ impl<S: Seat> Job<S> {
         self.seat.progress("poll")
     }
 
-    /// Rounds of progress that were made so far, by whichever call; `None` inside an inline
-    /// handler, and when the engine is in use and does not come free.
+    /// Rounds of progress that were made so far, no matter which call made them; `None` inside an
+    /// inline handler, and when the engine is in use and does not come free.
     pub fn rounds(&self) -> Option<u64> {
         self.seat.look(|job| job.rounds)
     }

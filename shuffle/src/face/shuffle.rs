@@ -5,6 +5,7 @@ use trihop_transport::topology::Rank;
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message, Messages};
+use crate::endpoint::Channel;
 use crate::engine::BadRun;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
@@ -45,7 +46,24 @@ impl<S: Seat> ShuffleBuilder<S> {
     /// # Errors
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Shuffle<S>> {
-        let handle = self.seat.open(&self.name, self.options, 0, self.handler)?;
+        self.open_over(Channel::Calls)
+    }
+
+    /// Opens the shuffle, in an order of its own beside other collective calls: for the one thread
+    /// of an interface that opens shuffles as its callers' ranks come.
+    #[doc(hidden)]
+    pub fn open_apart(self) -> Result<Shuffle<S>> {
+        self.open_over(Channel::Apart)
+    }
+
+    fn open_over(self, channel: Channel) -> Result<Shuffle<S>> {
+        let Self {
+            seat,
+            name,
+            options,
+            handler,
+        } = self;
+        let handle = seat.open(channel, &name, options, 0, handler)?;
         Ok(Shuffle { handle })
     }
 }

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
+use crate::endpoint::Channel;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
@@ -124,9 +125,13 @@ impl<T: Item, S: Seat> StreamBuilder<T, S> {
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(self) -> Result<Stream<T, S>> {
         let bytes = size_of::<T>();
-        let handle = self
-            .seat
-            .open(&self.name, self.options, bytes, self.handler)?;
+        let handle = self.seat.open(
+            Channel::Calls,
+            &self.name,
+            self.options,
+            bytes,
+            self.handler,
+        )?;
         Ok(Stream::over(handle))
     }
 }

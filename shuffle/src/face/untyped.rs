@@ -11,6 +11,7 @@ use super::stream::{extend, push};
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message, Messages};
+use crate::endpoint::Channel;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
@@ -86,9 +87,13 @@ impl<S: Seat> UntypedBuilder<S> {
                        gets those of a run at once anyway";
             return Err(wrong(why.to_owned()));
         }
-        let handle = self
-            .seat
-            .open(&self.name, self.options, item_bytes, self.handler)?;
+        let handle = self.seat.open(
+            Channel::Calls,
+            &self.name,
+            self.options,
+            item_bytes,
+            self.handler,
+        )?;
         Ok(Untyped::over(handle, item_bytes))
     }
 }

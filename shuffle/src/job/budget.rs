@@ -1,6 +1,6 @@
 //! Whether what a rank opens fits the memory that it may use, before anything of it is touched.
 //!
-//! Whoever passes the limit of a control group is killed by the kernel, in the middle of the job
+//! The kernel kills a process that passes the limit of a control group, in the middle of the job
 //! and without a word.
 
 use std::fmt::Write;

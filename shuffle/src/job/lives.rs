@@ -4,9 +4,9 @@
 //! Silence proves nothing: a rank that computes, blocks or is stopped is slow. Inside a node the
 //! kernel tells each rank when the process of another ends. The first that finds something out
 //! posts it on the node's board, a word of shared memory that every rank looks at in each round of
-//! progress, and the node's watch tells the other nodes (`trihop_transport::watch`). What a board
-//! says first is what counts for all ranks of its node: those that end because of it are not taken
-//! for the cause.
+//! progress, and the node's watch tells the other nodes (`trihop_transport::watch`). The first news
+//! on a board count for all ranks of its node: those that end because of them are not taken for the
+//! cause.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Lives {
         self.board.has_news() && !self.board.is_over()
     }
 
-    /// Whether all ranks have arrived at the end, so that whoever goes does so properly.
+    /// Whether all ranks have arrived at the end, so that a rank that leaves does so properly.
     pub fn is_over(&self) -> bool {
         self.board.is_over()
     }

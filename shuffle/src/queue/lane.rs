@@ -154,7 +154,7 @@ impl LaneQueue {
         let bytes = self.wanted_bytes;
         let came = bytes > 0 && self.fits(bytes) && self.producer.has_room(bytes);
         if came {
-            self.wanted_bytes = 0; // told once: whoever still wants to send finds out by trying
+            self.wanted_bytes = 0; // told once: a sender that still waits finds out by trying
         }
         came
     }

@@ -463,7 +463,7 @@ mod tests {
             assert_eq!(table.push(second, 8), Err(0), "its slot is taken");
         }
         assert_eq!(table.slots.len(), FIRST_SLOTS);
-        // Runs that leave for each other are what it grows for.
+        // The table grows because runs leave for each other.
         for target in [second, first].into_iter().cycle().take(2 * FIRST_SLOTS) {
             if let Err(index) = table.push(target, 8) {
                 table.close(index);

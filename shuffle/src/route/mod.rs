@@ -23,7 +23,7 @@ pub use trihop_transport::topology::EndpointId;
 use trihop_transport::topology::{Rank, Topology};
 
 /// How far a run has come: a number that only grows on its way. What waits at a stage only ever
-/// waits for later ones, which is what keeps queues from waiting for each other in a circle.
+/// waits for later ones, so queues never wait for each other in a circle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stage(u8);
 
@@ -218,7 +218,7 @@ macro_rules! routes {
             }
         }
 
-        /// Calls a method of whichever rule it is.
+        /// Calls a method of the rule that the route has.
         macro_rules! rule {
             ($d route:ident.$d method:ident($d($d argument:expr),+)) => {
                 match &$d route.rule {

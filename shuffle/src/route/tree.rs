@@ -8,8 +8,8 @@ use trihop_transport::topology::{NodeId, Rank, Topology};
 const FAN_OUT: u32 = 4;
 
 /// A tree over the nodes, and in each node one over its ranks. A rank has an edge to its parent and
-/// to each of its children, and reaches nobody else: what goes further is sent on by whoever got
-/// it.
+/// to each of its children, and reaches nobody else: a rank that gets something for ranks further
+/// away sends it on.
 ///
 /// Between two nodes it is their representatives for each other that speak; inside a node everyone
 /// speaks with the one that speaks with the node above. It has the stages of [`super::Direct`], and

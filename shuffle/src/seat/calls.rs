@@ -285,6 +285,11 @@ impl<S: Seating> Handle<S> {
         Ok(())
     }
 
+    /// The handler is called no more, while the stream goes on.
+    pub(crate) fn stop_handler(&self) {
+        self.seat.closed(self.id, &self.of, true);
+    }
+
     /// A fence, after which the stream takes and delivers nothing more. Whatever comes of it, the
     /// seat looks after the handler.
     pub(crate) fn shut_down(&self) -> Result<()> {

@@ -1,19 +1,23 @@
 //! Calls in which all ranks take part.
 
 use super::Seating;
+use crate::endpoint::Channel;
 use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Reduce};
 
-/// A collective on the job's own channel.
-pub(crate) fn collective(
+/// A collective on a channel of the job's.
+pub(super) fn collective(
     seat: &impl Seating,
+    channel: Channel,
     operation: Operation,
     contribution: &[u8],
 ) -> Result<Vec<u8>> {
     let what = "a collective";
     seat.may_wait(what)?;
     let ticket = seat.with(what, |job| {
-        Ok(job.engine.begin_collective(operation, contribution))
+        Ok(job
+            .engine
+            .begin_collective(channel, operation, contribution))
     })?;
     let result = seat.wait(what, |job| Ok(job.engine.collectives.result(ticket)))?;
     pass_on_results(seat);
@@ -31,13 +35,18 @@ pub(super) fn pass_on_results(seat: &impl Seating) {
 
 /// See [`crate::Job::barrier`].
 pub(crate) fn barrier(seat: &impl Seating) -> Result<()> {
-    collective(seat, Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
+    collective(seat, Channel::Calls, Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
 }
 
 /// See [`crate::Job::allreduce`].
-pub(crate) fn allreduce(seat: &impl Seating, values: &mut [u64], reduce: Reduce) -> Result<()> {
+pub(crate) fn allreduce(
+    seat: &impl Seating,
+    channel: Channel,
+    values: &mut [u64],
+    reduce: Reduce,
+) -> Result<()> {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let result = collective(seat, Operation::Reduce(reduce), &bytes)?;
+    let result = collective(seat, channel, Operation::Reduce(reduce), &bytes)?;
     if result.len() != bytes.len() {
         let why = format!(
             "{} values here, {} elsewhere",
@@ -56,7 +65,11 @@ pub(crate) fn allreduce(seat: &impl Seating, values: &mut [u64], reduce: Reduce)
 }
 
 /// See [`crate::Job::allgather`].
-pub(crate) fn allgather(seat: &impl Seating, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn allgather(
+    seat: &impl Seating,
+    channel: Channel,
+    contribution: &[u8],
+) -> Result<Vec<Vec<u8>>> {
     let what = "a gathering";
     let size = seat.with(what, |job| Ok(job.engine.topology.size()))?;
     let most = (u32::MAX / size).saturating_sub(16) as usize;
@@ -66,14 +79,18 @@ pub(crate) fn allgather(seat: &impl Seating, contribution: &[u8]) -> Result<Vec<
             format!("{bytes} bytes are more than the {most} that each of {size} ranks may gather");
         return Err(Error::config("contribution", why));
     }
-    let result = collective(seat, Operation::Gather, contribution)?;
+    let result = collective(seat, channel, Operation::Gather, contribution)?;
     seat.with(what, |job| {
         Ok(job.engine.collectives.contributions(&result))
     })
 }
 
 /// Smallest of all ranks' values.
-pub(super) fn agree<const N: usize>(seat: &impl Seating, mut values: [u64; N]) -> Result<[u64; N]> {
-    allreduce(seat, &mut values, Reduce::Min)?;
+pub(super) fn agree<const N: usize>(
+    seat: &impl Seating,
+    channel: Channel,
+    mut values: [u64; N],
+) -> Result<[u64; N]> {
+    allreduce(seat, channel, &mut values, Reduce::Min)?;
     Ok(values)
 }

@@ -10,6 +10,7 @@ use trihop_transport::masked;
 use super::Seating;
 use super::collective::{barrier, collective};
 use super::park::NAP;
+use crate::endpoint::Channel;
 use crate::endpoint::StreamId;
 use crate::error::{Error, Result};
 use crate::job::JobState;
@@ -44,7 +45,7 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
     if !alone {
         bootstrap = launchers_fence(seat, bootstrap)?;
     }
-    // Whoever goes from now on does so properly, and the watch says so.
+    // A rank that leaves from now on does so properly, and the watch says so.
     seat.with(what, |job| {
         job.end_lives();
         Ok(())
@@ -106,7 +107,10 @@ fn end_alone(seat: &impl Seating) -> Result<()> {
     let (deadline, ticket) = seat.with(what, |job| {
         let deadline = Instant::now() + job.options.bootstrap_timeout();
         let sum = Operation::Reduce(Reduce::Sum);
-        Ok((deadline, job.engine.begin_collective(sum, &[])))
+        Ok((
+            deadline,
+            job.engine.begin_collective(Channel::Calls, sum, &[]),
+        ))
     })?;
     let waited = seat.wait(what, |job| {
         let through = job.engine.collectives.result(ticket).is_some();
@@ -131,7 +135,7 @@ fn any_is_out_of_reach(seat: &impl Seating) -> Result<bool> {
         Ok(bootstrap.is_some_and(|launcher| launcher.is_out_of_reach()))
     })?;
     let here = u64::from(here).to_le_bytes();
-    let sum = collective(seat, Operation::Reduce(Reduce::Sum), &here)?;
+    let sum = collective(seat, Channel::Calls, Operation::Reduce(Reduce::Sum), &here)?;
     Ok(sum.iter().any(|&byte| byte != 0))
 }
 

@@ -14,7 +14,7 @@ use super::park::Park;
 use super::{ALL, Handle, Seating, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
-use crate::endpoint::StreamId;
+use crate::endpoint::{Channel, StreamId};
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::{Handlers, Sink};
@@ -201,6 +201,7 @@ impl<'h> Seating for Inline<'h> {
 
     fn open(
         &self,
+        channel: Channel,
         name: &str,
         options: Option<StreamOptions>,
         item_bytes: usize,
@@ -222,7 +223,7 @@ impl<'h> Seating for Inline<'h> {
             }
         };
         let opened = self.one_at_a_time(None, "opening a stream", || {
-            open(self, name, &options, item_bytes, sink, install)
+            open(self, channel, name, &options, item_bytes, sink, install)
         });
         match opened {
             Ok(id) => {

@@ -18,7 +18,7 @@ use std::cell::RefMut;
 use std::io::Write;
 
 use crate::config::StreamOptions;
-use crate::endpoint::StreamId;
+use crate::endpoint::{Channel, StreamId};
 use crate::engine::outbound::Outbound;
 use crate::error::Result;
 use crate::job::JobState;
@@ -55,9 +55,11 @@ pub(crate) trait Seating: Clone {
     /// For the first handle of the job.
     fn guard(&self) -> Self::Guard;
 
-    /// Opens a stream of items of so many bytes, or of byte records where they are 0, on all ranks.
+    /// Opens a stream of items of so many bytes, or of byte records where they are 0, on all ranks,
+    /// who agree on it over `channel`.
     fn open(
         &self,
+        channel: Channel,
         name: &str,
         options: Option<StreamOptions>,
         item_bytes: usize,

@@ -6,15 +6,16 @@ use std::time::Instant;
 use super::Seating;
 use super::collective::{agree, allreduce};
 use crate::config::StreamOptions;
-use crate::endpoint::{Engine, Prepared, SYSTEM_STREAM, StreamId};
+use crate::endpoint::{Channel, Engine, Prepared, SYSTEM_STREAM, StreamId};
 use crate::engine::sink::{Heard, Sink};
 use crate::error::{Error, Result};
 use crate::job::{Begun, SYSTEM_NAME};
 use crate::terminate::collective::Reduce;
 
-/// Opens a stream on all ranks. `install` is told its place before anything can be delivered.
+/// Opens a stream on all ranks, who agree on it over `channel`. `install` is told its place before anything can be delivered.
 pub(crate) fn open(
     seat: &impl Seating,
+    channel: Channel,
     name: &str,
     options: &StreamOptions,
     item_bytes: usize,
@@ -35,14 +36,14 @@ pub(crate) fn open(
         Ok((_, Begun::Again(id, _))) => u64::from(*id),
         _ => 0,
     };
-    let least = agree(seat, [pair[0], pair[1], old, !old])?;
+    let least = agree(seat, channel, [pair[0], pair[1], old, !old])?;
     let (agreed, begun) = begun?;
     if least[..2] != pair {
         let why = match least[0] {
             0 => "another rank could not open it, and says why".to_owned(),
             _ => {
                 let mut pairs = agreed.pairs();
-                allreduce(seat, &mut pairs, Reduce::Min)?;
+                allreduce(seat, channel, &mut pairs, Reduce::Min)?;
                 agreed.differences(&pairs)
             }
         };
@@ -59,7 +60,7 @@ pub(crate) fn open(
         install(id.stream);
     }
     // Nobody sends on the stream before everybody has posted its receives.
-    let all_open = agree(seat, [u64::from(opened.is_ok())])? == [1];
+    let all_open = agree(seat, channel, [u64::from(opened.is_ok())])? == [1];
     let id = opened?;
     if !all_open {
         seat.with(what, |job| {

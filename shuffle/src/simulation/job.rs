@@ -63,8 +63,8 @@ pub struct Simulation<'h> {
 }
 
 impl<'h> Simulation<'h> {
-    /// A job with the placement of `topology`, whoever it is seen from: node after node. `handler`
-    /// is called for every message with the rank that receives it; items have kind 0.
+    /// A job with the placement of `topology`, seen from any rank: node after node. `handler` is
+    /// called for every message with the rank that receives it; items have kind 0.
     ///
     /// Memory grows with what the job does; see the module's text.
     ///

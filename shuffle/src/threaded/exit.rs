@@ -2,8 +2,8 @@
 //!
 //! `exit()` ends the libraries of a process, libfabric's among them, while all other threads run
 //! on. A progress thread that used its endpoint meanwhile would use what is gone. So this library,
-//! which is ended before those that it needs, takes the turn of each job and keeps it: whoever
-//! wants the engine then waits for it until the process is gone.
+//! which is ended before those that it needs, takes the turn of each job and keeps it: a thread
+//! that wants the engine then waits for it until the process is gone.
 //!
 //! That is after everything that a program does at its exit by itself: handlers of `atexit`,
 //! destructors of static objects and of the program. These may still call, and leave the job in

@@ -36,7 +36,7 @@ pub use usage::ThreadUse;
 
 /// One rank's part of a job, for all threads of its process. Clones are handles of the same job.
 ///
-/// Collective calls are made in the same order on every rank, whichever threads make them.
+/// Collective calls are made in the same order on every rank, no matter which threads make them.
 ///
 /// ```no_run
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -139,6 +139,16 @@ impl ShuffleBuilder {
             calls.make(messages.len() as u64, || handler(messages, shuffle));
             Ok(())
         }))
+    }
+}
+
+impl Shuffle {
+    /// Calls the handler no more, which is gone afterwards: what arrives is dropped and counted, and
+    /// a call that is being made is waited for. The shuffle goes on relaying, until all ranks shut
+    /// it down.
+    #[doc(hidden)]
+    pub fn stop_handler(&self) {
+        self.handle.stop_handler();
     }
 }
 

@@ -14,7 +14,7 @@ use super::thread::{Delivering, DeliveryThread, Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
 use crate::config::StreamOptions;
 use crate::deliver::{Calls, Delivery, DeliveryQueue, Handover};
-use crate::endpoint::StreamId;
+use crate::endpoint::{Channel, StreamId};
 use crate::engine::BadRun;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
@@ -284,6 +284,7 @@ impl Seating for Threaded {
 
     fn open(
         &self,
+        channel: Channel,
         name: &str,
         options: Option<StreamOptions>,
         item_bytes: usize,
@@ -296,13 +297,13 @@ impl Seating for Threaded {
         options.check()?;
         let Some(deliver) = handler else {
             let sink = Sink::Queue(DeliveryQueue::new(&options));
-            return self.open_with(name, &options, item_bytes, sink, None);
+            return self.open_with(channel, name, &options, item_bytes, sink, None);
         };
         let shared = &self.shared;
         let (delivering, tell) = shared.serve(name, &options, deliver)?;
         let handover = Arc::clone(&delivering.handover);
         let sink = Sink::Thread(Arc::clone(&handover));
-        let opened = self.open_with(name, &options, item_bytes, sink, Some(handover));
+        let opened = self.open_with(channel, name, &options, item_bytes, sink, Some(handover));
         match &opened {
             Ok(handle) => {
                 shared.threads.lock().delivering.push(delivering);
@@ -411,15 +412,20 @@ impl Seating for Threaded {
 impl Threaded {
     fn open_with(
         &self,
+        channel: Channel,
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
         sink: Sink,
         handover: Option<Arc<Handover>>,
     ) -> Result<Handle<Self>> {
-        let id = self.one_at_a_time(None, "opening a stream", || {
-            open(self, name, options, item_bytes, sink, |_| ())
-        })?;
+        let what = "opening a stream";
+        let open = || open(self, channel, name, options, item_bytes, sink, |_| ());
+        let id = match channel {
+            Channel::Calls => self.one_at_a_time(None, what, open),
+            // One thread opens and closes them, whatever other threads call meanwhile.
+            Channel::Apart => self.may_wait(what).and_then(|()| open()),
+        }?;
         let of = OfStream {
             handover,
             collective: Mutex::new(()),

@@ -17,6 +17,7 @@ mod log_config;
 pub mod mercury;
 mod mpi_nodes;
 pub mod nexus;
+mod openings;
 mod options;
 pub mod progressor;
 pub mod shuffle;

@@ -9,6 +9,7 @@ use super::local_barrier::LocalBarrier;
 use super::log_config;
 use super::mercury::{hg_addr, hg_class, hg_context, pointer_or_said, say};
 use super::mpi_nodes;
+use super::openings::Openings;
 use super::progressor::{AskWork, Work, progressor_handle};
 use super::state_dump;
 use super::tables::{Hop, Part, Tables};
@@ -41,12 +42,14 @@ pub struct nexus_ctx {
     /// As whom nexus speaks; alone, so relaxed.
     rank: AtomicU32,
     barrier: LocalBarrier,
+    /// Opens and closes shuffles.
+    pub(super) openings: Arc<Openings>,
     remote: Box<progressor_handle>,
     local: Box<progressor_handle>,
 }
 
-/// Whether this process has a nexus. Exchanged by whoever makes one and given back by whoever ends
-/// it.
+/// Whether this process has a nexus. The call that makes one sets it in one exchange; the end of
+/// that nexus clears it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The right to be this process's only nexus.
@@ -105,6 +108,7 @@ impl nexus_ctx {
         let deliveries = Arc::<AtomicU64>::default();
         let work = ask_work(&job, &deliveries);
         let barrier = LocalBarrier::open(&job)?;
+        let openings = Arc::new(Openings::start(&job)?);
         state_dump::start()?;
         let single = remote.is_same(&local);
         for handle in [Some(&remote), Some(&local).filter(|_| !single)]
@@ -120,6 +124,7 @@ impl nexus_ctx {
             tables,
             deliveries,
             barrier,
+            openings,
             remote,
             local,
             job,
@@ -143,12 +148,13 @@ impl nexus_ctx {
         let Self {
             job,
             barrier,
+            openings,
             remote,
             local,
             ..
         } = self;
+        openings.end();
         let outcome = barrier.close().and(job.shutdown());
-        state_dump::close_all();
         remote.unbind();
         if !remote.is_same(&local) {
             local.unbind();

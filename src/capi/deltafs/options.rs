@@ -62,8 +62,8 @@ impl shuffle_opts {
         stream.relay_buftarget_bytes = at_most("relay_buftarget_bytes", target(self.lrbuftarget));
         stream.remote_buftarget_bytes = at_most("remote_buftarget_bytes", target(self.rbuftarget));
         if self.lobuftarget <= 1 {
-            // Whoever does not batch wants his messages soon, beside the bulk of other shuffles
-            // too.
+            // A program that does not batch wants its messages soon, also beside the bulk of other
+            // shuffles.
             stream.linger_us = 0;
             stream.priority = stream.priority.saturating_add(1);
         }

@@ -1,10 +1,12 @@
 //! The shuffle's calls.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 
 use super::hg_return::{hg_return_t, returning};
 use super::mercury::pointer_or_said;
 use super::nexus::{nexus, nexus_ctx, rank_in};
+use super::openings::{Opening, Openings};
 use super::options::shuffle_opts;
 use super::state_dump::{self, Dumped, Notes};
 use crate::capi::argument;
@@ -24,18 +26,25 @@ const SHUFFLE_REMOTE_QUEUES: c_int = 0;
 const SHUFFLE_ORIGIN_QUEUES: c_int = 1;
 const SHUFFLE_RELAY_QUEUES: c_int = 2;
 
-/// An open shuffle.
+/// A shuffle that this rank has opened.
 pub struct shuffle {
-    stream: Shuffle,
+    opening: Arc<Opening>,
+    openings: Arc<Openings>,
     job: Job,
     size: u32,
     notes: Arc<Notes>,
 }
 
+thread_local! {
+    /// A client's callback is being called on this thread.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
 impl shuffle {
-    /// The shuffle behind the handle, for Rust programs that measure the interface.
-    pub fn engine(&self) -> &Shuffle {
-        &self.stream
+    /// The shuffle behind the handle, for Rust programs that measure the interface; none before it
+    /// is open on all ranks.
+    pub fn engine(&self) -> Option<&Shuffle> {
+        self.opening.stream()
     }
 
     fn open(
@@ -44,37 +53,33 @@ impl shuffle {
         deliver: Deliver,
         opts: Option<&shuffle_opts>,
     ) -> Result<Box<Self>, Failure> {
-        if state_dump::is_open(name) {
-            let why = format!(
-                "a shuffle `{name}` is open already; shut it down first, or choose another name"
-            );
-            return Err(Failure::argument(why));
-        }
+        not_in_callback("opening a shuffle")?;
         let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
         let stream = opts.choose(&Options::from_env()?.stream)?;
-        let notes = Arc::<Notes>::default();
         let mut caller = Caller::new(deliver, nexus.job.rank());
         let deliveries = Arc::clone(&nexus.deliveries);
-        let builder = nexus
-            .job
-            .shuffle(name)
-            .options(stream)
-            .handler(move |message, _| {
-                deliveries.fetch_add(1, Ordering::Relaxed);
-                caller.call(message);
-            });
+        let owned_name = name.to_owned();
+        let build = move |job: &Job, opening: Arc<Opening>| {
+            let builder = job.shuffle(&owned_name).options(stream);
+            builder.handler(move |message, _| {
+                if !opening.is_deaf() {
+                    deliveries.fetch_add(1, Ordering::Relaxed);
+                    caller.call(message);
+                }
+            })
+        };
         let opened = Box::new(Self {
-            stream: builder.open()?,
+            opening: nexus.openings.open(name, build)?,
+            openings: Arc::clone(&nexus.openings),
             job: nexus.job.clone(),
             size: nexus.job.size(),
-            notes: Arc::clone(&notes),
+            notes: Arc::default(),
         });
         state_dump::enter(Dumped {
             handle: opened.handle(),
-            shuffle: opened.stream.clone(),
+            shuffle: Arc::clone(&opened.opening),
             job: opened.job.clone(),
-            notes,
-            is_open: true,
+            notes: Arc::clone(&opened.notes),
         });
         Ok(opened)
     }
@@ -93,32 +98,68 @@ impl shuffle {
     }
 
     fn flush(&self, queues: Queues) -> Result<(), Failure> {
-        self.noted(self.stream.flush(queues))
+        let flush = || {
+            not_in_callback("a flush")?;
+            self.opening.wait()?.flush(queues)
+        };
+        self.noted(flush())
     }
 
-    /// Shuts the stream down, and logs what it has done where somebody reads that.
+    /// Sends a message, or keeps it until the shuffle is open on all ranks.
+    #[inline]
+    fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<(), Failure> {
+        self.noted(match self.opening.stream() {
+            Some(stream) => stream.send(target, kind, bytes),
+            None => self
+                .opening
+                .send_early(Ok(target), kind, bytes, !IN_CALLBACK.get()),
+        })
+    }
+
+    fn broadcast(&self, to: BroadcastTo, kind: u32, bytes: &[u8]) -> Result<(), Failure> {
+        self.noted(match self.opening.stream() {
+            Some(stream) => stream.broadcast(kind, bytes, to),
+            None => self
+                .opening
+                .send_early(Err(to), kind, bytes, !IN_CALLBACK.get()),
+        })
+    }
+
+    /// Shuts the shuffle down, and logs what it has done where somebody reads that.
     fn shut_down(&self) -> Result<(), Error> {
+        not_in_callback("shutting down")?;
         let read = tracing::enabled!(tracing::Level::INFO);
         // The delivery thread is gone afterwards.
         let threads = if read { self.job.threads() } else { Vec::new() };
-        self.stream.clone().shutdown()?;
-        if read {
-            for line in state_dump::statistics(&self.stream, &threads).lines() {
+        self.openings.close(&self.opening)?;
+        if read && let Some(stream) = self.opening.stream() {
+            for line in state_dump::statistics(stream, &threads).lines() {
                 tracing::info!("{line}");
             }
         }
         Ok(())
     }
 
-    /// Counters, when the engine comes free.
+    /// Counters, when the engine comes free; zeros before it is open on all ranks.
     fn stats(&self) -> Result<Stats, Failure> {
-        self.stream.stats().ok_or_else(|| {
+        let Some(stream) = self.opening.stream() else {
+            return Ok(Stats::default());
+        };
+        stream.stats().ok_or_else(|| {
             let why = format!(
                 "the engine of `{}` is in use and does not come free",
-                self.stream.name()
+                stream.name()
             );
             Failure::new(trihop_status_t::TRIHOP_ERR_WOULD_BLOCK, why)
         })
+    }
+}
+
+/// Refuses calls in callbacks that wait for other ranks.
+fn not_in_callback(what: &'static str) -> Result<(), Error> {
+    match IN_CALLBACK.get() {
+        true => Err(Error::Nested(what)),
+        false => Ok(()),
     }
 }
 
@@ -154,7 +195,8 @@ impl Caller {
         let place = self.bytes.as_mut_ptr().cast::<u8>();
         // SAFETY: the words hold `length` bytes, and are not those of the message.
         unsafe { std::ptr::copy_nonoverlapping(message.bytes.as_ptr(), place, length) };
-        // Lengths are below 4 GiB: `max_message_bytes` is.
+        IN_CALLBACK.set(true);
+        // Lengths are below 4 GiB: `max_message_bytes` is. No panic crosses the call.
         (self.deliver)(
             message.source.0 as c_int,
             self.me.0 as c_int,
@@ -162,6 +204,7 @@ impl Caller {
             place.cast(),
             length as u32,
         );
+        IN_CALLBACK.set(false);
     }
 }
 
@@ -235,7 +278,7 @@ pub unsafe extern "C" fn shuffle_enqueue(
             unsafe { (shuffle_at(sh)?, argument::bytes(d, datalen as usize, "d")?) };
         check_kind(kind)?;
         let target = rank_in(shuffle.size, dst)?;
-        shuffle.noted(shuffle.stream.send(target, kind, bytes))
+        shuffle.send(target, kind, bytes)
     })
 }
 
@@ -277,11 +320,7 @@ pub unsafe extern "C" fn shuffle_enqueue_broadcast(
         } else {
             BroadcastTo::Everyone
         };
-        shuffle.noted(
-            shuffle
-                .stream
-                .broadcast(kind | SHUFFLE_RTYPE_BCAST, bytes, to),
-        )
+        shuffle.broadcast(to, kind | SHUFFLE_RTYPE_BCAST, bytes)
     })
 }
 

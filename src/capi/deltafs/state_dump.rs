@@ -1,4 +1,4 @@
-//! State dumps: whoever wants one asks, and a thread writes.
+//! State dumps: a call asks for one, and a thread writes it.
 //!
 //! A signal handler may ask, and it may have interrupted the very thread that has the engine,
 //! inside of malloc or with a lock taken. No call can know that of itself. So none waits: asking is
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::openings::Opening;
 use crate::capi::dump::write_recent;
 use crate::capi::status::Failure;
 use crate::threaded::{Job, Shuffle, ThreadUse};
@@ -43,12 +44,10 @@ static ANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(super) struct Dumped {
     /// The handle that a caller has.
     pub handle: usize,
-    pub shuffle: Shuffle,
+    pub shuffle: Arc<Opening>,
     /// Whose threads serve it.
     pub job: Job,
     pub notes: Arc<Notes>,
-    /// Until its job has ended; the handle may be left behind.
-    pub is_open: bool,
 }
 
 /// What this interface knows of a shuffle beyond the engine.
@@ -91,20 +90,6 @@ fn shuffles() -> MutexGuard<'static, Vec<Dumped>> {
     SHUFFLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a shuffle of this name is open.
-pub(super) fn is_open(name: &str) -> bool {
-    let shuffles = shuffles();
-    let mut open = shuffles.iter().filter(|dumped| dumped.is_open);
-    open.any(|dumped| dumped.shuffle.name() == name)
-}
-
-/// The job has ended, and closed what was open.
-pub(super) fn close_all() {
-    shuffles()
-        .iter_mut()
-        .for_each(|dumped| dumped.is_open = false);
-}
-
 /// From now on the shuffle can be dumped.
 pub(super) fn enter(dumped: Dumped) {
     shuffles().push(dumped);
@@ -119,8 +104,8 @@ pub(super) fn leave(handle: usize) {
     drop(gone);
 }
 
-/// Starts the thread that dumps, which lives as long as the process: whoever asks may have read the
-/// descriptor before.
+/// Starts the thread that dumps. It lives as long as the process, because a call that asks for a
+/// dump may have read the descriptor before.
 pub(super) fn start() -> Result<(), Failure> {
     static STARTING: Mutex<()> = Mutex::new(());
     let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +159,7 @@ pub(super) fn ask(handle: usize, to_stderr: bool) {
 }
 
 /// Waits until what was asked for before is written, or for two seconds. Not for signal handlers,
-/// but for the exit that they may begin: whoever writes waits for nobody.
+/// but for the exit that they may begin: the thread that writes waits for nobody.
 pub(super) extern "C" fn settle() {
     let asked = ASKED.load(Ordering::Relaxed);
     if PROCESS.load(Ordering::Relaxed) != std::process::id() {
@@ -240,18 +225,26 @@ fn describe(handle: usize) -> Vec<u8> {
         .find(|dumped| dumped.handle == handle)
         .map(|dumped| {
             (
-                dumped.shuffle.clone(),
+                Arc::clone(&dumped.shuffle),
                 dumped.job.clone(),
                 Arc::clone(&dumped.notes),
             )
         });
     match found {
-        Some((shuffle, job, notes)) => {
+        Some((opening, job, notes)) => {
             // Memory takes all of it.
-            let _ = shuffle
-                .dump(&mut text)
-                .and_then(|()| notes.write(&mut text));
-            text.extend_from_slice(statistics(&shuffle, &job.threads()).as_bytes());
+            let _ = match opening.stream() {
+                Some(shuffle) => shuffle.dump(&mut text),
+                None => writeln!(
+                    text,
+                    "shuffle `{}`: not all ranks have called shuffle_init yet",
+                    opening.name()
+                ),
+            }
+            .and_then(|()| notes.write(&mut text));
+            if let Some(shuffle) = opening.stream() {
+                text.extend_from_slice(statistics(shuffle, &job.threads()).as_bytes());
+            }
         }
         None => text.extend_from_slice(b"trihop: shuffle_statedump: this shuffle is not open\n"),
     }

@@ -64,7 +64,7 @@ fn impossible_arguments_are_refused_by_name() {
     let mut shuffle = null_mut::<trihop_stream_t>();
     let mut heard = Heard::default();
     let mut number = 0;
-    // SAFETY: as in the test above; null is what this test is about.
+    // SAFETY: as in the test above; this test passes null on purpose.
     unsafe {
         assert_eq!(
             trihop_init(trihop_seat_t::TRIHOP_THREADED as i32, &options, null_mut()),

@@ -26,7 +26,7 @@ struct hg_handle {
     void *arg;
 };
 
-/* Whoever gives an object of another library ends the process. */
+/* Ends the process if the program gives an object of another library. */
 static void expect(int condition, const char *what) {
     if (!condition) {
         fprintf(stderr, "stand-in: this is not %s of mine\n", what);

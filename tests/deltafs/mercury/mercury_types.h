@@ -1,7 +1,7 @@
 /*
  * A stand-in for a real mercury, of our own: the names that a program meets, and remote procedure
- * calls inside of one process. Its objects have nothing in common with those of trihop: whoever
- * takes one for the other is found out.
+ * calls inside of one process. Its objects have nothing in common with those of trihop: a program
+ * that takes one for the other is found out.
  */
 #ifndef MERCURY_TYPES_H
 #define MERCURY_TYPES_H

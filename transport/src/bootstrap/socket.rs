@@ -44,8 +44,8 @@ impl Broken {
     }
 }
 
-/// The socket; where it was inherited, a duplicate, so that the descriptor stays open for whoever
-/// else uses it.
+/// The socket; where it was inherited, a duplicate, so that the descriptor stays open for other
+/// users of it.
 #[derive(Debug)]
 pub(super) struct LauncherSocket {
     descriptor: OwnedFd,

@@ -14,8 +14,8 @@ const TAKEN: [libc::c_int; 6] = [
 /// program's `main`.
 ///
 /// Debian's libfabric links `libpsm_infinipath`, whose constructor installs handlers that end the
-/// process with status 1: an interrupt or a crash would look like an ordinary failure to whoever
-/// waits for the process.
+/// process with status 1: an interrupt or a crash would look like an ordinary failure to the parent
+/// that waits for the process.
 pub fn restore_signals() {
     for signal in TAKEN {
         // SAFETY: a zeroed sigaction is a valid value: default effect, empty mask, no flags.

@@ -1,8 +1,9 @@
 //! How much memory this process may use: what its control groups, the machine and `ulimit -v`
 //! allow.
 //!
-//! The kernel kills whoever passes a control group's limit, without a word and in the middle of the
-//! work. Who knows the limit at start can refuse what cannot fit, and size the rest.
+//! The kernel kills a process that passes a control group's limit, without a word and in the middle
+//! of the work. A process that knows the limit at start can refuse what cannot fit, and size the
+//! rest.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -145,8 +145,8 @@ impl Pool {
         Self::over(backing, slot_bytes, slots)
     }
 
-    /// `slots` slots with memory of `store` while they are held; `owner` and `key` are what peers
-    /// name them by.
+    /// `slots` slots with memory of `store` while they are held; peers name them by `owner` and
+    /// `key`.
     pub(crate) fn on_demand(store: Arc<SlotStore>, slots: usize, owner: u32, key: u64) -> Self {
         let slot_bytes = store.slot_bytes();
         Self::over(Backing::OnDemand { store, owner, key }, slot_bytes, slots)

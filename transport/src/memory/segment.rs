@@ -55,8 +55,8 @@ enum Backing {
     Heap,
 }
 
-// SAFETY: the mapping stays where it is until drop, whichever thread holds it; whoever reads or
-// writes it through `as_ptr` takes care of order.
+// SAFETY: the mapping stays where it is until drop, no matter which thread holds it; code that
+// reads or writes it through `as_ptr` takes care of order.
 unsafe impl Send for Segment {}
 // SAFETY: no method of `Segment` accesses the mapped bytes.
 unsafe impl Sync for Segment {}
@@ -249,8 +249,8 @@ impl Segment {
         }
     }
 
-    /// Fixes what this memory is laid out as, for all of its mappings in this process: whoever
-    /// comes first decides. Two layouts would give two owners to the same bytes.
+    /// Fixes what this memory is laid out as, for all of its mappings in this process: the first
+    /// call decides. Two layouts would give two owners to the same bytes.
     ///
     /// # Errors
     /// What it is laid out as, where that is something else.

@@ -61,7 +61,7 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the range is ours alone, and whoever had pointers into it is gone.
+        // SAFETY: the range is ours alone, and nobody has pointers into it any more.
         let emptied = unsafe {
             rustix::mm::madvise(
                 self.first.as_ptr().cast(),

@@ -107,8 +107,8 @@ impl SlotStore {
         let mut copy = vec![0u8; bytes].into_boxed_slice();
         let first = self.first_byte(&state, slot);
         // SAFETY: the range was checked against the slot, which lies in a mapping that the store
-        // keeps. Whoever drives the simulation borrows no buffer while another endpoint posts:
-        // buffers belong to the engines, which hand them out for the time of one call only.
+        // keeps. The code that drives the simulation borrows no buffer while another endpoint
+        // posts: buffers belong to the engines, which hand them out for the time of one call only.
         unsafe {
             std::ptr::copy_nonoverlapping(first.as_ptr().add(within), copy.as_mut_ptr(), bytes);
         }

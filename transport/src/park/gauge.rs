@@ -7,8 +7,8 @@ use crate::sync::{Condvar, Flag, Mutex, MutexGuard, PoisonError};
 ///
 /// One side [presses](Self::press) and [relieves](Self::relieve). The others look by
 /// [`is_pressed`](Self::is_pressed), and either [sleep](Self::wait) until it is relieved or come
-/// back later and [say so](Self::note_waiting). So whoever presses knows whether anything is [kept
-/// waiting](Self::take_waited) for it.
+/// back later and [say so](Self::note_waiting). So the side that presses knows whether anything is
+/// [kept waiting](Self::take_waited) for it.
 #[derive(Debug, Default)]
 pub struct Gauge {
     /// A hint for those who look. What is true stands in the state.
@@ -47,7 +47,7 @@ impl Gauge {
         self.relieved.notify_all();
     }
 
-    /// Relieves it for good: whoever would relieve it may not come back.
+    /// Relieves it for good: the side that would relieve it may not come back.
     pub fn end(&self) {
         self.lock().ended = true;
         self.relieve();

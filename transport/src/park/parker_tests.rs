@@ -148,7 +148,7 @@ fn nobody_sleeps_on_a_private_doorbell() {
     let asked = std::cell::Cell::new(false);
     let refused = parker.park(&private, WATCHDOG, || !asked.replace(true), &mut Vec::new());
     assert!(refused.is_err() && !asked.get());
-    // Whoever rings it finds nobody asleep, or wakes nobody.
+    // A thread that rings it finds nobody asleep, or wakes nobody.
     private.announce_sleep();
     private.bell().ring();
     private.drain();

@@ -207,12 +207,12 @@ impl Doorbell {
         Arc::clone(&self.bell)
     }
 
-    /// Wakes whoever sleeps on it, as its [`bell`](Self::bell) does.
+    /// Wakes the thread that sleeps on it, as its [`bell`](Self::bell) does.
     pub fn ring(&self) {
         self.bell.ring();
     }
 
-    /// Wakes whoever sleeps on it, whether or not it says so: for somebody who has said
+    /// Wakes the thread that sleeps on it, whether or not it says so: for a caller that has said
     /// [`awake`](Self::awake) on behalf of a sleeper.
     pub fn wake(&self) {
         self.bell.signal();

@@ -369,7 +369,7 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
 
 // SAFETY: words and areas lie inside the segment that `segment` keeps mapped, in places that only
 // this lane has, because a segment has one layout; capacities are our own copies. Lanes are handed
-// out to whoever holds the claim of the lane, as its producer, or of the inbox.
+// out to the holder of the claim of the lane, as its producer, or of the inbox.
 unsafe impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
     type Word = MappedU64;
 

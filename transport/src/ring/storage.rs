@@ -32,8 +32,9 @@ impl Area {
 /// # Safety
 /// [`Writer`](super::spsc::Writer) and [`Reader`](super::spsc::Reader) write and read where these
 /// methods say. Words and areas are the same at each call and lie apart from those of other lanes.
-/// Capacities are powers of two, at least 32, and never change. Whoever hands out values sees to it
-/// that no two writers, and no two readers, use one lane at a time. Safe code cannot promise that:
+/// Capacities are powers of two, at least 32, and never change. The code that hands out values sees
+/// to it that no two writers, and no two readers, use one lane at a time. Safe code cannot promise
+/// that:
 /// ```compile_fail,E0200
 /// use trihop_transport::ring::{Area, LaneStorage};
 /// use trihop_transport::sync::MappedU64;
@@ -132,7 +133,7 @@ pub trait Orderings {
     /// [`MARK_FENCE`](Self::MARK_FENCE) (work), [`RELEASE_FENCE`](Self::RELEASE_FENCE) (space),
     /// [`RING_FENCE`](Self::RING_FENCE) (anything else).
     const SLEEP_FENCE: Ordering = Ordering::SeqCst;
-    /// Whoever rings without a lane, between what the sleeper shall see and the look at its
+    /// A thread that rings without a lane, between what the sleeper shall see and the look at its
     /// doorbell. Partner: [`SLEEP_FENCE`](Self::SLEEP_FENCE).
     const RING_FENCE: Ordering = Ordering::SeqCst;
     /// Consumer, between its store of `head` and its looks at `space_wanted` and the producer's

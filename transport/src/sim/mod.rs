@@ -8,8 +8,8 @@
 //! It carries hundreds of thousands of endpoints: what is under way lies in one list for the whole
 //! network, by the tick at which it is due, and **pools are backed on demand**: a slot has memory
 //! only while a buffer of it is in somebody's hands, out of stores that all endpoints share. A real
-//! job registers its pools whole; what that takes is what
-//! [`Pool::bytes`](crate::memory::pool::Pool::bytes) says in both cases.
+//! job registers its pools whole. [`Pool::bytes`](crate::memory::pool::Pool::bytes) says in both
+//! cases how much that takes.
 
 mod endpoint;
 mod net;

@@ -60,7 +60,7 @@ fn interfaces() -> Result<Vec<(String, IpAddr)>> {
         if !up || entry.ifa_addr.is_null() {
             continue;
         }
-        // SAFETY: not null, and of the family that it names, which is what `address` goes by.
+        // SAFETY: not null, and of the family that it names; `address` goes by that family.
         let address = unsafe { address(entry.ifa_addr) };
         // SAFETY: the name of an entry is a C string.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };

@@ -1,8 +1,8 @@
 //! A node's board: a few words of shared memory that say which rank's end has ended the job, and
 //! why.
 //!
-//! The first news count, for all ranks of the node alike: whoever ends because of them is not to be
-//! taken for the cause. A rank looks at one word in each round of progress.
+//! The first news count, for all ranks of the node alike: a rank that ends because of them is not
+//! to be taken for the cause. A rank looks at one word in each round of progress.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

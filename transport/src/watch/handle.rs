@@ -90,7 +90,7 @@ pub struct Setup {
     pub bells: Vec<Arc<Bell>>,
     /// The other processes of the node.
     pub processes: Vec<(Rank, ProcessWatch)>,
-    /// An eventfd: whoever posts news on the board writes to it.
+    /// An eventfd: a rank that posts news on the board writes to it.
     pub wake: Arc<OwnedFd>,
     /// How long a node may be out of reach before it counts as gone.
     pub timeout: Duration,

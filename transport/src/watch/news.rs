@@ -42,7 +42,7 @@ impl News {
         Self { rank, cause }
     }
 
-    /// As the error of whoever hears of it.
+    /// As the error of a rank that hears of it.
     pub fn into_error(self, topology: &Topology) -> Error {
         let rank = self.rank.0;
         let why = match self.cause {

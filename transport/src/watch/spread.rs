@@ -80,7 +80,7 @@ impl Spread {
         self.over = true;
     }
 
-    /// Tells neighbours before the own node: whoever hears of it here may end this very process.
+    /// Tells neighbours before the own node: a rank that hears of it here may end this process.
     fn learn(&mut self, news: News, from: Option<NodeId>) -> Vec<Action> {
         let old = self.known.iter().any(|known| known.rank == news.rank);
         if self.over || old || self.known.len() >= MAX_KNOWN {

@@ -315,8 +315,8 @@ impl Watcher {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    // Out of descriptors, say: whoever waits stays in the kernel's queue, and wakes
-                    // us again.
+                    // Out of descriptors, say: a peer that waits stays in the kernel's queue, and
+                    // wakes us again.
                     tracing::debug!(%error, "the watch cannot take a connection");
                     if let Some(oldest) = self.oldest_stranger() {
                         self.close(oldest, Cause::Closed, "no descriptors are left");
@@ -604,8 +604,8 @@ fn drain(eventfd: &OwnedFd) {
 mod tests {
     use super::*;
 
-    /// The end of a machine is what no test here can show: that the kernel is told to look for it
-    /// is.
+    /// No test here can show the end of a machine. This one shows that the kernel is told to look
+    /// for it.
     #[test]
     fn the_kernel_looks_after_connections_and_gives_up_in_time() {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

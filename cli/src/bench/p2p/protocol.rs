@@ -116,8 +116,8 @@ impl<'a, 'h> Exchange<'a, 'h> {
         Ok(seconds)
     }
 
-    /// Waits until nothing is under way; whoever has announced something answers reads until they
-    /// are over.
+    /// Waits until nothing is under way; a rank that has announced something answers reads until
+    /// they are over.
     fn end(&mut self) -> Result<(), Error> {
         self.wire.synchronise(self.job)?;
         self.wire.sent.extend(self.held.drain(..));

@@ -13,13 +13,15 @@
  *   - What was taken is delivered, or the next flush, and every one after it, says that it was not
  *     (HG_HOSTUNREACH: a rank is gone); shuffle_statedump() shows the reason. Nothing is dropped without that.
  *   - No call ends the process and no call gives up after a time of its own: a call that waits for others returns
- *     when they have moved, or with an error when one of them is gone.
+ *     when they have moved, or with an error when one of them is gone. shuffle_init() and shuffle_shutdown() need not
+ *     wait for others, and go on without those that do not come soon.
  *   - Per source, destination and shuffle, messages are delivered in the order in which they were enqueued, always.
  *   - All counters have 64 bits. Messages of a rank to itself travel in a queue too, and count as local batches.
  *   - What a call cannot return, such as why it returned NULL, is in the log, on stderr where shuffle_cfglog() was not called.
  *   - Partial batches do not wait for ever: the progress thread sends them on when they are 100 microseconds old.
- *   - shuffle_init() and shuffle_shutdown() are collective: all ranks call them, for the same shuffles in the same order.
- *   - shuffle_shutdown() first delivers everything that any rank enqueued. Nobody's messages are stranded by it.
+ *   - shuffle_init() and shuffle_shutdown() are calls of one rank, in any order: shuffles meet by name. What is enqueued
+ *     before all ranks have opened a shuffle is kept until then, up to 16 MiB; then its senders wait. Flushes wait.
+ *   - shuffle_shutdown() first delivers everything that any rank enqueued, where all ranks call it within two seconds.
  *   - A message is at most TRIHOP_MAX_MESSAGE_BYTES long (64 MiB); a longer one is HG_MSGSIZE.
  *   - SHUFFLE_RTYPE_BCAST is unsigned here. A type with that bit in an enqueue is HG_INVALID_ARG.
  *   - shuffle_statedump() may be called by a signal handler: it asks for a dump, never waits, and a
@@ -105,11 +107,12 @@ typedef void (*shuffle_deliverfn_t)(int src, int dst, uint32_t type, void *d, ui
 void shuffle_opts_init(struct shuffle_opts *sopt);
 
 /*
- * Opens the shuffle of this name; collective, with the same name and the same options on all ranks. Shuffles have queues,
- * credits and a callback thread of their own each, so that one never waits for another's.
+ * Opens the shuffle of this name, with the same options on all ranks. Shuffles have queues, credits and a callback thread of
+ * their own each, so that one never waits for another's. Returns when all ranks have opened it, or after half a second.
  *
- * sopt NULL: the defaults. NULL is returned for impossible options, ranks that disagree, a name that is open, a
- * rank that is gone, and where memory is short.
+ * sopt NULL: the defaults. NULL is returned for impossible options and a name that is open, and for ranks that
+ * disagree, a rank that is gone and a want of memory where that shows in time; later, each call returns it. In a
+ * delivery callback it is refused.
  */
 shuffle_t shuffle_init(nexus_ctx_t nxp, char *funname, shuffle_deliverfn_t delivercb, struct shuffle_opts *sopt);
 
@@ -138,8 +141,9 @@ hg_return_t shuffle_flush_qs(shuffle_t sh, int whichqs);
 #define shuffle_flush_remoteqs(S) shuffle_flush_qs((S), SHUFFLE_REMOTE_QUEUES)
 
 /*
- * Delivers what is under way and closes the shuffle; collective. The callback is not called after it. The handle is
- * gone whatever is returned, except for HG_OPNOTSUPPORTED in a callback.
+ * Delivers what is under way and closes the shuffle. A rank whose shutdown the others do not join within two seconds goes
+ * on: what still comes for it is counted and dropped, and it relays until all have shut the shuffle down. The callback is
+ * not called after it. The handle is gone whatever is returned, except for HG_OPNOTSUPPORTED in a callback.
  */
 hg_return_t shuffle_shutdown(shuffle_t sh);
 

@@ -53,7 +53,7 @@ impl Outbound {
     /// A broadcast of a handler.
     pub fn broadcast_or_spill(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(Rank(self.rank), payload.len())?;
-        // What was sent before leaves before, whoever it is for.
+        // What was sent before leaves first, for every target.
         while let Some(slot) = self.runs.open_slot(0) {
             self.emit_or_spill(slot)?;
         }

@@ -119,7 +119,7 @@ impl Outbound {
         }
     }
 
-    /// A send of a handler that failed for want of spill, whoever heard of it.
+    /// A send of a handler that failed for want of spill, even if the handler ignored the error.
     pub fn failure(&self) -> Option<Error> {
         self.overrun.map(|bytes| self.overrun_error(bytes))
     }

@@ -179,7 +179,7 @@ impl Bootstrap for Custom {
         Ok(None)
     }
 
-    /// Only says why: whoever lent the callback ends the job, by `MPI_Abort` for instance.
+    /// Only says why: the program that lent the callback ends the job, by `MPI_Abort` for instance.
     fn abort(&mut self, status: i32, why: &str) {
         tracing::error!(status, why, "abort");
     }

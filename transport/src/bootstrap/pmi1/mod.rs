@@ -141,7 +141,7 @@ impl Bootstrap for Pmi1 {
             .ask("cmd=finalize\n", "finalize_ack", "taking leave", |_| Ok(()))
     }
 
-    /// MPI's `finalize` closes the connection, whoever else uses it.
+    /// MPI's `finalize` closes the connection, even if others still use it.
     fn is_out_of_reach(&self) -> bool {
         mpi::has_ended()
     }

@@ -26,8 +26,8 @@ pub struct ReaderState {
 }
 
 impl ReaderState {
-    /// Goes on where the lane's last consumer released; that is 0 in a fresh lane. Positions found
-    /// there that cannot be true are what the reader then reports.
+    /// Goes on where the lane's last consumer released; that is 0 in a fresh lane. The reader then
+    /// reports positions found there that cannot be true.
     pub fn resume<S: LaneStorage>(storage: &S) -> Self {
         // The claim of the inbox ordered us after its last owner, hence after the growth that this
         // one has seen.
