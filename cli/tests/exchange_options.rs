@@ -166,10 +166,7 @@ fn each_rank_tells_what_its_queues_and_threads_did() {
     let options = "--count 5000 --detail --remote-buftarget-bytes 2000 --remote-maxrpc 1";
     for (options, threads) in [
         (options.to_owned(), &[][..]),
-        (
-            format!("{options} --threaded"),
-            &["progress", "deliver exchange"],
-        ),
+        (format!("{options} --threaded"), &["progress", "deliver"]),
     ] {
         let report = run(exchange("2,1", &options)).report(15_000);
         let ranks = report["detail"].as_array().unwrap();

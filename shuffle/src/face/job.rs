@@ -145,16 +145,14 @@ impl<S: Seat> Job<S> {
     /// # Errors
     /// As [`Job::barrier`]; a longer contribution, with nothing done.
     pub fn allgather(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.collective("a gathering", || {
-            seat::allgather(&self.seat, Channel::Calls, contribution)
-        })
+        self.collective("a gathering", || seat::allgather(&self.seat, contribution))
     }
 
-    /// As [`Job::allgather`], in an order of its own beside other collective calls: see
-    /// [`Shuffle::open_apart`](super::shuffle::ShuffleBuilder::open_apart).
+    /// As [`Job::allreduce`], in an order of its own beside other collective calls: see
+    /// [`ShuffleBuilder::open_apart`].
     #[doc(hidden)]
-    pub fn allgather_apart(&self, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
-        seat::allgather(&self.seat, Channel::Apart, contribution)
+    pub fn allreduce_apart(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
+        seat::allreduce(&self.seat, Channel::Apart, values, reduce)
     }
 
     fn collective<R>(&self, what: &'static str, call: impl FnOnce() -> Result<R>) -> Result<R> {

@@ -65,11 +65,7 @@ pub(crate) fn allreduce(
 }
 
 /// See [`crate::Job::allgather`].
-pub(crate) fn allgather(
-    seat: &impl Seating,
-    channel: Channel,
-    contribution: &[u8],
-) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn allgather(seat: &impl Seating, contribution: &[u8]) -> Result<Vec<Vec<u8>>> {
     let what = "a gathering";
     let size = seat.with(what, |job| Ok(job.engine.topology.size()))?;
     let most = (u32::MAX / size).saturating_sub(16) as usize;
@@ -79,7 +75,7 @@ pub(crate) fn allgather(
             format!("{bytes} bytes are more than the {most} that each of {size} ranks may gather");
         return Err(Error::config("contribution", why));
     }
-    let result = collective(seat, channel, Operation::Gather, contribution)?;
+    let result = collective(seat, Channel::Calls, Operation::Gather, contribution)?;
     seat.with(what, |job| {
         Ok(job.engine.collectives.contributions(&result))
     })

@@ -1,13 +1,13 @@
 //! Opening and closing shuffles, which clients do on each rank for itself and the engine on all
 //! ranks at once.
 //!
-//! A call asks for it, and a thread of the nexus does it once all ranks have asked: they tell each
-//! other what they have been asked for, and do what is common to all, in an order that follows from
-//! the names. The caller waits a moment, within which the others usually come, and goes on without
-//! them if they do not: what it sends is kept until the shuffle is open, and a shuffle that is shut
-//! down delivers nothing more here.
+//! A call asks for it, and a thread of the nexus does it once all ranks have asked: by reductions
+//! over a channel of their own they find out what is common to all. The caller waits a moment,
+//! within which the others usually come, and goes on without them if they do not: what it sends is
+//! kept until the shuffle is open, and a shuffle that is shut down delivers nothing more here.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::capi::status::Failure;
 use crate::threaded::{Job, Shuffle, ShuffleBuilder};
 use crate::transport::masked::{self, MaskedThread};
 use crate::transport::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering};
-use crate::{BroadcastTo, Error, Rank};
+use crate::{BroadcastTo, Error, Rank, Reduce};
 
 /// How long `shuffle_init` waits for the other ranks before it goes on without them.
 const OPEN_SOON: Duration = Duration::from_millis(500);
@@ -35,9 +35,15 @@ const EARLY_BYTES: usize = 16 << 20;
 /// A shuffle as this rank's program has it.
 pub(super) struct Opening {
     name: String,
+    /// Longest message.
+    max_bytes: usize,
+    /// It is open on all ranks. What was sent before may still be leaving.
+    engine: OnceLock<Shuffle>,
+    /// As `engine`, once that has left: callers send by themselves.
     stream: OnceLock<Shuffle>,
-    /// Its callback is not called any more. Looked at before each call, and alone there, so
-    /// relaxed; who shuts down ends the handler beside.
+    /// Its callback is called no more. Raised with the state locked, so that either the thread that
+    /// opens sees it, or the one that raises sees the engine; alone in the look before a call, where
+    /// ending the handler does the rest, so relaxed.
     deaf: AtomicBool,
     state: Mutex<Progress>,
     changed: Condvar,
@@ -70,9 +76,11 @@ impl Early {
 }
 
 impl Opening {
-    fn new(name: &str) -> Self {
+    fn new(name: &str, max_bytes: usize) -> Self {
         Self {
             name: name.to_owned(),
+            max_bytes,
+            engine: OnceLock::new(),
             stream: OnceLock::new(),
             deaf: AtomicBool::new(false),
             state: Mutex::default(),
@@ -100,19 +108,37 @@ impl Opening {
         self.stream.get()
     }
 
-    /// The stream, once it is open on all ranks.
+    /// As [`stream`](Self::stream), waiting for it.
     pub fn wait(&self) -> Result<&Shuffle, Error> {
-        let mut state = self.lock();
+        let state = self.lock();
+        drop(self.wait_until(state, |_| self.stream.get().is_some())?);
+        Ok(self.stream.get().expect("waited for"))
+    }
+
+    /// Holds the first call of the callback back until the shuffle is known to be open: from then on
+    /// a shutdown can end the handler.
+    pub fn pass_gate(&self) {
+        let state = self.lock();
+        // Where it has ended, nobody is called.
+        drop(self.wait_until(state, |_| self.engine.get().is_some()));
+    }
+
+    /// Waits until `done`, and says once if that takes long.
+    ///
+    /// # Errors
+    /// The shuffle could not be opened.
+    fn wait_until<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Progress>,
+        done: impl Fn(&Progress) -> bool,
+    ) -> Result<MutexGuard<'a, Progress>, Error> {
         let began = Instant::now();
         let mut warned = false;
-        loop {
-            if let Some(stream) = self.stream.get() {
-                return Ok(stream);
-            }
+        while !done(&state) {
             if let Some(Err(error)) = &state.ended {
                 return Err(error.clone());
             }
-            if !warned && began.elapsed() > PATIENCE {
+            if !warned && began.elapsed() >= PATIENCE {
                 warned = true;
                 tracing::warn!(
                     shuffle = self.name,
@@ -124,6 +150,7 @@ impl Opening {
                 .wait_timeout(state, PATIENCE)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        Ok(state)
     }
 
     /// Sends, or keeps what cannot be sent yet. `may_wait` is false in callbacks, for which more is
@@ -136,15 +163,11 @@ impl Opening {
         bytes: &[u8],
         may_wait: bool,
     ) -> Result<(), Error> {
-        let mut state = self.lock();
-        while may_wait && state.early_bytes > EARLY_BYTES && state.ended.is_none() {
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        if let Some(Err(error)) = &state.ended {
-            return Err(error.clone());
+        if bytes.len() > self.max_bytes {
+            return Err(Error::TooLarge {
+                bytes: bytes.len(),
+                limit: self.max_bytes,
+            });
         }
         let mut kept = Vec::new();
         let reserved = kept.try_reserve_exact(bytes.len());
@@ -155,6 +178,11 @@ impl Opening {
             kind,
             bytes: kept,
         };
+        let has_room = |state: &Progress| !may_wait || state.early_bytes <= EARLY_BYTES;
+        let mut state = self.wait_until(self.lock(), has_room)?;
+        if let Some(Err(error)) = &state.ended {
+            return Err(error.clone());
+        }
         if let Some(stream) = self.stream.get() {
             drop(state);
             return early.send(stream);
@@ -165,13 +193,22 @@ impl Opening {
     }
 
     /// All ranks have opened it: sends what has waited, and lets callers send by themselves.
-    fn opened(&self, stream: &Shuffle) -> Result<(), Error> {
+    fn opened(&self, engine: &Shuffle) -> Result<(), Error> {
+        let is_deaf = {
+            let _state = self.lock();
+            let _ = self.engine.set(engine.clone());
+            self.is_deaf()
+        };
+        self.changed.notify_all();
+        if is_deaf {
+            engine.stop_handler(); // it was shut down here meanwhile
+        }
         loop {
             let early = {
                 let mut state = self.lock();
                 state.early_bytes = 0;
                 if state.early.is_empty() {
-                    let _ = self.stream.set(stream.clone());
+                    let _ = self.stream.set(engine.clone());
                     self.changed.notify_all();
                     return Ok(());
                 }
@@ -179,7 +216,7 @@ impl Opening {
                 std::mem::take(&mut state.early)
             };
             // Outside of the lock: a callback may be sending, and what it sends may wait for it.
-            early.iter().try_for_each(|early| early.send(stream))?;
+            early.iter().try_for_each(|early| early.send(engine))?;
         }
     }
 
@@ -188,6 +225,11 @@ impl Opening {
         state.ended.get_or_insert(outcome);
         state.early.clear();
         self.changed.notify_all();
+    }
+
+    /// Why it could not be opened.
+    fn failure(&self) -> Option<Error> {
+        self.lock().ended.clone().and_then(Result::err)
     }
 
     /// Waits until `done` gives something, for `limit` at most.
@@ -221,9 +263,13 @@ impl Opening {
 
     /// Its callback is called no more: a call that is being made is waited for.
     fn stop_handler(&self) {
-        self.deaf.store(true, Ordering::Relaxed);
-        if let Some(stream) = self.stream.get() {
-            stream.stop_handler();
+        let engine = {
+            let _state = self.lock();
+            self.deaf.store(true, Ordering::Relaxed);
+            self.engine.get()
+        };
+        if let Some(engine) = engine {
+            engine.stop_handler();
         }
     }
 }
@@ -238,25 +284,62 @@ enum Work {
 
 /// What the program has asked for, and all ranks have to.
 struct Ask {
-    /// The how many-th request for a shuffle of this name, and the name.
-    key: Key,
     opening: Arc<Opening>,
     work: Work,
 }
 
-type Key = (u64, String);
-
 #[derive(Default)]
 struct Asks {
+    /// In the order in which they were made.
     pending: Vec<Ask>,
-    /// Requests so far, by name.
-    counts: HashMap<String, u64>,
+    /// What was done so far, by the names of shuffles: the same on all ranks.
+    done: HashMap<String, u64>,
     /// Names of the shuffles that the program has open.
     names: BTreeSet<String>,
     /// The nexus ends: no more is asked for.
     ending: bool,
     /// What has ended the job.
     failure: Option<Error>,
+}
+
+impl Asks {
+    fn ask(&mut self, opening: &Arc<Opening>, work: Work) -> Result<(), Error> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let opening = Arc::clone(opening);
+        self.pending.push(Ask { opening, work });
+        Ok(())
+    }
+
+    /// What ranks know a request by: the name, what is to be done, and the how many-th that is of
+    /// the name. Never 0 and never the largest.
+    fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut seen: HashMap<&str, u64> = HashMap::new();
+        self.pending.iter().map(move |ask| {
+            let name = ask.opening.name();
+            let before = seen.entry(name).or_default();
+            let number = self.done.get(name).copied().unwrap_or(0) + *before;
+            *before += 1;
+            word_of(name, matches!(ask.work, Work::Close), number)
+        })
+    }
+
+    /// Takes the request with this word out, which is done now.
+    fn take(&mut self, word: u64) -> Option<Ask> {
+        let at = self.words().position(|own| own == word)?;
+        let ask = self.pending.remove(at);
+        *self.done.entry(ask.opening.name.clone()).or_default() += 1;
+        Some(ask)
+    }
+}
+
+/// See [`Asks::words`].
+fn word_of(name: &str, closes: bool, number: u64) -> u64 {
+    // With keys of its own, the same in every process.
+    let mut hasher = DefaultHasher::new();
+    (name, closes, number).hash(&mut hasher);
+    hasher.finish().clamp(1, u64::MAX - 1)
 }
 
 struct Shared {
@@ -286,16 +369,18 @@ impl Openings {
         })
     }
 
-    /// Opens a shuffle; returns once it is open on all ranks, or after a moment.
+    /// Opens a shuffle of messages of at most `max_bytes`; returns once it is open on all ranks, or
+    /// after a moment.
     ///
     /// # Errors
     /// One of this name is open here; what came of it within that moment.
     pub fn open(
         &self,
         name: &str,
+        max_bytes: usize,
         build: impl FnOnce(&Job, Arc<Opening>) -> ShuffleBuilder + Send + 'static,
     ) -> Result<Arc<Opening>, Failure> {
-        let opening = Arc::new(Opening::new(name));
+        let opening = Arc::new(Opening::new(name, max_bytes));
         let own = Arc::clone(&opening);
         {
             let mut asks = self.shared.lock();
@@ -320,12 +405,16 @@ impl Openings {
     /// after that the callback is called no more, and the rest is done as the others come.
     ///
     /// # Errors
-    /// What came of it within that moment.
+    /// What came of it within that moment, or of its opening.
     pub fn close(&self, opening: &Arc<Opening>) -> Result<(), Error> {
         let asked = {
             let mut asks = self.shared.lock();
             asks.names.remove(&opening.name);
-            asks.ask(opening, Work::Close)
+            // Nobody closes what could not be opened.
+            match opening.failure() {
+                Some(failure) => Err(failure),
+                None => asks.ask(opening, Work::Close),
+            }
         };
         self.shared.news.notify_all();
         let closed = match asked {
@@ -346,31 +435,11 @@ impl Openings {
     pub fn end(&self) {
         self.shared.lock().ending = true;
         self.shared.news.notify_all();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = thread.take();
         if let Some(thread) = thread {
             let _ = thread.join(); // what it panicked with, it has said
         }
-    }
-}
-
-impl Asks {
-    fn ask(&mut self, opening: &Arc<Opening>, work: Work) -> Result<(), Error> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
-        let count = self.counts.entry(opening.name.clone()).or_default();
-        let key = (*count, opening.name.clone());
-        *count += 1;
-        self.pending.push(Ask {
-            key,
-            opening: Arc::clone(opening),
-            work,
-        });
-        Ok(())
     }
 }
 
@@ -396,65 +465,76 @@ impl Shared {
     /// The job has failed.
     fn work(&self) -> Result<(), Error> {
         loop {
-            let (ending, own) = {
+            {
                 let mut asks = self.lock();
                 while asks.pending.is_empty() && !asks.ending {
                     asks = self.news.wait(asks).unwrap_or_else(PoisonError::into_inner);
                 }
-                let keys = asks.pending.iter().map(|ask| ask.key.clone());
-                (asks.ending, keys.collect::<BTreeSet<Key>>())
-            };
-            let all = self.job.allgather_apart(&encode(ending, &own))?;
-            let mut common = own;
-            let mut all_end = true;
-            for (rank, bytes) in (0..).zip(&all) {
-                let (ends, keys) = decode(bytes).ok_or_else(|| {
-                    let why = "what it has been asked for makes no sense".to_owned();
-                    Error::BadPeer { rank, why }
-                })?;
-                all_end &= ends;
-                common.retain(|key| keys.contains(key));
             }
-            if common.is_empty() {
-                if all_end {
-                    self.forget_the_rest();
-                    return Ok(());
+            match self.common()? {
+                Common::One(word) => {
+                    let ask = self.lock().take(word);
+                    if let Some(ask) = ask {
+                        self.make(ask);
+                    }
                 }
                 // Others wait for what their programs, or this one, will ask for.
-                let asks = self.lock();
-                let _ = self.news.wait_timeout(asks, PAUSE);
-                continue;
-            }
-            // In the same order on all ranks: that of the keys.
-            for key in common {
-                let mut asks = self.lock();
-                let at = asks.pending.iter().position(|ask| ask.key == key);
-                let ask = at.map(|at| asks.pending.remove(at));
-                drop(asks);
-                if let Some(ask) = ask {
-                    self.make(ask);
+                Common::None => {
+                    let asks = self.lock();
+                    let _ = self.news.wait_timeout(asks, PAUSE);
+                }
+                Common::End => {
+                    self.forget_the_rest();
+                    return Ok(());
                 }
             }
         }
     }
 
+    /// Finds a request that all ranks have, the smallest first. All take part in the same
+    /// reductions: what they do next follows from what these give.
+    fn common(&self) -> Result<Common, Error> {
+        let mut tried = 0;
+        loop {
+            let (own, ending) = {
+                let asks = self.lock();
+                let next = asks.words().filter(|&word| word > tried).min();
+                (next.unwrap_or(u64::MAX), asks.ending)
+            };
+            let [least, all_end] = self.agree([own, u64::from(ending)])?;
+            if least == u64::MAX {
+                return Ok(match all_end {
+                    1 => Common::End,
+                    _ => Common::None,
+                });
+            }
+            let has = self.lock().words().any(|word| word == least);
+            if self.agree([u64::from(has)])? == [1] {
+                return Ok(Common::One(least));
+            }
+            tried = least;
+        }
+    }
+
+    /// Smallest of all ranks' values.
+    fn agree<const N: usize>(&self, mut values: [u64; N]) -> Result<[u64; N], Error> {
+        self.job.allreduce_apart(&mut values, Reduce::Min)?;
+        Ok(values)
+    }
+
     /// Opens or closes a shuffle, as all ranks do now.
     fn make(&self, ask: Ask) {
-        let Ask { opening, work, .. } = ask;
+        let Ask { opening, work } = ask;
         match work {
             Work::Open(build) => {
                 let opened = build(&self.job).open_apart();
-                let opened = opened.and_then(|stream| {
-                    opening.opened(&stream)?;
-                    // Shut down here meanwhile.
-                    if opening.is_deaf() {
-                        stream.stop_handler();
-                    }
-                    Ok(())
-                });
-                if let Err(error) = opened {
+                if let Err(error) = opened.and_then(|engine| opening.opened(&engine)) {
                     tracing::error!(shuffle = opening.name, %error, "it could not be opened");
+                    let mut asks = self.lock();
                     opening.end(Err(error));
+                    // A rank that was quick has asked for its close already.
+                    asks.pending
+                        .retain(|ask| !Arc::ptr_eq(&ask.opening, &opening));
                 }
             }
             Work::Close => {
@@ -485,58 +565,74 @@ impl Shared {
     }
 }
 
-/// What a rank tells the others: whether it ends, and what it has been asked for.
-fn encode(ending: bool, keys: &BTreeSet<Key>) -> Vec<u8> {
-    let mut bytes = vec![u8::from(ending)];
-    for (number, name) in keys {
-        bytes.extend_from_slice(&number.to_le_bytes());
-        bytes.extend_from_slice(&(name.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(name.as_bytes());
-    }
-    bytes
-}
-
-fn decode(bytes: &[u8]) -> Option<(bool, BTreeSet<Key>)> {
-    let (ending, mut rest) = bytes.split_first()?;
-    let mut keys = BTreeSet::new();
-    while !rest.is_empty() {
-        let (number, after) = rest.split_first_chunk::<8>()?;
-        let (length, after) = after.split_first_chunk::<4>()?;
-        let (name, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        let name = std::str::from_utf8(name).ok()?.to_owned();
-        keys.insert((u64::from_le_bytes(*number), name));
-        rest = after;
-    }
-    Some((*ending != 0, keys))
+/// What the ranks have found.
+enum Common {
+    /// A request that all of them have.
+    One(u64),
+    /// None, and a rank may still ask for more.
+    None,
+    /// None, and all end.
+    End,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn open() -> Work {
+        Work::Open(Box::new(|_| unreachable!("nothing is opened in this test")))
+    }
+
     #[test]
-    fn what_is_told_is_read_again_and_what_makes_no_sense_is_refused() {
-        let keys = BTreeSet::from([
-            (0, String::new()),
-            (7, "\u{e9}\n".into()),
-            (u64::MAX, "b".into()),
-        ]);
-        for ending in [false, true] {
-            let none = BTreeSet::new();
-            assert_eq!(decode(&encode(ending, &none)), Some((ending, none)));
-            let bytes = encode(ending, &keys);
-            assert_eq!(decode(&bytes), Some((ending, keys.clone())));
-            // Cut anywhere: none, or fewer of them.
-            for end in 0..bytes.len() {
-                let read = decode(&bytes[..end]);
-                assert!(
-                    read.is_none_or(|(_, some)| some.len() < keys.len()),
-                    "{end}"
-                );
-            }
-            let mut wrong = bytes;
-            *wrong.last_mut().unwrap() = 0xff;
-            assert_eq!(decode(&wrong), None);
-        }
+    fn ranks_know_a_request_by_its_place_among_those_of_its_name() {
+        let shuffle = |name: &str| Arc::new(Opening::new(name, 100));
+        let (a, b) = (shuffle("a"), shuffle("b"));
+        let mut one = Asks::default();
+        one.ask(&a, open()).unwrap();
+        one.ask(&b, open()).unwrap();
+        one.ask(&a, Work::Close).unwrap();
+        // The same in another order between names, and fewer of them.
+        let mut other = Asks::default();
+        other.ask(&b, open()).unwrap();
+        other.ask(&a, open()).unwrap();
+        let words: Vec<u64> = one.words().collect();
+        assert_eq!(
+            other.words().collect::<Vec<_>>(),
+            [words[1], words[0]],
+            "by name"
+        );
+        assert_eq!(
+            words,
+            [
+                word_of("a", false, 0),
+                word_of("b", false, 0),
+                word_of("a", true, 1)
+            ]
+        );
+        // What is done counts on both.
+        assert!(one.take(words[0]).is_some() && other.take(words[0]).is_some());
+        other.ask(&a, Work::Close).unwrap();
+        assert!(other.words().any(|word| word == words[2]));
+        assert!(one.words().any(|word| word == words[2]));
+        assert!(one.take(words[0]).is_none(), "it was taken");
+        // After a close the name begins anew, as another request.
+        assert!(one.take(words[2]).is_some());
+        one.ask(&a, open()).unwrap();
+        assert!(!words.contains(&one.words().last().unwrap()));
+    }
+
+    #[test]
+    fn what_comes_early_is_bounded_by_the_longest_message_and_refused_after_a_failure() {
+        let opening = Opening::new("early", 10);
+        let send = |bytes: &[u8]| opening.send_early(Ok(Rank(0)), 1, bytes, true);
+        assert_eq!(send(&[0; 10]), Ok(()));
+        let too_large = Error::TooLarge {
+            bytes: 11,
+            limit: 10,
+        };
+        assert_eq!(send(&[0; 11]), Err(too_large));
+        opening.end(Err(Error::Closed("early".into())));
+        assert_eq!(send(&[0; 10]), Err(Error::Closed("early".into())));
+        assert_eq!(opening.wait().err(), Some(Error::Closed("early".into())));
     }
 }

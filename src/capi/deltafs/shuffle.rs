@@ -58,10 +58,14 @@ impl shuffle {
         let stream = opts.choose(&Options::from_env()?.stream)?;
         let mut caller = Caller::new(deliver, nexus.job.rank());
         let deliveries = Arc::clone(&nexus.deliveries);
-        let owned_name = name.to_owned();
+        let (owned_name, max_bytes) = (name.to_owned(), stream.max_message_bytes);
         let build = move |job: &Job, opening: Arc<Opening>| {
             let builder = job.shuffle(&owned_name).options(stream);
+            let mut is_first = true;
             builder.handler(move |message, _| {
+                if std::mem::take(&mut is_first) {
+                    opening.pass_gate();
+                }
                 if !opening.is_deaf() {
                     deliveries.fetch_add(1, Ordering::Relaxed);
                     caller.call(message);
@@ -69,7 +73,7 @@ impl shuffle {
             })
         };
         let opened = Box::new(Self {
-            opening: nexus.openings.open(name, build)?,
+            opening: nexus.openings.open(name, max_bytes, build)?,
             openings: Arc::clone(&nexus.openings),
             job: nexus.job.clone(),
             size: nexus.job.size(),
