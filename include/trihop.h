@@ -803,9 +803,11 @@ trihop_status_t trihop_stream_open_runs(const struct trihop_job_t *job,
 // has installed, in `record`; 0, with nothing stored, where there is none left. It begins with the
 // first one, and goes through them once:
 //
-//     trihop_message_t record;
-//     while (trihop_message_next(run, &record))
-//         use(record.kind, record.bytes, record.length);
+// ```c
+// trihop_message_t record;
+// while (trihop_message_next(run, &record))
+//     use(record.kind, record.bytes, record.length);
+// ```
 //
 // 0 for any other message, and where a pointer is null. Threads: the one that the handler was
 // called on.
