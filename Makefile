@@ -85,7 +85,7 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	$(trihop) bench a2a --ranks 4 --nodes 2 --size 8 --size 128 --size 1024
 	cargo bench --locked --package trihop-benches
 
-compare: ## Measures ours and rivals alternately, writes target/compare/report.html; COMPARE='--quick' takes 2 minutes
+compare: ## Measures ours and rivals alternately, writes target/compare/report.html; COMPARE='--quick' takes 8 minutes
 	@tools/install.sh compare
 	cargo build --locked --release --package trihop-cli
 	cargo build --locked --release --manifest-path benches/compare/Cargo.toml --target-dir $(target)

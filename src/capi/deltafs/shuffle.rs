@@ -36,7 +36,7 @@ pub struct shuffle {
 }
 
 thread_local! {
-    /// A client's callback is being called on this thread.
+    /// This thread calls a client's callback, and does nothing else.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -64,6 +64,7 @@ impl shuffle {
             let mut is_first = true;
             builder.handler(move |message, _| {
                 if std::mem::take(&mut is_first) {
+                    IN_CALLBACK.set(true); // this thread calls nothing else
                     opening.pass_gate();
                 }
                 if !opening.is_deaf() {
@@ -199,8 +200,7 @@ impl Caller {
         let place = self.bytes.as_mut_ptr().cast::<u8>();
         // SAFETY: the words hold `length` bytes, and are not those of the message.
         unsafe { std::ptr::copy_nonoverlapping(message.bytes.as_ptr(), place, length) };
-        IN_CALLBACK.set(true);
-        // Lengths are below 4 GiB: `max_message_bytes` is. No panic crosses the call.
+        // Lengths are below 4 GiB: `max_message_bytes` is.
         (self.deliver)(
             message.source.0 as c_int,
             self.me.0 as c_int,
@@ -208,7 +208,6 @@ impl Caller {
             place.cast(),
             length as u32,
         );
-        IN_CALLBACK.set(false);
     }
 }
 
