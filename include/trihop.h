@@ -809,9 +809,10 @@ trihop_status_t trihop_stream_open_runs(const struct trihop_job_t *job,
 //     use(record.kind, record.bytes, record.length);
 // ```
 //
-// 0 for any other message, and where a pointer is null. Threads: the one that the handler was
+// 0 for any other message, where a pointer is null, and where both are the same. Threads: the one that the handler was
 // called on.
-int32_t trihop_message_next(const struct trihop_message_t *run, struct trihop_message_t *record);
+int32_t trihop_message_next(const struct trihop_message_t *run,
+                            struct trihop_message_t *record);
 
 // Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while
 // there is no room. What one rank sends to another arrives in the order in which it was sent, each

@@ -283,15 +283,18 @@ pub unsafe extern "C" fn trihop_stream_open_runs(
 ///     use(record.kind, record.bytes, record.length);
 /// ```
 ///
-/// 0 for any other message, and where a pointer is null. Threads: the one that the handler was
+/// 0 for any other message, where a pointer is null, and where both are the same. Threads: the one that the handler was
 /// called on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_message_next(
     run: *const trihop_message_t,
     record: *mut trihop_message_t,
 ) -> i32 {
+    if std::ptr::eq(run, record) {
+        return 0; // it would be gone with the first record
+    }
     // SAFETY: the header asks for null or the message of a call that has not returned, and for null
-    // or a place for a message.
+    // or a place for another message.
     let (run, record) = unsafe { (run.as_ref(), record.as_mut()) };
     let Some((run, record)) = run.zip(record) else {
         return 0;

@@ -162,14 +162,7 @@ impl Handover {
     /// # Errors
     /// There is no memory for it.
     pub fn push(&self, delivery: &Delivery<'_>) -> Result<(), BadRun> {
-        let discards = self.discards.is_raised();
-        self.with_quietly(|pending| {
-            if discards {
-                pending.undelivered += delivery.records() as u64;
-                return Ok(());
-            }
-            pending.push(delivery)
-        })
+        self.with_quietly(|pending| self.push_or_drop(pending, delivery))
     }
 
     /// Copies a delivery of `count` records and `bytes` bytes, to be shown later, if it is
@@ -183,17 +176,25 @@ impl Handover {
         count: usize,
         bytes: usize,
     ) -> Result<bool, BadRun> {
-        if self.discards.is_raised() {
-            self.push(delivery)?;
-            return Ok(true);
-        }
         self.with_quietly(|pending| {
-            let admitted = pending.queue.admit(count, bytes);
+            let admitted = self.discards.is_raised() || pending.queue.admit(count, bytes);
             if admitted {
-                pending.push(delivery)?;
+                self.push_or_drop(pending, delivery)?;
             }
             Ok(admitted)
         })
+    }
+
+    /// Drops what nobody would take: looked at with the queue in hand, so that nothing is added
+    /// behind the thread's last look.
+    fn push_or_drop(&self, pending: &mut Pending, delivery: &Delivery<'_>) -> Result<(), BadRun> {
+        if !self.discards.is_raised() {
+            return pending.push(delivery);
+        }
+        let records = delivery.records() as u64;
+        pending.handed += records;
+        pending.undelivered += records;
+        Ok(())
     }
 
     /// Records that were handed over so far.

@@ -273,6 +273,8 @@ pub struct OfStream {
     handover: Option<Arc<Handover>>,
     /// Fences and barriers, one at a time.
     collective: Mutex<()>,
+    /// The end of its handler.
+    ending: Mutex<()>,
 }
 
 impl Seating for Threaded {
@@ -295,6 +297,7 @@ impl Seating for Threaded {
             None => self.with("opening a stream", |job| Ok(job.options.stream.clone()))?,
         };
         options.check()?;
+        self.may_wait("opening a stream")?;
         let Some(deliver) = handler else {
             let sink = Sink::Queue(DeliveryQueue::new(&options));
             return self.open_with(channel, name, &options, item_bytes, sink, None);
@@ -390,6 +393,8 @@ impl Seating for Threaded {
         let Some(handover) = &of.handover else {
             return;
         };
+        // Who comes second waits for the last call too.
+        let _one = of.ending.lock().unwrap_or_else(PoisonError::into_inner);
         if failed {
             handover.discard(); // no more than what waits: a fence that failed has left it
         }
@@ -429,6 +434,7 @@ impl Threaded {
         let of = OfStream {
             handover,
             collective: Mutex::new(()),
+            ending: Mutex::new(()),
         };
         Handle::new(self.clone(), id, Arc::new(of), name)
     }

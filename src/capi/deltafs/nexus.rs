@@ -108,8 +108,8 @@ impl nexus_ctx {
         let deliveries = Arc::<AtomicU64>::default();
         let work = ask_work(&job, &deliveries);
         let barrier = LocalBarrier::open(&job)?;
-        let openings = Arc::new(Openings::start(&job)?);
         state_dump::start()?;
+        let openings = Arc::new(Openings::start(&job)?);
         let single = remote.is_same(&local);
         for handle in [Some(&remote), Some(&local).filter(|_| !single)]
             .into_iter()

@@ -7,7 +7,6 @@
 //! kept until the shuffle is open, and a shuffle that is shut down delivers nothing more here.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +53,8 @@ struct Progress {
     /// What was sent before the shuffle was open on all ranks.
     early: VecDeque<Early>,
     early_bytes: usize,
+    /// All ranks have asked for its close: it delivers what is under way, however long that takes.
+    closing: bool,
     /// All ranks have closed it, or it could not be opened: nothing happens with it any more.
     ended: Option<Result<(), Error>>,
 }
@@ -119,7 +120,6 @@ impl Opening {
     /// a shutdown can end the handler.
     pub fn pass_gate(&self) {
         let state = self.lock();
-        // Where it has ended, nobody is called.
         drop(self.wait_until(state, |_| self.engine.get().is_some()));
     }
 
@@ -142,7 +142,7 @@ impl Opening {
                 warned = true;
                 tracing::warn!(
                     shuffle = self.name,
-                    "a call waits for ranks that have not called shuffle_init yet"
+                    "a call waits for ranks that have not called shuffle_init yet, or for what was sent before"
                 );
             }
             (state, _) = self
@@ -178,7 +178,12 @@ impl Opening {
             kind,
             bytes: kept,
         };
-        let has_room = |state: &Progress| !may_wait || state.early_bytes <= EARLY_BYTES;
+        // What waits leaves first, and no more is added meanwhile: else that might have no end.
+        let has_room = |state: &Progress| match self.engine.get() {
+            _ if !may_wait => true,
+            Some(_) => self.stream.get().is_some(),
+            None => state.early_bytes <= EARLY_BYTES,
+        };
         let mut state = self.wait_until(self.lock(), has_room)?;
         if let Some(Err(error)) = &state.ended {
             return Err(error.clone());
@@ -187,12 +192,17 @@ impl Opening {
             drop(state);
             return early.send(stream);
         }
-        state.early_bytes += bytes.len();
+        let reserved = state.early.try_reserve(1);
+        reserved.map_err(|_| Error::NoMemory { bytes: bytes.len() })?;
+        state.early_bytes += bytes.len() + size_of::<Early>();
         state.early.push_back(early);
         Ok(())
     }
 
     /// All ranks have opened it: sends what has waited, and lets callers send by themselves.
+    ///
+    /// # Errors
+    /// Of the first message that could not be sent.
     fn opened(&self, engine: &Shuffle) -> Result<(), Error> {
         let is_deaf = {
             let _state = self.lock();
@@ -203,6 +213,7 @@ impl Opening {
         if is_deaf {
             engine.stop_handler(); // it was shut down here meanwhile
         }
+        let mut outcome = Ok(());
         loop {
             let early = {
                 let mut state = self.lock();
@@ -210,13 +221,14 @@ impl Opening {
                 if state.early.is_empty() {
                     let _ = self.stream.set(engine.clone());
                     self.changed.notify_all();
-                    return Ok(());
+                    return outcome;
                 }
-                self.changed.notify_all();
                 std::mem::take(&mut state.early)
             };
             // Outside of the lock: a callback may be sending, and what it sends may wait for it.
-            early.iter().try_for_each(|early| early.send(engine))?;
+            for message in early {
+                outcome = outcome.and(message.send(engine));
+            }
         }
     }
 
@@ -259,6 +271,23 @@ impl Opening {
             None => opening.stream.get().map(|_| Ok(())),
         };
         self.wait_soon(OPEN_SOON, done).unwrap_or(Ok(()))
+    }
+
+    /// Waits for a moment until all ranks have asked for its close, and then until it is closed.
+    fn closed_soon(&self) -> Option<Result<(), Error>> {
+        let done =
+            |_: &Self, state: &Progress| (state.closing || state.ended.is_some()).then_some(());
+        self.wait_soon(CLOSE_SOON, done)?;
+        let mut state = self.lock();
+        loop {
+            if let Some(ended) = &state.ended {
+                return Some(ended.clone());
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Its callback is called no more: a call that is being made is waited for.
@@ -312,22 +341,23 @@ impl Asks {
         Ok(())
     }
 
-    /// What ranks know a request by: the name, what is to be done, and the how many-th that is of
-    /// the name. Never 0 and never the largest.
-    fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        let mut seen: HashMap<&str, u64> = HashMap::new();
-        self.pending.iter().map(move |ask| {
+    /// What can be done next, the oldest request for each name: its place, and what ranks know it
+    /// by. That follows from the name, from what is to be done, and from how much was done of the
+    /// name; it is never 0 and never the largest.
+    fn words(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let mut seen = BTreeSet::new();
+        let all = self.pending.iter().enumerate();
+        let oldest = all.filter(move |(_, ask)| seen.insert(ask.opening.name()));
+        oldest.map(|(at, ask)| {
             let name = ask.opening.name();
-            let before = seen.entry(name).or_default();
-            let number = self.done.get(name).copied().unwrap_or(0) + *before;
-            *before += 1;
-            word_of(name, matches!(ask.work, Work::Close), number)
+            let number = self.done.get(name).copied().unwrap_or(0);
+            (at, word_of(name, matches!(ask.work, Work::Close), number))
         })
     }
 
     /// Takes the request with this word out, which is done now.
     fn take(&mut self, word: u64) -> Option<Ask> {
-        let at = self.words().position(|own| own == word)?;
+        let at = self.words().find(|&(_, own)| own == word)?.0;
         let ask = self.pending.remove(at);
         *self.done.entry(ask.opening.name.clone()).or_default() += 1;
         Some(ask)
@@ -336,10 +366,16 @@ impl Asks {
 
 /// See [`Asks::words`].
 fn word_of(name: &str, closes: bool, number: u64) -> u64 {
-    // With keys of its own, the same in every process.
-    let mut hasher = DefaultHasher::new();
-    (name, closes, number).hash(&mut hasher);
-    hasher.finish().clamp(1, u64::MAX - 1)
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.push(u8::from(closes));
+    bytes.extend_from_slice(name.as_bytes());
+    // FNV-1a.
+    let word = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |word: u64, &byte| {
+            (word ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+    word.clamp(1, u64::MAX - 1)
 }
 
 struct Shared {
@@ -390,7 +426,8 @@ impl Openings {
                 );
                 return Err(Failure::argument(why));
             }
-            asks.ask(&opening, Work::Open(Box::new(move |job| build(job, own))))?;
+            let asked = asks.ask(&opening, Work::Open(Box::new(move |job| build(job, own))));
+            asked.inspect_err(|_| _ = asks.names.remove(name))?;
         }
         self.shared.news.notify_all();
         let opened = opening.open_soon();
@@ -418,14 +455,16 @@ impl Openings {
         };
         self.shared.news.notify_all();
         let closed = match asked {
-            Ok(()) => opening.wait_soon(CLOSE_SOON, |_, state| state.ended.clone()),
+            Ok(()) => opening.closed_soon(),
             Err(error) => Some(Err(error)),
         };
         opening.stop_handler();
         closed.unwrap_or_else(|| {
-            tracing::debug!(
+            let stats = opening.engine.get().and_then(Shuffle::stats);
+            tracing::info!(
                 shuffle = opening.name,
-                "shut down here before other ranks have"
+                dropped = stats.map_or(0, |stats| stats.undelivered),
+                "shut down here before other ranks have: its callback is called no more"
             );
             Ok(())
         })
@@ -495,11 +534,13 @@ impl Shared {
     /// reductions: what they do next follows from what these give.
     fn common(&self) -> Result<Common, Error> {
         let mut tried = 0;
+        // Asked once: what comes later than that is found by the next search.
+        let ending = self.lock().ending;
         loop {
-            let (own, ending) = {
+            let own = {
                 let asks = self.lock();
-                let next = asks.words().filter(|&word| word > tried).min();
-                (next.unwrap_or(u64::MAX), asks.ending)
+                let words = asks.words().map(|(_, word)| word);
+                words.filter(|&word| word > tried).min().unwrap_or(u64::MAX)
             };
             let [least, all_end] = self.agree([own, u64::from(ending)])?;
             if least == u64::MAX {
@@ -508,7 +549,7 @@ impl Shared {
                     _ => Common::None,
                 });
             }
-            let has = self.lock().words().any(|word| word == least);
+            let has = self.lock().words().any(|(_, word)| word == least);
             if self.agree([u64::from(has)])? == [1] {
                 return Ok(Common::One(least));
             }
@@ -527,17 +568,26 @@ impl Shared {
         let Ask { opening, work } = ask;
         match work {
             Work::Open(build) => {
-                let opened = build(&self.job).open_apart();
-                if let Err(error) = opened.and_then(|engine| opening.opened(&engine)) {
-                    tracing::error!(shuffle = opening.name, %error, "it could not be opened");
-                    let mut asks = self.lock();
-                    opening.end(Err(error));
-                    // A rank that was quick has asked for its close already.
-                    asks.pending
-                        .retain(|ask| !Arc::ptr_eq(&ask.opening, &opening));
+                let engine = match build(&self.job).open_apart() {
+                    Ok(engine) => engine,
+                    Err(error) => {
+                        tracing::error!(shuffle = opening.name, %error, "it could not be opened");
+                        let mut asks = self.lock();
+                        opening.end(Err(error));
+                        // A rank that was quick has asked for its close already.
+                        asks.pending
+                            .retain(|ask| !Arc::ptr_eq(&ask.opening, &opening));
+                        return;
+                    }
+                };
+                if let Err(error) = opening.opened(&engine) {
+                    let name = &opening.name;
+                    tracing::error!(shuffle = name, %error, "what was sent early was lost");
                 }
             }
             Work::Close => {
+                opening.lock().closing = true;
+                opening.changed.notify_all();
                 let closed = match opening.stream.get() {
                     Some(stream) => stream.clone().shutdown(),
                     None => Ok(()), // it could not be opened
@@ -586,39 +636,37 @@ mod tests {
     #[test]
     fn ranks_know_a_request_by_its_place_among_those_of_its_name() {
         let shuffle = |name: &str| Arc::new(Opening::new(name, 100));
+        let words = |asks: &Asks| asks.words().map(|(_, word)| word).collect::<BTreeSet<_>>();
         let (a, b) = (shuffle("a"), shuffle("b"));
+        let (open_a, open_b) = (word_of("a", false, 0), word_of("b", false, 0));
+        let close_a = word_of("a", true, 1);
         let mut one = Asks::default();
         one.ask(&a, open()).unwrap();
         one.ask(&b, open()).unwrap();
         one.ask(&a, Work::Close).unwrap();
-        // The same in another order between names, and fewer of them.
+        // In another order, and fewer of them.
         let mut other = Asks::default();
         other.ask(&b, open()).unwrap();
         other.ask(&a, open()).unwrap();
-        let words: Vec<u64> = one.words().collect();
         assert_eq!(
-            other.words().collect::<Vec<_>>(),
-            [words[1], words[0]],
-            "by name"
+            words(&one),
+            BTreeSet::from([open_a, open_b]),
+            "not the close"
         );
-        assert_eq!(
-            words,
-            [
-                word_of("a", false, 0),
-                word_of("b", false, 0),
-                word_of("a", true, 1)
-            ]
-        );
-        // What is done counts on both.
-        assert!(one.take(words[0]).is_some() && other.take(words[0]).is_some());
+        assert_eq!(words(&other), words(&one));
+        for asks in [&mut one, &mut other] {
+            assert!(asks.take(open_a).is_some() && asks.take(open_a).is_none());
+        }
+        assert_eq!(words(&one), BTreeSet::from([open_b, close_a]));
+        assert_eq!(words(&other), BTreeSet::from([open_b]));
         other.ask(&a, Work::Close).unwrap();
-        assert!(other.words().any(|word| word == words[2]));
-        assert!(one.words().any(|word| word == words[2]));
-        assert!(one.take(words[0]).is_none(), "it was taken");
-        // After a close the name begins anew, as another request.
-        assert!(one.take(words[2]).is_some());
+        assert!(one.take(close_a).is_some() && other.take(close_a).is_some());
+        // The name begins anew, as another request.
         one.ask(&a, open()).unwrap();
-        assert!(!words.contains(&one.words().last().unwrap()));
+        assert_eq!(
+            words(&one),
+            BTreeSet::from([open_b, word_of("a", false, 2)])
+        );
     }
 
     #[test]

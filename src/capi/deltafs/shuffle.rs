@@ -56,6 +56,7 @@ impl shuffle {
         not_in_callback("opening a shuffle")?;
         let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
         let stream = opts.choose(&Options::from_env()?.stream)?;
+        stream.check()?;
         let mut caller = Caller::new(deliver, nexus.job.rank());
         let deliveries = Arc::clone(&nexus.deliveries);
         let (owned_name, max_bytes) = (name.to_owned(), stream.max_message_bytes);

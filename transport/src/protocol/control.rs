@@ -58,7 +58,7 @@ impl Controls {
         self.told
     }
 
-    /// The header that [`Controls::tell`] was for has not been sent; `told` is what was told
+    /// The header that [`Controls::announce`] was for has not been sent; `told` is what was told
     /// before.
     pub fn take_back(&mut self, told: u32) {
         self.told = told;
