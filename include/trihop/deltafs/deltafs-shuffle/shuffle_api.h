@@ -11,7 +11,9 @@
  *   - A rank outside the job is HG_INVALID_ARG.
  *   - Options with which nothing could ever move are refused: shuffle_init() returns NULL and says why.
  *   - What was taken is delivered, or the next flush, and every one after it, says that it was not
- *     (HG_HOSTUNREACH: a rank is gone); shuffle_statedump() shows the reason. Nothing is dropped without that.
+ *     (HG_HOSTUNREACH: a rank is gone); shuffle_statedump() shows the reason. Nothing is dropped without that, but
+ *     what comes for a rank that has shut a shuffle down before the others, and what waits for ranks that never open
+ *     it: the log says so.
  *   - No call ends the process and no call gives up after a time of its own: a call that waits for others returns
  *     when they have moved, or with an error when one of them is gone. shuffle_init() and shuffle_shutdown() need not
  *     wait for others, and go on without those that do not come soon.
