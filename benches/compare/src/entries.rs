@@ -101,7 +101,14 @@ impl Setting {
     pub fn mpi_pair(&self, mpi: Mpi, form: Form, sizes: &[usize]) -> Entry {
         let mut arguments = vec![REPS.to_string()];
         arguments.extend(sizes.iter().map(usize::to_string));
-        self.mpi(mpi.name().into(), (mpi, "pair"), 2, form, &arguments, sizes.len())
+        self.mpi(
+            mpi.name().into(),
+            (mpi, "pair"),
+            2,
+            form,
+            &arguments,
+            sizes.len(),
+        )
     }
 
     /// One of our MPI programs; it prints so many `lines`.
@@ -157,10 +164,16 @@ impl Setting {
         }
     }
 
-    fn ucx_programs(&self, transports: &str, sizes: &[usize]) -> std::io::Result<(Program, Program)> {
-        let list = self
-            .folder
-            .join(format!("ucx-{}-{}.txt", transports.replace(',', "-"), sizes[0]));
+    fn ucx_programs(
+        &self,
+        transports: &str,
+        sizes: &[usize],
+    ) -> std::io::Result<(Program, Program)> {
+        let list = self.folder.join(format!(
+            "ucx-{}-{}.txt",
+            transports.replace(',', "-"),
+            sizes[0]
+        ));
         let tests: String = sizes.iter().map(|&size| ucx_tests(size)).collect();
         std::fs::write(&list, tests)?;
         // Free a moment ago; a neighbour that takes it meanwhile makes these runs fail.

@@ -187,14 +187,26 @@ const GOALS: &[Goal] = &[
     (
         "S5",
         "a2a, 128 B, three hops, P=4",
-        |r| r.figure(&Work::new("a2a", 4, 2, 500_000, 128), OURS, Measure::Bandwidth),
+        |r| {
+            r.figure(
+                &Work::new("a2a", 4, 2, 500_000, 128),
+                OURS,
+                Measure::Bandwidth,
+            )
+        },
         Bound::AtLeast(4e9),
         Some(Measure::Bandwidth),
     ),
     (
         "S5",
         "a2a, 1 KiB, three hops, P=4",
-        |r| r.figure(&Work::new("a2a", 4, 2, 65_536, 1024), OURS, Measure::Bandwidth),
+        |r| {
+            r.figure(
+                &Work::new("a2a", 4, 2, 65_536, 1024),
+                OURS,
+                Measure::Bandwidth,
+            )
+        },
         Bound::AtLeast(6e9),
         Some(Measure::Bandwidth),
     ),
@@ -238,14 +250,26 @@ impl Round<'_> {
         self.figure(work, OURS, Measure::Rate)
     }
 
-    fn ratio(&self, work: &Work, ours: &str, theirs: &[&str], measure: Measure) -> Result<f64, String> {
+    fn ratio(
+        &self,
+        work: &Work,
+        ours: &str,
+        theirs: &[&str],
+        measure: Measure,
+    ) -> Result<f64, String> {
         let ours = self.figure(work, ours, measure)?;
         let best = self.results.best(self.number, work, theirs, measure)?;
         self.without.borrow_mut().extend(best.without);
         Ok(ours / best.figure)
     }
 
-    fn ring(&self, ours: &str, theirs: &[&str], size: usize, measure: Measure) -> Result<f64, String> {
+    fn ring(
+        &self,
+        ours: &str,
+        theirs: &[&str],
+        size: usize,
+        measure: Measure,
+    ) -> Result<f64, String> {
         self.ratio(&Work::new("ring", 2, 1, 0, size), ours, theirs, measure)
     }
 
@@ -255,7 +279,12 @@ impl Round<'_> {
     }
 
     fn p2p(&self, size: usize, measure: Measure) -> Result<f64, String> {
-        self.ratio(&Work::new("p2p", 2, 2, 0, size), P2P, &[FI_PINGPONG], measure)
+        self.ratio(
+            &Work::new("p2p", 2, 2, 0, size),
+            P2P,
+            &[FI_PINGPONG],
+            measure,
+        )
     }
 
     /// Cost per byte of this size over that of half of it.
@@ -278,13 +307,16 @@ impl Round<'_> {
         figure: fn(&Self, usize) -> Result<f64, String>,
     ) -> Result<f64, String> {
         let all: Result<Vec<f64>, String> = POWERS.map(|power| figure(self, 1 << power)).collect();
-        all?.into_iter().reduce(pick).ok_or_else(|| "no size".to_owned())
+        all?.into_iter()
+            .reduce(pick)
+            .ok_or_else(|| "no size".to_owned())
     }
 }
 
 /// All goals of a benchmark that was run, or all.
 pub fn judge(results: &Results, wanted: &[String]) -> Vec<Judgement> {
-    let chosen = |goal: &&Goal| wanted.is_empty() || wanted.iter().any(|w| goal.0.eq_ignore_ascii_case(w));
+    let chosen =
+        |goal: &&Goal| wanted.is_empty() || wanted.iter().any(|w| goal.0.eq_ignore_ascii_case(w));
     let by_name: Vec<Judgement> = GOALS
         .iter()
         .filter(chosen)
@@ -318,15 +350,24 @@ fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgem
     let spread = Spread::of(values.iter().filter_map(|v| v.as_ref().ok().copied()));
     let show = |value: f64| unit.map_or_else(|| format!("{value:.2} x"), |unit| unit.show(value));
     let (met, bound) = match *bound {
-        Bound::AtMost(most) => (spread.map(|s| s.median <= most), format!("<= {}", show(most))),
-        Bound::AtLeast(least) => (spread.map(|s| s.median >= least), format!(">= {}", show(least))),
+        Bound::AtMost(most) => (
+            spread.map(|s| s.median <= most),
+            format!("<= {}", show(most)),
+        ),
+        Bound::AtLeast(least) => (
+            spread.map(|s| s.median >= least),
+            format!(">= {}", show(least)),
+        ),
     };
     // A round without a figure, whatever the cause, does not meet the goal.
     let failed = values.iter().filter(|value| value.is_err()).count();
     let why = values.iter().find_map(|value| value.as_ref().err());
     let verdict = match (met, why) {
         (None, None) => format!("{NOT_JUDGED}: no round was run"),
-        (_, Some(why)) => format!("{NOT_JUDGED}: in {failed} of {} rounds, {why}", values.len()),
+        (_, Some(why)) => format!(
+            "{NOT_JUDGED}: in {failed} of {} rounds, {why}",
+            values.len()
+        ),
         (Some(met), None) => {
             let word = if met { "met" } else { "missed" };
             match without.is_empty() {
@@ -339,7 +380,10 @@ fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgem
         goal,
         what,
         figure: spread.map_or_else(|| "-".into(), |s| show(s.median)),
-        spread: spread.map_or_else(|| "-".into(), |s| format!("{} to {}", show(s.min), show(s.max))),
+        spread: spread.map_or_else(
+            || "-".into(),
+            |s| format!("{} to {}", show(s.min), show(s.max)),
+        ),
         bound,
         verdict,
     }
@@ -350,7 +394,9 @@ mod tests {
     use super::*;
 
     fn of<'a>(all: &'a [Judgement], what: &str) -> &'a Judgement {
-        all.iter().find(|j| j.what.starts_with(what)).expect("a goal")
+        all.iter()
+            .find(|j| j.what.starts_with(what))
+            .expect("a goal")
     }
 
     #[test]
@@ -359,14 +405,18 @@ mod tests {
         let all = judge(&results, &[]);
         assert_eq!(all.len(), GOALS.len());
         let s1 = of(&all, "histo, P=2 on one node");
-        assert_eq!((s1.figure.as_str(), s1.verdict.as_str()), ("300.0 M/s", "met"));
+        assert_eq!(
+            (s1.figure.as_str(), s1.verdict.as_str()),
+            ("300.0 M/s", "met")
+        );
         assert_eq!(
             (s1.spread.as_str(), s1.bound.as_str()),
             ("200.0 M/s to 300.0 M/s", ">= 300.0 M/s")
         );
         let s6 = of(&all, "histo on one node, P=8");
         assert!(
-            s6.verdict.contains("no figure of trihop, typed in histo, P=8"),
+            s6.verdict
+                .contains("no figure of trihop, typed in histo, P=8"),
             "{}",
             s6.verdict
         );
@@ -389,7 +439,11 @@ mod tests {
     #[test]
     fn a_word_chooses_goals_or_what_can_be_judged() {
         let results = crate::results::tests::sample();
-        assert!(judge(&results, &["s2".into()]).iter().all(|j| j.goal == "S2"));
+        assert!(
+            judge(&results, &["s2".into()])
+                .iter()
+                .all(|j| j.goal == "S2")
+        );
         let histo = judge(&results, &["histo".into()]);
         assert_eq!(histo.len(), 1, "{histo:?}");
     }

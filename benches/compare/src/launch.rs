@@ -87,7 +87,11 @@ impl Running {
                 }
             }
         });
-        let mut errors = self.0.stderr.take().ok_or("its errors were taken already")?;
+        let mut errors = self
+            .0
+            .stderr
+            .take()
+            .ok_or("its errors were taken already")?;
         let complaint = thread::spawn(move || {
             let mut text = String::new();
             // What is not text is not told.
@@ -190,10 +194,14 @@ mod tests {
 
     #[test]
     fn a_failure_says_what_the_program_said() {
-        let complaint = shell("echo ------ >&2; echo hello >&2; echo 'Error: no such fabric' >&2; exit 3");
+        let complaint =
+            shell("echo ------ >&2; echo hello >&2; echo 'Error: no such fabric' >&2; exit 3");
         let result = complaint.start().expect("a shell").lines(None, LONG);
         assert_eq!(result, Err("Error: no such fabric".to_owned()));
-        let silent = shell("exit 3").start().expect("a shell").lines(Some(0), LONG);
+        let silent = shell("exit 3")
+            .start()
+            .expect("a shell")
+            .lines(Some(0), LONG);
         assert!(silent.is_err());
     }
 
@@ -213,6 +221,9 @@ mod tests {
     #[test]
     fn what_is_not_there_is_said_by_name() {
         let error = Program::new(["trihop-no-such-program"]).start().map(|_| ());
-        assert_eq!(error, Err("trihop-no-such-program is not installed".to_owned()));
+        assert_eq!(
+            error,
+            Err("trihop-no-such-program is not installed".to_owned())
+        );
     }
 }

@@ -14,7 +14,10 @@ impl Facts {
     /// Asks the system; what cannot be found out says so.
     pub fn gather() -> Self {
         let mut facts = vec![
-            ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"], |_| true)),
+            (
+                "date",
+                said("date", &["-u", "+%Y-%m-%d %H:%M UTC"], |_| true),
+            ),
             ("commit", commit()),
             ("processor", processor()),
             ("kernel", said("uname", &["-sr"], |_| true)),
@@ -22,9 +25,14 @@ impl Facts {
             ("load before", load()),
             (
                 "libfabric",
-                said("fi_info", &["--version"], |line| line.starts_with("libfabric:")),
+                said("fi_info", &["--version"], |line| {
+                    line.starts_with("libfabric:")
+                }),
             ),
-            ("UCX", said("ucx_info", &["-v"], |line| line.contains("ersion"))),
+            (
+                "UCX",
+                said("ucx_info", &["-v"], |line| line.contains("ersion")),
+            ),
         ];
         for mpi in Mpi::EVERY {
             let version = said(mpi.launcher(), &["--version"], |line| {
@@ -51,9 +59,11 @@ fn said(program: &str, arguments: &[&str], fits: fn(&str) -> bool) -> String {
 
 fn commit() -> String {
     let hash = said("git", &["rev-parse", "--short=12", "HEAD"], |_| true);
-    let changed = said("git", &["status", "--porcelain", "--untracked-files=no"], |_| {
-        true
-    });
+    let changed = said(
+        "git",
+        &["status", "--porcelain", "--untracked-files=no"],
+        |_| true,
+    );
     if changed == "unknown" {
         hash
     } else {
@@ -80,7 +90,10 @@ fn memory() -> String {
             .parse()
             .ok()
     });
-    kib.map_or_else(|| "unknown".into(), |kib: u64| format!("{} MiB", kib / 1024))
+    kib.map_or_else(
+        || "unknown".into(),
+        |kib: u64| format!("{} MiB", kib / 1024),
+    )
 }
 
 fn processor() -> String {
@@ -100,7 +113,10 @@ mod tests {
     #[test]
     fn every_fact_says_something() {
         let facts = Facts::gather();
-        assert!(facts.0.iter().all(|(_, text)| !text.is_empty()), "{facts:?}");
+        assert!(
+            facts.0.iter().all(|(_, text)| !text.is_empty()),
+            "{facts:?}"
+        );
         assert_eq!(
             said("trihop-no-such-program", &[], |_| true),
             "trihop-no-such-program is not installed"

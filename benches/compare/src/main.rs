@@ -131,7 +131,8 @@ fn compare(arguments: &Arguments) -> Result<(), String> {
 
 fn setting(arguments: &Arguments) -> Result<Setting, String> {
     let folder = arguments.out.clone();
-    std::fs::create_dir_all(&folder).map_err(|error| format!("making {}: {error}", folder.display()))?;
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| format!("making {}: {error}", folder.display()))?;
     // Launchers do not look for a program relative to this folder.
     let absolute = |path: &Path| {
         path.canonicalize()
@@ -147,7 +148,8 @@ fn setting(arguments: &Arguments) -> Result<Setting, String> {
     }
     Ok(Setting {
         trihop: absolute(&arguments.trihop)?,
-        myself: std::env::current_exe().map_err(|error| format!("finding this executable: {error}"))?,
+        myself: std::env::current_exe()
+            .map_err(|error| format!("finding this executable: {error}"))?,
         folder,
         unbuilt,
         quick: arguments.quick,

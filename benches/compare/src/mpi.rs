@@ -108,7 +108,14 @@ impl Mpi {
                 ]);
                 let options: &[&str] = match form {
                     Form::Shared => &["--mca", "btl", "vader,self"],
-                    _ => &["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
+                    _ => &[
+                        "--mca",
+                        "btl",
+                        "tcp,self",
+                        "--mca",
+                        "btl_tcp_if_include",
+                        "lo",
+                    ],
                 };
                 let common = ["--oversubscribe", "--mca", "pml", "ob1"];
                 argv.extend(common.iter().chain(options).map(|&word| word.to_owned()));
@@ -218,7 +225,9 @@ mod tests {
             let run = |program: &str, ranks, form, arguments: &str| {
                 let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
                 let program = mpi.program(folder.path(), program, ranks, form, &arguments);
-                let lines = program.start().and_then(|running| running.lines(Some(1), within));
+                let lines = program
+                    .start()
+                    .and_then(|running| running.lines(Some(1), within));
                 let lines = lines.unwrap_or_else(|why| panic!("{}: {why}", program.text()));
                 let row = crate::rows::json(&lines[0])
                     .expect("a row")

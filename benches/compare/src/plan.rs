@@ -52,7 +52,10 @@ impl Work {
 
     /// The same work with messages of this size.
     pub fn sized(&self, size: usize) -> Self {
-        Self { size, ..self.clone() }
+        Self {
+            size,
+            ..self.clone()
+        }
     }
 }
 
@@ -151,7 +154,14 @@ const MANY: [Many; 11] = {
     }
     [
         row(&["S1"], "histo", (2, 1), (8, 1_000_000), ALL, true),
-        row(&["S1", "S6"], "histo", (2, 1), (8, 5_000_000), BUFFERED, true),
+        row(
+            &["S1", "S6"],
+            "histo",
+            (2, 1),
+            (8, 5_000_000),
+            BUFFERED,
+            true,
+        ),
         row(&["S6"], "histo", (8, 1), (8, 5_000_000), BUFFERED, true),
         row(
             &["S2", "S3", "S7"],
@@ -161,8 +171,22 @@ const MANY: [Many; 11] = {
             BUFFERED,
             true,
         ),
-        row(&["S2", "S3", "S7"], "histo", (4, 2), (8, 1_000_000), ALL, false),
-        row(&["S2", "S3"], "histo", (8, 2), (8, 5_000_000), BUFFERED, false),
+        row(
+            &["S2", "S3", "S7"],
+            "histo",
+            (4, 2),
+            (8, 1_000_000),
+            ALL,
+            false,
+        ),
+        row(
+            &["S2", "S3"],
+            "histo",
+            (8, 2),
+            (8, 5_000_000),
+            BUFFERED,
+            false,
+        ),
         row(&["S2"], "histo", (8, 2), (8, 1_000_000), &[], true),
         row(&["S2"], "histo", (64, 8), (8, 1_000_000), &[], false),
         row(&["S4"], "ig", (4, 2), (16, 1_000_000), ALL, true),
@@ -188,7 +212,9 @@ impl Many {
         let way = match self.nodes {
             1 => Form::Shared.text().to_owned(),
             nodes => {
-                format!("{nodes} simulated nodes: shared memory inside, libfabric over loopback between")
+                format!(
+                    "{nodes} simulated nodes: shared memory inside, libfabric over loopback between"
+                )
             }
         };
         setting.ours(system, self.bench, (&way, self.nodes > 1), options)
@@ -220,7 +246,14 @@ fn many(setting: &Setting) -> impl Iterator<Item = Contest> {
                     ];
                     let arguments = arguments.map(str::to_owned);
                     let system = format!("{} {engine}", mpi.name());
-                    entries.push(setting.mpi(system, (*mpi, "many"), many.ranks, *form, &arguments, 1));
+                    entries.push(setting.mpi(
+                        system,
+                        (*mpi, "many"),
+                        many.ranks,
+                        *form,
+                        &arguments,
+                        1,
+                    ));
                 }
             }
             Contest {

@@ -125,9 +125,12 @@ impl Results {
 
     /// Which of ours did not give what they should, each with its work and the first reason.
     pub fn ours_that_failed(&self) -> Vec<String> {
-        let ours = self
-            .cases()
-            .flat_map(|case| case.systems.iter().filter(|s| s.ours).map(move |s| (case, s)));
+        let ours = self.cases().flat_map(|case| {
+            case.systems
+                .iter()
+                .filter(|s| s.ours)
+                .map(move |s| (case, s))
+        });
         ours.filter_map(|(case, system)| {
             let why = system.missing.as_deref()?;
             Some(format!("{} in {}, {why}", system.name, case.work.text()))
@@ -139,9 +142,18 @@ impl Results {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn figure(&self, round: usize, work: &Work, system: &str, measure: Measure) -> Result<f64, String> {
+    pub fn figure(
+        &self,
+        round: usize,
+        work: &Work,
+        system: &str,
+        measure: Measure,
+    ) -> Result<f64, String> {
         let missing = |why: &str| format!("no figure of {system} in {}: {why}", work.text());
-        let case = self.cases.get(work).ok_or_else(|| missing("it was not run"))?;
+        let case = self
+            .cases
+            .get(work)
+            .ok_or_else(|| missing("it was not run"))?;
         let Some(found) = case.systems.iter().find(|s| s.name == system) else {
             let why = case
                 .systems
@@ -150,7 +162,10 @@ impl Results {
                 .and_then(|s| s.missing.as_deref());
             return Err(missing(why.unwrap_or("it was not run")));
         };
-        let value = found.rounds.get(round).and_then(|figures| figures.get(&measure));
+        let value = found
+            .rounds
+            .get(round)
+            .and_then(|figures| figures.get(&measure));
         value
             .copied()
             .ok_or_else(|| missing(found.missing.as_deref().unwrap_or("it gave none")))
@@ -241,7 +256,9 @@ impl Case {
     pub fn ratio(&self, system: &System, measure: Measure) -> Option<Spread> {
         let ours = self.reference()?;
         let pairs = ours.rounds.iter().zip(&system.rounds);
-        Spread::of(pairs.filter_map(|(ours, theirs)| Some(ours.get(&measure)? / theirs.get(&measure)?)))
+        Spread::of(
+            pairs.filter_map(|(ours, theirs)| Some(ours.get(&measure)? / theirs.get(&measure)?)),
+        )
     }
 }
 
@@ -301,7 +318,11 @@ pub mod tests {
         let mut results = Results::default();
         for (ours, theirs) in [(300e6, 100e6), (200e6, 200e6)] {
             results.begin_round();
-            results.note(&contest, &entry("trihop", true), Ok(vec![row("typed", ours)]));
+            results.note(
+                &contest,
+                &entry("trihop", true),
+                Ok(vec![row("typed", ours)]),
+            );
             results.note(
                 &contest,
                 &entry("MPICH aggregate", false),
@@ -323,7 +344,11 @@ pub mod tests {
         contest.work = Work::new("ring", 2, 1, 0, 0);
         let mut results = Results::default();
         results.begin_round();
-        results.note(&contest, &entry("trihop", true), Ok(vec![row("copy", 60e6)]));
+        results.note(
+            &contest,
+            &entry("trihop", true),
+            Ok(vec![row("copy", 60e6)]),
+        );
         results.note(&contest, &entry("MPICH", false), Ok(vec![row("", 10e6)]));
         results.note(&contest, &entry("UCX", false), Err("no luck".into()));
         results
@@ -337,7 +362,10 @@ pub mod tests {
             .ratio(&case.systems[1], Measure::Rate)
             .expect("both gave figures");
         assert_eq!((ratio.median, ratio.min, ratio.max), (3.0, 1.0, 3.0));
-        assert_eq!(case.systems[0].spread(Measure::Rate).map(|s| s.max), Some(300e6));
+        assert_eq!(
+            case.systems[0].spread(Measure::Rate).map(|s| s.max),
+            Some(300e6)
+        );
     }
 
     #[test]

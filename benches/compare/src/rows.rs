@@ -101,8 +101,8 @@ pub const FI_PINGPONG: &str = "fi_pingpong";
 /// # Errors
 /// When the line is no row, or one whose results were not checked.
 pub fn json(line: &str) -> Result<Option<Row>, String> {
-    let row: JsonRow =
-        serde_json::from_str(line).map_err(|error| format!("{line:?} is no row of figures: {error}"))?;
+    let row: JsonRow = serde_json::from_str(line)
+        .map_err(|error| format!("{line:?} is no row of figures: {error}"))?;
     if !row.checked {
         return Err(format!("the results of {line:?} were not checked"));
     }
@@ -249,7 +249,12 @@ mod tests {
 
     #[test]
     fn what_is_no_checked_row_is_an_error() {
-        for line in ["", "error: no such bench", "{}", &PAIR.replace("true", "false")] {
+        for line in [
+            "",
+            "error: no such bench",
+            "{}",
+            &PAIR.replace("true", "false"),
+        ] {
             assert!(json(line).is_err(), "{line}");
         }
     }

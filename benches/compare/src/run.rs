@@ -57,7 +57,9 @@ fn measure(entry: &Entry, within: Duration) -> Result<Vec<Row>, String> {
         How::Json(program, lines) => {
             let printed = program.start()?.lines(*lines, within)?;
             let rows = printed.iter().map(|line| rows::json(line));
-            let rows: Vec<Row> = rows.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+            let rows: Vec<Row> = rows
+                .filter_map(Result::transpose)
+                .collect::<Result<_, _>>()?;
             if rows.is_empty() {
                 return Err(format!("`{}` printed no figures", program.text()));
             }
@@ -88,7 +90,12 @@ fn check_memory(entry: &Entry, rows: &[Row]) -> Result<(), String> {
     }
 }
 
-fn ucx(server: &Program, client: &Program, tests: usize, within: Duration) -> Result<Vec<Row>, String> {
+fn ucx(
+    server: &Program,
+    client: &Program,
+    tests: usize,
+    within: Duration,
+) -> Result<Vec<Row>, String> {
     let deadline = Instant::now() + within;
     // Ended with this function, whatever becomes of the client.
     let _server: Running = server.start()?;
@@ -126,8 +133,7 @@ mod tests {
     fn rounds_alternate_and_a_failure_is_not_asked_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("log").display().to_string();
-        let row =
-            r#"{"size":8,"count":1,"memory_groups":1,"msgs_per_s":2e6,"bytes_per_s":16e6,"checked":true}"#;
+        let row = r#"{"size":8,"count":1,"memory_groups":1,"msgs_per_s":2e6,"bytes_per_s":16e6,"checked":true}"#;
         let contest = Contest {
             goals: &[],
             work: Work::new("histo", 2, 1, 1000, 0),
@@ -135,7 +141,11 @@ mod tests {
             sizes: vec![8],
             entries: vec![
                 entry("trihop", true, &format!("echo ours >> {log}; echo '{row}'")),
-                entry("theirs", false, &format!("echo theirs >> {log}; echo '{row}'")),
+                entry(
+                    "theirs",
+                    false,
+                    &format!("echo theirs >> {log}; echo '{row}'"),
+                ),
                 entry(
                     "broken",
                     false,
@@ -159,7 +169,9 @@ mod tests {
         let order: Vec<&str> = log.lines().collect();
         assert_eq!(
             order,
-            ["ours", "theirs", "broken", "theirs", "ours", "ours", "theirs"]
+            [
+                "ours", "theirs", "broken", "theirs", "ours", "ours", "theirs"
+            ]
         );
         let work = contest.work.sized(8);
         assert_eq!(results.figure(2, &work, "theirs", Measure::Rate), Ok(2e6));

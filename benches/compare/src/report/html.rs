@@ -51,7 +51,11 @@ impl Report<'_> {
     }
 }
 
-fn table<const N: usize>(page: &mut String, heads: &[&str; N], rows: impl Iterator<Item = [String; N]>) {
+fn table<const N: usize>(
+    page: &mut String,
+    heads: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) {
     page.push_str("<table><tr>");
     for head in heads {
         page.push_str(&format!("<th>{}</th>", escaped(head)));

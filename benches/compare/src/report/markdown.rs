@@ -7,7 +7,8 @@ use super::{GOAL_HEADS, HEADS, NOTES, Report, cells, goal_cells, lines};
 impl Report<'_> {
     /// The whole text.
     pub(super) fn markdown(&self) -> String {
-        let mut text = String::from("# trihop and its rivals, on the same work in the same minute\n\n");
+        let mut text =
+            String::from("# trihop and its rivals, on the same work in the same minute\n\n");
         table(
             &mut text,
             &["fact", "value"],
@@ -16,7 +17,10 @@ impl Report<'_> {
                 .iter()
                 .map(|(name, value)| [(*name).to_owned(), value.clone()]),
         );
-        add(&mut text, &format!("| rounds | {} |\n\n", self.results.rounds));
+        add(
+            &mut text,
+            &format!("| rounds | {} |\n\n", self.results.rounds),
+        );
         for note in NOTES {
             add(&mut text, &format!("- {note}\n"));
         }
@@ -38,7 +42,11 @@ impl Report<'_> {
     }
 }
 
-fn table<const N: usize>(text: &mut String, heads: &[&str; N], rows: impl Iterator<Item = [String; N]>) {
+fn table<const N: usize>(
+    text: &mut String,
+    heads: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) {
     add(
         text,
         &format!("| {} |\n|{}\n", heads.join(" | "), " --- |".repeat(N)),

@@ -44,7 +44,8 @@ impl Report<'_> {
     pub fn write(&self, folder: &Path) -> Result<(), String> {
         let write = |name: &str, text: String| {
             let path = folder.join(name);
-            std::fs::write(&path, text).map_err(|error| format!("writing {}: {error}", path.display()))
+            std::fs::write(&path, text)
+                .map_err(|error| format!("writing {}: {error}", path.display()))
         };
         write("report.md", self.markdown())?;
         write("report.html", self.html())
@@ -97,7 +98,11 @@ fn line(case: &Case, system: &System, measure: Measure) -> Option<Line> {
         } else {
             measure.show(theirs.median)
         },
-        theirs_spread: format!("{} to {}", measure.show(theirs.min), measure.show(theirs.max)),
+        theirs_spread: format!(
+            "{} to {}",
+            measure.show(theirs.min),
+            measure.show(theirs.max)
+        ),
         measure: measure.text(),
         system: system.name.clone(),
         way: system.way.clone(),
@@ -209,8 +214,11 @@ mod tests {
             results: &results,
         };
         let folder = tempfile::tempdir().expect("a folder");
-        report.write(folder.path()).expect("a folder that can be written");
-        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a report");
+        report
+            .write(folder.path())
+            .expect("a folder that can be written");
+        let read =
+            |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a report");
         (read("report.md"), read("report.html"))
     }
 
@@ -222,14 +230,20 @@ mod tests {
             "{markdown}"
         );
         assert!(
-            markdown.contains("| 3.00 | 1.00 to 3.00 | 300.0 M/s | 200.0 M/s | rate | MPICH aggregate |"),
+            markdown.contains(
+                "| 3.00 | 1.00 to 3.00 | 300.0 M/s | 200.0 M/s | rate | MPICH aggregate |"
+            ),
             "{markdown}"
         );
         assert!(
-            markdown.contains("| no figure | rate | UCX | round 1: ucx_perftest is not installed |"),
+            markdown
+                .contains("| no figure | rate | UCX | round 1: ucx_perftest is not installed |"),
             "{markdown}"
         );
-        assert!(markdown.contains("Linux \\| <6>"), "a bar would end the cell");
+        assert!(
+            markdown.contains("Linux \\| <6>"),
+            "a bar would end the cell"
+        );
         let columns: Vec<usize> = markdown
             .lines()
             .filter(|l| l.starts_with("| 3.00"))
@@ -241,7 +255,9 @@ mod tests {
     #[test]
     fn html_stands_alone() {
         let (_, html) = written();
-        assert!(html.contains("<svg") && html.contains("MPICH aggregate") && html.contains("&lt;6&gt;"));
+        assert!(
+            html.contains("<svg") && html.contains("MPICH aggregate") && html.contains("&lt;6&gt;")
+        );
         for outside in ["http:", "https:", "<script", "<link", "src=", "url("] {
             assert!(!html.contains(outside), "{outside} leads outside");
         }

@@ -98,7 +98,10 @@ fn by_size(cases: &[&Case], bench: &str, measure: Measure) -> BTreeMap<String, V
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn draw<E: std::fmt::Display>(size: (u32, u32), with: impl FnOnce(&Area<'_>) -> Result<(), E>) -> Picture {
+fn draw<E: std::fmt::Display>(
+    size: (u32, u32),
+    with: impl FnOnce(&Area<'_>) -> Result<(), E>,
+) -> Picture {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
@@ -148,7 +151,8 @@ fn size_lines<'a>(
             filled: true,
             stroke_width: if name.starts_with("trihop") { 3 } else { 2 },
         };
-        let drawn = chart.draw_series(LineSeries::new(points.iter().copied(), style).point_size(3))?;
+        let drawn =
+            chart.draw_series(LineSeries::new(points.iter().copied(), style).point_size(3))?;
         drawn
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
@@ -167,7 +171,11 @@ fn systems_bars<'a>(
     measure: Measure,
     bars: &[(String, bool, Spread)],
 ) -> Result<(), Failure<'a>> {
-    let most = bars.iter().map(|(_, _, spread)| spread.max).fold(0.0, f64::max) * 1.25;
+    let most = bars
+        .iter()
+        .map(|(_, _, spread)| spread.max)
+        .fold(0.0, f64::max)
+        * 1.25;
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 18))
         .margin(12)

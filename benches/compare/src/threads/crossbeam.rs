@@ -21,7 +21,9 @@ impl<const N: usize> Queue<N> for Channel {
         match sender.try_send(*message) {
             Ok(()) => Ok(true),
             Err(TrySendError::Full(_)) => Ok(false),
-            Err(TrySendError::Disconnected(_)) => Err(Error::Wrong("the receiving end is gone".into())),
+            Err(TrySendError::Disconnected(_)) => {
+                Err(Error::Wrong("the receiving end is gone".into()))
+            }
         }
     }
 

@@ -80,7 +80,9 @@ pub fn run<Q: Queue<N>, const N: usize>(effort: Effort) -> Result<Row, Error> {
         rounds,
         messages,
     } = effort;
-    let count = ((STREAM_BYTES / N) as u64).max(STREAM_MESSAGES_MIN).min(messages);
+    let count = ((STREAM_BYTES / N) as u64)
+        .max(STREAM_MESSAGES_MIN)
+        .min(messages);
     let (to_other, at_other) = Q::open()?;
     let (from_other, at_home) = Q::open()?;
     let (home_gives_up, home_gave_up) = mpsc::channel();

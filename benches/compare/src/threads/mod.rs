@@ -52,7 +52,9 @@ impl Queue {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A size for which there is no instance.
-    #[error("queues between threads are measured with messages of 8, 64, 1024 and 4096 bytes, not of {0}")]
+    #[error(
+        "queues between threads are measured with messages of 8, 64, 1024 and 4096 bytes, not of {0}"
+    )]
     Size(usize),
     /// Not part of this binary.
     #[cfg(not(feature = "iceoryx2"))]
@@ -122,7 +124,10 @@ mod tests {
         for queue in Queue::value_variants() {
             for size in [8, 4096] {
                 match run(*queue, size, EFFORT) {
-                    Ok(row) => assert!(row.latency_us > 0.0 && row.msgs_per_s > 0.0, "{queue:?}: {row:?}"),
+                    Ok(row) => assert!(
+                        row.latency_us > 0.0 && row.msgs_per_s > 0.0,
+                        "{queue:?}: {row:?}"
+                    ),
                     #[cfg(not(feature = "iceoryx2"))]
                     Err(Error::NotBuilt) => eprintln!("{queue:?}: skipped, not built"),
                     Err(error) => panic!("{queue:?} with {size} bytes: {error}"),
@@ -158,7 +163,10 @@ mod tests {
             Ok(done)
         }
 
-        fn try_receive(receiver: &mut Self::Receiver, message: &mut [u8; 8]) -> Result<bool, Error> {
+        fn try_receive(
+            receiver: &mut Self::Receiver,
+            message: &mut [u8; 8],
+        ) -> Result<bool, Error> {
             <rtrb::Slots as measure::Queue<8>>::try_receive(receiver, message)
         }
     }
