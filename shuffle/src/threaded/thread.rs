@@ -257,9 +257,10 @@ impl Served {
             Ok(Err((source, why))) => Some(Error::bad_run(source, why)),
             Err(panic) => Some(Error::handler(name, &*panic)),
         };
-        handover.finish(chunk, calls);
+        // Told before the records count as passed: no fence completes over a failure.
         if let Some(failure) = failure {
             handover.fail(failure);
         }
+        handover.finish(chunk, calls);
     }
 }
