@@ -83,8 +83,8 @@ static void print_threads(void)
     size_t count;
 
     check(trihop_threads(job, threads, sizeof threads[0], THREADS, &count), "trihop_threads");
-    if (count != 2 || strcmp(threads[0].name, "progress") != 0 || strcmp(threads[1].name, "deliver numbers") != 0)
-        fail("trihop_threads", "not one for progress and one for the shuffle");
+    if (count != 2 || strcmp(threads[0].name, "progress") != 0 || strcmp(threads[1].name, "deliver") != 0)
+        fail("trihop_threads", "not one for progress and one for deliveries");
     for (size_t i = 0; i < count; i++)
         printf("  thread %s: %" PRIu64 " ms, %" PRIu64 " context switches\n", threads[i].name,
                threads[i].user_ms + threads[i].system_ms,
