@@ -2,6 +2,7 @@
 
 mod agreed;
 mod collectives;
+mod membership;
 mod need;
 mod sizes;
 
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use trihop_transport::link::{Access, Completion, Link, Mover};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
-use trihop_transport::protocol::wire::FIRST_EPOCH;
-use trihop_transport::ring::{Bell, Inbox, InboxLayout};
+use trihop_transport::protocol::wire::Epoch;
+use trihop_transport::ring::{Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
 
@@ -29,12 +30,13 @@ use crate::engine::sink::{Handlers, Sink};
 use crate::engine::{Inbound, StreamState};
 pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
+use crate::member::Members;
 use crate::queue::lane::LaneQueue;
-use crate::queue::lanes::{Lanes, Neighbours};
+use crate::queue::lanes::Lanes;
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
-use crate::queue::remotes::{Peers, Remotes};
-use crate::route::JobRoute;
+use crate::queue::remotes::Remotes;
+use crate::route::{JobRoute, ends_of};
 use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
 use need::{link_plan, send_slots};
@@ -100,8 +102,9 @@ pub(crate) struct Engine {
     pub route: JobRoute,
     /// Way of the collectives, whatever the route of the other streams is.
     tree: JobRoute,
-    peers: Peers,
-    bells: Arc<[Arc<Bell>]>,
+    /// The epoch in which this endpoint has joined.
+    epoch: Epoch,
+    members: Arc<Members>,
     /// All streams that were ever opened, but for what they send: that stands in `outs` at the same
     /// places.
     streams: Vec<StreamState>,
@@ -130,26 +133,27 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine without streams. `peers` are the other ends of the links of route and tree,
-    /// `bells` those of the node's ranks, by local rank.
+    /// An engine without streams, of an endpoint that joins in this epoch. All members are away
+    /// until [`Engine::attach_here`] and [`Engine::attach_end`] say otherwise, itself included.
     pub fn new(
         topology: Topology,
         route: JobRoute,
         secret: Secret,
         link: Option<Box<dyn Link>>,
-        peers: Peers,
-        bells: Arc<[Arc<Bell>]>,
+        epoch: Epoch,
     ) -> Self {
+        let tree = JobRoute::tree(&topology);
+        let ends = ends_of(&[&route, &tree]);
         Self {
             collectives: Collectives::new(&topology),
-            tree: JobRoute::tree(&topology),
+            members: Arc::new(Members::new(topology.local_size(), &ends)),
+            tree,
             topology,
             cookie: secret.derive(WIRE_LABEL),
             secret,
             link,
             route,
-            peers,
-            bells,
+            epoch,
             streams: Vec::new(),
             outs: Vec::new(),
             open: Vec::new(),
@@ -176,6 +180,11 @@ impl Engine {
         let mut open: Vec<usize> = self.open.iter().copied().skip(1).collect();
         open.sort_unstable_by_key(|&at| self.streams[at].id);
         open.into_iter().map(|at| self.id_of(at)).collect()
+    }
+
+    /// All open streams by their names for handles, that of the collectives too.
+    pub fn all_ids(&self) -> Vec<StreamId> {
+        self.open.iter().map(|&at| self.id_of(at)).collect()
     }
 
     /// Name of the stream in a place.
@@ -353,20 +362,14 @@ impl Engine {
         Ok(number)
     }
 
-    /// Second half: attaches the inboxes of the node's ranks (by local rank, the own one included)
-    /// and the links.
-    pub fn connect(
-        &mut self,
-        id: u16,
-        prepared: Prepared,
-        segments: &[Arc<Segment>],
-        sink: Sink,
-    ) -> Result<StreamId> {
+    /// Second half: attaches this rank's own inbox and the links. Those of the node's other members
+    /// follow, by [`Engine::attach_inbox`].
+    pub fn connect(&mut self, id: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
         let Prepared {
             plan,
             layout,
+            segment,
             mut inbox,
-            ..
         } = prepared;
         let Plan {
             name,
@@ -375,12 +378,7 @@ impl Engine {
             stream_sizes,
             route,
         } = plan;
-        inbox.set_bells(Arc::clone(&self.bells), route.lanes_per_rank());
-        let neighbours = Neighbours {
-            segments: segments.to_vec(),
-            bells: Arc::clone(&self.bells),
-            layout,
-        };
+        inbox.set_bells(self.members.bells(), route.lanes_per_rank());
         let stages = StageOptions::of_all(&route, &options);
         let (mover, tag_bits) = self.link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
             let limits = l.limits();
@@ -389,7 +387,7 @@ impl Engine {
         let identity = Identity {
             stream: id,
             own: self.topology.endpoint(),
-            epoch: FIRST_EPOCH,
+            epoch: self.epoch,
             cookie: self.cookie,
             tags: Tags::new(&self.secret, tag_bits),
             mover,
@@ -416,11 +414,12 @@ impl Engine {
             self.posted += opened.posted;
             links = Some(opened);
         }
-        let lanes = Lanes::new(neighbours, &stages);
-        let peers = Arc::clone(&self.peers);
-        let remotes = Remotes::new(peers, count, sizes, &stream_sizes.links, &stages, batches);
+        let mut lanes = Lanes::new(self.topology.local_size(), layout, &stages);
+        lanes.attach(self.topology.local_rank(), segment);
+        let remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
         let inbound = Inbound::new(inbox, links, &route, &options);
-        let queues = Queues::new(route, self.topology.clone(), lanes, remotes);
+        let (members, topology) = (Arc::clone(&self.members), self.topology.clone());
+        let queues = Queues::new(route, members, topology, lanes, remotes);
         let out = Outbound::new(
             &name,
             sink.gauge(),

@@ -15,6 +15,7 @@ mod engine;
 mod error;
 mod face;
 mod job;
+mod member;
 mod node;
 mod queue;
 pub mod route;

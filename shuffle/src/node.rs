@@ -145,25 +145,20 @@ impl NodeExchange {
         Ok(())
     }
 
-    /// Descriptors for `stream` of every local rank, by local rank; none for this one.
-    pub fn taken<const N: usize>(
-        &mut self,
-        topology: &Topology,
-        stream: u16,
-    ) -> Result<Vec<Option<[OwnedFd; N]>>> {
-        let ranks: Vec<Rank> = topology.ranks_of(topology.node()).collect();
-        ranks
-            .into_iter()
-            .map(|rank| match self.arrived.remove(&(stream, rank.0)) {
-                None => Ok(None),
-                Some(got) => got.try_into().map(Some).map_err(|got: Vec<OwnedFd>| {
-                    Error::bad_peer(
-                        rank.0,
-                        format!("{} descriptors where {N} belong", got.len()),
-                    )
-                }),
-            })
-            .collect()
+    /// The descriptor that each of the node's other ranks has given for `stream`.
+    pub fn taken(&mut self, topology: &Topology, stream: u16) -> Result<Vec<(Rank, OwnedFd)>> {
+        let mut taken = Vec::new();
+        for rank in topology.ranks_of(topology.node()) {
+            let Some(got) = self.arrived.remove(&(stream, rank.0)) else {
+                continue;
+            };
+            let [descriptor] = got.try_into().map_err(|got: Vec<OwnedFd>| {
+                let why = format!("{} descriptors where 1 belongs", got.len());
+                Error::bad_peer(rank.0, why)
+            })?;
+            taken.push((rank, descriptor));
+        }
+        Ok(taken)
     }
 
     /// Exchanges doorbells, and has the first rank's board; nobody needs this rank's progress yet,

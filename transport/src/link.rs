@@ -163,6 +163,14 @@ pub trait Link: Send {
     /// When the address is not one of this link's kind.
     fn connect(&mut self, address: &[u8]) -> Result<Peer>;
 
+    /// Makes a peer unreachable: posts to it fail from now on, and its number may be given to the
+    /// next one that is connected. False, and nothing done, while an operation towards it is under
+    /// way: poll, and try again. What it sends arrives as before.
+    ///
+    /// # Errors
+    /// When this link has no such peer, or the provider refuses.
+    fn disconnect(&mut self, peer: Peer) -> Result<bool>;
+
     /// Allocates `slots` buffers of `slot_bytes` (a multiple of 64) and registers them for
     /// `access`, once and as a whole.
     ///

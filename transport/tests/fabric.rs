@@ -575,6 +575,38 @@ fn unknown_peer_is_refused_with_the_buffer() {
 }
 
 #[test]
+fn a_peer_that_was_disconnected_gets_nothing_until_it_is_connected_again() {
+    for_each_provider(|provider| {
+        let mut pair = Pair::open(provider, 4096, 4);
+        // Short enough to be copied at once, and long enough not to be.
+        for (round, bytes) in [8, 4096, 8].into_iter().enumerate() {
+            pair.receive(1, 7, round as u64);
+            pair.send(0, 7, bytes, 1, 10);
+            pair.until("a message", |ended| {
+                [&ended[0], &ended[1]]
+                    .iter()
+                    .all(|side| side.len() == round + 1)
+            });
+            let peer = pair.peers[0];
+            while !pair.links[0].disconnect(peer).expect("a peer") {
+                pair.progress("the end of what is under way");
+            }
+            let buffer = pair.pools[0].take().expect("a buffer");
+            let refused = pair.links[0].post_send(peer, Tag(7), buffer, 8, Token(0));
+            assert!(matches!(refused, Err(PostError::Failed(..))), "{provider}");
+            assert!(pair.links[0].disconnect(peer).is_err(), "{provider}: once");
+            let address = pair.links[1].address().to_vec();
+            pair.peers[0] = pair.links[0].connect(&address).expect("the address");
+            assert_eq!(pair.peers[0], peer, "{provider}: its number is free again");
+        }
+        // The other direction has not noticed anything.
+        pair.receive(0, 8, 20);
+        pair.send(1, 8, 100, 2, 21);
+        pair.until("the way back", |ended| ended[0].len() == 4);
+    });
+}
+
+#[test]
 fn overrides_are_honoured() {
     for_each_provider(|provider| {
         let link = fabric::open(&Choice {

@@ -5,7 +5,7 @@ use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::tags::{TagClass, Tags};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
-    FIRST_EPOCH,
+    Epoch,
 };
 use trihop_transport::secret::Secret;
 use trihop_transport::sim::{Net, SimOptions};
@@ -62,7 +62,7 @@ fn header(kind: BatchKind, bytes: u32) -> BatchHeader {
     BatchHeader {
         kind,
         stream: 1,
-        epoch: FIRST_EPOCH,
+        epoch: Epoch::FIRST,
         source: EndpointId(0),
         bytes,
         stage: REMOTE,
@@ -115,7 +115,7 @@ impl Wrong {
             Self::TooShort => bytes = random as usize % BATCH_HEADER_BYTES,
             Self::Cookie => cookie ^= 1 << (random % 64),
             Self::Length => right.bytes = right.bytes + 1 + random as u32 % 1000,
-            Self::Epoch => right.epoch = 2 + random as u16 % 1000,
+            Self::Epoch => (0..=random % 1000).for_each(|_| right.epoch = right.epoch.next()),
             Self::Stream => right.stream = 2 + random as u16 % 1000,
             Self::Source => right.source = EndpointId(2 + random as u32 % 1000),
             Self::Stage => right.stage = 4 + random as u8 % 250,

@@ -11,6 +11,7 @@ mod broken_peers;
 mod fences;
 mod limits;
 mod long_records;
+mod membership;
 mod schedule;
 mod world;
 

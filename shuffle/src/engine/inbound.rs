@@ -14,7 +14,7 @@ use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::Fetches;
 use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{
-    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, FIRST_EPOCH,
+    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend,
 };
 use trihop_transport::topology::EndpointId;
 use zerocopy::FromBytes;
@@ -22,6 +22,7 @@ use zerocopy::FromBytes;
 use super::incoming::{Arrival, Incoming};
 use super::queues::Queues;
 use crate::error::{Error, Result};
+use crate::member::Members;
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
 use crate::queue::remotes::Remotes;
 use crate::stats::Stats;
@@ -41,6 +42,15 @@ struct Unposted {
 /// A message of which nothing has come must not look like the last one in its buffer.
 fn forget_header(buffer: &mut Buffer) {
     buffer[..8].fill(0);
+}
+
+/// Whether the sender of a message is a member, in the epoch that it shows. Of an endpoint without a
+/// link to here, the stage says that.
+fn has_joined(members: &Members, header: &BatchHeader) -> bool {
+    match members.end(header.source) {
+        Some((epoch, _)) => epoch == header.epoch,
+        None => !members.has_end(header.source),
+    }
 }
 
 /// How an announced batch came.
@@ -93,6 +103,22 @@ impl Links {
             self.incoming
                 .push(Incoming::new(remote.credit.max_in_flight()));
         }
+    }
+
+    /// Whether nothing of a link moves, waits or is to be told on this side.
+    pub fn is_idle(&self, index: usize) -> bool {
+        self.incoming.get(index).is_none_or(Incoming::is_idle)
+    }
+
+    /// The endpoint at the other end of a link has left, with nothing under way.
+    pub fn detach(&mut self, index: usize, maxrpc: u32) {
+        let Some(incoming) = self.incoming.get_mut(index) else {
+            return;
+        };
+        self.shared.free(incoming.detach(maxrpc));
+        // The one that follows counts on these, as on all that are posted.
+        let of_it = self.unposted.iter_mut().filter(|u| u.link == Some(index));
+        of_it.for_each(|unposted| unposted.link = None);
     }
 
     fn post_all(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
@@ -184,7 +210,7 @@ impl Links {
                 Ok(())
             }
             Completion::Failed { peer, error, .. } => {
-                let rank = peer.and_then(|p| queues.remotes.end_of(p));
+                let rank = peer.and_then(|p| queues.members.end_of(p));
                 match rank {
                     Some(rank) => Err(trihop_transport::Error::LinkFailed {
                         rank: rank.0,
@@ -205,8 +231,11 @@ impl Links {
         stats: &mut Stats,
     ) -> Option<(usize, BatchHeader)> {
         let why = match BatchHeader::parse(message, self.identity.cookie) {
-            Ok((header, _)) if header.epoch != FIRST_EPOCH => {
-                format!("endpoint {} has epoch {}", header.source, header.epoch)
+            Ok((header, _)) if !has_joined(&queues.members, &header) => {
+                format!(
+                    "endpoint {} of epoch {} is no member now",
+                    header.source, header.epoch
+                )
             }
             Ok((header, _)) if header.stream == self.identity.stream => {
                 if let Some(index) = queues.open_to(header.source, header.stage) {

@@ -52,6 +52,8 @@ pub(crate) struct Incoming {
     /// In the list of links whose front batch is here.
     pub listed: bool,
     pub notices: Vec<ClearToSend>,
+    /// Endpoints that have been at the other end before.
+    pub earlier: u32,
 }
 
 /// What a peer has been told, for a header that is not sent after all.
@@ -79,7 +81,19 @@ impl Incoming {
             news: false,
             listed: false,
             notices: Vec::new(),
+            earlier: 0,
         }
+    }
+
+    /// The endpoint at the other end has left, with nothing under way; returns the large slots that
+    /// it held.
+    pub fn detach(&mut self, maxrpc: u32) -> u32 {
+        let held = self.receiving.large_outstanding();
+        *self = Self {
+            earlier: self.earlier + 1,
+            ..Self::new(maxrpc)
+        };
+        held
     }
 
     /// What this peer has been told, for [`Incoming::take_back`].

@@ -6,8 +6,9 @@ use super::StreamState;
 pub(crate) struct DeliveryMarks {
     /// Lanes that held something.
     lanes: Vec<LaneMark>,
-    /// By link: number of the batch behind the last one that had come.
-    arrived: Vec<u64>,
+    /// By link: the endpoints that had left, and the number of the batch behind the last one that
+    /// had come.
+    arrived: Vec<(u32, u64)>,
 }
 
 struct LaneMark {
@@ -39,10 +40,9 @@ impl StreamState {
         let arrived = links.map(|incoming| {
             let window = &mut incoming.window;
             let next = window.next();
-            window
-                .iter_mut()
-                .last()
-                .map_or(next, |(number, _)| number + 1)
+            let last = window.iter_mut().last();
+            let end = last.map_or(next, |(number, _)| number + 1);
+            (incoming.earlier, end)
         });
         DeliveryMarks {
             arrived: arrived.collect(),
@@ -62,6 +62,8 @@ impl StreamState {
         }
         let incoming = inbound.links.iter().flat_map(|links| &links.incoming);
         let mut links = incoming.zip(&marks.arrived);
-        links.all(|(incoming, &arrived)| incoming.receiving.accepted() >= arrived)
+        links.all(|(incoming, &(earlier, arrived))| {
+            incoming.earlier > earlier || incoming.receiving.accepted() >= arrived
+        })
     }
 }

@@ -96,6 +96,12 @@ impl Inbound {
         writer_of(&self.backlog, lane)
     }
 
+    /// The lanes that the endpoint at a place of the node writes.
+    pub fn lanes_of(&self, place: u32) -> std::ops::Range<u32> {
+        let stages = self.backlog.len() as u32;
+        place * stages..(place + 1) * stages
+    }
+
     /// Name of the stage of an edge.
     pub fn stage_name(&self, stage: Stage) -> &'static str {
         self.stages[stage.index()].name

@@ -1,9 +1,12 @@
 //! The output queues of all edges, and which of them a run goes into.
 
-use trihop_transport::protocol::wire::run_flags;
+use std::sync::Arc;
+
+use trihop_transport::protocol::wire::{Epoch, run_flags};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
+use crate::member::Members;
 use crate::queue::Input;
 use crate::queue::counters::SendReason;
 use crate::queue::edge::{Edge, EdgeNumber, EdgeTable};
@@ -16,6 +19,7 @@ use crate::route::{EndpointId, JobRoute, Next, Stage};
 /// The queues of all edges.
 pub(crate) struct Queues {
     pub route: JobRoute,
+    pub members: Arc<Members>,
     topology: Topology,
     /// Which edge has which queue.
     numbers: EdgeTable,
@@ -35,14 +39,24 @@ pub(crate) struct Queues {
 /// Where the queue of an edge stood at a moment.
 pub(crate) struct Mark {
     edge: EdgeNumber,
+    /// The endpoint at its other end.
+    peer: EndpointId,
+    epoch: Epoch,
     position: u64,
 }
 
 impl Queues {
     /// The queues of a route's edges, none of them open.
-    pub fn new(route: JobRoute, topology: Topology, lanes: Lanes, remotes: Remotes) -> Self {
+    pub fn new(
+        route: JobRoute,
+        members: Arc<Members>,
+        topology: Topology,
+        lanes: Lanes,
+        remotes: Remotes,
+    ) -> Self {
         Self {
             route,
+            members,
             numbers: EdgeTable::new(),
             lanes,
             remotes,
@@ -125,7 +139,7 @@ impl Queues {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         let own = input == Input::APPLICATION;
-        // A damaged inbox takes nothing; `failure` says so.
+        // An endpoint that is away takes nothing, nor does a damaged inbox; `failure` says that.
         let Some(edge) = self
             .numbers
             .get(end, stage)
@@ -172,21 +186,29 @@ impl Queues {
         added
     }
 
-    /// Opens the queue of an edge that has none; `None` where the inbox at its other end is
-    /// damaged.
+    /// Opens the queue of an edge that has none; `None` while the endpoint at its other end is away,
+    /// and where its inbox is damaged.
     #[cold]
     fn open(&mut self, end: EndpointId, stage: Stage) -> Option<EdgeNumber> {
         let here = &self.topology;
         let edge = if self.route.is_lane(end, stage) {
             let slot = self.route.lane_slot(here.local_rank(), stage);
-            let opened = self.lanes.open(end, here.place_of(end), stage, slot)?;
+            let place = here.place_of(end);
+            let member = self.members.at(place)?;
+            let opened = self.lanes.open(end, place, member, stage, slot)?;
             Edge::Lane(opened as u32)
         } else {
-            let opened = self.remotes.open(end, stage, !here.is_here(end));
+            let member = self.members.end(end)?;
+            let opened = self.remotes.open(end, stage, !here.is_here(end), member);
             Edge::Link(opened as u32)
         };
         self.numbers.add(end, stage, edge);
         Some(edge)
+    }
+
+    /// The edges to an endpoint that has left are open no more.
+    pub fn forget(&mut self, end: EndpointId) {
+        self.numbers.remove(end);
     }
 
     /// This rank.
@@ -242,19 +264,27 @@ impl Queues {
         let mark = |edge| {
             let mut queue = self.queue_mut(edge);
             queue.seal(why);
-            let position = queue.position();
-            Mark { edge, position }
+            Mark {
+                edge,
+                peer: queue.peer(),
+                epoch: queue.epoch(),
+                position: queue.position(),
+            }
         };
         edges.into_iter().map(mark).collect()
     }
 
-    /// Whether the other ends have taken what was there at the marks.
+    /// Whether the other ends have taken what was there at the marks. An endpoint that has left
+    /// since had.
     ///
     /// # Errors
     /// A position in shared memory that cannot be true.
     pub fn has_passed(&mut self, marks: &[Mark]) -> Result<bool> {
         for mark in marks {
             let mut queue = self.queue_mut(mark.edge);
+            if (queue.peer(), queue.epoch()) != (mark.peer, mark.epoch) {
+                continue;
+            }
             let taken = queue.taken();
             let taken = taken.map_err(|why| Error::bad_peer(queue.peer().0, why))?;
             if taken < mark.position {

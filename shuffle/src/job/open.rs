@@ -1,6 +1,5 @@
 //! What a stream's opening asks of the state: whether it is possible, and what it is made of.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use trihop_transport::memory::segment::Segment;
@@ -69,15 +68,16 @@ impl JobState {
 
     /// Attaches the inboxes that have arrived.
     pub fn attach(&mut self, id: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
-        let arrived = self.node.taken(&self.engine.topology, id)?;
-        let segments: Vec<Arc<Segment>> = arrived
-            .into_iter()
-            .map(|theirs| match theirs {
-                None => Ok(Arc::clone(&prepared.segment)),
-                Some([memory]) => Ok(Segment::attach(memory, prepared.segment_bytes())?),
-            })
-            .collect::<Result<_>>()?;
-        self.engine.connect(id, prepared, &segments, sink)
+        let bytes = prepared.segment_bytes();
+        let mut inboxes = Vec::new();
+        for (rank, memory) in self.node.taken(&self.engine.topology, id)? {
+            inboxes.push((rank, Segment::attach(memory, bytes)?));
+        }
+        let stream = self.engine.connect(id, prepared, sink)?;
+        for (rank, inbox) in inboxes {
+            self.engine.attach_inbox(stream, rank.into(), inbox)?;
+        }
+        Ok(stream)
     }
 
     /// Refuses a stream that does not fit beside those that were opened before.

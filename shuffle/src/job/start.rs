@@ -7,6 +7,7 @@ use trihop_transport::fabric;
 use trihop_transport::memory::descriptors::DescriptorListener;
 use trihop_transport::memory::limit::{self, Scope};
 use trihop_transport::park::spin_budget;
+use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::secret::Secret;
@@ -54,7 +55,7 @@ impl JobState {
         check_memory(&route, &options.stream)?;
         let tree = JobRoute::tree(&topology);
         let ends = ends_of(&[&route, &tree]);
-        let mut link = if ends.is_empty() {
+        let link = if ends.is_empty() {
             None
         } else {
             Some(fabric::open(&choice(&options, ends.len()))?)
@@ -109,19 +110,17 @@ impl JobState {
                 watch.neighbours.push(Neighbour { node, addresses });
             }
         }
-        let mut peers = Vec::with_capacity(ends.len());
-        if let Some(link) = &mut link {
-            for end in ends {
-                tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
-                peers.push((end, link.connect(&card(topology.rank_of(end))?.address)?));
-            }
+        let mut addresses = Vec::with_capacity(ends.len());
+        for end in ends {
+            addresses.push((end, card(topology.rank_of(end))?.address));
         }
 
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(listener, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
         let met = node.meet(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
-        let (bells, mut lives) = (met.bells.clone(), Lives::new(met));
+        let bells = met.bells.clone();
+        let mut lives = Lives::new(met);
         if let Some(watch) = watch {
             watch.start(&options, &topology, &secret, &node, &mut lives)?;
         }
@@ -131,7 +130,16 @@ impl JobState {
         } else {
             topology.local_size()
         };
-        let mut engine = Engine::new(topology, route, secret, link, peers.into(), bells.into());
+        // All ranks of a job join once, at its start.
+        let epoch = Epoch::FIRST;
+        let mut engine = Engine::new(topology.clone(), route, secret, link, epoch);
+        for (rank, bell) in topology.ranks_of(topology.node()).zip(bells) {
+            engine.attach_here(rank.into(), epoch, bell);
+        }
+        for (end, address) in addresses {
+            tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
+            engine.attach_end(end, epoch, &address)?;
+        }
         engine.spill_share_bytes = spill_share_bytes(neighbours);
         let state = Self {
             engine,

@@ -3,6 +3,7 @@
 
 use std::borrow::Borrow;
 
+use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Corrupt;
 
 use super::counters::{QueueCounters, SendReason};
@@ -27,6 +28,14 @@ impl<L: Borrow<LaneQueue>, K: Borrow<RemoteQueue>> Edge<L, K> {
         match self {
             Edge::Lane(lane) => lane.borrow().peer,
             Edge::Link(link) => link.borrow().end,
+        }
+    }
+
+    /// The epoch of the endpoint at the other end.
+    pub fn epoch(&self) -> Epoch {
+        match self {
+            Edge::Lane(lane) => lane.borrow().epoch,
+            Edge::Link(link) => link.borrow().epoch,
         }
     }
 
@@ -145,6 +154,19 @@ impl EdgeTable {
         self.put(Place { key, edge });
     }
 
+    /// All edges to an endpoint are closed.
+    #[cold]
+    pub fn remove(&mut self, peer: EndpointId) {
+        let len = self.places.len();
+        let old = std::mem::replace(&mut self.places, vec![Self::FREE; len]);
+        let stays = |place: &Place| place.key != 0 && place.key as u32 != peer.0;
+        self.taken = 0;
+        for place in old.into_iter().filter(stays) {
+            self.taken += 1;
+            self.put(place);
+        }
+    }
+
     fn put(&mut self, place: Place) {
         let mut at = self.place_of(place.key);
         while self.places[at].key != 0 {
@@ -178,6 +200,7 @@ mod tests {
         fn the_table_finds_what_was_added_and_nothing_else(
             edges in proptest::collection::hash_map((0u32..3000, 0usize..3), any::<bool>(), 0..300),
             asked in proptest::collection::vec((0u32..3000, 0usize..3), 100),
+            removed in proptest::collection::vec(0u32..3000, 0..5),
         ) {
             let stages = crate::route::RouteName::ThreeHop;
             let topology = trihop_transport::topology::Topology::from_node_sizes(&[1], 0.into()).unwrap();
@@ -188,6 +211,11 @@ mod tests {
                 let edge = if is_lane { Edge::Lane(number) } else { Edge::Link(number) };
                 table.add(EndpointId(key.0), stages[key.1], edge);
                 model.insert(key, edge);
+            }
+            let first = model.keys().next().map(|&(peer, _)| peer);
+            for peer in removed.into_iter().chain(first) {
+                table.remove(EndpointId(peer));
+                model.retain(|&(other, _), _| other != peer);
             }
             for key in asked.into_iter().chain(model.keys().copied().collect::<Vec<_>>()) {
                 prop_assert_eq!(table.get(EndpointId(key.0), stages[key.1]), model.get(&key).copied());

@@ -1,5 +1,6 @@
 //! Output over a lane.
 
+use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::{Corrupt, Producer};
 use trihop_transport::topology::EndpointId;
 
@@ -9,14 +10,16 @@ use crate::route::Stage;
 
 /// One lane as an output queue: bounded by `maxrpc x buftarget`, published once per `buftarget`.
 pub(crate) struct LaneQueue {
-    producer: Producer,
+    /// None while the endpoint at the other end is away.
+    producer: Option<Producer>,
     fragments: FragmentGuard,
     limit_bytes: usize,
     publish_bytes: usize,
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
-    /// Rank at the other end.
+    /// Endpoint at the other end, and the epoch in which it has joined.
     pub peer: EndpointId,
+    pub epoch: Epoch,
     pub stage: Stage,
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Box<Corrupt>>,
@@ -28,6 +31,7 @@ impl LaneQueue {
     /// at most `limit_bytes`.
     pub fn new(
         peer: EndpointId,
+        epoch: Epoch,
         stage: Stage,
         producer: Producer,
         publish_bytes: usize,
@@ -35,14 +39,36 @@ impl LaneQueue {
     ) -> Self {
         Self {
             peer,
+            epoch,
             stage,
-            producer,
+            producer: Some(producer),
             fragments: FragmentGuard::default(),
             limit_bytes,
             publish_bytes,
             wanted_bytes: 0,
             corrupt: None,
             counters: QueueCounters::default(),
+        }
+    }
+
+    /// The endpoint at the other end has left, with nothing of this lane's to take.
+    pub fn detach(&mut self) {
+        self.producer = None;
+        self.fragments = FragmentGuard::default();
+        self.wanted_bytes = 0;
+    }
+
+    /// It has joined again.
+    pub fn attach(&mut self, epoch: Epoch, producer: Producer) {
+        self.epoch = epoch;
+        self.producer = Some(producer);
+    }
+
+    /// Whether all that was added has been taken.
+    pub fn is_taken(&mut self) -> bool {
+        match &mut self.producer {
+            Some(producer) => producer.consumed() == Ok(producer.produced()),
+            None => true,
         }
     }
 
@@ -64,17 +90,20 @@ impl LaneQueue {
             self.refuse(bytes);
             return false;
         }
-        let Some(space) = self.producer.reserve(bytes) else {
+        let Some(producer) = &mut self.producer else {
+            return false;
+        };
+        let Some(space) = producer.reserve(bytes) else {
             self.refuse(bytes);
             return false;
         };
         write(space);
-        self.producer.commit(bytes);
+        producer.commit(bytes);
         self.fragments.added(input, flags);
         if bytes >= self.wanted_bytes {
             self.wanted_bytes = 0; // a smaller frame passed one that waits still
         }
-        if self.producer.pending_bytes() >= self.publish_bytes {
+        if producer.pending_bytes() >= self.publish_bytes {
             self.publish(SendReason::Full);
         }
         true
@@ -82,14 +111,17 @@ impl LaneQueue {
 
     /// Whether the queue's own bound admits a frame: one frame always may, however small the bound.
     fn fits(&mut self, bytes: usize) -> bool {
+        let Some(producer) = &mut self.producer else {
+            return false;
+        };
         let limit = self.limit_bytes;
         let admits = |used: usize| used == 0 || used + bytes <= limit;
-        if limit >= self.producer.capacity_bytes() || admits(self.producer.in_use_bytes()) {
+        if limit >= producer.capacity_bytes() || admits(producer.in_use_bytes()) {
             return true;
         }
         // A position that cannot be true makes no room; `refuse` keeps it as the error.
-        match self.producer.consumed() {
-            Ok(consumed) => admits((self.producer.produced() - consumed) as usize),
+        match producer.consumed() {
+            Ok(consumed) => admits((producer.produced() - consumed) as usize),
             Err(_) => false,
         }
     }
@@ -97,62 +129,70 @@ impl LaneQueue {
     #[cold]
     fn refuse(&mut self, bytes: usize) {
         self.wanted_bytes = bytes;
-        self.corrupt = self.producer.consumed().err().map(Box::new);
+        self.corrupt = self.consumed().err().map(Box::new);
         self.publish(SendReason::Full);
     }
 
     /// Shows the consumer what was added.
     #[inline]
     pub fn publish(&mut self, why: SendReason) {
-        if self.producer.pending_bytes() > 0 {
+        if let Some(producer) = &mut self.producer
+            && producer.pending_bytes() > 0
+        {
             self.counters.sent(why);
-            self.producer.publish();
+            producer.publish();
         }
     }
 
     /// Position behind the last frame added.
     pub fn produced(&self) -> u64 {
-        self.producer.produced()
+        self.producer.as_ref().map_or(0, Producer::produced)
     }
 
-    /// Position up to which the consumer has taken everything.
+    /// Position up to which the consumer has taken everything; the last one there is where it is
+    /// away.
     pub fn consumed(&mut self) -> Result<u64, Corrupt> {
-        self.producer.consumed()
+        let producer = self.producer.as_mut();
+        producer.map_or(Ok(u64::MAX), Producer::consumed)
     }
 
     /// Bytes that the consumer has not released yet.
     pub fn in_use_bytes(&self) -> usize {
-        self.producer.in_use_bytes()
+        self.producer.as_ref().map_or(0, Producer::in_use_bytes)
     }
 
     /// Before sleeping: asks the consumer to ring when space comes free, if something waits for it.
     pub fn want_space(&mut self) {
         if self.wanted_bytes > 0 {
-            self.producer.want_space();
+            self.want_release();
         }
     }
 
     /// Whether something waits for space that the consumer was not asked for: what was asked for
     /// ended when another frame took the room that came.
     pub fn has_unasked_wish(&self) -> bool {
-        self.wanted_bytes > 0 && !self.producer.wants_space()
+        let is_unasked = |producer: &Producer| !producer.wants_space();
+        self.wanted_bytes > 0 && self.producer.as_ref().is_some_and(is_unasked)
     }
 
     /// Asks the consumer to ring at its next release.
     pub fn want_release(&mut self) {
-        self.producer.want_space();
+        if let Some(producer) = &mut self.producer {
+            producer.want_space();
+        }
     }
 
     /// Whether the consumer has released anything since this side last looked.
     pub fn release_came(&mut self) -> bool {
-        let before = self.producer.in_use_bytes();
-        before > 0 && (self.producer.consumed().is_err() || self.producer.in_use_bytes() < before)
+        let before = self.in_use_bytes();
+        before > 0 && (self.consumed().is_err() || self.in_use_bytes() < before)
     }
 
     /// Whether what waits for space would find it now.
     pub fn space_came(&mut self) -> bool {
         let bytes = self.wanted_bytes;
-        let came = bytes > 0 && self.fits(bytes) && self.producer.has_room(bytes);
+        let has_room = |producer: &mut Producer| producer.has_room(bytes);
+        let came = bytes > 0 && self.fits(bytes) && self.producer.as_mut().is_some_and(has_room);
         if came {
             self.wanted_bytes = 0; // told once: a sender that still waits finds out by trying
         }
@@ -186,7 +226,14 @@ mod tests {
         let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
         let doorbell = Doorbell::create().unwrap();
         let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
-        let mut lane = LaneQueue::new(EndpointId(0), Stage::FIRST, producer, 64, usize::MAX);
+        let mut lane = LaneQueue::new(
+            EndpointId(0),
+            Epoch::FIRST,
+            Stage::FIRST,
+            producer,
+            64,
+            usize::MAX,
+        );
         assert!(fill(&mut lane, 1000) > 0);
         assert_eq!(lane.wanted_bytes, 1000);
         let push = |lane: &mut LaneQueue| {

@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
+use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::{Bell, InboxLayout, Producer};
 
 use super::counters::{QueueCounters, SendReason};
@@ -13,17 +14,14 @@ use super::lane::LaneQueue;
 use super::limits::StageOptions;
 use crate::route::{EndpointId, Stage};
 
-/// Where the inboxes of a node's ranks are, by local rank.
-pub(crate) struct Neighbours {
-    pub segments: Vec<Arc<Segment>>,
-    pub bells: Arc<[Arc<Bell>]>,
-    pub layout: InboxLayout,
-}
-
 /// Output lanes, numbered in the order in which they were opened.
 pub(crate) struct Lanes {
     queues: Vec<LaneQueue>,
-    neighbours: Neighbours,
+    /// Numbers of those to endpoints that have left.
+    left: Vec<usize>,
+    /// The inboxes of the members of the node, by place; all of one layout.
+    segments: Box<[Option<Arc<Segment>>]>,
+    layout: InboxLayout,
     /// By stage.
     stages: Vec<StageLanes>,
     /// Endpoint whose inbox could not be written to, and why.
@@ -60,11 +58,14 @@ impl StageLanes {
 }
 
 impl Lanes {
-    /// No lane open yet; `options` are those of the route's stages.
-    pub fn new(neighbours: Neighbours, options: &[StageOptions]) -> Self {
+    /// No lane open yet, to inboxes of this layout at so many places of the node, none of which has
+    /// come; `options` are those of the route's stages.
+    pub fn new(places: u32, layout: InboxLayout, options: &[StageOptions]) -> Self {
         Self {
             queues: Vec::new(),
-            neighbours,
+            left: Vec::new(),
+            segments: vec![None; places as usize].into(),
+            layout,
             stages: options.iter().map(StageLanes::new).collect(),
             failed: None,
         }
@@ -128,39 +129,76 @@ impl Lanes {
         self.stages.iter().any(|lanes| lanes.limited_bytes > 0)
     }
 
-    /// Opens a lane of a stage to `peer`, whose place on the node is `place`, as lane `slot` of its inbox;
-    /// `None` where that is damaged.
-    pub fn open(&mut self, peer: EndpointId, place: u32, stage: Stage, slot: u32) -> Option<usize> {
-        let segment = Arc::clone(&self.neighbours.segments[place as usize]);
-        let bell = Arc::clone(&self.neighbours.bells[place as usize]);
+    /// The inbox of the member at a place of the node has come.
+    pub fn attach(&mut self, place: u32, segment: Arc<Segment>) {
+        self.segments[place as usize] = Some(segment);
+    }
+
+    /// Whether an endpoint has taken all that was added for it.
+    pub fn are_taken_by(&mut self, peer: EndpointId) -> bool {
+        let mut lanes = self.queues.iter_mut().filter(|lane| lane.peer == peer);
+        lanes.all(LaneQueue::is_taken)
+    }
+
+    /// The endpoint at a place has left, with nothing to take.
+    pub fn detach(&mut self, peer: EndpointId, place: u32) {
+        self.segments[place as usize] = None;
+        let lanes = self.queues.iter_mut().enumerate();
+        for (number, lane) in lanes.filter(|(_, lane)| lane.peer == peer) {
+            lane.detach();
+            if !self.left.contains(&number) {
+                self.left.push(number);
+            }
+        }
+    }
+
+    /// Opens a lane of a stage to `peer`, whose place on the node is `place`, as lane `slot` of its
+    /// inbox; `None` where that has not come, or is damaged.
+    pub fn open(
+        &mut self,
+        peer: EndpointId,
+        place: u32,
+        (epoch, bell): (Epoch, &Arc<Bell>),
+        stage: Stage,
+        slot: u32,
+    ) -> Option<usize> {
+        let segment = Arc::clone(self.segments[place as usize].as_ref()?);
+        let bell = Arc::clone(bell);
         tracing::trace!(
             to = peer.0,
             lane = slot,
             "first use of a lane to an endpoint of the node"
         );
         let lanes = &self.stages[stage.index()];
-        match Producer::new(segment, self.neighbours.layout, slot, bell) {
-            Ok(producer) => {
-                let lane = LaneQueue::new(
-                    peer,
-                    stage,
-                    producer,
-                    lanes.publish_bytes,
-                    lanes.limit_bytes,
-                );
-                push_sparingly(&mut self.queues, lane);
-                Some(self.queues.len() - 1)
-            }
+        let producer = match Producer::new(segment, self.layout, slot, bell) {
+            Ok(producer) => producer,
             Err(error) => {
                 self.failed = Some((peer, error.to_string()));
-                None
+                return None;
             }
+        };
+        let queues = &self.queues;
+        let is_it = |&number: &usize| (queues[number].peer, queues[number].stage) == (peer, stage);
+        if let Some(at) = self.left.iter().position(is_it) {
+            let number = self.left.swap_remove(at);
+            self.queues[number].attach(epoch, producer);
+            return Some(number);
         }
+        let lane = LaneQueue::new(
+            peer,
+            epoch,
+            stage,
+            producer,
+            lanes.publish_bytes,
+            lanes.limit_bytes,
+        );
+        push_sparingly(&mut self.queues, lane);
+        Some(self.queues.len() - 1)
     }
 
     /// Bytes that may be in use of a lane: of its nursery and its ring.
     pub fn most_bytes(&self) -> usize {
-        self.neighbours.layout.max_in_use_bytes()
+        self.layout.max_in_use_bytes()
     }
 
     /// Endpoint whose inbox is damaged, and how.

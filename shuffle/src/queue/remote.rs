@@ -10,7 +10,8 @@ use trihop_transport::protocol::credit::Sending;
 use trihop_transport::protocol::eager::{Passage, choose};
 use trihop_transport::protocol::tags::{TagClass, Tags, token};
 use trihop_transport::protocol::wire::{
-    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters, run_flags,
+    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters, Epoch,
+    run_flags,
 };
 use zerocopy::IntoBytes;
 
@@ -59,7 +60,7 @@ pub(crate) struct Identity {
     pub stream: u16,
     /// The endpoint that sends, and how often it has joined.
     pub own: EndpointId,
-    pub epoch: u16,
+    pub epoch: Epoch,
     pub cookie: u64,
     pub tags: Tags,
     pub mover: Mover,
@@ -74,8 +75,9 @@ impl Identity {
 
 /// The queue of one link: everything that goes on behind it.
 pub(crate) struct RemoteQueue {
-    /// The endpoint at the other end.
+    /// The endpoint at the other end, and the epoch in which it has joined.
     pub end: EndpointId,
+    pub epoch: Epoch,
     pub stage: Stage,
     /// It leads to another node.
     pub is_beyond: bool,
@@ -109,7 +111,7 @@ impl RemoteQueue {
         end: EndpointId,
         stage: Stage,
         is_beyond: bool,
-        peer: Peer,
+        (epoch, peer): (Epoch, Peer),
         limits: LinkLimits,
         sizes: Arc<BatchSizes>,
     ) -> Self {
@@ -121,6 +123,7 @@ impl RemoteQueue {
         credit.update(&granted).expect("nothing accepted yet");
         Self {
             end,
+            epoch,
             stage,
             is_beyond,
             peer,
@@ -252,6 +255,11 @@ impl RemoteQueue {
     pub fn kept_buffers(&self) -> usize {
         let announced = self.exposed.iter().filter(|e| e.buffer.is_some());
         usize::from(self.open.is_some()) + self.ready.len() + announced.count()
+    }
+
+    /// Whether an announced batch is not known to have been fetched.
+    pub fn is_exposed(&self) -> bool {
+        !self.exposed.is_empty()
     }
 
     /// Whether records wait in an open batch.

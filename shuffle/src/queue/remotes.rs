@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use trihop_transport::link::Peer;
 use trihop_transport::memory::pool::Pool;
+use trihop_transport::protocol::wire::Epoch;
 
 use super::counters::{QueueCounters, SendReason};
 use super::edge::push_sparingly;
@@ -16,15 +17,12 @@ use crate::route::{EndpointId, Stage};
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
 
-/// What the provider calls the endpoints at the other ends of this one's links, ascending by
-/// endpoint.
-pub(crate) type Peers = Arc<[(EndpointId, Peer)]>;
-
 /// Queues of links, numbered in the order in which they were opened.
 pub(crate) struct Remotes {
     queues: Vec<RemoteQueue>,
     busy: Vec<u32>,
-    peers: Peers,
+    /// Numbers of those to endpoints that have left.
+    left: Vec<usize>,
     /// Links of the route, open or not.
     links: usize,
     sizes: Arc<BatchSizes>,
@@ -53,7 +51,6 @@ struct SenderLimit {
 impl Remotes {
     /// No queue open yet, of `links`; limits and options are those of the route's stages.
     pub fn new(
-        peers: Peers,
         links: usize,
         sizes: BatchSizes,
         limits: &[LinkLimits],
@@ -70,18 +67,12 @@ impl Remotes {
         Self {
             queues: Vec::new(),
             busy: Vec::new(),
-            peers,
+            left: Vec::new(),
             links,
             sizes: Arc::new(sizes),
             batches,
             stages: limits.iter().zip(options).map(stage).collect(),
         }
-    }
-
-    /// The endpoint that the provider calls by this name.
-    pub fn end_of(&self, peer: Peer) -> Option<EndpointId> {
-        let known = self.peers.iter().find(|(_, known)| *known == peer);
-        known.map(|&(end, _)| end)
     }
 
     /// Times that an own send met the limit of a stage.
@@ -142,19 +133,54 @@ impl Remotes {
         self.queues.len()
     }
 
-    /// Opens the queue of a link of a stage to `end`, which is on this node or beyond it.
-    ///
-    /// # Panics
-    /// When the provider knows no such endpoint: the route has no link to it.
-    pub fn open(&mut self, end: EndpointId, stage: Stage, is_beyond: bool) -> usize {
-        let at = self.peers.binary_search_by_key(&end, |&(end, _)| end);
-        let at = at.unwrap_or_else(|_| panic!("no link leads to endpoint {end}"));
+    /// Opens the queue of a link of a stage to `end`, which is on this node or beyond it, and which
+    /// the provider calls `peer`.
+    pub fn open(
+        &mut self,
+        end: EndpointId,
+        stage: Stage,
+        is_beyond: bool,
+        (epoch, peer): (Epoch, Peer),
+    ) -> usize {
         tracing::debug!(target: "trihop_shuffle::engine::inbound", rank = end.0, %stage, "first use of a link");
         let limits = self.stages[stage.index()].limits;
         let sizes = Arc::clone(&self.sizes);
-        let queue = RemoteQueue::new(end, stage, is_beyond, self.peers[at].1, limits, sizes);
+        let mut queue = RemoteQueue::new(end, stage, is_beyond, (epoch, peer), limits, sizes);
+        let queues = &self.queues;
+        let is_it = |&number: &usize| (queues[number].end, queues[number].stage) == (end, stage);
+        if let Some(at) = self.left.iter().position(is_it) {
+            let number = self.left.swap_remove(at);
+            let before = &self.queues[number];
+            queue.counters = before.counters.clone();
+            queue.wire_bytes = before.wire_bytes;
+            self.queues[number] = queue;
+            return number;
+        }
         push_sparingly(&mut self.queues, queue);
         self.queues.len() - 1
+    }
+
+    /// Whether nothing waits for an endpoint or is on its way to it.
+    pub fn are_idle_towards(&self, end: EndpointId) -> bool {
+        let mut links = self.queues.iter().filter(|link| link.end == end);
+        links.all(|link| link.is_idle() && !link.has_open() && !link.is_exposed())
+    }
+
+    /// The endpoint has left, with nothing on its way. The numbers of the queues that led there:
+    /// they are looked at no more.
+    pub fn detach(&mut self, end: EndpointId) -> Vec<usize> {
+        let all = self.queues.iter().enumerate();
+        let of_it = all.filter(|(_, link)| link.end == end);
+        let numbers: Vec<usize> = of_it.map(|(number, _)| number).collect();
+        for &number in &numbers {
+            self.queues[number].busy = false;
+            if !self.left.contains(&number) {
+                self.left.push(number);
+            }
+        }
+        let queues = &self.queues;
+        self.busy.retain(|&number| queues[number as usize].busy);
+        numbers
     }
 
     /// From now on the queue is looked at, until [`Remotes::rest`].

@@ -6,11 +6,11 @@ use std::time::Instant;
 #[cfg(test)]
 use trihop_transport::fabric;
 use trihop_transport::link::Link;
-use trihop_transport::sim::{Net, SimLink};
+use trihop_transport::sim::Net;
+use trihop_transport::topology::Rank;
 
+#[cfg(test)]
 use crate::error::Result;
-use crate::queue::remotes::Peers;
-use crate::route::EndpointId;
 
 /// One tick of virtual time in nanoseconds.
 pub(crate) const TICK_NS: u64 = 1000;
@@ -23,48 +23,44 @@ pub(crate) enum Fabric {
     /// so they never sleep for long.
     #[cfg(test)]
     Opened {
-        links: std::vec::IntoIter<Box<dyn Link>>,
-        addresses: Vec<Vec<u8>>,
+        links: Vec<Box<dyn Link>>,
         start: Instant,
     },
 }
-
-/// A rank's link, and what it calls the endpoints at the other ends.
-pub type Attached = (Box<dyn Link>, Peers);
 
 impl Fabric {
     /// Opens a link per rank as `choice` says.
     #[cfg(test)]
     pub fn open(choice: &fabric::Choice, ranks: u32) -> Result<Self> {
-        let links = (0..ranks)
-            .map(|_| fabric::open(choice))
-            .collect::<Result<Vec<_>, _>>()?;
+        let links = (0..ranks).map(|_| fabric::open(choice));
         Ok(Self::Opened {
-            addresses: links.iter().map(|l| l.address().to_vec()).collect(),
-            links: links.into_iter(),
+            links: links.collect::<Result<_, _>>()?,
             start: Instant::now(),
         })
     }
 
-    /// A rank's link, connected with these endpoints, which ascend. Ranks ask in order, once each.
-    pub fn attach(&mut self, ends: &[EndpointId]) -> Result<Attached> {
-        let ends = ends.iter();
+    /// The links of all ranks, in their order; asked once.
+    pub fn links(&mut self, ranks: u32) -> Vec<Box<dyn Link>> {
         match self {
-            // Endpoints are numbered as the ranks are.
             Self::Simulated(net) => {
-                let peers = ends.map(|&end| (end, SimLink::peer(end.0))).collect();
-                Ok((Box::new(net.link()), peers))
+                let links = (0..ranks).map(|_| Box::new(net.link()) as Box<dyn Link>);
+                links.collect()
             }
             #[cfg(test)]
-            Self::Opened {
-                links, addresses, ..
-            } => {
-                let mut link = links.next().expect("a rank asks once");
-                let mut connect =
-                    |&end: &EndpointId| Ok((end, link.connect(&addresses[end.0 as usize])?));
-                let peers = ends.map(&mut connect).collect::<Result<Peers>>()?;
-                Ok((link, peers))
+            Self::Opened { links, .. } => {
+                assert_eq!(links.len(), ranks as usize, "one each");
+                std::mem::take(links)
             }
+        }
+    }
+
+    /// A link in the place of that of a rank, which was dropped; `None` where that is another
+    /// machine's.
+    pub fn link_again(&mut self, rank: Rank) -> Option<Box<dyn Link>> {
+        match self {
+            Self::Simulated(net) => Some(Box::new(net.link_again(rank.0))),
+            #[cfg(test)]
+            Self::Opened { .. } => None,
         }
     }
 

@@ -57,8 +57,10 @@ pub struct Simulation<'h> {
     handler: RankHandler<'h>,
     /// Ranks whose handlers are not live yet.
     held: BTreeSet<Rank>,
-    topology: Topology,
-    item_bytes: usize,
+    /// Ranks that have left, and not joined again.
+    pub(super) away: BTreeSet<Rank>,
+    pub(super) topology: Topology,
+    pub(super) options: SimulationOptions,
     scheduler: Scheduler,
 }
 
@@ -112,8 +114,9 @@ impl<'h> Simulation<'h> {
             members,
             handler,
             held: BTreeSet::new(),
+            away: BTreeSet::new(),
             topology: topology.clone(),
-            item_bytes: options.item_bytes,
+            options: options.clone(),
             scheduler: Scheduler::new(topology.size(), options.schedule, seed),
         })
     }
@@ -130,7 +133,7 @@ impl<'h> Simulation<'h> {
         kind: u32,
         bytes: &[u8],
     ) -> Result<(), Error> {
-        match self.item_bytes {
+        match self.options.item_bytes {
             0 => self.applies(source)?.try_send(target, kind, bytes),
             item_bytes => {
                 check_item(item_bytes, bytes)?;
@@ -150,7 +153,7 @@ impl<'h> Simulation<'h> {
         bytes: &[u8],
         to: BroadcastTo,
     ) -> Result<(), Error> {
-        let item_bytes = self.item_bytes;
+        let item_bytes = self.options.item_bytes;
         if item_bytes > 0 {
             check_item(item_bytes, bytes)?;
         }
@@ -159,14 +162,23 @@ impl<'h> Simulation<'h> {
 
     /// The sending side of a rank whose application does something.
     fn applies(&mut self, rank: Rank) -> Result<&mut Outbound, Error> {
-        let Some(member) = self.members.get_mut(rank.0 as usize) else {
-            return Err(Error::Rank {
-                rank: rank.0,
-                size: self.topology.size(),
-            });
-        };
+        self.check_rank(rank)?;
         self.scheduler.wake(rank.0);
+        let member = &mut self.members[rank.0 as usize];
         member.engine.out(member.id)
+    }
+
+    pub(super) fn check_rank(&self, rank: Rank) -> Result<(), Error> {
+        let (rank, size) = (rank.0, self.topology.size());
+        match rank < size {
+            true => Ok(()),
+            false => Err(Error::Rank { rank, size }),
+        }
+    }
+
+    /// A rank has something to do.
+    pub(super) fn wake_rank(&mut self, rank: u32) {
+        self.scheduler.wake(rank);
     }
 
     /// Lets one rank take a turn; false when all sleep and nothing is under way, so that nothing
@@ -253,7 +265,7 @@ impl<'h> Simulation<'h> {
         Ok(())
     }
 
-    fn stuck(&self, what: &'static str, ranks: usize, left: &[bool]) -> SimulationError {
+    pub(super) fn stuck(&self, what: &'static str, ranks: usize, left: &[bool]) -> SimulationError {
         SimulationError::Stuck {
             what,
             ranks,
@@ -339,7 +351,7 @@ impl<'h> Simulation<'h> {
     /// The application of a rank did something: it has a turn.
     #[cfg(test)]
     pub(crate) fn wake(&mut self, rank: usize) {
-        self.scheduler.wake(rank as u32);
+        self.wake_rank(rank as u32);
     }
 
     /// A round of progress of one rank alone, at this time.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use trihop_transport::link::Link;
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::ring::{Bell, Doorbell};
+use trihop_transport::protocol::wire::Epoch;
+use trihop_transport::ring::Doorbell;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
@@ -12,7 +14,7 @@ use super::error::SimulationError;
 use super::fabric::Fabric;
 use super::options::SimulationOptions;
 use crate::config::StreamOptions;
-use crate::endpoint::{Engine, Prepared, StreamId};
+use crate::endpoint::{Engine, StreamId};
 use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::{Heard, Sink};
@@ -28,6 +30,9 @@ pub(crate) struct Member {
     pub engine: Engine,
     /// The stream of the options.
     pub id: StreamId,
+    pub(super) epoch: Epoch,
+    /// Its inboxes: of the job's own stream, and of the one of the options.
+    pub(super) inboxes: [Arc<Segment>; 2],
     pub(super) doorbell: Doorbell,
     /// Nothing moved in its last round.
     pub(super) idle: bool,
@@ -43,45 +48,41 @@ impl Member {
         sink: impl Fn(Rank) -> Sink,
     ) -> Result<Vec<Self>, SimulationError> {
         let mut members = Vec::with_capacity(topology.size() as usize);
-        let system = Engine::system_options();
+        let links = fabric.links(topology.size());
+        let addresses: Vec<Box<[u8]>> = links.iter().map(|link| link.address().into()).collect();
+        let mut links = links.into_iter();
         for node in 0..topology.nodes() {
-            let node = NodeId(node);
-            let doorbells: Vec<_> = topology
-                .ranks_of(node)
-                .map(|_| Doorbell::private())
-                .collect();
-            let bells: Arc<[Arc<Bell>]> = doorbells.iter().map(Doorbell::bell).collect();
-            let mut engines = Vec::with_capacity(doorbells.len());
-            for rank in topology.ranks_of(node) {
-                let topology = topology.seen_from(rank).map_err(Error::from)?;
-                let route = JobRoute::new(options.route, &topology);
-                let ends = ends_of(&[&route, &JobRoute::tree(&topology)]);
-                let (link, peers) = fabric.attach(&ends)?;
-                let bells = Arc::clone(&bells);
-                let mut engine = Engine::new(
-                    topology,
-                    route,
-                    Secret::from_bytes(SECRET),
-                    Some(link),
-                    peers,
-                    bells,
-                );
-                engine.create_segment = Segment::private;
+            let ranks: Vec<Rank> = topology.ranks_of(NodeId(node)).collect();
+            let doorbells: Vec<_> = ranks.iter().map(|_| Doorbell::private()).collect();
+            let mut engines = Vec::with_capacity(ranks.len());
+            for (&rank, link) in ranks.iter().zip(&mut links) {
+                let mut engine = new_engine(topology, options, rank, link, Epoch::FIRST)?;
+                for (&other, doorbell) in ranks.iter().zip(&doorbells) {
+                    engine.attach_here(other.into(), Epoch::FIRST, doorbell.bell());
+                }
+                for end in ends_of(&[&engine.route, &JobRoute::tree(&engine.topology)]) {
+                    engine.attach_end(end, Epoch::FIRST, &addresses[end.0 as usize])?;
+                }
                 engines.push(engine);
             }
-            open_stream(&mut engines, &system, 0, |_| {
-                Sink::Collectives(Heard::default())
-            })?;
-            let ids = open_stream(
-                &mut engines,
-                &options.stream,
-                options.item_bytes,
-                |engine| sink(engine.topology.rank()),
-            )?;
-            let node = engines.into_iter().zip(ids).zip(doorbells);
-            members.extend(node.map(|((engine, id), doorbell)| Self {
+            let mut opened = Vec::with_capacity(ranks.len());
+            for engine in &mut engines {
+                let sink = sink(engine.topology.rank());
+                opened.push(open_streams(engine, options, sink)?);
+            }
+            for (engine, (ids, _)) in engines.iter_mut().zip(&opened) {
+                for (&other, (_, inboxes)) in ranks.iter().zip(&opened) {
+                    for (&id, inbox) in ids.iter().zip(inboxes) {
+                        engine.attach_inbox(id, other.into(), Arc::clone(inbox))?;
+                    }
+                }
+            }
+            let node = engines.into_iter().zip(opened).zip(doorbells);
+            members.extend(node.map(|((engine, (ids, inboxes)), doorbell)| Self {
                 engine,
-                id,
+                id: ids[1],
+                epoch: Epoch::FIRST,
+                inboxes,
                 doorbell,
                 idle: false,
             }));
@@ -115,27 +116,39 @@ impl Member {
     }
 }
 
-/// Opens the next stream on all ranks of a node.
-fn open_stream(
-    engines: &mut [Engine],
-    options: &StreamOptions,
-    item_bytes: usize,
-    sink: impl Fn(&Engine) -> Sink,
-) -> Result<Vec<StreamId>, Error> {
-    let prepared = engines
-        .iter()
-        .map(|e| e.prepare(e.plan("simulated", options, item_bytes)?))
-        .collect::<Result<Vec<Prepared>, _>>()?;
-    let segments: Vec<Arc<Segment>> = prepared.iter().map(|p| Arc::clone(&p.segment)).collect();
-    prepared
-        .into_iter()
-        .zip(engines)
-        .map(|(prepared, engine)| {
-            let number = engine.take_number()?;
-            let sink = sink(engine);
-            engine.connect(number, prepared, &segments, sink)
-        })
-        .collect()
+/// An engine of a rank for which all others are away.
+pub(super) fn new_engine(
+    topology: &Topology,
+    options: &SimulationOptions,
+    rank: Rank,
+    link: Box<dyn Link>,
+    epoch: Epoch,
+) -> Result<Engine, Error> {
+    let topology = topology.seen_from(rank)?;
+    let route = JobRoute::new(options.route, &topology);
+    let secret = Secret::from_bytes(SECRET);
+    let mut engine = Engine::new(topology, route, secret, Some(link), epoch);
+    engine.create_segment = Segment::private;
+    Ok(engine)
+}
+
+/// Opens the job's own stream and the one of the options on one rank. The inboxes of the node's other
+/// ranks are to be attached.
+pub(super) fn open_streams(
+    engine: &mut Engine,
+    options: &SimulationOptions,
+    sink: Sink,
+) -> Result<([StreamId; 2], [Arc<Segment>; 2]), Error> {
+    let mut open = |options: &StreamOptions, item_bytes, sink| {
+        let prepared = engine.prepare(engine.plan("simulated", options, item_bytes)?)?;
+        let inbox = Arc::clone(&prepared.segment);
+        let number = engine.take_number()?;
+        Ok::<_, Error>((engine.connect(number, prepared, sink)?, inbox))
+    };
+    let collectives = Sink::Collectives(Heard::default());
+    let (system, first) = open(&Engine::system_options(), 0, collectives)?;
+    let (id, second) = open(&options.stream, options.item_bytes, sink)?;
+    Ok(([system, id], [first, second]))
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ mod error;
 mod fabric;
 mod job;
 mod member;
+mod membership;
 mod message;
 mod options;
 mod scheduler;

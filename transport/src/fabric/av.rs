@@ -83,4 +83,17 @@ impl AddressVector {
             )),
         }
     }
+
+    /// Removes an address. Nothing may be under way to it.
+    pub(super) fn remove(&self, mut index: sys::fi_addr_t) -> Result<()> {
+        // SAFETY: one index, which `insert` gave out, is read during the call.
+        match unsafe { sys::fi_av_remove(self.av.as_ptr(), &mut index, 1, 0) } {
+            0 => Ok(()),
+            code => Err(error::failure(
+                "fi_av_remove",
+                code as isize,
+                "a peer's address",
+            )),
+        }
+    }
 }

@@ -31,7 +31,8 @@ pub(super) struct Endpoint {
     /// Sends whose bytes libfabric has copied, and which end in the next poll.
     injected: Vec<(Token, Buffer)>,
     entries: Entries,
-    peers: Vec<sys::fi_addr_t>,
+    /// By peer; none where it was disconnected.
+    peers: Vec<Option<sys::fi_addr_t>>,
     name: String,
     address: Vec<u8>,
     limits: Limits,
@@ -162,16 +163,14 @@ impl Endpoint {
         peer: Peer,
         buffer: Buffer,
     ) -> std::result::Result<(sys::fi_addr_t, Buffer), PostError> {
-        match self.peers.get(peer.0 as usize) {
-            Some(target) => Ok((*target, buffer)),
-            None => {
-                let why = format!("peer {} of {} connected ones", peer.0, self.peers.len());
-                Err(PostError::Failed(
-                    buffer,
-                    error::failure("post", sys::FI_EINVAL as isize, why),
-                ))
-            }
+        match self.address_of(peer) {
+            Some(target) => Ok((target, buffer)),
+            None => Err(PostError::Failed(buffer, not_connected("post", peer))),
         }
+    }
+
+    fn address_of(&self, peer: Peer) -> Option<sys::fi_addr_t> {
+        self.peers.get(peer.0 as usize).copied().flatten()
     }
 
     /// The provider gets the descriptor of the buffer's region, which only its own domain can make
@@ -312,6 +311,12 @@ impl Endpoint {
     }
 }
 
+/// The error for a peer that this link never gave out, or that was disconnected.
+fn not_connected(call: &'static str, peer: Peer) -> Error {
+    let why = format!("peer {} is not connected", peer.0);
+    error::failure(call, sys::FI_EINVAL as isize, why)
+}
+
 impl Link for Endpoint {
     fn name(&self) -> &str {
         &self.name
@@ -342,10 +347,27 @@ impl Link for Endpoint {
             let _turn = self.opened.domain.turn();
             self.opened.av.insert(address)?
         };
-        let peer = Peer(self.peers.len() as u32);
-        self.peers.push(target);
-        tracing::trace!(peer = peer.0, "address of a peer inserted");
-        Ok(peer)
+        let free = self.peers.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.peers.push(None);
+            self.peers.len() - 1
+        });
+        self.peers[at] = Some(target);
+        tracing::trace!(peer = at, "address of a peer inserted");
+        Ok(Peer(at as u32))
+    }
+
+    fn disconnect(&mut self, peer: Peer) -> Result<bool> {
+        let target = self.address_of(peer);
+        let target = target.ok_or_else(|| not_connected("disconnect", peer))?;
+        if self.operations.are_towards(peer) {
+            return Ok(false);
+        }
+        let _turn = self.opened.domain.turn();
+        self.opened.av.remove(target)?;
+        self.peers[peer.0 as usize] = None;
+        tracing::trace!(peer = peer.0, "address of a peer removed");
+        Ok(true)
     }
 
     fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {

@@ -119,6 +119,11 @@ impl Operations {
         Some(operation)
     }
 
+    /// Whether a send or a read with this peer is in flight.
+    pub(super) fn are_towards(&self, peer: Peer) -> bool {
+        self.slots.iter().flatten().any(|o| o.peer == Some(peer))
+    }
+
     /// Numbers of the operations in flight.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = u32> {
         self.slots

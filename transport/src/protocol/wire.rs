@@ -9,7 +9,7 @@ mod run;
 
 pub use batch::{
     Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
-    FIRST_EPOCH,
+    Epoch,
 };
 pub use run::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,

@@ -50,13 +50,13 @@ impl Inbox {
         })
     }
 
-    /// Says whom to wake when a producer waits for space: `bells[n]` wakes the producer of
-    /// lanes `n * lanes_per_producer` up to the next multiple. A lane without a bell wakes
-    /// nobody.
+    /// Says whom to wake when a producer waits for space: `bells[n]`, if there is one, wakes the
+    /// producer of lanes `n * lanes_per_producer` up to the next multiple. A lane without a bell
+    /// wakes nobody.
     ///
     /// # Panics
     /// When `lanes_per_producer` is 0.
-    pub fn set_bells(&mut self, bells: Arc<[Arc<Bell>]>, lanes_per_producer: u32) {
+    pub fn set_bells(&mut self, bells: Arc<[Option<Arc<Bell>>]>, lanes_per_producer: u32) {
         self.bells = Bells::new(bells, lanes_per_producer);
     }
 

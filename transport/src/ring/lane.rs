@@ -171,7 +171,7 @@ impl Drop for Producer {
 /// Whom to wake when lanes of an inbox have space again.
 #[derive(Debug)]
 pub(crate) struct Bells {
-    bells: Arc<[Arc<Bell>]>,
+    bells: Arc<[Option<Arc<Bell>>]>,
     lanes_per_producer: u32,
 }
 
@@ -180,7 +180,7 @@ impl Bells {
     ///
     /// # Panics
     /// When `lanes_per_producer` is 0.
-    pub(crate) fn new(bells: Arc<[Arc<Bell>]>, lanes_per_producer: u32) -> Self {
+    pub(crate) fn new(bells: Arc<[Option<Arc<Bell>>]>, lanes_per_producer: u32) -> Self {
         assert!(lanes_per_producer > 0, "bells for 0 lanes each");
         Self {
             bells,
@@ -190,7 +190,7 @@ impl Bells {
 
     #[cold]
     fn ring(&self, lane: u32) {
-        if let Some(bell) = self.bells.get((lane / self.lanes_per_producer) as usize) {
+        if let Some(Some(bell)) = self.bells.get((lane / self.lanes_per_producer) as usize) {
             doorbell::ring(&**bell);
         }
     }

@@ -20,6 +20,8 @@ pub struct SimLink {
     id: u32,
     /// A post was refused since the last poll: it may be taken now, and nothing else will say so.
     refused: bool,
+    /// Endpoints that were disconnected, and not connected again.
+    disconnected: Vec<u32>,
 }
 
 impl SimLink {
@@ -30,6 +32,15 @@ impl SimLink {
             address: u64::from(id).to_le_bytes(),
             id,
             refused: false,
+            disconnected: Vec::new(),
+        }
+    }
+
+    /// Refuses what goes to a peer that was disconnected.
+    fn admit(&self, peer: Peer, buffer: Buffer) -> Result<Buffer, PostError> {
+        match self.disconnected.contains(&peer.0) {
+            false => Ok(buffer),
+            true => Err(PostError::Failed(buffer, no_such_peer(peer))),
         }
     }
 
@@ -55,13 +66,28 @@ impl Link for SimLink {
     fn connect(&mut self, address: &[u8]) -> Result<Peer> {
         let id = address.try_into().map(u64::from_le_bytes).ok();
         match id.filter(|&id| self.net.lock().has_host(id)) {
-            Some(id) => Ok(Self::peer(id as u32)),
+            Some(id) => {
+                self.disconnected.retain(|&other| u64::from(other) != id);
+                Ok(Self::peer(id as u32))
+            }
             None => Err(Error::Fabric {
                 call: "sim connect",
                 code: 22,
                 detail: format!("address {address:?}"),
             }),
         }
+    }
+
+    fn disconnect(&mut self, peer: Peer) -> Result<bool> {
+        let state = self.net.lock();
+        if !state.has_host(peer.0.into()) || self.disconnected.contains(&peer.0) {
+            return Err(no_such_peer(peer));
+        }
+        if state.is_towards(self.id, peer.0) {
+            return Ok(false);
+        }
+        self.disconnected.push(peer.0);
+        Ok(true)
     }
 
     fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
@@ -76,6 +102,7 @@ impl Link for SimLink {
         bytes: usize,
         token: Token,
     ) -> Result<(), PostError> {
+        let buffer = self.admit(peer, buffer)?;
         let mut state = self.net.lock();
         if state.refuses() {
             self.refused = true;
@@ -126,6 +153,7 @@ impl Link for SimLink {
         bytes: usize,
         token: Token,
     ) -> Result<(), PostError> {
+        let buffer = self.admit(peer, buffer)?;
         let mut state = self.net.lock();
         if state.refuses() {
             self.refused = true;
@@ -214,6 +242,14 @@ impl Link for SimLink {
 
     fn try_wait(&mut self) -> bool {
         !self.refused && !self.net.lock().has_news(self.id)
+    }
+}
+
+fn no_such_peer(peer: Peer) -> Error {
+    Error::Fabric {
+        call: "sim peer",
+        code: 22,
+        detail: format!("endpoint {} is not connected", peer.0),
     }
 }
 
@@ -320,6 +356,36 @@ mod tests {
         assert_eq!(net.violations().len(), 1, "all three are used up");
         drop(got);
         assert_eq!(pb.free_slots(), 3);
+    }
+
+    #[test]
+    fn a_peer_that_was_disconnected_gets_nothing_until_it_is_connected_again() {
+        let net = Net::new(SimOptions {
+            refuse_one_in: 0,
+            ..SimOptions::default()
+        });
+        let (mut a, mut b) = (net.link(), net.link());
+        let to_b = a.connect(b.address()).unwrap();
+        let (pa, pb) = (
+            a.create_pool(64, 4, Access::All).unwrap(),
+            b.create_pool(64, 4, Access::All).unwrap(),
+        );
+        assert_eq!(b.post_receives(Tag(5), &pb, 2, Token(1)).unwrap(), 2);
+        let send = |a: &mut SimLink| a.post_send(to_b, Tag(5), pa.take().unwrap(), 1, Token(2));
+        send(&mut a).unwrap();
+        assert!(!a.disconnect(to_b).unwrap(), "a send is under way");
+        (0..20).for_each(|_| net.tick());
+        assert!(a.disconnect(to_b).unwrap());
+        assert!(matches!(send(&mut a), Err(PostError::Failed(..))));
+        assert!(a.disconnect(to_b).is_err(), "once");
+        assert!(a.disconnect(SimLink::peer(9)).is_err(), "nobody");
+        assert_eq!(a.connect(b.address()).unwrap(), to_b);
+        send(&mut a).unwrap();
+        (0..20).for_each(|_| net.tick());
+        let mut got = Vec::new();
+        b.poll(&mut got).unwrap();
+        assert_eq!(got.len(), 2);
+        assert!(net.violations().is_empty());
     }
 
     #[test]

@@ -98,6 +98,17 @@ impl State {
         id < self.hosts.len() as u64
     }
 
+    /// Whether anything of one endpoint's is on its way to another.
+    pub fn is_towards(&self, from: u32, to: u32) -> bool {
+        let is = |parcel: &Parcel| match parcel {
+            Parcel::Message { target, sender, .. } => (*sender, *target) == (from, to),
+            // Whose memory it is from is not known any more.
+            Parcel::Read { reader, .. } => *reader == from,
+            _ => false,
+        };
+        self.parcels.any(is)
+    }
+
     /// Sends a parcel on its way: it arrives after a random delay, and before or behind what is due
     /// at the same time.
     pub fn dispatch(&mut self, parcel: Parcel) {
@@ -320,6 +331,18 @@ impl Net {
         }
         drop(state);
         link
+    }
+
+    /// A new endpoint under the number of one that was dropped: what was posted there, and what it
+    /// had not been told, is gone. What is still under way to the old one reaches the new one.
+    ///
+    /// # Panics
+    /// When there was none.
+    pub fn link_again(&self, id: u32) -> SimLink {
+        let mut state = self.lock();
+        state.hosts[id as usize].posted.clear();
+        while state.next_news(id).is_some() {}
+        SimLink::new(self.clone(), id, Arc::clone(&state.limits))
     }
 
     /// Virtual time.

@@ -99,6 +99,11 @@ impl Parcels {
         index
     }
 
+    /// Whether there is such a parcel in any list.
+    pub fn any(&self, is: impl Fn(&Parcel) -> bool) -> bool {
+        self.places.iter().any(|(_, parcel)| is(parcel))
+    }
+
     /// Adds a parcel behind the others.
     pub fn push_back(&mut self, list: &mut List, parcel: Parcel) {
         let index = self.place(parcel);

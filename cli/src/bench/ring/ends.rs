@@ -91,7 +91,7 @@ impl Ends {
         let [their_inbox, their_bell, bell_event, their_line, line_event] = handed;
         let bell = Bell::attach(Segment::attach(their_bell, size_of::<u64>())?, bell_event)?;
         let their_line = Bell::attach(Segment::attach(their_line, size_of::<u64>())?, line_event)?;
-        inbox.set_bells(Arc::new([Arc::clone(&bell)]), 1);
+        inbox.set_bells(Arc::new([Some(Arc::clone(&bell))]), 1);
         let their_segment = Segment::attach(their_inbox, layout.segment_bytes())?;
         Ok(Self {
             inbox,

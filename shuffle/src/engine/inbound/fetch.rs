@@ -4,7 +4,7 @@ use trihop_transport::link::{Link, Mover, Peer, PostError};
 use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::rendezvous::Fetch;
 use trihop_transport::protocol::tags::{TagClass, token};
-use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend, FIRST_EPOCH};
+use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend};
 
 use super::{Came, Links, forget_header};
 use crate::engine::incoming::Arrival;
@@ -104,7 +104,8 @@ impl Links {
                 format!("no fetch in slot {number}"),
             ));
         };
-        let (end, stage) = (remotes[fetch.link].end, remotes[fetch.link].stage);
+        let remote = &remotes[fetch.link];
+        let (end, epoch, stage) = (remote.end, remote.epoch, remote.stage);
         let bytes = match came {
             Came::ByRead => fetch.bytes,
             Came::AsSegment { bytes } => bytes.min(fetch.bytes),
@@ -121,7 +122,7 @@ impl Links {
         };
         self.fetches.end(number as usize);
         let same = header.kind == BatchKind::Segment
-            && (header.epoch, header.source, header.stage) == (FIRST_EPOCH, end, stage.number())
+            && (header.epoch, header.source, header.stage) == (epoch, end, stage.number())
             && header.sequence == fetch.sequence;
         if !same {
             return Err(Error::bad_peer(

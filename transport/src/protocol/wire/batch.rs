@@ -1,6 +1,9 @@
 //! Batches: the header of everything that crosses the fabric, with the credit counters of its link,
 //! and what batches carry that are no runs.
 
+use std::fmt;
+use std::num::NonZeroU16;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -9,8 +12,25 @@ use crate::topology::EndpointId;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"3h");
 
-/// Epoch of an endpoint that has joined its job once.
-pub const FIRST_EPOCH: u16 = 1;
+/// Which time it is that an endpoint has joined its job: 1 at first, modulo 2^16 without 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Epoch(NonZeroU16);
+
+impl Epoch {
+    /// That of an endpoint that has joined once.
+    pub const FIRST: Self = Self(NonZeroU16::MIN);
+
+    /// The epoch after this one.
+    pub fn next(self) -> Self {
+        Self(self.0.checked_add(1).unwrap_or(NonZeroU16::MIN))
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Bytes of a [`BatchHeader`].
 pub const BATCH_HEADER_BYTES: usize = 64;
@@ -82,9 +102,8 @@ pub struct BatchHeader {
     pub kind: BatchKind,
     /// Stream that it belongs to.
     pub stream: u16,
-    /// Epoch of the sending endpoint: how often it has joined the job, modulo 2^16. A rank joins
-    /// once, so that it is [`FIRST_EPOCH`].
-    pub epoch: u16,
+    /// Epoch of the sending endpoint.
+    pub epoch: Epoch,
     /// The sending endpoint.
     pub source: EndpointId,
     /// Bytes behind the header.
@@ -118,6 +137,9 @@ pub enum BadHeader {
     /// Something where nothing belongs.
     #[error("{0:#04x} in a reserved byte")]
     Reserved(u8),
+    /// The epoch that nobody has.
+    #[error("epoch 0")]
+    Epoch,
     /// A kind that does not exist.
     #[error("unknown batch kind {0}")]
     Kind(u8),
@@ -164,7 +186,7 @@ impl BatchHeader {
         let c = &self.counters;
         let mut raw = RawBatchHeader {
             magic: MAGIC.into(),
-            epoch: self.epoch.into(),
+            epoch: self.epoch.0.get().into(),
             version: VERSION,
             kind: self.kind as u8,
             stream: self.stream.into(),
@@ -218,6 +240,8 @@ impl BatchHeader {
         if raw.reserved != 0 {
             return Err(BadHeader::Reserved(raw.reserved));
         }
+        let epoch = NonZeroU16::new(raw.epoch.get()).map(Epoch);
+        let epoch = epoch.ok_or(BadHeader::Epoch)?;
         let kind = match raw.kind {
             1 => BatchKind::Eager,
             2 => BatchKind::Announce,
@@ -241,7 +265,7 @@ impl BatchHeader {
         let header = Self {
             kind,
             stream: raw.stream.get(),
-            epoch: raw.epoch.get(),
+            epoch,
             source: EndpointId(raw.source.get()),
             bytes,
             stage: raw.stage,
@@ -321,7 +345,8 @@ mod tests {
                     wanted,
                 },
             );
-        let ends = (any::<u16>(), any::<u16>(), any::<u32>(), any::<u8>());
+        let epoch = any::<NonZeroU16>().prop_map(Epoch);
+        let ends = (any::<u16>(), epoch, any::<u32>(), any::<u8>());
         (kind, ends, 0u32..64, any::<u64>(), counters).prop_map(
             |(kind, (stream, epoch, source, stage), bytes, sequence, counters)| BatchHeader {
                 kind,
@@ -367,7 +392,7 @@ mod tests {
         let header = BatchHeader {
             kind: BatchKind::Eager,
             stream: 1,
-            epoch: FIRST_EPOCH,
+            epoch: Epoch::FIRST,
             source: EndpointId(2),
             bytes: 0,
             stage: 0,
@@ -402,6 +427,17 @@ mod tests {
             let refused = Err(BadHeader::Reserved(byte));
             assert_eq!(BatchHeader::parse(&message, 11), refused);
         }
+    }
+
+    #[test]
+    fn epoch_0_is_nobodys_and_is_not_counted_to() {
+        let mut message = lone_header();
+        message[2..4].fill(0);
+        let check = check_word(&message).to_le_bytes();
+        message[BATCH_HEADER_BYTES - 4..].copy_from_slice(&check);
+        assert_eq!(BatchHeader::parse(&message, 11), Err(BadHeader::Epoch));
+        assert_eq!(Epoch::FIRST.next(), Epoch(NonZeroU16::new(2).unwrap()));
+        assert_eq!(Epoch(NonZeroU16::MAX).next(), Epoch::FIRST);
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn a_bell_is_rung_only_for_a_sleeper_and_only_when_it_matters() {
     let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
     let (ours, theirs) = (Doorbell::private().bell(), Doorbell::private().bell());
     let mut producer = Producer::new(segment, layout, 0, Arc::clone(&theirs)).unwrap();
-    inbox.set_bells(Arc::new([Arc::clone(&ours)]), 1);
+    inbox.set_bells(Arc::new([Some(Arc::clone(&ours))]), 1);
     let sleeps = |bell: &Bell| bell.word().store(SLEEPING, Ordering::Relaxed);
     let is_asleep = |bell: &Bell| Word::load(bell.word(), Ordering::Relaxed) == SLEEPING;
     sleeps(&ours);

@@ -80,7 +80,7 @@ fn start(test: &str, count: u64) -> (Child, Inbox, Doorbell, ProcessWatch) {
     let layout = InboxLayout::new(1, LANE_BYTES).unwrap();
     let segment = Segment::create(layout.segment_bytes()).unwrap();
     let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
-    inbox.set_bells(Arc::new([child_bell]), 1);
+    inbox.set_bells(Arc::new([Some(child_bell)]), 1);
     let doorbell = Doorbell::create().unwrap();
     let bell_segment = doorbell.segment().unwrap();
     DescriptorListener::send(

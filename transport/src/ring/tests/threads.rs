@@ -82,7 +82,7 @@ fn stress(lanes: u32, count: u64) {
     let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
     let seed = Random::seeded().0;
     let bells: Vec<_> = (0..lanes).map(|_| Doorbell::create().unwrap()).collect();
-    inbox.set_bells(bells.iter().map(Doorbell::bell).collect(), 1);
+    inbox.set_bells(bells.iter().map(|bell| Some(bell.bell())).collect(), 1);
     let senders: Vec<_> = (0..lanes)
         .zip(bells)
         .map(|(lane, bell)| {

@@ -1,0 +1,136 @@
+//! Ranks that leave a job and join it again.
+
+use std::collections::HashMap;
+
+use trihop_transport::topology::Rank;
+
+use super::schedule::{Replay, mixed, seeds, shape, sim, tiny};
+use super::world::World;
+use crate::config::StreamOptions;
+use crate::route::RouteName;
+use crate::simulation::SimulationError;
+use crate::terminate::flush::{Flush, Queues};
+
+/// Messages by source and target, and what has been sent of them.
+type Sent = HashMap<(u32, u32), u64>;
+
+/// Sends up to `count` messages between random ranks, with turns in between; what finds no room is
+/// not sent.
+fn send_some(world: &mut World, sent: &mut Sent, count: u64) {
+    for _ in 0..count {
+        let ranks = u64::from(world.size());
+        let mut random = || (world.random() % ranks) as u32;
+        let (source, target) = (random(), random());
+        let bytes = mixed(world.random());
+        let number = sent.entry((source, target)).or_default();
+        if world.send(source, target, *number as u32, bytes) {
+            *number += 1;
+        }
+        world.step();
+    }
+}
+
+/// Messages that `rank` has heard, of all sources.
+fn heard_by(world: &World, rank: u32) -> usize {
+    let sources = 0..world.size();
+    sources.map(|source| world.heard(rank, source).len()).sum()
+}
+
+/// Any rank may leave when nothing is under way. What is sent to it and through it waits, and
+/// arrives when it has joined again, in order and once; fences and collectives count on from there.
+#[test]
+fn what_is_sent_to_a_rank_that_is_away_waits_until_it_joins_again() {
+    for seed in seeds(40) {
+        let replay = Replay(seed);
+        let sizes = shape(seed);
+        let route = RouteName::ALL[seed as usize % RouteName::ALL.len()];
+        let options = tiny(seed);
+        let mut world = World::routed(route, &sizes, &options, seed, sim(seed), false, true);
+        let mut sent = Sent::new();
+        for _ in 0..4 {
+            send_some(&mut world, &mut sent, 60);
+            world.fence();
+            world.check(&sent, false);
+            let rank = (world.random() % u64::from(world.size())) as u32;
+            world.job.leave(Rank(rank)).unwrap();
+            let before = heard_by(&world, rank);
+            send_some(&mut world, &mut sent, 60);
+            (0..200).for_each(|_| world.step());
+            assert_eq!(heard_by(&world, rank), before, "rank {rank} is away");
+            world.job.join(Rank(rank)).unwrap();
+            send_some(&mut world, &mut sent, 20);
+            world.fence();
+            world.check(&sent, false);
+        }
+        world.settle();
+        drop(replay);
+    }
+}
+
+#[test]
+fn two_ranks_may_be_away_at_once() {
+    for seed in seeds(12) {
+        let replay = Replay(seed);
+        let mut world = World::new(&[2, 3], &tiny(seed), seed, sim(seed), false, true);
+        let mut sent = Sent::new();
+        // Neighbours, both ends of a link, and two that have none with each other.
+        for (one, other) in [(0, 1), (0, 2), (1, 4)] {
+            world.job.leave(Rank(one)).unwrap();
+            world.job.leave(Rank(other)).unwrap();
+            send_some(&mut world, &mut sent, 40);
+            world.job.join(Rank(one)).unwrap();
+            send_some(&mut world, &mut sent, 40);
+            world.job.join(Rank(other)).unwrap();
+            world.fence();
+            world.check(&sent, false);
+        }
+        drop(replay);
+    }
+}
+
+#[test]
+fn a_flush_does_not_wait_for_an_endpoint_that_has_left_since() {
+    let mut world = World::new(&[2, 2], &StreamOptions::default(), 5, sim(5), false, true);
+    let mut sent = Sent::new();
+    send_some(&mut world, &mut sent, 50);
+    world.fence();
+    let all = [
+        Queues::ORIGIN,
+        Queues::REMOTE,
+        Queues::RELAY,
+        Queues::Delivery,
+    ];
+    for (queues, gone) in all.into_iter().zip((0..world.size()).cycle().skip(1)) {
+        let others = (0..world.size()).filter(|&rank| rank != gone);
+        let mut flushes: Vec<(u32, Flush)> = Vec::new();
+        for rank in others {
+            let (state, out, _) = world.job.members[rank as usize].stream_mut();
+            let mut flush = Flush::begin(queues, state, out);
+            // All has been taken; whether it sees that now or later is up to the call.
+            flush.poll(state, out).unwrap();
+            flushes.push((rank, flush));
+        }
+        world.job.leave(Rank(gone)).unwrap();
+        world.job.join(Rank(gone)).unwrap();
+        send_some(&mut world, &mut sent, 50);
+        for (rank, mut flush) in flushes {
+            let (state, out, _) = world.job.members[rank as usize].stream_mut();
+            assert!(flush.poll(state, out).unwrap(), "{queues:?} on rank {rank}");
+        }
+    }
+    world.fence();
+    world.check(&sent, false);
+}
+
+#[test]
+fn only_who_is_there_leaves_and_only_who_has_left_joins() {
+    let mut world = World::new(&[1, 1], &StreamOptions::default(), 1, sim(1), false, true);
+    let refused = |outcome: Result<(), SimulationError>| outcome.unwrap_err().to_string();
+    assert!(refused(world.job.join(Rank(1))).contains("is not away"));
+    world.job.leave(Rank(1)).unwrap();
+    assert!(refused(world.job.leave(Rank(1))).contains("is away"));
+    assert!(refused(world.job.leave(Rank(2))).contains('2'));
+    // What cannot move on keeps the others from leaving.
+    assert!(world.send(0, 1, 0, 8));
+    assert!(world.job.leave(Rank(0)).is_err());
+}

@@ -1,0 +1,181 @@
+//! Members come and go: what that changes in an engine and its streams.
+
+use std::sync::Arc;
+
+use trihop_transport::memory::segment::Segment;
+use trihop_transport::protocol::wire::Epoch;
+use trihop_transport::ring::Bell;
+
+use super::{Engine, StreamId};
+use crate::engine::StreamState;
+use crate::engine::outbound::Outbound;
+use crate::error::{Error, Result};
+use crate::member::Members;
+use crate::route::EndpointId;
+use crate::terminate::collective::Collectives;
+
+/// What an endpoint has done while it was a member: fences and collectives, which count what all
+/// have done, go on from there when it joins again.
+pub(crate) struct Legacy {
+    /// Records sent and delivered, by stream.
+    counts: Vec<(u64, u64)>,
+    collectives: Collectives,
+}
+
+impl Engine {
+    /// A member of this node has joined, and `bell` wakes it. What is sent to it waits until its
+    /// inbox of the stream has come too: [`Engine::attach_inbox`].
+    ///
+    /// # Panics
+    /// When it is on another node.
+    pub fn attach_here(&mut self, end: EndpointId, epoch: Epoch, bell: Arc<Bell>) {
+        let place = self.place_of(end);
+        self.change_members(|members| members.set_here(place, Some((epoch, bell))));
+    }
+
+    /// The inbox of a member of this node has come for a stream.
+    ///
+    /// # Errors
+    /// The stream was shut down.
+    ///
+    /// # Panics
+    /// When the member is on another node.
+    pub fn attach_inbox(
+        &mut self,
+        id: StreamId,
+        end: EndpointId,
+        segment: Arc<Segment>,
+    ) -> Result<()> {
+        let place = self.place_of(end);
+        self.out(id)?.queues.lanes.attach(place, segment);
+        Ok(())
+    }
+
+    /// A member at the other end of a link has joined: the provider reaches it by this address.
+    ///
+    /// # Errors
+    /// The address is not one of the link's kind.
+    ///
+    /// # Panics
+    /// When no link leads there.
+    pub fn attach_end(&mut self, end: EndpointId, epoch: Epoch, address: &[u8]) -> Result<()> {
+        let link = self.link.as_mut().expect("an end of a link has a link");
+        let peer = link.connect(address)?;
+        self.change_members(|members| members.set_end(end, Some((epoch, peer))));
+        Ok(())
+    }
+
+    /// A member has left. What is sent to it from now on waits until it joins again, in another
+    /// epoch. What it sends all the same is nobody's.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], with nothing done, while something of it has not moved on: what was
+    /// sent to it, or what it has sent. Try again after a round.
+    pub fn detach(&mut self, end: EndpointId) -> Result<()> {
+        let is_here = self.topology.is_here(end);
+        let place = is_here.then(|| self.place_of(end));
+        for (state, out) in self.streams.iter_mut().zip(&mut self.outs) {
+            let is_quiet = place.is_none_or(|place| state.has_taken_all_from(place))
+                && out.queues.lanes.are_taken_by(end)
+                && state.is_link_quiet(out, end);
+            if !is_quiet {
+                return Err(Error::WouldBlock);
+            }
+        }
+        let peer = self.members.end(end).map(|(_, peer)| peer);
+        if let (Some(link), Some(peer)) = (&mut self.link, peer)
+            && !link.disconnect(peer)?
+        {
+            return Err(Error::WouldBlock);
+        }
+        for (state, out) in self.streams.iter_mut().zip(&mut self.outs) {
+            state.detach(out, end, place);
+        }
+        self.change_members(|members| {
+            if let Some(place) = place {
+                members.set_here(place, None);
+            }
+            if peer.is_some() {
+                members.set_end(end, None);
+            }
+        });
+        Ok(())
+    }
+
+    /// Whether this endpoint exchanges anything with another: on its node, or over a link.
+    pub fn knows(&self, end: EndpointId) -> bool {
+        self.topology.is_here(end) || self.members.has_end(end)
+    }
+
+    /// What an endpoint that leaves hands to itself for when it joins again.
+    pub fn legacy(&mut self) -> Legacy {
+        let streams = self.streams.iter().zip(&self.outs);
+        let counts = streams.map(|(state, out)| (out.sent, state.delivered()));
+        let counts = counts.collect();
+        let collectives = Collectives::new(&self.topology);
+        Legacy {
+            counts,
+            collectives: std::mem::replace(&mut self.collectives, collectives),
+        }
+    }
+
+    /// This endpoint joins again, with the same streams open and nothing sent or delivered yet.
+    pub fn inherit(&mut self, legacy: Legacy) {
+        self.collectives = legacy.collectives;
+        let streams = self.streams.iter_mut().zip(&mut self.outs);
+        for ((state, out), (sent, delivered)) in streams.zip(legacy.counts) {
+            (out.sent, state.taken) = (sent, delivered);
+        }
+    }
+
+    /// # Panics
+    /// When the endpoint is on another node.
+    fn place_of(&self, end: EndpointId) -> u32 {
+        assert!(self.topology.is_here(end), "endpoint {end} is not here");
+        self.topology.place_of(end)
+    }
+
+    fn change_members(&mut self, change: impl FnOnce(&mut Members)) {
+        change(Arc::make_mut(&mut self.members));
+        for (state, out) in self.streams.iter_mut().zip(&mut self.outs) {
+            out.queues.members = Arc::clone(&self.members);
+            let lanes = out.queues.route.lanes_per_rank();
+            state.inbound.inbox.set_bells(self.members.bells(), lanes);
+        }
+    }
+}
+
+impl StreamState {
+    /// Whether all that the endpoint at a place of the node has shown in its lanes has moved on.
+    fn has_taken_all_from(&mut self, place: u32) -> bool {
+        let lanes = self.inbound.lanes_of(place);
+        let inbound = &mut self.inbound;
+        let mut lanes = lanes.into_iter();
+        lanes.all(|lane| !inbound.is_listed(lane) && inbound.inbox.lane(lane).is_empty())
+    }
+
+    /// Whether nothing goes over links to or from an endpoint, and nothing of it is kept.
+    fn is_link_quiet(&self, out: &Outbound, end: EndpointId) -> bool {
+        let remotes = &out.queues.remotes;
+        let Some(links) = &self.inbound.links else {
+            return true;
+        };
+        let mut numbers = (0..remotes.len()).filter(|&number| remotes[number].end == end);
+        remotes.are_idle_towards(end) && numbers.all(|number| links.is_idle(number))
+    }
+
+    /// An endpoint has left, with nothing under way.
+    fn detach(&mut self, out: &mut Outbound, end: EndpointId, place: Option<u32>) {
+        let queues = &mut out.queues;
+        queues.forget(end);
+        if let Some(place) = place {
+            queues.lanes.detach(end, place);
+        }
+        for number in queues.remotes.detach(end) {
+            let maxrpc = queues.remotes[number].credit.max_in_flight();
+            if let Some(links) = &mut self.inbound.links {
+                links.detach(number, maxrpc);
+            }
+        }
+    }
+}

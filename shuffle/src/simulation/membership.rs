@@ -1,0 +1,102 @@
+//! Ranks that leave the job, and join it again.
+
+use trihop_transport::link::Link;
+use trihop_transport::topology::Rank;
+
+use super::error::SimulationError;
+use super::job::Simulation;
+use super::member::{new_engine, open_streams};
+use crate::engine::sink::Sink;
+use crate::error::Error;
+use crate::route::{EndpointId, JobRoute, ends_of};
+
+impl Simulation<'_> {
+    /// A rank leaves the job, which comes to rest first. What is sent to it or through it from then
+    /// on waits at its senders until it joins again ([`Simulation::join`]); so does a fence.
+    ///
+    /// # Errors
+    /// As [`Simulation::step`], and [`SimulationError::Stuck`] where something cannot move on,
+    /// because another rank is away. The rank does not exist, or is away.
+    pub fn leave(&mut self, rank: Rank) -> Result<(), SimulationError> {
+        self.check_rank(rank)?;
+        if self.away.contains(&rank) {
+            return Err(Error::config("rank", format!("rank {rank} is away")).into());
+        }
+        self.settle()?;
+        for at in 0..self.members.len() {
+            let other = &mut self.members[at].engine;
+            if at != rank.0 as usize && other.knows(rank.into()) {
+                match other.detach(rank.into()) {
+                    Err(Error::WouldBlock) => return Err(self.stuck("rest", 1, &[])),
+                    outcome => outcome?,
+                }
+            }
+        }
+        let member = &mut self.members[rank.0 as usize];
+        let legacy = member.engine.legacy();
+        let link = self
+            .fabric
+            .link_again(rank)
+            .ok_or_else(|| Error::config("fabric", "only simulated links come again"))?;
+        member.epoch = member.epoch.next();
+        let mut engine = new_engine(&self.topology, &self.options, rank, link, member.epoch)?;
+        let (ids, inboxes) = open_streams(&mut engine, &self.options, Sink::Handler)?;
+        engine.inherit(legacy);
+        (member.engine, member.id, member.inboxes) = (engine, ids[1], inboxes);
+        self.away.insert(rank);
+        Ok(())
+    }
+
+    /// A rank that has left joins the job again.
+    ///
+    /// # Errors
+    /// It has not left, or memory.
+    pub fn join(&mut self, rank: Rank) -> Result<(), SimulationError> {
+        if !self.away.remove(&rank) {
+            return Err(Error::config("rank", format!("rank {rank} is not away")).into());
+        }
+        let at = rank.0 as usize;
+        let engine = &self.members[at].engine;
+        let here: Vec<Rank> = self.topology.ranks_of(engine.topology.node()).collect();
+        let ends = ends_of(&[&engine.route, &JobRoute::tree(&engine.topology)]);
+        for other in here {
+            self.attach_here(at, other)?;
+            if other != rank {
+                self.attach_here(other.0 as usize, rank)?;
+            }
+        }
+        for end in ends {
+            self.attach_end(at, end)?;
+            self.attach_end(end.0 as usize, rank.into())?;
+        }
+        (0..self.topology.size()).for_each(|rank| self.wake_rank(rank));
+        Ok(())
+    }
+
+    /// A rank of the same node, or the rank itself, comes to a rank, unless either is away.
+    fn attach_here(&mut self, at: usize, other: Rank) -> Result<(), SimulationError> {
+        if self.away.contains(&other) || self.away.contains(&Rank(at as u32)) {
+            return Ok(());
+        }
+        let from = &self.members[other.0 as usize];
+        let (epoch, bell, inboxes) = (from.epoch, from.doorbell.bell(), from.inboxes.clone());
+        let engine = &mut self.members[at].engine;
+        engine.attach_here(other.into(), epoch, bell);
+        for (id, inbox) in engine.all_ids().into_iter().zip(inboxes) {
+            engine.attach_inbox(id, other.into(), inbox)?;
+        }
+        Ok(())
+    }
+
+    /// The other end of a link comes to a rank, unless either is away.
+    fn attach_end(&mut self, at: usize, end: EndpointId) -> Result<(), SimulationError> {
+        if self.away.contains(&Rank(end.0)) || self.away.contains(&Rank(at as u32)) {
+            return Ok(());
+        }
+        let from = &self.members[end.0 as usize];
+        let link: &dyn Link = &**from.engine.link.as_ref().expect("each rank has a link");
+        let (epoch, address) = (from.epoch, link.address().to_vec());
+        let engine = &mut self.members[at].engine;
+        Ok(engine.attach_end(end, epoch, &address)?)
+    }
+}
