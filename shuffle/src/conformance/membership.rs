@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use trihop_transport::topology::Rank;
+use trihop_transport::topology::{EndpointId, Rank};
 
 use super::schedule::{Replay, mixed, seeds, shape, sim, tiny};
 use super::world::World;
-use crate::config::StreamOptions;
+use crate::config::{Shares, StreamOptions};
+use crate::error::Error;
 use crate::route::RouteName;
 use crate::simulation::SimulationError;
 use crate::terminate::flush::{Flush, Queues};
@@ -120,6 +121,73 @@ fn a_flush_does_not_wait_for_an_endpoint_that_has_left_since() {
     }
     world.fence();
     world.check(&sent, false);
+}
+
+/// Whether one rank lets another go now.
+fn lets_go(world: &mut World, rank: u32, other: u32) -> bool {
+    let engine = &mut world.job.members[rank as usize].engine;
+    match engine.detach(EndpointId(other)) {
+        Ok(()) => true,
+        Err(Error::WouldBlock) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether nothing that rank 0 has sent has left it.
+fn is_at_home(world: &mut World) -> bool {
+    let queues = &world.out(0).queues;
+    let shown = queues.lanes.iter().any(|lane| lane.in_use_bytes() > 0);
+    let sent = queues.remotes.iter().any(|link| !link.is_idle());
+    !shown && !sent
+}
+
+#[test]
+fn nobody_is_let_go_while_something_is_under_way() {
+    for sizes in [[2, 1], [1, 2]] {
+        let options = StreamOptions::default();
+        let mut world = World::new(&sizes, &options, 7, sim(7), false, true);
+        world.settle();
+        assert!(world.send(0, 1, 0, 8));
+        // What is still gathered waits for its target; what has left must arrive.
+        let mut now_ns = 1;
+        while is_at_home(&mut world) {
+            now_ns += 1_000_000;
+            world.round(0, now_ns).unwrap();
+        }
+        while world.heard(1, 0).is_empty() {
+            assert!(!lets_go(&mut world, 0, 1), "rank 1 has not taken it");
+            let is_here = sizes[0] == 2;
+            assert!(!is_here || !lets_go(&mut world, 1, 0), "it is there to see");
+            world.step();
+        }
+        world.settle();
+        assert!(lets_go(&mut world, 0, 1) && lets_go(&mut world, 1, 0));
+    }
+}
+
+#[test]
+fn what_an_endpoint_that_leaves_holds_of_the_shared_slots_is_free_again() {
+    let options = StreamOptions {
+        remote_buftarget_bytes: 4000,
+        given_shares: Some(Shares {
+            small_slot_bytes: 256,
+            ..Shares::default()
+        }),
+        ..StreamOptions::default()
+    };
+    let mut world = World::new(&[1, 1], &options, 9, sim(9), false, true);
+    let free = |world: &mut World| world.core(0).inbound.links.as_ref().unwrap().free_large();
+    let all = free(&mut world);
+    let mut number = 0;
+    for _ in 0..2000 {
+        number += u32::from(world.send(1, 0, number, 1000));
+        world.step();
+    }
+    while !lets_go(&mut world, 0, 1) {
+        assert!(free(&mut world) < all, "busy links hold large slots");
+        world.step();
+    }
+    assert_eq!(free(&mut world), all);
 }
 
 #[test]

@@ -316,6 +316,20 @@ mod tests {
         }
     }
 
+    /// Each side finds out by itself, whatever the other one says.
+    #[test]
+    fn an_answer_without_the_secret_gets_no_welcome() {
+        let (ours, theirs) = (Secret::from_bytes([9; 16]), Secret::from_bytes([8; 16]));
+        let [mut connecting, mut accepting] = pair(&theirs, &ours);
+        let mut heard = Vec::new();
+        let hello = std::mem::take(&mut accepting.output);
+        connecting.receive(&hello, &mut heard).unwrap();
+        let answer = std::mem::take(&mut connecting.output);
+        let refused = accepting.receive(&answer, &mut heard);
+        assert_eq!(refused, Err("a proof that is none"));
+        assert!(accepting.output.is_empty(), "and nothing more is said");
+    }
+
     /// Who sends our own words back knows nothing.
     #[test]
     fn an_echo_is_no_watch() {

@@ -126,6 +126,55 @@ fn a_peer_that_writes_positions_and_lengths_can_do_no_harm() {
     );
 }
 
+#[test]
+fn a_frame_does_not_reach_beyond_the_end_of_its_ring() {
+    let (segment, mut inbox, mut producers) = on_heap(1, LANE_BYTES);
+    let bytes = inbox.layout().segment_bytes();
+    let end = segment.as_ptr() as usize + bytes;
+    // More than the nursery holds: the lane goes on in its ring.
+    for _ in 0..16 {
+        producers[0].reserve(64).unwrap();
+        producers[0].commit(64);
+    }
+    producers[0].publish();
+    let mut consumer = inbox.lane(0);
+    while consumer.front().unwrap().is_some() {
+        consumer.pop();
+    }
+    consumer.release();
+    for _ in 0..1000 {
+        let frame = producers[0].reserve(64).unwrap();
+        let (first, is_last) = (frame.as_mut_ptr(), frame.as_ptr() as usize + 64 == end);
+        producers[0].commit(64);
+        producers[0].reserve(64).unwrap();
+        producers[0].commit(64);
+        producers[0].publish();
+        let mut consumer = inbox.lane(0);
+        if is_last {
+            // SAFETY: the frame is 64 bytes of the segment, and this is the only thread.
+            unsafe { first.cast::<u32>().write(128) };
+            assert_eq!(consumer.front().unwrap_err().what, "frame length");
+            return;
+        }
+        for _ in 0..2 {
+            assert_eq!(consumer.front().unwrap().unwrap().len(), 64);
+            consumer.pop();
+        }
+        consumer.release();
+        // Frames begin at every multiple of 64 in turn.
+        let mut one = || {
+            producers[0].reserve(64).unwrap();
+            producers[0].commit(64);
+            producers[0].publish();
+        };
+        one();
+        assert!(consumer.front().unwrap().is_some());
+        consumer.pop();
+        consumer.release();
+    }
+    panic!("no frame was the last in its ring");
+}
+
 /// The slice lies inside of one area of its lane and is no longer than a frame may be there.
 fn check_inside(frame: &[u8], first: *const u8, data: usize, lane: usize) {
     let begin = frame.as_ptr() as usize - first as usize;

@@ -84,6 +84,14 @@ fn active_lanes_are_reported_once_per_news() {
         }
         assert!(inbox.lane(lane).is_empty());
     }
+    // The last one's bit stays set while it is watched by its tail.
+    producers[129].reserve(8).unwrap();
+    producers[129].commit(8);
+    producers[129].publish();
+    assert!(inbox.any_active(), "a lane that is watched has news");
+    active.clear();
+    inbox.take_active(&mut active);
+    assert_eq!(active, [129]);
     // What is pending is not seen.
     producers[5].reserve(8).unwrap();
     producers[5].commit(8);
