@@ -182,11 +182,6 @@ impl Engine {
         open.into_iter().map(|at| self.id_of(at)).collect()
     }
 
-    /// All open streams by their names for handles, that of the collectives too.
-    pub fn all_ids(&self) -> Vec<StreamId> {
-        self.open.iter().map(|&at| self.id_of(at)).collect()
-    }
-
     /// Name of the stream in a place.
     pub fn name_of(&self, stream: usize) -> String {
         self.streams
@@ -262,7 +257,7 @@ impl Engine {
         if !is_system {
             check_memory(route, options)?;
         }
-        let stream_sizes = StreamSizes::new(&self.topology, route, options);
+        let stream_sizes = StreamSizes::new(&self.topology, route, options, self.next_number());
         stream_sizes.check_item(item_bytes, &self.topology, route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
@@ -325,13 +320,13 @@ impl Engine {
         }
     }
 
-    /// Names, routes and options of the streams that hold memory: those that are open, those that are
+    /// Names, routes, options and numbers of the streams that hold memory: those that are open, those that are
     /// kept for others, and those that were given up.
-    pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions)> {
+    pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, u16)> {
         let all = self.open.iter().chain(&self.closed).chain(&self.given_up);
         all.map(|&at| {
             let (state, out) = (&self.streams[at], &self.outs[at]);
-            (&*state.name, &out.queues.route, &state.options)
+            (&*state.name, &out.queues.route, &state.options, state.id)
         })
     }
 
@@ -348,6 +343,11 @@ impl Engine {
             segment,
             inbox,
         })
+    }
+
+    /// The number that a new stream would have: the same on all ranks.
+    pub fn next_number(&self) -> u16 {
+        self.places.len().try_into().unwrap_or(u16::MAX)
     }
 
     /// The number of a new stream. All ranks take it at the same time, whatever comes of the

@@ -70,6 +70,8 @@ impl Plan {
             seed,
             max_delay: dice.one_of(&[0, 1, 3, 12]),
             refuse_one_in: dice.one_of(&[0, 2, 3, 7]),
+            // Messages that ask for slots, where links have none of their own.
+            kept_bytes: 128,
             limits,
         };
         // That of three hops twice as often as any other.
@@ -82,6 +84,7 @@ impl Plan {
             options: SimulationOptions {
                 network,
                 stream: tiny(&mut dice),
+                streams: 1,
                 route: dice.one_of(&routes),
                 item_bytes: dice.one_of(&[0, 0, 8, 24, 56]),
                 schedule: dice.one_of(&[Schedule::Random, Schedule::Random, Schedule::InTurn]),
@@ -120,6 +123,7 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
             send_pool_bytes: dice.one_of(&[2 * 2 * 20 * 4096, 1 << 20]),
             receive_pool_bytes: dice.one_of(&[1, 64 << 10]),
             small_slot_bytes: dice.one_of(&[192, 256, 4096]),
+            own_slots: dice.one_of(&[0, 0, 8, 1000]),
             ..Shares::default()
         }),
         ..StreamOptions::default()

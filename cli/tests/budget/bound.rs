@@ -123,6 +123,7 @@ fn options(tiny: bool) -> StreamOptions {
             spill_mark_bytes: 8 << 10,
             deliverq_bytes: 16 << 10,
             reassembly_bytes: 2 * LONGEST,
+            ..Shares::default()
         });
     }
     options

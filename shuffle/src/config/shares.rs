@@ -12,6 +12,9 @@ macro_rules! shares {
             $($(#[doc = $doc])+ pub $name: usize,)+
             /// Long records that a rank puts together at a time (one always may).
             pub reassembly_bytes: usize,
+            /// Links, over all streams together, up to which each has a small receive slot of its
+            /// own. Where there are more, all ask for slots that they share.
+            pub own_slots: usize,
         }
 
         impl Shares {
@@ -24,6 +27,7 @@ macro_rules! shares {
                 Self {
                     $($name: (memory_bytes / $part).clamp($low, $high),)+
                     reassembly_bytes: (2 * max_message_bytes).max(1),
+                    own_slots: OWN_SLOTS,
                 }
             }
         }
@@ -46,9 +50,13 @@ shares! {
     run_table_bytes = 1 / 128 in (64 to usize::MAX);
     /// Spill from which on deliveries wait as long as it drains; a mark, not memory.
     spill_mark_bytes = 1 / 32 in (1 to usize::MAX);
-    /// The receive slot that every link always has; 192 to 4,096 bytes.
+    /// The receive slot that every link always has, where links are not many; 192 to 4,096 bytes.
     small_slot_bytes = 1 / 8192 in (192 to Self::LARGEST_SMALL_SLOT);
 }
+
+/// Links that may have a receive slot of their own: with the control receives of each, half of what
+/// cxi offers by default.
+const OWN_SLOTS: usize = 128;
 
 impl Shares {
     /// The most that a share of memory makes of a small slot.
@@ -84,6 +92,7 @@ mod tests {
             spill_mark_bytes,
             small_slot_bytes,
             reassembly_bytes,
+            own_slots: _,
         } = Shares::default();
         let memory = deliverq_bytes + send_pool_bytes + receive_pool_bytes + lane_budget_bytes;
         // Short frames, and as much again for long ones.

@@ -12,6 +12,7 @@ mod fences;
 mod limits;
 mod long_records;
 mod membership;
+mod on_demand;
 mod schedule;
 mod world;
 

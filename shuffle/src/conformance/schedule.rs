@@ -5,6 +5,7 @@ use trihop_transport::link::{Limits, Mover};
 use trihop_transport::sim::{Net, SimOptions};
 
 use crate::config::{Shares, StreamOptions};
+use crate::engine::inbound::CONTROL_BYTES;
 use crate::route::RouteName;
 
 use crate::simulation::Fabric;
@@ -33,11 +34,24 @@ pub fn tiny(seed: u64) -> StreamOptions {
         shares.receive_pool_bytes = 1;
         shares.small_slot_bytes = 256;
     }
+    if is_on_demand(seed) {
+        shares.own_slots = 0;
+    }
     if seed.is_multiple_of(3) {
         shares.run_table_bytes = options.run_bytes * 2;
     }
     options.given_shares = Some(shares);
     options
+}
+
+/// Whether links have no slots of their own, as where they are many.
+fn is_on_demand(seed: u64) -> bool {
+    seed % 7 < 3
+}
+
+/// Messages that the fabric keeps without a receive: those that ask for slots, where links do.
+fn kept_bytes(seed: u64) -> usize {
+    if is_on_demand(seed) { CONTROL_BYTES } else { 0 }
 }
 
 pub fn sim(seed: u64) -> Fabric {
@@ -56,6 +70,7 @@ pub fn sim(seed: u64) -> Fabric {
         seed,
         max_delay: seed % 11,
         refuse_one_in: [0, 3, 7][(seed % 3) as usize],
+        kept_bytes: kept_bytes(seed),
         limits,
     }))
 }
@@ -146,6 +161,7 @@ pub fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
         seed,
         max_delay: 5,
         refuse_one_in: 0,
+        kept_bytes: kept_bytes(seed),
         limits,
     }))
 }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::queue::remote::{BatchSizes, LinkLimits};
 use crate::queue::remotes::BUFFERS_PER_LINK;
 use crate::queue::runs::RunTable;
-use crate::route::JobRoute;
+use crate::route::{JobRoute, Stage};
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control
 /// messages.
@@ -37,8 +37,10 @@ pub(super) fn link_plan(
 ) -> LinkPlan {
     let most =
         |(stage, limits): (_, &LinkLimits)| route.links_of(stage) as usize * limits.maxrpc as usize;
+    let has_links = |&stage: &Stage| route.links_of(stage) > 0;
     LinkPlan {
         links: route.links() as usize,
+        stages: route.numbers().filter(has_links).collect(),
         sizes,
         in_flight: route.numbers().zip(&stream_sizes.links).map(most).sum(),
         receive_pool_bytes: options.shares().receive_pool_bytes,
@@ -58,14 +60,16 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Of a stream with these options; `limits` are those of this rank's link, if it has one.
+    /// Of a stream with these options and this number; `limits` are those of this rank's link, if
+    /// it has one.
     pub fn of(
         topology: &Topology,
         route: &JobRoute,
         options: &StreamOptions,
+        number: u16,
         limits: Option<&Limits>,
     ) -> Result<Self> {
-        let stream_sizes = StreamSizes::new(topology, route, options);
+        let stream_sizes = StreamSizes::new(topology, route, options, number);
         let layout = InboxLayout::new(
             route.lanes_per_rank() * topology.local_size(),
             stream_sizes.lane_bytes,
@@ -87,7 +91,7 @@ impl Need {
             let [batches, notices] = send_slots(options, &sizes, links);
             let plan = link_plan(route, options, &stream_sizes, sizes, 0);
             need.send_pools = batches * sizes.buffer_bytes + notices * CONTROL_BYTES;
-            need.receive_pools = plan.bytes(limits.posted_receives);
+            need.receive_pools = plan.bytes(limits.posted_receives, limits.mover);
         }
         Ok(need)
     }

@@ -21,12 +21,20 @@ pub(crate) struct StreamSizes {
     pub batch_bytes: usize,
     /// What links may have on their way, by stage; nothing where a stage has none.
     pub links: Vec<LinkLimits>,
+    /// Links are so many that they have no receive slots of their own, and ask for shared ones.
+    pub on_demand: bool,
 }
 
 impl StreamSizes {
     /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are
-    /// most; a frame is at most a quarter of a lane, and fits a batch.
-    pub fn new(topology: &Topology, route: &JobRoute, options: &StreamOptions) -> Self {
+    /// most; a frame is at most a quarter of a lane, and fits a batch. `number` is that of the
+    /// stream.
+    pub fn new(
+        topology: &Topology,
+        route: &JobRoute,
+        options: &StreamOptions,
+        number: u16,
+    ) -> Self {
         let affordable = options.shares().lane_budget_bytes / most_lanes(topology, route);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
         let links = route.most_links().max(1) as usize;
@@ -52,6 +60,9 @@ impl StreamSizes {
             frame_bytes,
             batch_bytes: batch_buffer_bytes(target_bytes.unwrap_or(0), frame_bytes),
             links,
+            // Those that were opened before have as many, or fewer.
+            on_demand: route.most_links() as usize * (usize::from(number) + 1)
+                > options.shares().own_slots,
         }
     }
 }
@@ -70,6 +81,7 @@ impl StreamSizes {
             buffer_bytes: self.batch_bytes,
             small_bytes: options.shares().small_slot_bytes.next_multiple_of(64),
             large_bytes: self.batch_bytes.min(eager).next_multiple_of(64),
+            on_demand: self.on_demand,
         }
     }
 }
@@ -178,7 +190,7 @@ mod tests {
     ) -> Option<(String, StreamOptions)> {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
         let route = JobRoute::new(RouteName::ThreeHop, &topology);
-        let stream_sizes = StreamSizes::new(&topology, &route, options);
+        let stream_sizes = StreamSizes::new(&topology, &route, options, 1);
         let error = stream_sizes
             .check_item(item_bytes, &topology, &route, options)
             .err()?

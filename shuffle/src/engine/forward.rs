@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use trihop_transport::protocol::wire::{BadRun, Run};
+use trihop_transport::protocol::wire::{BadRun, Run, run_flags};
 use trihop_transport::topology::{Rank, Topology};
 
 use super::broadcasts::Copying;
@@ -40,6 +40,8 @@ pub(super) struct Forwarding<'a, H> {
     pub topology: &'a Topology,
     /// Longest frame.
     pub frame_bytes: usize,
+    /// Of the last fragment that came over a link and moved on: whether its record goes on.
+    pub record: Option<bool>,
     /// See [`crate::ShimOptions::deliverq_discard`].
     pub discards: bool,
 }
@@ -67,6 +69,9 @@ impl<H: Handlers> Forwarding<'_, H> {
             });
         }
         let moved = self.forward(at, &run, input)?;
+        if moved && run.is_fragment() {
+            self.record = Some(run.header.flags & run_flags::LAST == 0);
+        }
         Ok(moved.then_some(run.frame.len()))
     }
 

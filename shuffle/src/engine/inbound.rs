@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::member::Members;
 use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
 use crate::queue::remotes::Remotes;
+use crate::route::Stage;
 use crate::stats::Stats;
 
 /// Size of a control message's receive slot: a header and up to four clear-to-send notices.
@@ -71,7 +72,10 @@ pub(crate) struct Links {
     links: usize,
     identity: Identity,
     sizes: BatchSizes,
-    shared: Shared,
+    /// The shared slots: one pool, or one for each stage, so that none waits for another.
+    shared: Vec<Shared>,
+    /// The stage of each pool, where each has one.
+    stages: Vec<Stage>,
     fetches: Fetches,
     fetch_pool: Option<Pool>,
     /// Links that hold fetch buffers.
@@ -100,8 +104,10 @@ impl Links {
         }
         while self.incoming.len() < links {
             let remote = &remotes[self.incoming.len()];
-            self.incoming
-                .push(Incoming::new(remote.credit.max_in_flight()));
+            let pool = self.stages.iter().position(|&stage| stage == remote.stage);
+            let maxrpc = remote.credit.max_in_flight();
+            let incoming = Incoming::new(maxrpc, self.sizes.on_demand, pool.unwrap_or(0));
+            self.incoming.push(incoming);
         }
     }
 
@@ -115,7 +121,7 @@ impl Links {
         let Some(incoming) = self.incoming.get_mut(index) else {
             return;
         };
-        self.shared.free(incoming.detach(maxrpc));
+        self.shared[incoming.pool].free(incoming.detach(maxrpc, self.sizes.on_demand));
         // The one that follows counts on these, as on all that are posted.
         let of_it = self.unposted.iter_mut().filter(|u| u.link == Some(index));
         of_it.for_each(|unposted| unposted.link = None);
@@ -162,6 +168,9 @@ impl Links {
 
     /// Posts a slot again after its message was taken (or was none of ours).
     fn repost(&mut self, slot: Slot, link: Option<usize>, buffer: Buffer) {
+        if let Some(link) = link.filter(|_| slot == Slot::Large) {
+            self.shared[self.incoming[link].pool].free(1);
+        }
         let owner = if slot == Slot::Small { link } else { None };
         self.unposted.push(Unposted {
             class: TagClass::of(slot),
@@ -169,9 +178,6 @@ impl Links {
             buffer,
             link: owner,
         });
-        if slot == Slot::Large {
-            self.shared.free(1);
-        }
     }
 
     /// Takes one completion of this stream.
@@ -306,7 +312,7 @@ impl Links {
             .receiving
             .update(&header.counters)
             .map_err(|e| bad(e.to_string()))?;
-        self.shared.free(returned);
+        self.shared[incoming.pool].free(returned);
         incoming.controls.heard(header.counters.controls_seen);
         Ok(())
     }
@@ -336,11 +342,13 @@ impl Links {
                     return Err(Error::bad_peer(header.source.0, why));
                 }
             }
-            if header.kind != BatchKind::Control {
-                return Err(Error::bad_peer(
-                    header.source.0,
-                    "data with the tag of control messages",
-                ));
+            match header.kind {
+                BatchKind::Control => {}
+                BatchKind::Recall => remote.recalled = true,
+                _ => {
+                    let why = "data with the tag of control messages";
+                    return Err(Error::bad_peer(header.source.0, why));
+                }
             }
         }
         self.unposted.push(Unposted {
@@ -462,6 +470,9 @@ impl Links {
         self.turn = (self.turn + 1) % count.max(1);
         if self.unposted.is_empty() {
             self.share_large(remotes);
+            if self.sizes.on_demand {
+                self.recall(remotes);
+            }
         }
         Ok(())
     }
@@ -470,15 +481,47 @@ impl Links {
     fn share_large(&mut self, remotes: &Remotes) {
         let count = remotes.busy_len();
         let mut passed = 0;
-        while self.shared.free_slots() > 0 && passed < count {
+        while self.free_large() > 0 && passed < count {
             let at = (self.turn + passed) % count;
             passed += 1;
-            if let Some(index) = remotes.busy(at)
-                && self.shared.grant(&mut self.incoming[index].receiving)
-            {
-                self.incoming[index].news = true;
+            let Some(index) = remotes.busy(at) else {
+                continue;
+            };
+            let incoming = &mut self.incoming[index];
+            let shared = &mut self.shared[incoming.pool];
+            // A long record that has begun keeps others waiting: its link gets the last one.
+            if (shared.may_grant() || incoming.in_record) && shared.grant(&mut incoming.receiving) {
+                incoming.news = true;
+                incoming.recalled = false;
                 self.turn = at + 1;
                 passed = 0;
+            }
+        }
+    }
+
+    /// Recalls slots from links that hold them unused, one for each link that waits for its first.
+    fn recall(&mut self, remotes: &mut Remotes) {
+        for pool in 0..self.shared.len() {
+            if self.shared[pool].may_grant() {
+                continue;
+            }
+            let of_pool = |incoming: &&Incoming| incoming.pool == pool;
+            let holds = |incoming: &Incoming| incoming.receiving.large_outstanding() > 0;
+            let busy =
+                (0..remotes.busy_len()).filter_map(|at| self.incoming.get(remotes.busy(at)?));
+            let shared = &self.shared[pool];
+            let waits =
+                |i: &&Incoming| i.window.is_empty() && !holds(i) && shared.is_wanted(&i.receiving);
+            let waiting = busy.filter(of_pool).filter(waits).count();
+            let coming = self.incoming.iter().filter(of_pool);
+            let coming = coming.filter(|i| i.recalled && holds(i)).count();
+            let links = self.incoming.iter_mut().enumerate();
+            let idle = links.filter(|(_, incoming)| {
+                incoming.pool == pool && !incoming.recalled && holds(incoming)
+            });
+            for (index, incoming) in idle.take(waiting.saturating_sub(coming)) {
+                (incoming.recalled, incoming.must_recall) = (true, true);
+                remotes.wake(index);
             }
         }
     }
@@ -486,8 +529,8 @@ impl Links {
     /// Whether nothing of a link moves or waits on this side; one that waits for a large slot does.
     pub fn may_rest(&self, index: usize) -> bool {
         let incoming = &self.incoming[index];
-        incoming.is_idle()
-            && (self.shared.is_empty() || !self.shared.is_wanted(&incoming.receiving))
+        let shared = &self.shared[incoming.pool];
+        incoming.is_idle() && (shared.is_empty() || !shared.is_wanted(&incoming.receiving))
     }
 
     /// Whether batches are here, or on their way in answer to an announcement, that have not moved
@@ -512,7 +555,7 @@ impl Links {
 
     /// Large slots that nobody holds.
     pub fn free_large(&self) -> u32 {
-        self.shared.free_slots()
+        self.shared.iter().map(Shared::free_slots).sum()
     }
 
     /// Bytes of receive buffers in which something is, or is being fetched: the others wait for

@@ -36,6 +36,9 @@ impl Arrival {
     }
 }
 
+/// After this long a peer that has not granted anything is asked again.
+const ASK_AGAIN_NS: u64 = 20_000_000;
+
 /// Receiving side of one link, made when the link is first used.
 pub(crate) struct Incoming {
     pub window: Window<Arrival>,
@@ -54,6 +57,20 @@ pub(crate) struct Incoming {
     pub notices: Vec<ClearToSend>,
     /// Endpoints that have been at the other end before.
     pub earlier: u32,
+    /// Which of the pools of shared slots serves it.
+    pub pool: usize,
+    /// A long record of this link has begun to move on, and has not ended.
+    pub in_record: bool,
+    /// The peer knows that batches wait here for its slots.
+    asked: bool,
+    /// When it was last asked because of that alone.
+    asked_ns: u64,
+    /// The peer is to be told at once: it is asked for slots, or gets back what it has recalled.
+    pub must_tell: bool,
+    /// The slots that the peer holds have been recalled since it got the first of them.
+    pub recalled: bool,
+    /// It is to be told that.
+    pub must_recall: bool,
 }
 
 /// What a peer has been told, for a header that is not sent after all.
@@ -63,15 +80,27 @@ pub(crate) struct Told {
     unacknowledged: u32,
     controls: u32,
     grants: Grants,
+    asked: bool,
+    must_tell: bool,
 }
 
 impl Incoming {
-    /// A link with one small slot granted, as both ends agree at the start.
-    pub fn new(maxrpc: u32) -> Self {
+    /// A link with one small slot granted, as both ends agree at the start, or none where slots are
+    /// shared, by its pool of them.
+    pub fn new(maxrpc: u32, on_demand: bool, pool: usize) -> Self {
         let mut receiving = Receiving::default();
-        receiving.grant_small();
+        if !on_demand {
+            receiving.grant_small();
+        }
         receiving.announce();
         Self {
+            pool,
+            in_record: false,
+            asked: false,
+            asked_ns: 0,
+            must_tell: false,
+            recalled: false,
+            must_recall: false,
             window: Window::new(maxrpc as usize),
             receiving,
             controls: Controls::default(),
@@ -87,13 +116,22 @@ impl Incoming {
 
     /// The endpoint at the other end has left, with nothing under way; returns the large slots that
     /// it held.
-    pub fn detach(&mut self, maxrpc: u32) -> u32 {
+    pub fn detach(&mut self, maxrpc: u32, on_demand: bool) -> u32 {
         let held = self.receiving.large_outstanding();
         *self = Self {
             earlier: self.earlier + 1,
-            ..Self::new(maxrpc)
+            ..Self::new(maxrpc, on_demand, self.pool)
         };
         held
+    }
+
+    /// Batches wait for slots of the peer's, and it has granted none: it is asked, and again by time,
+    /// since an older message that comes behind the one that asked takes that back.
+    pub fn ask(&mut self, now_ns: u64) {
+        if !self.asked || now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS {
+            self.must_tell = true;
+            self.asked_ns = now_ns;
+        }
     }
 
     /// What this peer has been told, for [`Incoming::take_back`].
@@ -103,6 +141,8 @@ impl Incoming {
             unacknowledged: self.unacknowledged,
             controls: self.controls.told(),
             grants: self.receiving.told(),
+            asked: self.asked,
+            must_tell: self.must_tell,
         }
     }
 
@@ -112,6 +152,7 @@ impl Incoming {
         self.unacknowledged = told.unacknowledged;
         self.controls.take_back(told.controls);
         self.receiving.take_back(told.grants);
+        (self.asked, self.must_tell) = (told.asked, told.must_tell);
     }
 
     /// The counters for a header to this peer, which is about to be sent.
@@ -119,6 +160,7 @@ impl Incoming {
         self.news = false;
         self.unacknowledged = 0;
         self.receiving.announce();
+        (self.asked, self.must_tell) = (wanted > 0, false);
         Counters {
             accepted: self.receiving.accepted(),
             small_granted: self.receiving.small_granted(),
@@ -131,7 +173,7 @@ impl Incoming {
 
     /// Whether the peer waits for something that we have not told it.
     pub fn owes_news(&self) -> bool {
-        self.news || !self.notices.is_empty()
+        self.news || self.must_tell || self.must_recall || !self.notices.is_empty()
     }
 
     /// Whether the peer cannot send although it may: it knows of no free slot, and nothing of its

@@ -299,8 +299,11 @@ impl StreamState {
             let Some(index) = remotes.busy(at) else { break };
             let remote = &mut remotes[index];
             let incoming = &mut links.incoming[index];
-            if remote.may_give_back(now_ns) && remote.credit.give_back_large() > 0 {
+            let is_recalled = remote.take_recall();
+            if (is_recalled || remote.may_give_back(now_ns)) && remote.credit.give_back_large() > 0
+            {
                 incoming.news = true;
+                incoming.must_tell |= is_recalled;
             }
             let returned = remote.credit.large_returned();
             let (told, sequence) = (incoming.told(), remote.credit.next_sequence());
@@ -309,6 +312,9 @@ impl StreamState {
             })?;
             if remote.credit.next_sequence() == sequence {
                 incoming.take_back(told); // headers were written, none was sent
+            }
+            if remote.is_without_slots() {
+                incoming.ask(now_ns);
             }
             worked |= posted > 0;
         }
@@ -352,6 +358,7 @@ impl StreamState {
             waits_for: &mut self.waits_for,
             topology: &self.topology,
             frame_bytes: self.frame_bytes,
+            record: None,
             discards: self.options.shim.deliverq_discard,
         };
         let mut worked = false;
@@ -528,6 +535,9 @@ fn drain_links(
                 forwarding.stats.frames_received += moved;
             }
             incoming.cursor = cursor as u32;
+            if let Some(goes_on) = forwarding.record.take() {
+                incoming.in_record = goes_on;
+            }
             if !blocked {
                 links.accept(index);
             }

@@ -39,13 +39,15 @@ impl StreamState {
         }
     }
 
-    /// Whether something waits that only time moves: partial runs or batches, or news for a peer.
+    /// Whether something waits that only time moves: partial runs or batches, news for a peer, or
+    /// shared slots.
     pub fn waits_for_time(&self, out: &Outbound) -> bool {
         let inbound = &self.inbound;
         let links = inbound.links.as_ref();
         // A provider that has refused a post does not announce room: the post is tried again.
+        let waits = |queue: &RemoteQueue| queue.may_post() || queue.waits_for_slots();
         out.has_partial()
-            || out.queues.remotes.iter_busy().any(RemoteQueue::may_post)
+            || out.queues.remotes.iter_busy().any(waits)
             || links.is_some_and(|links| links.owes_news(&out.queues.remotes) || links.may_post())
     }
 }

@@ -137,7 +137,14 @@ mod tests {
     fn need() -> Need {
         let (topology, limits) = (topology(), SimOptions::default().limits);
         let route = JobRoute::new(RouteName::ThreeHop, &topology);
-        Need::of(&topology, &route, &StreamOptions::default(), Some(&limits)).unwrap()
+        Need::of(
+            &topology,
+            &route,
+            &StreamOptions::default(),
+            1,
+            Some(&limits),
+        )
+        .unwrap()
     }
 
     fn admit(

@@ -83,12 +83,14 @@ impl JobState {
     /// Refuses a stream that does not fit beside those that were opened before.
     pub fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
         let limits = self.engine.link.as_ref().map(|l| l.limits());
-        let need = |route, options: &_| Need::of(&self.engine.topology, route, options, limits);
+        let topology = &self.engine.topology;
+        let need = |route, options: &_, number| Need::of(topology, route, options, number, limits);
         let mut needs = Vec::new();
-        for (name, route, options) in self.engine.held() {
-            needs.push((name, need(route, options)?));
+        for (name, route, options, number) in self.engine.held() {
+            needs.push((name, need(route, options, number)?));
         }
-        needs.push((name, need(&self.engine.route, options)?));
+        let number = self.engine.next_number();
+        needs.push((name, need(&self.engine.route, options, number)?));
         self.budget.admit(&needs)
     }
 

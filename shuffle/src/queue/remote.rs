@@ -43,6 +43,8 @@ pub(crate) struct BatchSizes {
     pub small_bytes: usize,
     /// Size of a large receive slot; a longer message is announced.
     pub large_bytes: usize,
+    /// Links have no small slots of their own, and ask for large ones.
+    pub on_demand: bool,
 }
 
 /// What the links of one stage may have on their way, the same at both ends of each.
@@ -91,6 +93,8 @@ pub(crate) struct RemoteQueue {
     sizes: Arc<BatchSizes>,
     /// In the list of queues that have something to do.
     pub busy: bool,
+    /// The receiver wants slots back that are not used.
+    pub recalled: bool,
     /// Virtual or monotonic time at which the open batch was first seen, 0 when none.
     open_since_ns: u64,
     /// Time since which nothing was sent, 0 while something is.
@@ -106,7 +110,8 @@ pub(crate) struct RemoteQueue {
 }
 
 impl RemoteQueue {
-    /// An empty queue with one small slot granted, as both ends agree at the start.
+    /// An empty queue with one small slot granted, as both ends agree at the start, or none where
+    /// slots are shared.
     pub fn new(
         end: EndpointId,
         stage: Stage,
@@ -117,7 +122,7 @@ impl RemoteQueue {
     ) -> Self {
         let mut credit = Sending::new(limits.maxrpc);
         let granted = Counters {
-            small_granted: 1,
+            small_granted: u32::from(!sizes.on_demand),
             ..Counters::default()
         };
         credit.update(&granted).expect("nothing accepted yet");
@@ -135,6 +140,7 @@ impl RemoteQueue {
             target_bytes: limits.target_bytes,
             sizes,
             busy: false,
+            recalled: false,
             open_since_ns: 0,
             idle_since_ns: 0,
             counters: QueueCounters::default(),
@@ -192,7 +198,10 @@ impl RemoteQueue {
         *used += bytes as u32;
         let full = *used as usize >= self.target_bytes;
         self.fragments.added(input, flags);
-        if full || flags & run_flags::LAST != 0 && self.credit.in_flight() == 0 {
+        // What follows a long record in its batch might wait for another one, and the slot with it
+        // that this needs.
+        let is_last = flags & run_flags::LAST != 0;
+        if full || is_last && (self.sizes.on_demand || self.credit.in_flight() == 0) {
             self.seal(SendReason::Full);
         }
         true
@@ -272,9 +281,28 @@ impl RemoteQueue {
         self.ready.is_empty() && self.credit.in_flight() == 0
     }
 
+    /// Whether a batch waits for a slot, and none is granted.
+    pub fn is_without_slots(&self) -> bool {
+        !self.ready.is_empty()
+            && self.credit.may_start()
+            && !self.credit.has_small()
+            && !self.credit.has_large()
+    }
+
     /// Whether the link has been idle long enough to give its large slots back.
     pub fn may_give_back(&self, now_ns: u64) -> bool {
         self.idle_since_ns > 0 && now_ns.saturating_sub(self.idle_since_ns) >= IDLE_NS
+    }
+
+    /// Whether shared slots are waited for, to be asked for again in time.
+    pub fn waits_for_slots(&self) -> bool {
+        self.sizes.on_demand && self.is_without_slots()
+    }
+
+    /// Whether the slots that this side holds go back, because the receiver has recalled them, and
+    /// nothing here uses them at once.
+    pub fn take_recall(&mut self) -> bool {
+        std::mem::take(&mut self.recalled) && self.ready.is_empty()
     }
 
     /// Whether a batch waits for the provider alone, not for credit.

@@ -121,6 +121,48 @@ impl<'h> Simulation<'h> {
         })
     }
 
+    /// What is sent, fenced and asked for from now on is of this stream, from 0.
+    ///
+    /// # Errors
+    /// [`SimulationOptions::streams`] are fewer.
+    pub fn use_stream(&mut self, number: u16) -> Result<(), Error> {
+        if number >= self.streams() {
+            return Err(no_stream(number));
+        }
+        for member in &mut self.members {
+            member.id = member.streams[usize::from(number) + 1].0;
+        }
+        Ok(())
+    }
+
+    /// Streams that there are.
+    pub fn streams(&self) -> u16 {
+        self.options.streams.max(1)
+    }
+
+    /// As [`Simulation::try_send`], on this stream, from 0.
+    ///
+    /// # Errors
+    /// As [`Simulation::try_send`], and [`SimulationOptions::streams`] are fewer.
+    pub fn try_send_on(
+        &mut self,
+        stream: u16,
+        source: Rank,
+        target: Rank,
+        kind: u32,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.check_rank(source)?;
+        let member = &mut self.members[source.0 as usize];
+        let Some((id, _)) = member.streams.get(usize::from(stream) + 1) else {
+            return Err(no_stream(stream));
+        };
+        let before = std::mem::replace(&mut member.id, *id);
+        let outcome = self.try_send(source, target, kind, bytes);
+        self.members[source.0 as usize].id = before;
+        outcome
+    }
+
     /// Sends as the application of `source`, if there is room now.
     ///
     /// # Errors
@@ -377,6 +419,10 @@ impl<'h> Simulation<'h> {
         self.scheduler
             .take(rank, &mut self.members, &mut handlers, &self.fabric)
     }
+}
+
+fn no_stream(number: u16) -> Error {
+    Error::config("stream", format!("there is no stream {number}"))
 }
 
 #[cfg(test)]

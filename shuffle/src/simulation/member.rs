@@ -28,11 +28,11 @@ pub(crate) const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
 /// One rank of the job.
 pub(crate) struct Member {
     pub engine: Engine,
-    /// The stream of the options.
+    /// The stream that is used.
     pub id: StreamId,
+    /// Its streams, that of the collectives first, and their inboxes.
+    pub(super) streams: Box<[(StreamId, Arc<Segment>)]>,
     pub(super) epoch: Epoch,
-    /// Its inboxes: of the job's own stream, and of the one of the options.
-    pub(super) inboxes: [Arc<Segment>; 2],
     pub(super) doorbell: Doorbell,
     /// Nothing moved in its last round.
     pub(super) idle: bool,
@@ -67,22 +67,22 @@ impl Member {
             }
             let mut opened = Vec::with_capacity(ranks.len());
             for engine in &mut engines {
-                let sink = sink(engine.topology.rank());
-                opened.push(open_streams(engine, options, sink)?);
+                let rank = engine.topology.rank();
+                opened.push(open_streams(engine, options, || sink(rank))?);
             }
-            for (engine, (ids, _)) in engines.iter_mut().zip(&opened) {
-                for (&other, (_, inboxes)) in ranks.iter().zip(&opened) {
-                    for (&id, inbox) in ids.iter().zip(inboxes) {
-                        engine.attach_inbox(id, other.into(), Arc::clone(inbox))?;
+            for (engine, streams) in engines.iter_mut().zip(&opened) {
+                for (&other, theirs) in ranks.iter().zip(&opened) {
+                    for ((id, _), (_, inbox)) in streams.iter().zip(theirs) {
+                        engine.attach_inbox(*id, other.into(), Arc::clone(inbox))?;
                     }
                 }
             }
             let node = engines.into_iter().zip(opened).zip(doorbells);
-            members.extend(node.map(|((engine, (ids, inboxes)), doorbell)| Self {
+            members.extend(node.map(|((engine, streams), doorbell)| Self {
                 engine,
-                id: ids[1],
+                id: streams[1].0,
+                streams,
                 epoch: Epoch::FIRST,
-                inboxes,
                 doorbell,
                 idle: false,
             }));
@@ -132,13 +132,13 @@ pub(super) fn new_engine(
     Ok(engine)
 }
 
-/// Opens the job's own stream and the one of the options on one rank. The inboxes of the node's other
-/// ranks are to be attached.
+/// Opens the job's own stream and those of the options on one rank; returns them with their inboxes.
+/// Those of the node's other ranks are to be attached.
 pub(super) fn open_streams(
     engine: &mut Engine,
     options: &SimulationOptions,
-    sink: Sink,
-) -> Result<([StreamId; 2], [Arc<Segment>; 2]), Error> {
+    sink: impl Fn() -> Sink,
+) -> Result<Box<[(StreamId, Arc<Segment>)]>, Error> {
     let mut open = |options: &StreamOptions, item_bytes, sink| {
         let prepared = engine.prepare(engine.plan("simulated", options, item_bytes)?)?;
         let inbox = Arc::clone(&prepared.segment);
@@ -146,9 +146,11 @@ pub(super) fn open_streams(
         Ok::<_, Error>((engine.connect(number, prepared, sink)?, inbox))
     };
     let collectives = Sink::Collectives(Heard::default());
-    let (system, first) = open(&Engine::system_options(), 0, collectives)?;
-    let (id, second) = open(&options.stream, options.item_bytes, sink)?;
-    Ok(([system, id], [first, second]))
+    let mut streams = vec![open(&Engine::system_options(), 0, collectives)?];
+    for _ in 0..options.streams.max(1) {
+        streams.push(open(&options.stream, options.item_bytes, sink())?);
+    }
+    Ok(streams.into())
 }
 
 #[cfg(test)]
@@ -193,7 +195,8 @@ mod tests {
                     for member in &members {
                         let limits = SimOptions::default().limits;
                         let engine = &member.engine;
-                        let need = Need::of(&engine.topology, &engine.route, stream, Some(&limits));
+                        let need =
+                            Need::of(&engine.topology, &engine.route, stream, 1, Some(&limits));
                         let (state, out) = member.stream();
                         let (need, bound) = (need.unwrap(), Bound::of(state, out));
                         assert_eq!(

@@ -40,9 +40,9 @@ impl Simulation<'_> {
             .ok_or_else(|| Error::config("fabric", "only simulated links come again"))?;
         member.epoch = member.epoch.next();
         let mut engine = new_engine(&self.topology, &self.options, rank, link, member.epoch)?;
-        let (ids, inboxes) = open_streams(&mut engine, &self.options, Sink::Handler)?;
+        member.streams = open_streams(&mut engine, &self.options, || Sink::Handler)?;
         engine.inherit(legacy);
-        (member.engine, member.id, member.inboxes) = (engine, ids[1], inboxes);
+        member.engine = engine;
         self.away.insert(rank);
         Ok(())
     }
@@ -79,11 +79,11 @@ impl Simulation<'_> {
             return Ok(());
         }
         let from = &self.members[other.0 as usize];
-        let (epoch, bell, inboxes) = (from.epoch, from.doorbell.bell(), from.inboxes.clone());
-        let engine = &mut self.members[at].engine;
-        engine.attach_here(other.into(), epoch, bell);
-        for (id, inbox) in engine.all_ids().into_iter().zip(inboxes) {
-            engine.attach_inbox(id, other.into(), inbox)?;
+        let (epoch, bell, theirs) = (from.epoch, from.doorbell.bell(), from.streams.clone());
+        let member = &mut self.members[at];
+        member.engine.attach_here(other.into(), epoch, bell);
+        for ((id, _), (_, inbox)) in member.streams.iter().zip(theirs) {
+            member.engine.attach_inbox(*id, other.into(), inbox)?;
         }
         Ok(())
     }

@@ -14,6 +14,9 @@ pub struct SimulationOptions {
     pub network: SimOptions,
     /// Options of the stream.
     pub stream: StreamOptions,
+    /// Streams with these options, of which one at a time is used: see
+    /// [`Simulation::use_stream`](super::Simulation::use_stream). Default 1.
+    pub streams: u16,
     /// Route of the messages. Default [`RouteName::ThreeHop`].
     pub route: RouteName,
     /// Bytes of an item, at most a quarter of a lane; 0 (the default) for a stream of byte records.
@@ -31,6 +34,7 @@ impl Default for SimulationOptions {
                 ..SimOptions::default()
             },
             stream: StreamOptions::default(),
+            streams: 1,
             route: RouteName::ThreeHop,
             item_bytes: 0,
             schedule: Schedule::InTurn,

@@ -220,13 +220,19 @@ impl SharedEngine {
     pub fn with<R>(&self, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
         let mut turn = self.turn.take();
         turn.job.check_failure()?;
-        let result = call(&mut turn.job);
-        if result.is_err() {
-            self.spread_failure(&mut turn);
-        }
+        // Part of every send: what it returns is not to be kept and copied beside the error, which
+        // is long.
+        let value = match call(&mut turn.job) {
+            Ok(value) => value,
+            Err(error) => {
+                self.spread_failure(&mut turn);
+                self.wake_from(&mut turn, Sleep::Deep);
+                return Err(error);
+            }
+        };
         // The call may have left something to be sent on by age.
         self.wake_from(&mut turn, Sleep::Deep);
-        result
+        Ok(value)
     }
 
     pub fn progress(&self) -> Result<bool> {

@@ -1,7 +1,7 @@
 //! The one table of what is special about a provider. Everything else in this folder treats all
 //! providers alike.
 
-use crate::link::Mover;
+use crate::link::{Limits, Mover};
 
 /// What we know about a provider (with one protocol), and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub struct Quirk {
     pub pinned_reserve_bytes: Option<usize>,
     /// Operations to ask for at once, where its default is small and may be raised.
     pub depth: Option<usize>,
+    /// Receives that one endpoint takes by default, where that is known without the device: what is
+    /// offered is asked of libfabric, and this is for simulations.
+    pub receives: usize,
     /// Whether its objects can be closed before the process ends.
     pub closes: bool,
     /// The reasons for the row.
@@ -49,6 +52,7 @@ const ADAPTER: Quirk = Quirk {
     over_ip: false,
     pinned_reserve_bytes: None,
     depth: None,
+    receives: 1024,
     closes: true,
     why: "not in the table of providers, so it is used with cautious settings and after the known ones",
 };
@@ -68,6 +72,20 @@ const KERNEL_TCP: Quirk = Quirk {
     ..ADAPTER
 };
 
+impl Quirk {
+    /// Limits as an endpoint of this provider has them by default, for simulations.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            eager_bytes: self.eager_bytes,
+            max_message_bytes: 1 << 30,
+            posted_receives: self.depth.unwrap_or(self.receives),
+            posted_sends: self.depth.unwrap_or(self.receives),
+            mover: self.mover,
+            tag_bits: 48,
+        }
+    }
+}
+
 /// First match wins; the last row matches everything.
 pub const TABLE: &[Quirk] = &[
     Quirk {
@@ -84,6 +102,7 @@ pub const TABLE: &[Quirk] = &[
         score: 900,
         pinned_reserve_bytes: Some(64 * MIB),
         over_ip: false,
+        receives: 2048,
         closes: false,
         why: "InfiniBand and RoCE: eager buffers of 16 KiB, its completion queue holds FI_UNIVERSE_SIZE times the \
               depth, a memlock limit that is nearly enough makes it hang without an error, and 1.17 crashes in \
@@ -140,6 +159,7 @@ pub const TABLE: &[Quirk] = &[
         provider: "tcp;ofi_rxm",
         protocol: "RXM",
         score: 400,
+        receives: 2048,
         why: "datagrams emulated over TCP connections, slower than native ones by 1 to 2 us; the only TCP where \
               libfabric is old",
         ..KERNEL_TCP

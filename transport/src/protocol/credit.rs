@@ -294,16 +294,24 @@ pub struct Shared {
     posted: u32,
     free: u32,
     per_peer: u32,
+    kept: u32,
 }
 
 impl Shared {
-    /// `posted` large slots, of which one peer holds at most `per_peer`.
-    pub fn new(posted: u32, per_peer: u32) -> Self {
+    /// `posted` large slots, of which one peer holds at most `per_peer`; so many of them are kept
+    /// for what must not wait.
+    pub fn new(posted: u32, per_peer: u32, kept: u32) -> Self {
         Self {
             posted,
             free: posted,
             per_peer,
+            kept,
         }
+    }
+
+    /// Whether there are more than those that are kept.
+    pub fn may_grant(&self) -> bool {
+        self.free > self.kept
     }
 
     /// Whether there are none at all.
@@ -375,7 +383,7 @@ mod tests {
             let mut receiving = vec![Receiving::default(); 3];
             let mut wanted = [0u16; 3];
             let mut flying = [0u32; 3];
-            let mut shared = Shared::new(posted, 4);
+            let mut shared = Shared::new(posted, 4, 0);
             for step in steps {
                 match step {
                     Step::Want(p, w) => wanted[p] = w,
@@ -422,7 +430,7 @@ mod tests {
         receiving.take_back(before);
         assert!(receiving.is_spent(), "the header was not sent");
         receiving.announce();
-        let mut shared = Shared::new(1, 1);
+        let mut shared = Shared::new(1, 1, 0);
         let wants = Counters {
             wanted: 1,
             ..Counters::default()
@@ -493,7 +501,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_wants_many_large_slots_leaves_others_their_share() {
-        let mut shared = Shared::new(10, 3);
+        let mut shared = Shared::new(10, 3, 0);
         let mut greedy = Receiving::default();
         let wants_many = Counters {
             wanted: 9,

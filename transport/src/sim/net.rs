@@ -18,7 +18,10 @@ pub struct SimOptions {
     pub max_delay: u64,
     /// One post in so many is refused with `WouldBlock` (0: none).
     pub refuse_one_in: u64,
-    /// Limits that the links report.
+    /// Longest message without a posted receive that is kept until there is one, as providers keep
+    /// short ones. A longer one breaks the rules.
+    pub kept_bytes: usize,
+    /// Limits that the links report. More receives than they admit break the rules.
     pub limits: Limits,
 }
 
@@ -36,6 +39,7 @@ impl Default for SimOptions {
             seed: 1,
             max_delay: 8,
             refuse_one_in: 7,
+            kept_bytes: 0,
             limits,
         }
     }
@@ -53,6 +57,8 @@ struct Posted {
 #[derive(Default)]
 struct Host {
     posted: Vec<Posted>,
+    /// How many receives that are.
+    receives: usize,
     /// What it has not been told yet.
     news: List,
     /// It is in the list of those that have news.
@@ -126,7 +132,9 @@ impl State {
 
     /// Offers `count` promised slots of `pool` to messages with this tag.
     pub fn post(&mut self, id: u32, tag: Tag, pool: Pool, count: u32, token: Token) {
-        let posted = &mut self.hosts[id as usize].posted;
+        let host = &mut self.hosts[id as usize];
+        host.receives += count as usize;
+        let (receives, posted) = (host.receives, &mut host.posted);
         let same = posted
             .iter_mut()
             .find(|p| p.tag == tag && p.token == token && p.pool.is(&pool));
@@ -138,6 +146,12 @@ impl State {
                 pool,
                 count,
             }),
+        }
+        let most = self.limits.posted_receives;
+        if receives > most {
+            self.violated(format!(
+                "{receives} receives posted at endpoint {id}, {most} at most"
+            ));
         }
     }
 
@@ -187,6 +201,8 @@ impl State {
         let Some(index) = posted.iter().position(|p| p.tag == tag) else {
             return self.unexpected(target, sender, tag, bytes);
         };
+        self.hosts[target as usize].receives -= 1;
+        let posted = &mut self.hosts[target as usize].posted;
         posted[index].count -= 1;
         let (token, pool) = match posted[index].count {
             0 => {
@@ -209,13 +225,14 @@ impl State {
     }
 
     /// A message that meets no receive: a stranger's is dropped, that of a member breaks the rules,
-    /// unless a stranger may have used up its receive. Then it waits for another, as a provider
-    /// keeps it.
+    /// unless it is short, or a stranger may have used up its receive. Then it waits for another, as
+    /// a provider keeps it.
     fn unexpected(&mut self, target: u32, sender: u32, tag: Tag, bytes: Box<[u8]>) {
         if self.hosts[sender as usize].stranger {
             return;
         }
-        if self.strangers && self.wheel.len() > 1 {
+        let is_kept = self.strangers || bytes.len() <= self.options.kept_bytes;
+        if is_kept {
             let again = Parcel::Message {
                 target,
                 sender,
@@ -293,7 +310,9 @@ impl Net {
     /// An empty network at time 0.
     pub fn new(options: SimOptions) -> Self {
         let random = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        // What waits for a receive is looked at again a tick later.
         let ticks = usize::try_from(options.max_delay).expect("a delay that fits memory") + 1;
+        let ticks = ticks.max(2);
         let state = State {
             limits: Arc::new(options.limits.clone()),
             options,
@@ -341,6 +360,7 @@ impl Net {
     pub fn link_again(&self, id: u32) -> SimLink {
         let mut state = self.lock();
         state.hosts[id as usize].posted.clear();
+        state.hosts[id as usize].receives = 0;
         while state.next_news(id).is_some() {}
         SimLink::new(self.clone(), id, Arc::clone(&state.limits))
     }

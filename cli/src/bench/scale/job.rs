@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use trihop::route::RouteName;
 use trihop::simulation::{Simulation, SimulationError, SimulationOptions};
+use trihop::transport::link::Limits;
 use trihop::transport::sim::SimOptions;
 use trihop::{Rank, Topology};
 
@@ -22,6 +23,14 @@ pub enum Work {
     Pairs(u32),
     /// So many messages together, from random ranks to random ranks.
     Together(u64),
+}
+
+/// What carries a job, and how its messages go.
+#[derive(Debug, Clone)]
+pub struct Fabric {
+    pub route: RouteName,
+    pub limits: Option<Limits>,
+    pub streams: u16,
 }
 
 /// Messages that a rank sends before another has a turn.
@@ -43,19 +52,24 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn of(job: &Simulation<'_>) -> Self {
+    fn of(job: &mut Simulation<'_>) -> Result<Self, Error> {
         let mut counts = Self::default();
-        for rank in 0..job.topology().size() {
-            let stats = job.stats(Rank(rank));
-            counts.passages += stats.origin_frames + stats.remote_frames + stats.relay_frames;
-            counts.runs += stats.runs_delivered;
-            counts.batches += stats.batches_sent;
-            counts.controls += stats.controls_sent;
-            counts.wire_bytes += stats.wire_bytes;
-            counts.busiest_bytes = counts.busiest_bytes.max(stats.wire_bytes);
-            counts.representatives += u64::from(stats.wire_bytes > 0);
+        let mut wire_bytes = vec![0; job.topology().size() as usize];
+        for stream in 0..job.streams() {
+            job.use_stream(stream)?;
+            for (rank, wire_bytes) in (0..).map(Rank).zip(&mut wire_bytes) {
+                let stats = job.stats(rank);
+                counts.passages += stats.origin_frames + stats.remote_frames + stats.relay_frames;
+                counts.runs += stats.runs_delivered;
+                counts.batches += stats.batches_sent;
+                counts.controls += stats.controls_sent;
+                *wire_bytes += stats.wire_bytes;
+            }
         }
-        counts
+        counts.wire_bytes = wire_bytes.iter().sum();
+        counts.busiest_bytes = wire_bytes.iter().copied().max().unwrap_or(0);
+        counts.representatives = wire_bytes.iter().filter(|&&bytes| bytes > 0).count() as u64;
+        Ok(counts)
     }
 
     fn since(self, before: &Self) -> Self {
@@ -166,6 +180,9 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Longest message that asks for a slot: providers keep it where no receive is posted.
+const CONTROL_BYTES: usize = 128;
+
 /// Ordered pairs of nodes: one-way links.
 pub fn links(topology: &Topology) -> u64 {
     let nodes = u64::from(topology.nodes());
@@ -196,14 +213,14 @@ impl WarmJob {
     /// is paid for here, as in the warm-up of every other benchmark.
     pub fn build(
         topology: &Topology,
-        route: RouteName,
+        fabric: &Fabric,
         work: Work,
         seed: u64,
     ) -> Result<Self, Error> {
         let before = Memory::now();
         let ledger = Rc::new(RefCell::new(Ledger::new(topology.size(), seed)));
         let clock = Clock::start();
-        let mut job = simulation(topology, route, seed, Rc::clone(&ledger))?;
+        let mut job = simulation(topology, fabric, seed, Rc::clone(&ledger))?;
         // All ranks are awake at first, and find nothing to do.
         job.settle().map_err(failed)?;
         let build = clock.stop();
@@ -221,17 +238,21 @@ impl WarmJob {
     /// Sends and waits until all is delivered, by the clock; fences, checks.
     pub fn measure(mut self) -> Result<Measured, Error> {
         let job = &mut self.job;
-        let (warm, rounds_before) = (Counts::of(job), job.rounds());
+        let (warm, rounds_before) = (Counts::of(job)?, job.rounds());
         let clock = Clock::start();
         let (messages, crossing) = send(job, &self.ledger, self.work, 1)?;
         job.settle().map_err(failed)?;
         let (traffic, rounds) = (clock.stop(), job.rounds() - rounds_before);
         let clock = Clock::start();
-        let fence_rounds = job.fence().map_err(failed)?;
+        let mut fence_rounds = 0;
+        for stream in 0..job.streams() {
+            job.use_stream(stream)?;
+            fence_rounds = job.fence().map_err(failed)?;
+        }
         let fence = clock.stop();
         let memory = Memory::now().since(self.before);
         self.ledger.borrow().check()?;
-        let all = Counts::of(job);
+        let all = Counts::of(job)?;
         let bounds = (0..job.topology().size()).map(|rank| job.bound(Rank(rank)));
         let largest = |(a, b): (usize, usize), (c, d)| (a.max(c), b.max(d));
         Ok(Measured {
@@ -255,7 +276,7 @@ impl WarmJob {
 
 fn simulation(
     topology: &Topology,
-    route: RouteName,
+    fabric: &Fabric,
     seed: u64,
     ledger: Rc<RefCell<Ledger>>,
 ) -> Result<Simulation<'static>, Error> {
@@ -264,10 +285,15 @@ fn simulation(
             seed,
             max_delay: 2,
             refuse_one_in: 0,
-            limits: SimulationOptions::default().network.limits,
+            kept_bytes: CONTROL_BYTES,
+            limits: fabric
+                .limits
+                .clone()
+                .unwrap_or(SimOptions::default().limits),
         },
         stream: stream_options(),
-        route,
+        streams: fabric.streams,
+        route: fabric.route,
         item_bytes: 8,
         ..SimulationOptions::default()
     };
@@ -290,12 +316,15 @@ fn send(
     let topology = job.topology().clone();
     let ranks = topology.size();
     let mut crossing = 0;
+    let streams = job.streams();
     let mut one = |source: Rank, number: u32, target: Rank| {
         let item = ledger
             .borrow()
             .next(source, target, number.wrapping_add(round << 15));
         loop {
-            match job.try_send(source, target, 0, &item.to_le_bytes()) {
+            // What one rank sends another keeps its order on one stream.
+            let stream = (source.0.wrapping_add(target.0) % u32::from(streams)) as u16;
+            match job.try_send_on(stream, source, target, 0, &item.to_le_bytes()) {
                 Ok(()) => break,
                 Err(trihop::Error::WouldBlock) => {
                     if !job.step().map_err(failed)? {

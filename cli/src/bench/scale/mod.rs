@@ -10,11 +10,13 @@ mod traffic;
 
 use clap::{Args, ValueEnum};
 use trihop::route::RouteName;
+use trihop::transport::fabric::quirks;
+use trihop::transport::link::Limits;
 use trihop::{Rank, Shares, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
 use crate::run;
-use job::{Measured, WarmJob, Work};
+use job::{Fabric, Measured, WarmJob, Work};
 
 /// What every rank sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -23,6 +25,28 @@ pub enum Pattern {
     Random,
     /// To every rank, itself included; up to 4,096 ranks
     AllToAll,
+}
+
+/// A provider whose limits the simulated fabric has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProviderLimits {
+    /// Slingshot
+    Cxi,
+    /// Datagrams over connections
+    Rxm,
+    /// Native datagrams over TCP
+    Tcp,
+}
+
+impl ProviderLimits {
+    fn limits(self) -> Limits {
+        let (provider, protocol) = match self {
+            Self::Cxi => ("cxi", "CXI"),
+            Self::Rxm => ("tcp;ofi_rxm", "RXM"),
+            Self::Tcp => ("tcp", "XNET"),
+        };
+        quirks::lookup(provider, protocol).limits()
+    }
 }
 
 /// Options of `trihop bench scale`.
@@ -41,6 +65,13 @@ pub struct ScaleArgs {
     /// scale: seed of targets, delays and turns; the same seed is the same run [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// scale: provider whose limits the fabric has, of receives above all; more than it takes end
+    /// the run [default: 4,096 receives]
+    #[arg(long, value_enum)]
+    pub provider_limits: Option<ProviderLimits>,
+    /// scale: streams; each pair of ranks uses one of them [default: 1]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub streams: Option<u16>,
 }
 
 impl ScaleArgs {
@@ -50,6 +81,8 @@ impl ScaleArgs {
             || self.messages.is_some()
             || self.pattern.is_some()
             || self.seed.is_some()
+            || self.provider_limits.is_some()
+            || self.streams.is_some()
     }
 }
 
@@ -121,9 +154,13 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
         Pattern::Random => Work::Each(messages),
         Pattern::AllToAll => Work::Pairs(messages),
     };
-    let route = args.route.unwrap_or(route);
-    let large = WarmJob::build(&topology, route, work, seed)?.measure()?;
-    let small = compared(sizes[0], route, &large, seed)?;
+    let fabric = Fabric {
+        route: args.route.unwrap_or(route),
+        limits: args.scale.provider_limits.map(ProviderLimits::limits),
+        streams: args.scale.streams.unwrap_or(1),
+    };
+    let large = WarmJob::build(&topology, &fabric, work, seed)?.measure()?;
+    let small = compared(sizes[0], &fabric, &large, seed)?;
     report::print(args, &large, small.as_ref())
 }
 
@@ -134,7 +171,7 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
 /// has no link, or for few ranks.
 fn compared(
     per_node: u32,
-    route: RouteName,
+    fabric: &Fabric,
     large: &Measured,
     seed: u64,
 ) -> Result<Option<Measured>, Error> {
@@ -148,7 +185,7 @@ fn compared(
         .round()
         .max(1.0) as u64;
     let jobs = FEW_MESSAGES.div_ceil(total).min(MOST_SMALL_JOBS);
-    let warm = |number| WarmJob::build(&topology, route, Work::Together(total), seed + number);
+    let warm = |number| WarmJob::build(&topology, fabric, Work::Together(total), seed + number);
     let warm: Vec<WarmJob> = (0..jobs).map(warm).collect::<Result<_, _>>()?;
     let mut small: Option<Measured> = None;
     for job in warm {

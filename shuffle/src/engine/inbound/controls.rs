@@ -30,6 +30,8 @@ impl Links {
             let Some(index) = remotes.busy(at) else { break };
             let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
             let due = !incoming.notices.is_empty()
+                || incoming.must_tell
+                || incoming.must_recall
                 || incoming.news
                     && (idle
                         || incoming.unacknowledged * 2 >= remote.credit.max_in_flight()
@@ -43,7 +45,10 @@ impl Links {
             let payload = count * size_of::<ClearToSend>();
             let before = incoming.told();
             let header = BatchHeader {
-                kind: BatchKind::Control,
+                kind: match incoming.must_recall {
+                    true => BatchKind::Recall,
+                    false => BatchKind::Control,
+                },
                 stream: self.identity.stream,
                 epoch: self.identity.epoch,
                 source: self.identity.own,
@@ -67,6 +72,7 @@ impl Links {
                 Ok(()) => {
                     incoming.notices.drain(..count);
                     incoming.controls.sent();
+                    incoming.must_recall = false;
                     remote.wire_bytes += end as u64;
                     stats.controls_sent += 1;
                     told = true;

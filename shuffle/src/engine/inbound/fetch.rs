@@ -32,7 +32,17 @@ impl Links {
             // Each link that holds no fetch buffer can count on one for its front batch: others may
             // be waiting for just that batch, because it continues a record that occupies their
             // queues.
-            if incoming.held > 0 && pool.free_slots() <= self.links - self.holding {
+            // Where links are too many for that, some are kept for each later stage, and the last
+            // one of a stage for a link whose record has begun.
+            let kept = match self.sizes.on_demand {
+                true => {
+                    let later = self.shared.len() - 1 - incoming.pool;
+                    2 * later + usize::from(!incoming.in_record)
+                }
+                false if incoming.held > 0 => self.links - self.holding,
+                false => 0,
+            };
+            if pool.free_slots() <= kept {
                 break;
             }
             let Some(slot) = self.fetches.begin(Fetch {

@@ -1,6 +1,6 @@
 //! What the links of a stream need to receive, allocated and posted when the stream is opened.
 
-use trihop_transport::link::{Access, Completion, Link};
+use trihop_transport::link::{Access, Completion, Link, Mover};
 use trihop_transport::memory::pool::Pool;
 use trihop_transport::protocol::control;
 use trihop_transport::protocol::credit::Shared;
@@ -11,10 +11,13 @@ use super::{CONTROL_BYTES, Links};
 use crate::engine::incoming::Arrival;
 use crate::error::{Error, Result};
 use crate::queue::remote::{BatchSizes, Identity};
+use crate::route::Stage;
 
 /// What to allocate for the links of a stream.
 pub(crate) struct LinkPlan {
     pub links: usize,
+    /// The stages that have links.
+    pub stages: Vec<Stage>,
     pub sizes: BatchSizes,
     /// Batches that may be in flight on all links together.
     pub in_flight: usize,
@@ -23,42 +26,86 @@ pub(crate) struct LinkPlan {
     pub posted: usize,
 }
 
+/// Receive slots of a stream, and buffers for fetches.
+struct Slots {
+    controls: usize,
+    small: usize,
+    large: usize,
+    fetch: usize,
+}
+
+/// Control receives of a stream whose links share them: what comes before one is free waits in the
+/// provider, at most [`control::PER_LINK`] short messages of a link.
+const SHARED_CONTROLS: usize = 64;
+/// Fetch buffers of a stream whose links share them, if memory and receives allow as many.
+const SHARED_FETCHES: usize = 64;
+
 impl LinkPlan {
     /// Whether a batch may be longer than the slot that every link always has.
     fn has_long_batches(&self) -> bool {
         self.sizes.buffer_bytes > self.sizes.small_bytes
     }
 
-    /// Buffers for batches that are fetched: one for the front batch of each link, whatever the
-    /// others hold, and a few to read ahead.
-    fn fetch_slots(&self) -> usize {
-        if self.has_long_batches() {
-            self.links + 2 * self.links.min(4)
-        } else {
-            0
+    /// Large slots that memory is there for.
+    fn affordable(&self) -> usize {
+        self.receive_pool_bytes / self.sizes.large_bytes
+    }
+
+    /// The slots of a stream to which `offered` receives are left, of which batches that are fetched
+    /// take some where they come as messages. Of what is left above the least that it needs, a part
+    /// is taken, so that other streams find some; `Err` is that least.
+    fn slots(&self, offered: usize, mover: Mover) -> std::result::Result<Slots, usize> {
+        match self.sizes.on_demand {
+            true => self.shared_slots(offered, mover),
+            false => self.own_slots(offered, mover),
         }
     }
-}
 
-impl LinkPlan {
-    /// Receives that are posted whatever the pool of large slots is, and buffers for fetches.
-    fn needed(&self) -> usize {
-        self.controls() + self.links + self.fetch_slots()
-    }
-
-    fn controls(&self) -> usize {
-        self.links * control::PER_LINK as usize
-    }
-
-    /// Large slots, of which no more than `left` receives can be posted.
-    fn large_slots(&self, left: usize) -> usize {
-        if self.has_long_batches() {
-            (self.receive_pool_bytes / self.sizes.large_bytes)
-                .clamp(1, left.max(1))
-                .min(self.in_flight)
-        } else {
-            0
+    /// A control and a small slot of each link's own, and a pool of large ones.
+    fn own_slots(&self, offered: usize, mover: Mover) -> std::result::Result<Slots, usize> {
+        let mut slots = Slots {
+            controls: self.links * control::PER_LINK as usize,
+            small: self.links,
+            large: 0,
+            fetch: 0,
+        };
+        if !self.has_long_batches() {
+            let least = slots.receives(mover);
+            return if offered < least {
+                Err(least)
+            } else {
+                Ok(slots)
+            };
         }
+        // One for the front batch of each link, whatever the others hold, and a few to read ahead.
+        slots.fetch = self.links + 2 * self.links.min(4);
+        let least = slots.receives(mover) + 1;
+        let left = offered.checked_sub(least).ok_or(least)?;
+        slots.large = (self.affordable().clamp(1, 1 + left / 8)).min(self.in_flight);
+        Ok(slots)
+    }
+
+    /// Few of each, whatever the links are.
+    fn shared_slots(&self, offered: usize, mover: Mover) -> std::result::Result<Slots, usize> {
+        let stages = self.stages.len();
+        let is_announced = self.sizes.buffer_bytes > self.sizes.large_bytes;
+        // Two of each stage: one for any link, one for a link whose record has begun.
+        let mut slots = Slots {
+            controls: 2,
+            small: 0,
+            large: 2 * stages,
+            fetch: if is_announced { 2 * stages } else { 0 },
+        };
+        let least = slots.receives(mover);
+        let left = offered.checked_sub(least).ok_or(least)?;
+        let part = left / 32;
+        slots.controls += part.min(SHARED_CONTROLS - 2);
+        if is_announced {
+            slots.fetch += part.min(SHARED_FETCHES);
+        }
+        let more = self.affordable().min(self.in_flight);
+        slots.large += more.saturating_sub(slots.large).min(4 * part);
+        Ok(slots)
     }
 
     /// A window has a place per batch in flight.
@@ -67,14 +114,27 @@ impl LinkPlan {
     }
 
     /// What [`Links::open`] allocates where the provider takes `posted_receives` more, pages not
-    /// rounded up.
-    pub fn bytes(&self, posted_receives: usize) -> usize {
-        let large = self.large_slots(posted_receives.saturating_sub(self.needed()));
-        self.controls() * CONTROL_BYTES
-            + self.links * self.sizes.small_bytes
-            + large * self.sizes.large_bytes
-            + self.fetch_slots() * self.sizes.buffer_bytes
+    /// rounded up; nothing where it cannot open.
+    pub fn bytes(&self, posted_receives: usize, mover: Mover) -> usize {
+        let Ok(slots) = self.slots(posted_receives, mover) else {
+            return 0;
+        };
+        slots.controls * CONTROL_BYTES
+            + slots.small * self.sizes.small_bytes
+            + slots.large * self.sizes.large_bytes
+            + slots.fetch * self.sizes.buffer_bytes
             + self.window_bytes()
+    }
+}
+
+impl Slots {
+    /// Receives that are posted for them at most.
+    fn receives(&self, mover: Mover) -> usize {
+        let fetch = match mover {
+            Mover::Read => 0,
+            Mover::Segments => self.fetch,
+        };
+        self.controls + self.small + self.large + fetch
     }
 }
 
@@ -88,27 +148,20 @@ impl Links {
         completions: &mut Vec<Completion>,
     ) -> Result<Self> {
         let LinkPlan { links, sizes, .. } = *plan;
-        let controls = plan.controls();
-        let posted_max = link.limits().posted_receives.saturating_sub(plan.posted);
-        let fetch_slots = plan.fetch_slots();
-        let needed = plan.needed();
-        let left = posted_max.saturating_sub(needed);
-        if left == 0 {
-            return Err(Error::config(
-                "posted receives",
-                format!(
-                    "{links} links need {} more, and {} offers {posted_max}; open fewer streams, start more ranks per node \
-                     (each then has fewer links), or choose another provider",
-                    needed + 1,
-                    link.name()
-                ),
-            ));
-        }
-        let large = plan.large_slots(left);
+        let (mover, most) = (link.limits().mover, link.limits().posted_receives);
+        let offered = most.saturating_sub(plan.posted);
+        let slots = plan.slots(offered, mover).map_err(|least| {
+            let why = format!(
+                "{links} links need {least} more, and {} offers {offered}; open fewer streams, start more ranks per node \
+                 (each then has fewer links), or choose another provider",
+                link.name()
+            );
+            Error::config("posted receives", why)
+        })?;
         let classes = [
-            (TagClass::Control, CONTROL_BYTES, controls),
-            (TagClass::Small, sizes.small_bytes, links),
-            (TagClass::Large, sizes.large_bytes, large),
+            (TagClass::Control, CONTROL_BYTES, slots.controls),
+            (TagClass::Small, sizes.small_bytes, slots.small),
+            (TagClass::Large, sizes.large_bytes, slots.large),
         ];
         let mut posted_pools = Vec::new();
         for (class, bytes, count) in classes.into_iter().filter(|&(_, _, count)| count > 0) {
@@ -116,9 +169,22 @@ impl Links {
             post_pool(link, &identity, class, &pool, completions)?;
             posted_pools.push(pool);
         }
-        let fetch_pool = match fetch_slots {
+        let fetch_pool = match slots.fetch {
             0 => None,
-            slots => Some(link.create_pool(sizes.buffer_bytes, slots, Access::Arrivals)?),
+            count => Some(link.create_pool(sizes.buffer_bytes, count, Access::Arrivals)?),
+        };
+        let most_in_flight = sizes.most_in_flight;
+        let (shared, stages) = match sizes.on_demand {
+            false => (
+                vec![Shared::new(slots.large as u32, most_in_flight, 0)],
+                Vec::new(),
+            ),
+            true => {
+                let count = plan.stages.len();
+                let part = |n: usize| slots.large / count + usize::from(n < slots.large % count);
+                let pool = |n| Shared::new(part(n) as u32, most_in_flight, 1);
+                ((0..count).map(pool).collect(), plan.stages.clone())
+            }
         };
         let pools: usize = posted_pools
             .iter()
@@ -131,8 +197,9 @@ impl Links {
             links,
             identity,
             sizes,
-            shared: Shared::new(large as u32, sizes.most_in_flight),
-            fetches: Fetches::new(fetch_slots),
+            shared,
+            stages,
+            fetches: Fetches::new(slots.fetch),
             fetch_pool,
             holding: 0,
             _posted_pools: posted_pools,
@@ -141,7 +208,7 @@ impl Links {
             turn: 0,
             strangers_told: false,
             pool_bytes: pools + plan.window_bytes(),
-            posted: controls + links + large + fetch_slots,
+            posted: slots.receives(mover),
         })
     }
 }
@@ -168,4 +235,62 @@ fn post_pool(
         "posted receives",
         format!("{} takes {left} fewer than it offers", link.name()),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(links: usize, on_demand: bool, posted: usize) -> LinkPlan {
+        LinkPlan {
+            links,
+            stages: vec![Stage::FIRST],
+            sizes: BatchSizes {
+                most_in_flight: 4,
+                buffer_bytes: 64 << 10,
+                small_bytes: 4096,
+                large_bytes: 16 << 10,
+                on_demand,
+            },
+            in_flight: 4 * links,
+            receive_pool_bytes: 4 << 20,
+            posted,
+        }
+    }
+
+    #[test]
+    fn streams_with_any_number_of_links_find_receives_beside_each_other() {
+        // As cxi and rxm have them.
+        for (mover, offered) in [(Mover::Read, 1024), (Mover::Segments, 2048)] {
+            for links in [129, 313, 10_000] {
+                let mut left = offered;
+                for stream in 0..20 {
+                    let plan = plan(links, true, offered - left);
+                    let slots = plan.slots(left, mover);
+                    let slots = slots.unwrap_or_else(|least| panic!("{stream}: {least}"));
+                    assert!(slots.receives(mover) <= left && slots.large >= 2);
+                    left -= slots.receives(mover);
+                }
+            }
+            // As many links as may have slots of their own, in one stream or in several.
+            for streams in [1, 2, 4, 8] {
+                let mut left = offered;
+                for stream in 0..streams {
+                    let plan = plan(128 / streams, false, offered - left);
+                    let slots = plan.slots(left, mover);
+                    let slots = slots.unwrap_or_else(|least| panic!("{stream}: {least}"));
+                    left -= slots.receives(mover);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let least = plan(10, false, 0).slots(10, Mover::Read).err();
+        assert_eq!(least, Some(41));
+        assert!(plan(10, false, 0).slots(41, Mover::Read).is_ok());
+        assert_eq!(plan(500, true, 0).slots(3, Mover::Read).err(), Some(4));
+        assert!(plan(500, true, 0).slots(4, Mover::Read).is_ok());
+    }
 }

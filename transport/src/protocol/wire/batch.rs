@@ -47,6 +47,9 @@ pub enum BatchKind {
     Control = 3,
     /// Runs that were announced, sent after a clear-to-send; outside the link sequence.
     Segment = 4,
+    /// As [`BatchKind::Control`], and a request: shared slots that the peer holds unused are wanted
+    /// by others.
+    Recall = 5,
 }
 
 /// Header of everything that crosses the fabric, 64 bytes.
@@ -247,6 +250,7 @@ impl BatchHeader {
             2 => BatchKind::Announce,
             3 => BatchKind::Control,
             4 => BatchKind::Segment,
+            5 => BatchKind::Recall,
             other => return Err(BadHeader::Kind(other)),
         };
         let bytes = raw.bytes.get();
@@ -318,7 +322,8 @@ mod tests {
             Just(BatchKind::Eager),
             Just(BatchKind::Announce),
             Just(BatchKind::Control),
-            Just(BatchKind::Segment)
+            Just(BatchKind::Segment),
+            Just(BatchKind::Recall)
         ];
         let counters = (
             any::<u64>(),
@@ -406,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_does_not_exist_is_named() {
-        for kind in (0..=u8::MAX).filter(|kind| !(1..=4).contains(kind)) {
+        for kind in (0..=u8::MAX).filter(|kind| !(1..=5).contains(kind)) {
             let mut message = lone_header();
             message[5] = kind;
             let check = check_word(&message).to_le_bytes();

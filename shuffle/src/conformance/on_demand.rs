@@ -1,0 +1,65 @@
+//! Links that are so many that they share receive slots, and ask for them.
+
+use trihop_transport::link::Limits;
+use trihop_transport::sim::{Net, SimOptions};
+
+use super::schedule::mixed;
+use super::world::World;
+use crate::config::{Shares, StreamOptions};
+use crate::engine::inbound::CONTROL_BYTES;
+use crate::route::RouteName;
+use crate::simulation::Fabric;
+
+/// A network whose endpoints take so many receives, and not one more.
+fn network(posted_receives: usize, seed: u64) -> Fabric {
+    Fabric::Simulated(Net::new(SimOptions {
+        seed,
+        kept_bytes: CONTROL_BYTES,
+        limits: Limits {
+            posted_receives,
+            eager_bytes: 4096,
+            ..SimOptions::default().limits
+        },
+        ..SimOptions::default()
+    }))
+}
+
+#[test]
+fn links_need_no_receives_of_their_own() {
+    for (route, seed) in [(RouteName::ThreeHop, 1), (RouteName::Direct, 2)] {
+        let options = StreamOptions::default();
+        let fabric = network(200, seed);
+        // 69 links of each rank, whose own slots would be some 350 receives.
+        let mut world = World::routed(route, &[1; 70], &options, seed, fabric, true, true);
+        let sent = world.exchange(20, mixed);
+        world.fence();
+        world.check(&sent, true);
+    }
+}
+
+/// The slots of every rank are given to the others' links, which keep theirs until they have been
+/// idle for a while: who comes then still gets one.
+#[test]
+fn slots_that_others_hold_come_back() {
+    let options = StreamOptions {
+        given_shares: Some(Shares {
+            own_slots: 0,
+            receive_pool_bytes: 1,
+            ..Shares::default()
+        }),
+        ..StreamOptions::default()
+    };
+    let mut world = World::new(&[1; 6], &options, 3, network(100, 3), false, true);
+    for source in (1..6).chain(1..6) {
+        for _ in 0..10 {
+            let number = world.heard(0, source).len() as u32;
+            assert!(world.send(source, 0, number, 100));
+            let deadline = world.job.now_ns() + 1_000_000_000;
+            while world.heard(0, source).len() as u32 <= number {
+                assert!(world.job.now_ns() < deadline, "{source} gets no slot");
+                world.step();
+            }
+        }
+    }
+    world.fence();
+}
