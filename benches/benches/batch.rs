@@ -6,8 +6,7 @@ use std::hint::black_box;
 use criterion::{Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::route::EndpointId;
 use trihop::transport::protocol::wire::{
-    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, FIRST_EPOCH, RUN_HEADER_BYTES, Run,
-    RunHeader,
+    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, Epoch, RUN_HEADER_BYTES, Run, RunHeader,
 };
 
 const COOKIE: u64 = 77;
@@ -38,7 +37,7 @@ fn fill(batch: &mut [u8], items: &[u8]) -> usize {
     let header = BatchHeader {
         kind: BatchKind::Eager,
         stream: 1,
-        epoch: FIRST_EPOCH,
+        epoch: Epoch::FIRST,
         source: EndpointId(3),
         bytes: (length - BATCH_HEADER_BYTES) as u32,
         stage: 0,

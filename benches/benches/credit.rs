@@ -29,7 +29,7 @@ impl Link {
         let mut link = Self {
             sending: Sending::new(IN_FLIGHT),
             receiving: Receiving::default(),
-            shared: Shared::new(IN_FLIGHT, IN_FLIGHT),
+            shared: Shared::new(IN_FLIGHT, IN_FLIGHT, 0),
         };
         link.receiving.grant_small();
         link.acknowledge();

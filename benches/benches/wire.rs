@@ -5,8 +5,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use trihop::route::EndpointId;
 use trihop::transport::protocol::wire::{
-    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, FIRST_EPOCH, RUN_HEADER_BYTES, Run,
-    RunHeader,
+    BATCH_HEADER_BYTES, BatchHeader, BatchKind, Counters, Epoch, RUN_HEADER_BYTES, Run, RunHeader,
 };
 
 const COOKIE: u64 = 0x1234_5678_9abc_def0;
@@ -17,7 +16,7 @@ fn header() -> BatchHeader {
     BatchHeader {
         kind: BatchKind::Eager,
         stream: 3,
-        epoch: FIRST_EPOCH,
+        epoch: Epoch::FIRST,
         source: EndpointId(17),
         bytes: (BATCH_BYTES - BATCH_HEADER_BYTES) as u32,
         stage: 0,

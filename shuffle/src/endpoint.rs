@@ -9,7 +9,7 @@ mod sizes;
 pub(crate) use agreed::Agreed;
 pub(crate) use collectives::Channel;
 pub(crate) use need::Need;
-pub(crate) use sizes::{StreamSizes, check_memory};
+pub(crate) use sizes::{StreamSizes, check_memory, is_on_demand};
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -257,7 +257,7 @@ impl Engine {
         if !is_system {
             check_memory(route, options)?;
         }
-        let stream_sizes = StreamSizes::new(&self.topology, route, options, self.next_number());
+        let stream_sizes = StreamSizes::new(&self.topology, route, options);
         stream_sizes.check_item(item_bytes, &self.topology, route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
@@ -345,6 +345,12 @@ impl Engine {
         })
     }
 
+    /// Receives that this endpoint takes; any number where it has no link.
+    pub fn receives(&self) -> usize {
+        let link = self.link.as_ref();
+        link.map_or(usize::MAX, |link| link.limits().posted_receives)
+    }
+
     /// The number that a new stream would have: the same on all ranks.
     pub fn next_number(&self) -> u16 {
         self.places.len().try_into().unwrap_or(u16::MAX)
@@ -363,8 +369,15 @@ impl Engine {
     }
 
     /// Second half: attaches this rank's own inbox and the links. Those of the node's other members
-    /// follow, by [`Engine::attach_inbox`].
-    pub fn connect(&mut self, id: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
+    /// follow, by [`Engine::attach_inbox`]. `receives` is what any endpoint of the job takes at
+    /// least.
+    pub fn connect(
+        &mut self,
+        id: u16,
+        prepared: Prepared,
+        receives: usize,
+        sink: Sink,
+    ) -> Result<StreamId> {
         let Prepared {
             plan,
             layout,
@@ -397,7 +410,8 @@ impl Engine {
         let (mut sizes, mut batches, mut notices, mut links) =
             (BatchSizes::default(), None, None, None);
         if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
-            sizes = stream_sizes.batch_sizes(&options, link.limits());
+            let on_demand = is_on_demand(&route, &options, id, receives);
+            sizes = stream_sizes.batch_sizes(&options, link.limits(), on_demand);
             let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
             // Only what is announced for a read needs to be readable, and short batches are never
             // announced.

@@ -12,8 +12,9 @@ macro_rules! shares {
             $($(#[doc = $doc])+ pub $name: usize,)+
             /// Long records that a rank puts together at a time (one always may).
             pub reassembly_bytes: usize,
-            /// Links, over all streams together, up to which each has a small receive slot of its
-            /// own. Where there are more, all ask for slots that they share.
+            /// Links, over all streams together, that have receive slots of their own at most, if
+            /// the provider takes enough receives for so many. Where there are more, all ask for
+            /// slots that they share.
             pub own_slots: usize,
         }
 
@@ -27,7 +28,7 @@ macro_rules! shares {
                 Self {
                     $($name: (memory_bytes / $part).clamp($low, $high),)+
                     reassembly_bytes: (2 * max_message_bytes).max(1),
-                    own_slots: OWN_SLOTS,
+                    own_slots: usize::MAX,
                 }
             }
         }
@@ -53,10 +54,6 @@ shares! {
     /// The receive slot that every link always has, where links are not many; 192 to 4,096 bytes.
     small_slot_bytes = 1 / 8192 in (192 to Self::LARGEST_SMALL_SLOT);
 }
-
-/// Links that may have a receive slot of their own: with the control receives of each, half of what
-/// cxi offers by default.
-const OWN_SLOTS: usize = 128;
 
 impl Shares {
     /// The most that a share of memory makes of a small slot.

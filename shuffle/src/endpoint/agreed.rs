@@ -166,7 +166,7 @@ mod tests {
             8,
             stream,
             job,
-            StreamSizes::new(&topology, &route, stream, 1),
+            StreamSizes::new(&topology, &route, stream),
         )
     }
 

@@ -6,7 +6,7 @@ use trihop_transport::link::Limits;
 use trihop_transport::ring::InboxLayout;
 use trihop_transport::topology::Topology;
 
-use super::StreamSizes;
+use super::{StreamSizes, is_on_demand};
 use crate::config::StreamOptions;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan};
 use crate::error::Result;
@@ -69,7 +69,7 @@ impl Need {
         number: u16,
         limits: Option<&Limits>,
     ) -> Result<Self> {
-        let stream_sizes = StreamSizes::new(topology, route, options, number);
+        let stream_sizes = StreamSizes::new(topology, route, options);
         let layout = InboxLayout::new(
             route.lanes_per_rank() * topology.local_size(),
             stream_sizes.lane_bytes,
@@ -87,7 +87,8 @@ impl Need {
         };
         let links = route.links() as usize;
         if let Some(limits) = limits.filter(|_| links > 0) {
-            let sizes = stream_sizes.batch_sizes(options, limits);
+            let on_demand = is_on_demand(route, options, number, limits.posted_receives);
+            let sizes = stream_sizes.batch_sizes(options, limits, on_demand);
             let [batches, notices] = send_slots(options, &sizes, links);
             let plan = link_plan(route, options, &stream_sizes, sizes, 0);
             need.send_pools = batches * sizes.buffer_bytes + notices * CONTROL_BYTES;

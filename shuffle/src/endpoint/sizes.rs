@@ -21,20 +21,12 @@ pub(crate) struct StreamSizes {
     pub batch_bytes: usize,
     /// What links may have on their way, by stage; nothing where a stage has none.
     pub links: Vec<LinkLimits>,
-    /// Links are so many that they have no receive slots of their own, and ask for shared ones.
-    pub on_demand: bool,
 }
 
 impl StreamSizes {
     /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are
-    /// most; a frame is at most a quarter of a lane, and fits a batch. `number` is that of the
-    /// stream.
-    pub fn new(
-        topology: &Topology,
-        route: &JobRoute,
-        options: &StreamOptions,
-        number: u16,
-    ) -> Self {
+    /// most; a frame is at most a quarter of a lane, and fits a batch.
+    pub fn new(topology: &Topology, route: &JobRoute, options: &StreamOptions) -> Self {
         let affordable = options.shares().lane_budget_bytes / most_lanes(topology, route);
         let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
         let links = route.most_links().max(1) as usize;
@@ -60,16 +52,18 @@ impl StreamSizes {
             frame_bytes,
             batch_bytes: batch_buffer_bytes(target_bytes.unwrap_or(0), frame_bytes),
             links,
-            // Those that were opened before have as many, or fewer.
-            on_demand: route.most_links() as usize * (usize::from(number) + 1)
-                > options.shares().own_slots,
         }
     }
 }
 
 impl StreamSizes {
     /// Sizes of batches over a link with these limits.
-    pub fn batch_sizes(&self, options: &StreamOptions, limits: &Limits) -> BatchSizes {
+    pub fn batch_sizes(
+        &self,
+        options: &StreamOptions,
+        limits: &Limits,
+        on_demand: bool,
+    ) -> BatchSizes {
         let eager = limits.eager_bytes.max(options.shares().small_slot_bytes);
         BatchSizes {
             most_in_flight: self
@@ -81,7 +75,7 @@ impl StreamSizes {
             buffer_bytes: self.batch_bytes,
             small_bytes: options.shares().small_slot_bytes.next_multiple_of(64),
             large_bytes: self.batch_bytes.min(eager).next_multiple_of(64),
-            on_demand: self.on_demand,
+            on_demand,
         }
     }
 }
@@ -128,6 +122,19 @@ impl StreamSizes {
         );
         refuse("memory_bytes", remedy)
     }
+}
+
+/// Whether a stream with this number has so many links that these have no receive slots of their own,
+/// and share some, where endpoints take so many receives. Each of its own takes five, those that are
+/// fetched included; a quarter is for shared ones. The streams before it have as many links.
+pub(crate) fn is_on_demand(
+    route: &JobRoute,
+    options: &StreamOptions,
+    number: u16,
+    receives: usize,
+) -> bool {
+    let links = (route.most_links() as usize).saturating_mul(number.max(1).into());
+    links > options.shares().own_slots.min(receives / 4 * 3 / 5)
 }
 
 /// The most lanes into a rank of the job.
@@ -190,7 +197,7 @@ mod tests {
     ) -> Option<(String, StreamOptions)> {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
         let route = JobRoute::new(RouteName::ThreeHop, &topology);
-        let stream_sizes = StreamSizes::new(&topology, &route, options, 1);
+        let stream_sizes = StreamSizes::new(&topology, &route, options);
         let error = stream_sizes
             .check_item(item_bytes, &topology, &route, options)
             .err()?

@@ -67,13 +67,19 @@ impl JobState {
     }
 
     /// Attaches the inboxes that have arrived.
-    pub fn attach(&mut self, id: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
+    pub fn attach(
+        &mut self,
+        id: u16,
+        prepared: Prepared,
+        receives: usize,
+        sink: Sink,
+    ) -> Result<StreamId> {
         let bytes = prepared.segment_bytes();
         let mut inboxes = Vec::new();
         for (rank, memory) in self.node.taken(&self.engine.topology, id)? {
             inboxes.push((rank, Segment::attach(memory, bytes)?));
         }
-        let stream = self.engine.connect(id, prepared, sink)?;
+        let stream = self.engine.connect(id, prepared, receives, sink)?;
         for (rank, inbox) in inboxes {
             self.engine.attach_inbox(stream, rank.into(), inbox)?;
         }

@@ -151,7 +151,7 @@ impl Remotes {
         if let Some(at) = self.left.iter().position(is_it) {
             let number = self.left.swap_remove(at);
             let before = &self.queues[number];
-            queue.counters = before.counters.clone();
+            queue.counters = before.counters;
             queue.wire_bytes = before.wire_bytes;
             self.queues[number] = queue;
             return number;

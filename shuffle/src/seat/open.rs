@@ -36,7 +36,10 @@ pub(crate) fn open(
         Ok((_, Begun::Again(id, _))) => u64::from(*id),
         _ => 0,
     };
-    let least = agree(seat, channel, [pair[0], pair[1], old, !old])?;
+    // Both ends of a link do as the endpoint wants that takes fewest receives.
+    let receives = seat.with(what, |job| Ok(job.engine.receives() as u64));
+    let receives = receives.unwrap_or(u64::MAX);
+    let least = agree(seat, channel, [pair[0], pair[1], old, !old, receives])?;
     let (agreed, begun) = begun?;
     if least[..2] != pair {
         let why = match least[0] {
@@ -51,10 +54,10 @@ pub(crate) fn open(
         return Err(Error::Mismatch { name, why });
     }
     let opened = match begun {
-        Begun::Again(id, plan) if least[2..] == [old, !old] => {
+        Begun::Again(id, plan) if least[2..4] == [old, !old] => {
             seat.with(what, |job| job.engine.reopen(id, plan, sink))
         }
-        begun => connect_new(seat, name, options, begun, sink),
+        begun => connect_new(seat, name, options, begun, least[4] as usize, sink),
     };
     if let Ok(id) = &opened {
         install(id.stream);
@@ -84,6 +87,7 @@ fn connect_new(
     name: &str,
     options: &StreamOptions,
     begun: Begun,
+    receives: usize,
     sink: Sink,
 ) -> Result<StreamId> {
     let (number, prepared) = seat.with("opening a stream", |job| {
@@ -96,7 +100,7 @@ fn connect_new(
             }
         }
     })?;
-    connect(seat, number, prepared, sink)
+    connect(seat, number, prepared, receives, sink)
 }
 
 /// Opens the stream of the collectives, over which all others are agreed on.
@@ -107,12 +111,20 @@ pub(super) fn open_system_stream(seat: &impl Seating) -> Result<()> {
         Ok((job.engine.take_number()?, prepared))
     })?;
     debug_assert_eq!(number, SYSTEM_STREAM);
-    connect(seat, number, prepared, Sink::Collectives(Heard::default())).map(drop)
+    // Its links are few: no rank asks for slots.
+    let sink = Sink::Collectives(Heard::default());
+    connect(seat, number, prepared, usize::MAX, sink).map(drop)
 }
 
 /// Exchanges inboxes with the node's ranks, with progress since others may need it to come this
 /// far.
-fn connect(seat: &impl Seating, number: u16, prepared: Prepared, sink: Sink) -> Result<StreamId> {
+fn connect(
+    seat: &impl Seating,
+    number: u16,
+    prepared: Prepared,
+    receives: usize,
+    sink: Sink,
+) -> Result<StreamId> {
     let what = "other ranks of the node, to open a stream";
     let deadline = seat.with(what, |job| {
         let deadline = Instant::now() + job.options.bootstrap_timeout();
@@ -122,5 +134,5 @@ fn connect(seat: &impl Seating, number: u16, prepared: Prepared, sink: Sink) -> 
     seat.wait(what, |job| {
         Ok(job.inboxes_have_arrived(number, deadline)?.then_some(()))
     })?;
-    seat.with(what, |job| job.attach(number, prepared, sink))
+    seat.with(what, |job| job.attach(number, prepared, receives, sink))
 }

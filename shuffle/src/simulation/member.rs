@@ -25,13 +25,16 @@ use crate::terminate::collective::Collectives;
 /// Secret of all simulated jobs.
 pub(crate) const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
 
+/// A stream of a rank, and its inbox.
+pub(super) type Opened = (StreamId, Arc<Segment>);
+
 /// One rank of the job.
 pub(crate) struct Member {
     pub engine: Engine,
     /// The stream that is used.
     pub id: StreamId,
     /// Its streams, that of the collectives first, and their inboxes.
-    pub(super) streams: Box<[(StreamId, Arc<Segment>)]>,
+    pub(super) streams: Box<[Opened]>,
     pub(super) epoch: Epoch,
     pub(super) doorbell: Doorbell,
     /// Nothing moved in its last round.
@@ -138,12 +141,13 @@ pub(super) fn open_streams(
     engine: &mut Engine,
     options: &SimulationOptions,
     sink: impl Fn() -> Sink,
-) -> Result<Box<[(StreamId, Arc<Segment>)]>, Error> {
+) -> Result<Box<[Opened]>, Error> {
     let mut open = |options: &StreamOptions, item_bytes, sink| {
         let prepared = engine.prepare(engine.plan("simulated", options, item_bytes)?)?;
         let inbox = Arc::clone(&prepared.segment);
         let number = engine.take_number()?;
-        Ok::<_, Error>((engine.connect(number, prepared, sink)?, inbox))
+        let receives = engine.receives();
+        Ok::<_, Error>((engine.connect(number, prepared, receives, sink)?, inbox))
     };
     let collectives = Sink::Collectives(Heard::default());
     let mut streams = vec![open(&Engine::system_options(), 0, collectives)?];
