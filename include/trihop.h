@@ -80,6 +80,25 @@ typedef int32_t trihop_status_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Who gets a broadcast.
+enum trihop_broadcast_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // All ranks but this one.
+  TRIHOP_TO_OTHERS = 0,
+  // All ranks.
+  TRIHOP_TO_EVERYONE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_broadcast_t trihop_broadcast_t;
+#else
+typedef int32_t trihop_broadcast_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Which queues a flush empties.
 enum trihop_queues_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -292,6 +311,47 @@ typedef struct trihop_options_t {
 // Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these
 // calls only.
 typedef int32_t (*trihop_allgather_t)(void *context, const void *mine, size_t bytes, void *all);
+
+// What a handler is called with: a record, or the items of one source that arrived one after the
+// other. Later versions add fields at the end.
+typedef struct trihop_message_t {
+  // Stream that it came by. A handler may answer on it.
+  const struct trihop_stream_t *stream;
+  // Rank that sent it.
+  uint32_t source;
+  // Of a record what its sender gave with it; 0 with items.
+  uint32_t kind;
+  // This rank.
+  uint32_t rank;
+  // Ranks of the job.
+  uint32_t size;
+  // How many items lie in `bytes`, one after the other; 1 for a record.
+  size_t count;
+  // Bytes of the record, or of all the items.
+  size_t length;
+  // Valid during the call only, and never null. A record is aligned to 8 bytes, and so are items
+  // where their size is a multiple of 8.
+  const void *bytes;
+  // The library's, for `trihop_message_next`.
+  void *run;
+} trihop_message_t;
+
+// Called for every record, or for every run of items, that arrives, with the `context` that the
+// stream was opened with.
+//
+// Threads: of an inline job in calls that make progress, on the thread that makes them, and not
+// before the one that opens the stream has returned. Of a job with threads on a delivery thread,
+// one call at a time, the first one after the handle was stored; it may block, and its senders
+// then wait, and so do the other streams of the same thread: with the option `own_thread` a stream
+// has one of its own.
+//
+// It may send on any stream of the job, its own one too, to any rank, any number of times: see
+// `trihop_stream_send`. It may not wait for others: no flush, fence, collective, open or close. It
+// must return: no exception and no longjmp across it.
+typedef void (*trihop_handler_t)(void *context, const struct trihop_message_t *message);
+
+// Fills the `length` zeroed bytes of a record in place: see `trihop_stream_reserve`.
+typedef void (*trihop_filler_t)(void *context, void *bytes, size_t length);
 
 // What a stream has done on this rank since it was opened. Later versions add fields at the end.
 typedef struct trihop_stats_t {
@@ -700,6 +760,143 @@ trihop_status_t trihop_init_custom(int32_t seat,
                                    void *context,
                                    const struct trihop_options_t *options,
                                    struct trihop_job_t **job);
+
+// Stores the next record of `run`, which a handler was called with that `trihop_stream_open_runs`
+// has installed, in `record`; 0, with nothing stored, where there is none left. It begins with the
+// first one, and goes through them once:
+//
+// ```c
+// trihop_message_t record;
+// while (trihop_message_next(run, &record))
+//     use(record.kind, record.bytes, record.length);
+// ```
+//
+// 0 for any other message, where a pointer is null, and where both are the same.
+// Threads: the one that the handler was called on.
+int32_t trihop_message_next(const struct trihop_message_t *run, struct trihop_message_t *record);
+
+// Opens a stream of items of `item_bytes` bytes, or of byte records where that is 0. Collective
+// over all ranks: the same names in the same order, with the same size and options. `options` null
+// stands for those of the job. `context` is handed to `handler`.
+//
+// Where `handler` is null, what arrives waits for `trihop_stream_take`, up to `deliverq_max`; then
+// its senders wait. Calls on such a stream that wait (sends, flushes, fences, barriers, its close)
+// give way with `TRIHOP_ERR_WOULD_BLOCK` where only taking makes room: take, and call again.
+//
+// An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
+// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000
+// with 500 links), both shares of `memory_bytes`. What is longer is sent as a record.
+//
+// Fails on impossible options or sizes, naming the option that admits longer items, and on every
+// rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
+// Threads: any, but one that opens at a time; not inside a handler.
+trihop_status_t trihop_stream_open(const struct trihop_job_t *job,
+                                   const char *name,
+                                   size_t item_bytes,
+                                   const struct trihop_options_t *options,
+                                   trihop_handler_t handler,
+                                   void *context,
+                                   struct trihop_stream_t **stream);
+
+// As `trihop_stream_open` of a stream of records, but `handler` is called for all records at once
+// that arrived one after the other from one source, as many as a run has: for programs that take a
+// lock, or look something up, once for all of them. The message has the first record and their
+// `count`; `trihop_message_next` goes through them.
+//
+// A handler that sends is not kept waiting between the records of a run. Fails where `handler` is
+// null, and as `trihop_stream_open`.
+// Threads: as `trihop_stream_open`.
+trihop_status_t trihop_stream_open_runs(const struct trihop_job_t *job,
+                                        const char *name,
+                                        const struct trihop_options_t *options,
+                                        trihop_handler_t handler,
+                                        void *context,
+                                        struct trihop_stream_t **stream);
+
+// Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while
+// there is no room. What one rank sends to another arrives in the order in which it was sent, each
+// exactly once.
+//
+// Inside a handler it never waits for room: what no queue takes is kept in memory, the spill of
+// this stream, ahead of what the application sends. The next call of the handler waits while more
+// than a 32nd of `memory_bytes` of it is kept and less and less are.
+//
+// Fails on a bad rank, a record that is too long, a stream of items, and a peer that is gone;
+// inside a handler with `TRIHOP_ERR_NO_MEMORY` where `spill_bytes` are used up, or memory is: then
+// the job fails too.
+// Threads: any. There is no order between what different threads send.
+trihop_status_t trihop_stream_send(const struct trihop_stream_t *stream,
+                                   uint32_t target,
+                                   uint32_t kind,
+                                   const void *bytes,
+                                   size_t length);
+
+// As `trihop_stream_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+// and has taken nothing. Inside a handler of an inline job it is `trihop_stream_send`, which does
+// not wait there either.
+//
+// Threads: any. It waits for the engine while another thread has it, never for room.
+trihop_status_t trihop_stream_try_send(const struct trihop_stream_t *stream,
+                                       uint32_t target,
+                                       uint32_t kind,
+                                       const void *bytes,
+                                       size_t length);
+
+// Sends a record of `length` bytes that `filler` fills, called once with `context`, on this
+// thread, before this returns. It may not call the library. On an inline job, outside of its
+// handlers, a record that fits a run of `run_bytes` is filled in the queue itself; elsewhere in
+// memory that is made for it, and copied. Otherwise as `trihop_stream_send`.
+//
+// Threads: any.
+trihop_status_t trihop_stream_reserve(const struct trihop_stream_t *stream,
+                                      uint32_t target,
+                                      uint32_t kind,
+                                      size_t length,
+                                      trihop_filler_t filler,
+                                      void *context);
+
+// Sends one item of the stream's size, which is copied. Otherwise as `trihop_stream_send`, inside
+// a handler too.
+//
+// Fails on a bad rank, a stream of records, and a peer that is gone; inside a handler with
+// `TRIHOP_ERR_NO_MEMORY` as `trihop_stream_send` does.
+// Threads: any. There is no order between what different threads send.
+trihop_status_t trihop_stream_push(const struct trihop_stream_t *stream,
+                                   uint32_t target,
+                                   const void *item);
+
+// As `trihop_stream_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+// and has taken nothing. Inside a handler of an inline job it is `trihop_stream_push`, which does
+// not wait there either.
+//
+// Threads: any. It waits for the engine while another thread has it, never for room.
+trihop_status_t trihop_stream_try_push(const struct trihop_stream_t *stream,
+                                       uint32_t target,
+                                       const void *item);
+
+// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
+// cheaper than one call for each. How many were taken goes to `sent`, which may be null: `count`
+// unless the call fails. Otherwise as `trihop_stream_push`.
+//
+// Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
+// Threads: any.
+trihop_status_t trihop_stream_push_many(const struct trihop_stream_t *stream,
+                                        const uint32_t *targets,
+                                        const void *items,
+                                        size_t count,
+                                        size_t *sent);
+
+// Sends a record, or an item of `length` bytes and kind 0, to all other ranks or to every rank, as
+// `to` says, one of `trihop_broadcast_t`: along the tree of the route, one copy to each node. A
+// record that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
+// Otherwise as `trihop_stream_send`; after a failure, some of the ranks may get it.
+//
+// Threads: any.
+trihop_status_t trihop_stream_broadcast(const struct trihop_stream_t *stream,
+                                        uint32_t kind,
+                                        const void *bytes,
+                                        size_t length,
+                                        int32_t to);
 
 // Makes a round of progress, then hands all that waits to `taker`, called with `context` as a
 // handler is. How many records or items goes to `count`, which may be null. For streams that were

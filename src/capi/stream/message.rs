@@ -110,8 +110,8 @@ impl Caller {
 ///     use(record.kind, record.bytes, record.length);
 /// ```
 ///
-/// 0 for any other message, where a pointer is null, and where both are the same. Threads: the one that the handler was
-/// called on.
+/// 0 for any other message, where a pointer is null, and where both are the same.
+/// Threads: the one that the handler was called on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_message_next(
     run: *const trihop_message_t,
