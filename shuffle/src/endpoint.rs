@@ -320,13 +320,15 @@ impl Engine {
         }
     }
 
-    /// Names, routes, options and numbers of the streams that hold memory: those that are open, those that are
+    /// Names, routes and options of the streams that hold memory, and whether their links share slots: those that are open, those that are
     /// kept for others, and those that were given up.
-    pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, u16)> {
+    pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, bool)> {
         let all = self.open.iter().chain(&self.closed).chain(&self.given_up);
         all.map(|&at| {
             let (state, out) = (&self.streams[at], &self.outs[at]);
-            (&*state.name, &out.queues.route, &state.options, state.id)
+            let links = state.inbound.links.as_ref();
+            let on_demand = links.is_some_and(|links| links.is_on_demand());
+            (&*state.name, &out.queues.route, &state.options, on_demand)
         })
     }
 
@@ -345,15 +347,17 @@ impl Engine {
         })
     }
 
-    /// Receives that this endpoint takes; any number where it has no link.
+    /// Receives that this endpoint takes more; any number where it has no link.
     pub fn receives(&self) -> usize {
+        let left = |most: usize| most.saturating_sub(self.posted);
         let link = self.link.as_ref();
-        link.map_or(usize::MAX, |link| link.limits().posted_receives)
+        link.map_or(usize::MAX, |link| left(link.limits().posted_receives))
     }
 
-    /// The number that a new stream would have: the same on all ranks.
-    pub fn next_number(&self) -> u16 {
-        self.places.len().try_into().unwrap_or(u16::MAX)
+    /// Whether the links of a stream that is opened now share receive slots, as far as this endpoint
+    /// knows.
+    pub fn is_on_demand(&self, options: &StreamOptions) -> bool {
+        is_on_demand(&self.route, options, self.receives())
     }
 
     /// The number of a new stream. All ranks take it at the same time, whatever comes of the
@@ -369,8 +373,8 @@ impl Engine {
     }
 
     /// Second half: attaches this rank's own inbox and the links. Those of the node's other members
-    /// follow, by [`Engine::attach_inbox`]. `receives` is what any endpoint of the job takes at
-    /// least.
+    /// follow, by [`Engine::attach_inbox`]. `receives` is what any endpoint of the job takes more
+    /// at least.
     pub fn connect(
         &mut self,
         id: u16,
@@ -410,7 +414,7 @@ impl Engine {
         let (mut sizes, mut batches, mut notices, mut links) =
             (BatchSizes::default(), None, None, None);
         if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
-            let on_demand = is_on_demand(&route, &options, id, receives);
+            let on_demand = is_on_demand(&route, &options, receives);
             sizes = stream_sizes.batch_sizes(&options, link.limits(), on_demand);
             let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
             // Only what is announced for a read needs to be readable, and short batches are never

@@ -41,6 +41,9 @@ impl Dice {
     }
 }
 
+/// More links than these jobs have.
+const ALL_OWN: usize = 1000;
+
 /// What one seed stands for.
 struct Plan {
     sizes: Vec<u32>,
@@ -66,12 +69,14 @@ impl Plan {
             mover: dice.one_of(&[Mover::Read, Mover::Segments]),
             ..SimOptions::default().limits
         };
+        let stream = tiny(&mut dice);
+        let own_slots = stream.given_shares.map_or(0, |shares| shares.own_slots);
         let network = SimOptions {
             seed,
             max_delay: dice.one_of(&[0, 1, 3, 12]),
             refuse_one_in: dice.one_of(&[0, 2, 3, 7]),
             // Messages that ask for slots, where links have none of their own.
-            kept_bytes: 128,
+            kept_bytes: if own_slots < ALL_OWN { 128 } else { 0 },
             limits,
         };
         // That of three hops twice as often as any other.
@@ -83,7 +88,7 @@ impl Plan {
             sizes,
             options: SimulationOptions {
                 network,
-                stream: tiny(&mut dice),
+                stream,
                 streams: 1,
                 route: dice.one_of(&routes),
                 item_bytes: dice.one_of(&[0, 0, 8, 24, 56]),
@@ -123,7 +128,7 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
             send_pool_bytes: dice.one_of(&[2 * 2 * 20 * 4096, 1 << 20]),
             receive_pool_bytes: dice.one_of(&[1, 64 << 10]),
             small_slot_bytes: dice.one_of(&[192, 256, 4096]),
-            own_slots: dice.one_of(&[0, 0, 8, 1000]),
+            own_slots: dice.one_of(&[0, 8, ALL_OWN, ALL_OWN]),
             ..Shares::default()
         }),
         ..StreamOptions::default()

@@ -11,6 +11,7 @@ use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::member::Members;
+use crate::queue::Input;
 use crate::route::EndpointId;
 use crate::terminate::collective::Collectives;
 
@@ -65,6 +66,19 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether nothing is under way to a member or from it. Streams that were closed have nothing.
+    pub fn may_detach(&mut self, end: EndpointId) -> bool {
+        let is_here = self.topology.is_here(end);
+        let place = is_here.then(|| self.place_of(end));
+        let (streams, outs) = (&mut self.streams, &mut self.outs);
+        self.open.iter().all(|&at| {
+            let (state, out) = (&mut streams[at], &mut outs[at]);
+            place.is_none_or(|place| state.has_taken_all_from(out, place))
+                && out.queues.lanes.are_taken_by(end)
+                && state.is_link_quiet(out, end)
+        })
+    }
+
     /// A member has left. What is sent to it from now on waits until it joins again, in another
     /// epoch. What it sends all the same is nobody's.
     ///
@@ -72,16 +86,11 @@ impl Engine {
     /// [`Error::WouldBlock`], with nothing done, while something of it has not moved on: what was
     /// sent to it, or what it has sent. Try again after a round.
     pub fn detach(&mut self, end: EndpointId) -> Result<()> {
+        if !self.may_detach(end) {
+            return Err(Error::WouldBlock);
+        }
         let is_here = self.topology.is_here(end);
         let place = is_here.then(|| self.place_of(end));
-        for (state, out) in self.streams.iter_mut().zip(&mut self.outs) {
-            let is_quiet = place.is_none_or(|place| state.has_taken_all_from(place))
-                && out.queues.lanes.are_taken_by(end)
-                && state.is_link_quiet(out, end);
-            if !is_quiet {
-                return Err(Error::WouldBlock);
-            }
-        }
         let peer = self.members.end(end).map(|(_, peer)| peer);
         if let (Some(link), Some(peer)) = (&mut self.link, peer)
             && !link.disconnect(peer)?
@@ -146,12 +155,16 @@ impl Engine {
 }
 
 impl StreamState {
-    /// Whether all that the endpoint at a place of the node has shown in its lanes has moved on.
-    fn has_taken_all_from(&mut self, place: u32) -> bool {
+    /// Whether all that the endpoint at a place of the node has shown in its lanes has moved on, and
+    /// no record of it is to be continued.
+    fn has_taken_all_from(&mut self, out: &Outbound, place: u32) -> bool {
         let lanes = self.inbound.lanes_of(place);
         let inbound = &mut self.inbound;
         let mut lanes = lanes.into_iter();
-        lanes.all(|lane| !inbound.is_listed(lane) && inbound.inbox.lane(lane).is_empty())
+        lanes.all(|lane| {
+            let is_empty = !inbound.is_listed(lane) && inbound.inbox.lane(lane).is_empty();
+            is_empty && !inbound.is_in_record(out, Input::lane(lane))
+        })
     }
 
     /// Whether nothing goes over links to or from an endpoint, and nothing of it is kept.
@@ -161,7 +174,12 @@ impl StreamState {
             return true;
         };
         let mut numbers = (0..remotes.len()).filter(|&number| remotes[number].end == end);
-        remotes.are_idle_towards(end) && numbers.all(|number| links.is_idle(number))
+        let lanes = self.inbound.inbox.layout().lanes();
+        let mut is_done = |number| {
+            let input = Input::link(lanes, number);
+            links.is_idle(number) && !self.inbound.is_in_record(out, input)
+        };
+        remotes.are_idle_towards(end) && numbers.all(&mut is_done)
     }
 
     /// An endpoint has left, with nothing under way.

@@ -6,7 +6,7 @@ use trihop_transport::link::Limits;
 use trihop_transport::ring::InboxLayout;
 use trihop_transport::topology::Topology;
 
-use super::{StreamSizes, is_on_demand};
+use super::StreamSizes;
 use crate::config::StreamOptions;
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan};
 use crate::error::Result;
@@ -60,13 +60,13 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Of a stream with these options and this number; `limits` are those of this rank's link, if
-    /// it has one.
+    /// Of a stream with these options, whose links share receive slots or not; `limits` are those of
+    /// this rank's link, if it has one.
     pub fn of(
         topology: &Topology,
         route: &JobRoute,
         options: &StreamOptions,
-        number: u16,
+        on_demand: bool,
         limits: Option<&Limits>,
     ) -> Result<Self> {
         let stream_sizes = StreamSizes::new(topology, route, options);
@@ -87,7 +87,6 @@ impl Need {
         };
         let links = route.links() as usize;
         if let Some(limits) = limits.filter(|_| links > 0) {
-            let on_demand = is_on_demand(route, options, number, limits.posted_receives);
             let sizes = stream_sizes.batch_sizes(options, limits, on_demand);
             let [batches, notices] = send_slots(options, &sizes, links);
             let plan = link_plan(route, options, &stream_sizes, sizes, 0);

@@ -124,17 +124,11 @@ impl StreamSizes {
     }
 }
 
-/// Whether a stream with this number has so many links that these have no receive slots of their own,
-/// and share some, where endpoints take so many receives. Each of its own takes five, those that are
-/// fetched included; a quarter is for shared ones. The streams before it have as many links.
-pub(crate) fn is_on_demand(
-    route: &JobRoute,
-    options: &StreamOptions,
-    number: u16,
-    receives: usize,
-) -> bool {
-    let links = (route.most_links() as usize).saturating_mul(number.max(1).into());
-    links > options.shares().own_slots.min(receives / 4 * 3 / 5)
+/// Whether a stream has so many links that these have no receive slots of their own, and share some,
+/// where endpoints take so many receives more. Each of its own takes five, those that are fetched
+/// included; a quarter is left for others.
+pub(crate) fn is_on_demand(route: &JobRoute, options: &StreamOptions, receives: usize) -> bool {
+    route.most_links() as usize > options.shares().own_slots.min(receives / 4 * 3 / 5)
 }
 
 /// The most lanes into a rank of the job.

@@ -111,6 +111,11 @@ impl Links {
         }
     }
 
+    /// Whether links have no slots of their own.
+    pub fn is_on_demand(&self) -> bool {
+        self.sizes.on_demand
+    }
+
     /// Whether nothing of a link moves, waits or is to be told on this side.
     pub fn is_idle(&self, index: usize) -> bool {
         self.incoming.get(index).is_none_or(Incoming::is_idle)
@@ -265,7 +270,7 @@ impl Links {
     /// so that its link would wait for it for ever.
     fn sender_of(&self, beginning: &[u8], queues: &Queues) -> Option<EndpointId> {
         let (header, _) = BatchHeader::parse(beginning, self.identity.cookie).ok()?;
-        let known = queues.has_peer(header.source);
+        let known = queues.has_peer(header.source) && has_joined(&queues.members, &header);
         known.then_some(header.source)
     }
 
@@ -392,6 +397,9 @@ impl Links {
                 bytes: header.bytes,
                 slot: Some(slot),
             },
+            BatchKind::Announce if self.fetch_pool.is_none() => {
+                return Err(bad("an announcement where no batch is long".into()));
+            }
             BatchKind::Announce => {
                 let payload =
                     &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
@@ -490,7 +498,8 @@ impl Links {
             let incoming = &mut self.incoming[index];
             let shared = &mut self.shared[incoming.pool];
             // A long record that has begun keeps others waiting: its link gets the last one.
-            if (shared.may_grant() || incoming.in_record) && shared.grant(&mut incoming.receiving) {
+            let may_grant = shared.may_grant() || incoming.must_go_on();
+            if may_grant && shared.grant(&mut incoming.receiving) {
                 incoming.news = true;
                 incoming.recalled = false;
                 self.turn = at + 1;

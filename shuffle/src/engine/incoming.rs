@@ -63,8 +63,8 @@ pub(crate) struct Incoming {
     pub in_record: bool,
     /// The peer knows that batches wait here for its slots.
     asked: bool,
-    /// When it was last asked because of that alone.
-    asked_ns: u64,
+    /// Since when it has not answered that.
+    asked_ns: Option<u64>,
     /// The peer is to be told at once: it is asked for slots, or gets back what it has recalled.
     pub must_tell: bool,
     /// The slots that the peer holds have been recalled since it got the first of them.
@@ -97,7 +97,7 @@ impl Incoming {
             pool,
             in_record: false,
             asked: false,
-            asked_ns: 0,
+            asked_ns: None,
             must_tell: false,
             recalled: false,
             must_recall: false,
@@ -125,12 +125,18 @@ impl Incoming {
         held
     }
 
+    /// Whether a long record has begun to move on, and the next batch continues it: nothing that came
+    /// behind it is here, or may be on its way.
+    pub fn must_go_on(&self) -> bool {
+        self.in_record && self.window.is_empty() && self.receiving.large_outstanding() == 0
+    }
+
     /// Batches wait for slots of the peer's, and it has granted none: it is asked, and again by time,
     /// since an older message that comes behind the one that asked takes that back.
     pub fn ask(&mut self, now_ns: u64) {
-        if !self.asked || now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS {
+        let since = *self.asked_ns.get_or_insert(now_ns);
+        if !self.asked || now_ns.saturating_sub(since) >= ASK_AGAIN_NS {
             self.must_tell = true;
-            self.asked_ns = now_ns;
         }
     }
 
@@ -160,7 +166,7 @@ impl Incoming {
         self.news = false;
         self.unacknowledged = 0;
         self.receiving.announce();
-        (self.asked, self.must_tell) = (wanted > 0, false);
+        (self.asked, self.asked_ns, self.must_tell) = (wanted > 0, None, false);
         Counters {
             accepted: self.receiving.accepted(),
             small_granted: self.receiving.small_granted(),

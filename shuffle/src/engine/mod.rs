@@ -96,6 +96,16 @@ impl Inbound {
         writer_of(&self.backlog, lane)
     }
 
+    /// Whether a long record of this input has begun, here or in a queue, and not ended.
+    pub fn is_in_record(&self, out: &Outbound, input: Input) -> bool {
+        let queues = &out.queues;
+        let mut holders = queues.lanes.iter().map(|lane| lane.holder());
+        let mut beyond = queues.remotes.iter().map(|link| link.holder());
+        self.reassembly.record_bytes(input) > 0
+            || holders.any(|holder| holder == Some(input))
+            || beyond.any(|holder| holder == Some(input))
+    }
+
     /// The lanes that the endpoint at a place of the node writes.
     pub fn lanes_of(&self, place: u32) -> std::ops::Range<u32> {
         let stages = self.backlog.len() as u32;
@@ -313,7 +323,7 @@ impl StreamState {
             if remote.credit.next_sequence() == sequence {
                 incoming.take_back(told); // headers were written, none was sent
             }
-            if remote.is_without_slots() {
+            if remote.waits_for_slots() {
                 incoming.ask(now_ns);
             }
             worked |= posted > 0;

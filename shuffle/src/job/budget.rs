@@ -141,7 +141,7 @@ mod tests {
             &topology,
             &route,
             &StreamOptions::default(),
-            1,
+            false,
             Some(&limits),
         )
         .unwrap()

@@ -90,13 +90,13 @@ impl JobState {
     pub fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
         let limits = self.engine.link.as_ref().map(|l| l.limits());
         let topology = &self.engine.topology;
-        let need = |route, options: &_, number| Need::of(topology, route, options, number, limits);
+        let need = |route, options: &_, shared| Need::of(topology, route, options, shared, limits);
         let mut needs = Vec::new();
-        for (name, route, options, number) in self.engine.held() {
-            needs.push((name, need(route, options, number)?));
+        for (name, route, options, shared) in self.engine.held() {
+            needs.push((name, need(route, options, shared)?));
         }
-        let number = self.engine.next_number();
-        needs.push((name, need(&self.engine.route, options, number)?));
+        let shared = self.engine.is_on_demand(options);
+        needs.push((name, need(&self.engine.route, options, shared)?));
         self.budget.admit(&needs)
     }
 

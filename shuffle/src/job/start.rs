@@ -22,7 +22,7 @@ use super::open::SYSTEM_NAME;
 use super::parked::Parked;
 use super::patience::PATIENCE_NS;
 use crate::config::Options;
-use crate::endpoint::{Engine, Need, SYSTEM_STREAM, WIRE_LABEL, check_memory};
+use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::route::{JobRoute, ends_of};
@@ -95,14 +95,15 @@ impl JobState {
         let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
         let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
         let link_limits = link.as_ref().map(|l| l.limits());
-        let need = |route, stream, number| Need::of(&topology, route, stream, number, link_limits);
+        let receives = link_limits.map_or(usize::MAX, |limits| limits.posted_receives);
+        let need = |route, stream| {
+            let shared = is_on_demand(route, stream, receives);
+            Need::of(&topology, route, stream, shared, link_limits)
+        };
         let system = Engine::system_options();
         budget.admit(&[
-            (SYSTEM_NAME, need(&tree, &system, SYSTEM_STREAM)?),
-            (
-                "a stream",
-                need(&route, &options.stream, SYSTEM_STREAM + 1)?,
-            ),
+            (SYSTEM_NAME, need(&tree, &system)?),
+            ("a stream", need(&route, &options.stream)?),
         ])?;
         if let Some(watch) = &mut watch {
             for node in WatchStart::nodes(&topology) {

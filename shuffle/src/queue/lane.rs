@@ -64,12 +64,18 @@ impl LaneQueue {
         self.producer = Some(producer);
     }
 
-    /// Whether all that was added has been taken.
-    pub fn is_taken(&mut self) -> bool {
-        match &mut self.producer {
+    /// Whether all that was added has been taken, and nothing of it is to be continued.
+    pub fn is_done(&mut self) -> bool {
+        let is_taken = match &mut self.producer {
             Some(producer) => producer.consumed() == Ok(producer.produced()),
             None => true,
-        }
+        };
+        is_taken && self.holder().is_none()
+    }
+
+    /// The input whose record occupies the lane.
+    pub fn holder(&self) -> Option<Input> {
+        self.fragments.holder()
     }
 
     /// Adds a frame with these run flags, which `write` fills in place; false when there is no room

@@ -137,7 +137,7 @@ impl Lanes {
     /// Whether an endpoint has taken all that was added for it.
     pub fn are_taken_by(&mut self, peer: EndpointId) -> bool {
         let mut lanes = self.queues.iter_mut().filter(|lane| lane.peer == peer);
-        lanes.all(LaneQueue::is_taken)
+        lanes.all(LaneQueue::is_done)
     }
 
     /// The endpoint at a place has left, with nothing to take.

@@ -44,6 +44,11 @@ impl FragmentGuard {
         self.0.is_none_or(|holder| holder == input)
     }
 
+    /// The input whose record has begun and not ended.
+    pub fn holder(&self) -> Option<Input> {
+        self.0
+    }
+
     /// A frame with these run flags was added.
     pub fn added(&mut self, input: Input, flags: u16) {
         use trihop_transport::protocol::wire::run_flags::{FIRST, LAST};

@@ -266,9 +266,14 @@ impl RemoteQueue {
         usize::from(self.open.is_some()) + self.ready.len() + announced.count()
     }
 
-    /// Whether an announced batch is not known to have been fetched.
-    pub fn is_exposed(&self) -> bool {
-        !self.exposed.is_empty()
+    /// Whether nothing waits here, is on its way, or is to be continued.
+    pub fn is_done(&self) -> bool {
+        self.is_idle() && !self.has_open() && self.exposed.is_empty() && self.holder().is_none()
+    }
+
+    /// The input whose record occupies the queue.
+    pub fn holder(&self) -> Option<Input> {
+        self.fragments.holder()
     }
 
     /// Whether records wait in an open batch.
@@ -300,9 +305,9 @@ impl RemoteQueue {
     }
 
     /// Whether the slots that this side holds go back, because the receiver has recalled them, and
-    /// nothing here uses them at once.
+    /// nothing here can use them at once.
     pub fn take_recall(&mut self) -> bool {
-        std::mem::take(&mut self.recalled) && self.ready.is_empty()
+        std::mem::take(&mut self.recalled) && (self.ready.is_empty() || !self.credit.may_start())
     }
 
     /// Whether a batch waits for the provider alone, not for credit.
@@ -373,10 +378,21 @@ impl RemoteQueue {
             .map_or(0, |(_, used)| *used as usize - BATCH_HEADER_BYTES)
     }
 
-    /// Slots that this queue could use, for the header.
-    pub fn wanted(&self) -> u16 {
-        let wanted =
-            self.ready.len() as u64 + self.credit.in_flight() + u64::from(self.open.is_some());
+    /// Slots that this queue could use, for the header; with those that `leaving` batches use up,
+    /// which are not counted yet. Where slots are shared, only what waits here: a slot that is not
+    /// used keeps others waiting.
+    pub fn wanted(&self, leaving: u64) -> u16 {
+        let (here, in_flight) = (
+            self.ready.len() as u64 + u64::from(self.open.is_some()),
+            self.credit.in_flight(),
+        );
+        let wanted = match self.sizes.on_demand {
+            true => {
+                let most = u64::from(self.credit.max_in_flight());
+                here.min(most.saturating_sub(in_flight + leaving))
+            }
+            false => here + in_flight + leaving,
+        };
         wanted.min(u64::from(u16::MAX)) as u16
     }
 
@@ -437,7 +453,7 @@ impl RemoteQueue {
                 bytes: (bytes - BATCH_HEADER_BYTES) as u32,
                 stage: self.stage.number(),
                 sequence,
-                counters: counters(self.wanted().saturating_add(1)),
+                counters: counters(self.wanted(1)),
             };
             let (slot, outcome, message_bytes) = match passage {
                 Passage::Eager(slot) => {

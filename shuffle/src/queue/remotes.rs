@@ -163,7 +163,7 @@ impl Remotes {
     /// Whether nothing waits for an endpoint or is on its way to it.
     pub fn are_idle_towards(&self, end: EndpointId) -> bool {
         let mut links = self.queues.iter().filter(|link| link.end == end);
-        links.all(|link| link.is_idle() && !link.has_open() && !link.is_exposed())
+        links.all(RemoteQueue::is_done)
     }
 
     /// The endpoint has left, with nothing on its way. The numbers of the queues that led there:
@@ -174,6 +174,7 @@ impl Remotes {
         let numbers: Vec<usize> = of_it.map(|(number, _)| number).collect();
         for &number in &numbers {
             self.queues[number].busy = false;
+            self.queues[number].credit.give_back_large();
             if !self.left.contains(&number) {
                 self.left.push(number);
             }

@@ -199,8 +199,13 @@ mod tests {
                     for member in &members {
                         let limits = SimOptions::default().limits;
                         let engine = &member.engine;
-                        let need =
-                            Need::of(&engine.topology, &engine.route, stream, 1, Some(&limits));
+                        let need = Need::of(
+                            &engine.topology,
+                            &engine.route,
+                            stream,
+                            false,
+                            Some(&limits),
+                        );
                         let (state, out) = member.stream();
                         let (need, bound) = (need.unwrap(), Bound::of(state, out));
                         assert_eq!(

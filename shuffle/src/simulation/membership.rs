@@ -23,13 +23,18 @@ impl Simulation<'_> {
             return Err(Error::config("rank", format!("rank {rank} is away")).into());
         }
         self.settle()?;
-        for at in 0..self.members.len() {
+        let is_other = |at: &usize| *at != rank.0 as usize;
+        let others: Vec<usize> = (0..self.members.len()).filter(is_other).collect();
+        for &at in &others {
             let other = &mut self.members[at].engine;
-            if at != rank.0 as usize && other.knows(rank.into()) {
-                match other.detach(rank.into()) {
-                    Err(Error::WouldBlock) => return Err(self.stuck("rest", 1, &[])),
-                    outcome => outcome?,
-                }
+            if other.knows(rank.into()) && !other.may_detach(rank.into()) {
+                return Err(self.stuck("rest", 1, &[]));
+            }
+        }
+        for at in others {
+            let other = &mut self.members[at].engine;
+            if other.knows(rank.into()) {
+                other.detach(rank.into())?;
             }
         }
         let member = &mut self.members[rank.0 as usize];

@@ -360,7 +360,8 @@ impl Link for Endpoint {
     fn disconnect(&mut self, peer: Peer) -> Result<bool> {
         let target = self.address_of(peer);
         let target = target.ok_or_else(|| not_connected("disconnect", peer))?;
-        if self.operations.are_towards(peer) {
+        // What was copied may not have left before the next poll, and is not known by its peer.
+        if !self.injected.is_empty() || self.operations.are_towards(peer) {
             return Ok(false);
         }
         let _turn = self.opened.domain.turn();

@@ -1,6 +1,6 @@
 //! Credits: a sender starts a batch only against a slot that its receiver has posted for it.
 //!
-//! Every link always has one small slot. Large slots come from a pool that a receiver shares among
+//! Every link has one small slot of its own, unless links are too many for that. Large slots come from a pool that a receiver shares among
 //! the peers that say they want more; an idle peer gives back what it holds. The sum of what is
 //! granted never passes what is posted.
 

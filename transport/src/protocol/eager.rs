@@ -5,7 +5,8 @@ use crate::protocol::credit::Sending;
 /// Class of a posted receive slot; each class has its own tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
-    /// One per link, always granted, so that every peer can always say something.
+    /// One per link, granted from the start, so that every peer can say something; none where links
+    /// are too many for that.
     Small,
     /// From the pool that busy peers share.
     Large,

@@ -13,7 +13,7 @@ use crate::secret::Secret;
 pub enum TagClass {
     /// Counters and clear-to-send notices.
     Control = 1,
-    /// A batch or an announcement, into the slot that every link always has.
+    /// A batch or an announcement, into the slot that a link has of its own.
     Small = 2,
     /// A batch, into a shared large slot.
     Large = 3,

@@ -55,7 +55,7 @@ impl Links {
                 bytes: payload as u32,
                 stage: remote.stage.number(),
                 sequence: 0,
-                counters: incoming.counters(remote.credit.large_returned(), remote.wanted()),
+                counters: incoming.counters(remote.credit.large_returned(), remote.wanted(0)),
             };
             header.write(self.identity.cookie, &mut buffer);
             let end = BATCH_HEADER_BYTES + payload;

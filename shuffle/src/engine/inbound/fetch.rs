@@ -37,7 +37,8 @@ impl Links {
             let kept = match self.sizes.on_demand {
                 true => {
                     let later = self.shared.len() - 1 - incoming.pool;
-                    2 * later + usize::from(!incoming.in_record)
+                    let goes_on = incoming.in_record && sequence == next;
+                    2 * later + usize::from(!goes_on)
                 }
                 false if incoming.held > 0 => self.links - self.holding,
                 false => 0,

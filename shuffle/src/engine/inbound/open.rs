@@ -41,7 +41,7 @@ const SHARED_CONTROLS: usize = 64;
 const SHARED_FETCHES: usize = 64;
 
 impl LinkPlan {
-    /// Whether a batch may be longer than the slot that every link always has.
+    /// Whether a batch may be longer than the slot that a link has of its own.
     fn has_long_batches(&self) -> bool {
         self.sizes.buffer_bytes > self.sizes.small_bytes
     }
