@@ -320,8 +320,8 @@ impl Engine {
         }
     }
 
-    /// Names, routes and options of the streams that hold memory, and whether their links share slots: those that are open, those that are
-    /// kept for others, and those that were given up.
+    /// Names, routes and options of the streams that hold memory, and whether their links share
+    /// slots: those that are open, those that are kept for others, and those that were given up.
     pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, bool)> {
         let all = self.open.iter().chain(&self.closed).chain(&self.given_up);
         all.map(|&at| {
@@ -354,8 +354,8 @@ impl Engine {
         link.map_or(usize::MAX, |link| left(link.limits().posted_receives))
     }
 
-    /// Whether the links of a stream that is opened now share receive slots, as far as this endpoint
-    /// knows.
+    /// Whether the links of a stream that is opened now share receive slots, as far as this
+    /// endpoint knows.
     pub fn is_on_demand(&self, options: &StreamOptions) -> bool {
         is_on_demand(&self.route, options, self.receives())
     }

@@ -217,8 +217,9 @@ impl Handover {
         self.with(|pending| (pending.queue.records(), pending.queue.bytes()))
     }
 
-    /// Whether the handler is through with the first `count` records, and has not failed. If not, the delivery thread
-    /// wakes the thread that makes progress once it is, and waits for no threshold until then.
+    /// Whether the handler is through with the first `count` records, and has not failed. If not,
+    /// the delivery thread wakes the thread that makes progress once it is, and waits for no
+    /// threshold until then.
     pub fn has_done(&self, count: u64) -> bool {
         self.with(|pending| {
             pending.awaited = pending.awaited.max(count);

@@ -155,8 +155,8 @@ impl Engine {
 }
 
 impl StreamState {
-    /// Whether all that the endpoint at a place of the node has shown in its lanes has moved on, and
-    /// no record of it is to be continued.
+    /// Whether all that the endpoint at a place of the node has shown in its lanes has moved on,
+    /// and no record of it is to be continued.
     fn has_taken_all_from(&mut self, out: &Outbound, place: u32) -> bool {
         let lanes = self.inbound.lanes_of(place);
         let inbound = &mut self.inbound;

@@ -60,8 +60,8 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Of a stream with these options, whose links share receive slots or not; `limits` are those of
-    /// this rank's link, if it has one.
+    /// Of a stream with these options, whose links share receive slots or not; `limits` are those
+    /// of this rank's link, if it has one.
     pub fn of(
         topology: &Topology,
         route: &JobRoute,

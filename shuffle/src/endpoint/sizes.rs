@@ -124,9 +124,9 @@ impl StreamSizes {
     }
 }
 
-/// Whether a stream has so many links that these have no receive slots of their own, and share some,
-/// where endpoints take so many receives more. Each of its own takes five, those that are fetched
-/// included; a quarter is left for others.
+/// Whether a stream has so many links that these have no receive slots of their own, and share
+/// some, where endpoints take so many receives more. Each of its own takes five, those that are
+/// fetched included; a quarter is left for others.
 pub(crate) fn is_on_demand(route: &JobRoute, options: &StreamOptions, receives: usize) -> bool {
     route.most_links() as usize > options.shares().own_slots.min(receives / 4 * 3 / 5)
 }

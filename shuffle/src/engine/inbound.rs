@@ -45,8 +45,8 @@ fn forget_header(buffer: &mut Buffer) {
     buffer[..8].fill(0);
 }
 
-/// Whether the sender of a message is a member, in the epoch that it shows. Of an endpoint without a
-/// link to here, the stage says that.
+/// Whether the sender of a message is a member, in the epoch that it shows. Of an endpoint without
+/// a link to here, the stage says that.
 fn has_joined(members: &Members, header: &BatchHeader) -> bool {
     match members.end(header.source) {
         Some((epoch, _)) => epoch == header.epoch,

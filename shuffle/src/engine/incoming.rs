@@ -125,14 +125,14 @@ impl Incoming {
         held
     }
 
-    /// Whether a long record has begun to move on, and the next batch continues it: nothing that came
-    /// behind it is here, or may be on its way.
+    /// Whether a long record has begun to move on, and the next batch continues it: nothing that
+    /// came behind it is here, or may be on its way.
     pub fn must_go_on(&self) -> bool {
         self.in_record && self.window.is_empty() && self.receiving.large_outstanding() == 0
     }
 
-    /// Batches wait for slots of the peer's, and it has granted none: it is asked, and again by time,
-    /// since an older message that comes behind the one that asked takes that back.
+    /// Batches wait for slots of the peer's, and it has granted none: it is asked, and again by
+    /// time, since an older message that comes behind the one that asked takes that back.
     pub fn ask(&mut self, now_ns: u64) {
         let since = *self.asked_ns.get_or_insert(now_ns);
         if !self.asked || now_ns.saturating_sub(since) >= ASK_AGAIN_NS {

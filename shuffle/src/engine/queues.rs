@@ -186,8 +186,8 @@ impl Queues {
         added
     }
 
-    /// Opens the queue of an edge that has none; `None` while the endpoint at its other end is away,
-    /// and where its inbox is damaged.
+    /// Opens the queue of an edge that has none; `None` while the endpoint at its other end is
+    /// away, and where its inbox is damaged.
     #[cold]
     fn open(&mut self, end: EndpointId, stage: Stage) -> Option<EdgeNumber> {
         let here = &self.topology;

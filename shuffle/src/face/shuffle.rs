@@ -86,9 +86,10 @@ impl<'h> ShuffleBuilder<Inline<'h>> {
 }
 
 impl<'h> ShuffleBuilder<Inline<'h>> {
-    /// As [`handler`](Self::handler), called for all records at once that arrived one after the other
-    /// from one source, as many as a run has: for programs that take a lock, or look something up, once
-    /// for all of them. A spill that is filled meanwhile keeps only the next call waiting.
+    /// As [`handler`](Self::handler), called for all records at once that arrived one after the
+    /// other from one source, as many as a run has: for programs that take a lock, or look
+    /// something up, once for all of them. A spill that is filled meanwhile keeps only the next
+    /// call waiting.
     pub fn run_handler(self, mut handler: impl FnMut(Messages<'_>, &mut Outbox<'_>) + 'h) -> Self {
         self.handle_by(Box::new(move |delivery, _, outbox| {
             let messages = Messages::of(delivery)?;

@@ -124,8 +124,8 @@ impl<'h> UntypedBuilder<Inline<'h>> {
 }
 
 impl<'h> UntypedBuilder<Inline<'h>> {
-    /// As [`ShuffleBuilder::run_handler`](crate::ShuffleBuilder::run_handler); of streams of records
-    /// only.
+    /// As [`ShuffleBuilder::run_handler`](crate::ShuffleBuilder::run_handler); of streams of
+    /// records only.
     pub fn run_handler(
         self,
         mut handler: impl FnMut(Messages<'_>, &mut UntypedOutbox<'_>) + 'h,
@@ -424,8 +424,9 @@ impl<S: Seat> Untyped<S> {
         of_usual_size!(item => self.handle.with_out("a send", |out| out.try_push(target, item)))
     }
 
-    /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine is
-    /// taken once per few hundred of them. How many were taken, and as [`Untyped::push`] why no more.
+    /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine
+    /// is taken once per few hundred of them. How many were taken, and as [`Untyped::push`] why no
+    /// more.
     pub fn push_many(&self, targets: &[u32], items: &[u8]) -> (usize, Result<()>) {
         if let Err(error) = check_items(targets.len(), self.item_bytes, items) {
             return (0, Err(error));

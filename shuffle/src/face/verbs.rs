@@ -85,8 +85,8 @@ macro_rules! common_verbs {
             /// options, since libfabric cannot take posted receives back.
             ///
             /// # Errors
-            /// As [`Self::fence`]; after `WouldBlock` nothing but taking and this call again, for which
-            /// a clone is kept: a fence in between would be the others' shutdown.
+            /// As [`Self::fence`]; after `WouldBlock` nothing but taking and this call again, for
+            /// which a clone is kept: a fence in between would be the others' shutdown.
             pub fn shutdown(self) -> $crate::error::Result<()> {
                 self.handle.shut_down()
             }

@@ -13,8 +13,8 @@ pub(crate) mod runs;
 pub(crate) mod spare;
 pub(crate) mod spill;
 
-/// Where records of a queue come from: the application, or one inbound lane or link. A record that is
-/// longer than a frame occupies its queues, for its input, from its first fragment to its last.
+/// Where records of a queue come from: the application, or one inbound lane or link. A record that
+/// is longer than a frame occupies its queues, for its input, from its first fragment to its last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Input(pub u32);
 

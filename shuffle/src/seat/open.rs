@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::job::{Begun, SYSTEM_NAME};
 use crate::terminate::collective::Reduce;
 
-/// Opens a stream on all ranks, who agree on it over `channel`. `install` is told its place before anything can be delivered.
+/// Opens a stream on all ranks, who agree on it over `channel`. `install` is told its place before
+/// anything can be delivered.
 pub(crate) fn open(
     seat: &impl Seating,
     channel: Channel,

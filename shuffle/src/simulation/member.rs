@@ -135,8 +135,8 @@ pub(super) fn new_engine(
     Ok(engine)
 }
 
-/// Opens the job's own stream and those of the options on one rank; returns them with their inboxes.
-/// Those of the node's other ranks are to be attached.
+/// Opens the job's own stream and those of the options on one rank; returns them with their
+/// inboxes. Those of the node's other ranks are to be attached.
 pub(super) fn open_streams(
     engine: &mut Engine,
     options: &SimulationOptions,

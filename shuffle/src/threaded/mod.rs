@@ -126,8 +126,9 @@ impl ShuffleBuilder {
 }
 
 impl ShuffleBuilder {
-    /// As [`handler`](Self::handler), called for all records at once that arrived one after the other
-    /// from one source: see the inline job's [`run_handler`](crate::ShuffleBuilder::run_handler).
+    /// As [`handler`](Self::handler), called for all records at once that arrived one after the
+    /// other from one source: see the inline job's
+    /// [`run_handler`](crate::ShuffleBuilder::run_handler).
     pub fn run_handler(
         self,
         mut handler: impl FnMut(Messages<'_>, &Shuffle) + Send + 'static,
@@ -143,9 +144,9 @@ impl ShuffleBuilder {
 }
 
 impl Shuffle {
-    /// Calls the handler no more, which is gone afterwards: what arrives is dropped and counted, and
-    /// a call that is being made is waited for. The shuffle goes on relaying, until all ranks shut
-    /// it down.
+    /// Calls the handler no more, which is gone afterwards: what arrives is dropped and counted,
+    /// and a call that is being made is waited for. The shuffle goes on relaying, until all ranks
+    /// shut it down.
     #[doc(hidden)]
     pub fn stop_handler(&self) {
         self.handle.stop_handler();

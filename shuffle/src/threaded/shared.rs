@@ -142,8 +142,8 @@ impl SharedEngine {
         }
     }
 
-    /// What the progress thread does until [`SharedEngine::stop`]; what is `asked` of it before a round,
-    /// it `does` without the turn. Ends at an error, which is kept for all callers.
+    /// What the progress thread does until [`SharedEngine::stop`]; what is `asked` of it before a
+    /// round, it `does` without the turn. Ends at an error, which is kept for all callers.
     pub fn progress_until_stopped<T>(
         &self,
         park: &mut Park,

@@ -41,8 +41,8 @@ pub(super) struct Opening {
     /// As `engine`, once that has left: callers send by themselves.
     stream: OnceLock<Shuffle>,
     /// Its callback is called no more. Raised with the state locked, so that either the thread that
-    /// opens sees it, or the one that raises sees the engine; alone in the look before a call, where
-    /// ending the handler does the rest, so relaxed.
+    /// opens sees it, or the one that raises sees the engine; alone in the look before a call,
+    /// where ending the handler does the rest, so relaxed.
     deaf: AtomicBool,
     state: Mutex<Progress>,
     changed: Condvar,
@@ -116,8 +116,8 @@ impl Opening {
         Ok(self.stream.get().expect("waited for"))
     }
 
-    /// Holds the first call of the callback back until the shuffle is known to be open: from then on
-    /// a shutdown can end the handler.
+    /// Holds the first call of the callback back until the shuffle is known to be open: from then
+    /// on a shutdown can end the handler.
     pub fn pass_gate(&self) {
         let state = self.lock();
         drop(self.wait_until(state, |_| self.engine.get().is_some()));

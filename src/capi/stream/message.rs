@@ -126,8 +126,8 @@ pub unsafe extern "C" fn trihop_message_next(
     let Some((run, record)) = run.zip(record) else {
         return 0;
     };
-    // SAFETY: `Caller::call_with_run` has put the records there, which live as long as the call, and
-    // only this function uses them.
+    // SAFETY: `Caller::call_with_run` has put the records there, which live as long as the call,
+    // and only this function uses them.
     let Some(next) = unsafe { run.run.cast::<Messages<'_>>().as_mut() }.and_then(Iterator::next)
     else {
         return 0;

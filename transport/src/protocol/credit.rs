@@ -1,8 +1,8 @@
 //! Credits: a sender starts a batch only against a slot that its receiver has posted for it.
 //!
-//! Every link has one small slot of its own, unless links are too many for that. Large slots come from a pool that a receiver shares among
-//! the peers that say they want more; an idle peer gives back what it holds. The sum of what is
-//! granted never passes what is posted.
+//! Every link has one small slot of its own, unless links are too many for that. Large slots come
+//! from a pool that a receiver shares among the peers that say they want more; an idle peer gives
+//! back what it holds. The sum of what is granted never passes what is posted.
 
 use crate::protocol::eager::Slot;
 use crate::protocol::wire::Counters;

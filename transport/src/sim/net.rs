@@ -225,8 +225,8 @@ impl State {
     }
 
     /// A message that meets no receive: a stranger's is dropped, that of a member breaks the rules,
-    /// unless it is short, or a stranger may have used up its receive. Then it waits for another, as
-    /// a provider keeps it.
+    /// unless it is short, or a stranger may have used up its receive. Then it waits for another,
+    /// as a provider keeps it.
     fn unexpected(&mut self, target: u32, sender: u32, tag: Tag, bytes: Box<[u8]>) {
         if self.hosts[sender as usize].stranger {
             return;

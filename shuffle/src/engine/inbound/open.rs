@@ -51,9 +51,9 @@ impl LinkPlan {
         self.receive_pool_bytes / self.sizes.large_bytes
     }
 
-    /// The slots of a stream to which `offered` receives are left, of which batches that are fetched
-    /// take some where they come as messages. Of what is left above the least that it needs, a part
-    /// is taken, so that other streams find some; `Err` is that least.
+    /// The slots of a stream to which `offered` receives are left, of which batches that are
+    /// fetched take some where they come as messages. Of what is left above the least that it
+    /// needs, a part is taken, so that other streams find some; `Err` is that least.
     fn slots(&self, offered: usize, mover: Mover) -> std::result::Result<Slots, usize> {
         match self.sizes.on_demand {
             true => self.shared_slots(offered, mover),
