@@ -30,7 +30,7 @@ macro_rules! options_source {
                 " stand for what is absent.",
                 "",
                 " Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then",
-                " change fields, or set them by name. Later versions add fields at the end. Those from `route` on are for jobs:",
+                " change fields, or set them by name. Later versions add fields at the end. Those from `launcher` on are for jobs:",
                 " a stream looks no further.",
             ],
         );

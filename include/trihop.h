@@ -197,7 +197,7 @@ typedef struct trihop_stream_t trihop_stream_t;
 // stand for what is absent.
 //
 // Fill it with `trihop_options_init`, or with `trihop_job_options` for a stream that differs from its job; then
-// change fields, or set them by name. Later versions add fields at the end. Those from `route` on are for jobs:
+// change fields, or set them by name. Later versions add fields at the end. Those from `launcher` on are for jobs:
 // a stream looks no further.
 typedef struct trihop_options_t {
   // Bytes of this struct as the caller knows it; set by `trihop_options_init`.
@@ -265,11 +265,14 @@ typedef struct trihop_options_t {
   uint64_t max_message_bytes;
   // How messages travel.
   // `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
-  // `three-hop`, with two links to each rank of the node in the place of lanes. Both
-  // are refused where an eighth of `memory_bytes` does not hold two batches for each
+  // `three-hop`, with two links to each rank of the node in the place of lanes;
+  // `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
+  // are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
+  // (`mesh:3d`, and two dimensions where nothing is said). All but `three-hop` are
+  // refused where an eighth of `memory_bytes` does not hold two batches for each
   // link.
-  // Default three-hop; three-hop, direct, fabric-only. Equal on all ranks.
-  char route[16];
+  // Default three-hop; three-hop, direct, fabric-only, mesh, mesh:AxB..., mesh:Nd. Equal on all ranks.
+  char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.
   // Default found out; pmix, pmi1, local, single.

@@ -59,3 +59,12 @@ fn the_tables_of_a_histogram_have_all_updates() {
         assert_eq!(text, expected);
     }
 }
+
+#[test]
+fn two_streams_of_one_job_have_routes_of_their_own() {
+    for (ranks, text) in printed(&example("trihop", "routes"), "20000") {
+        let all = 20_000 * ranks;
+        let expected = format!("{ranks} ranks, requests by mesh: {all} answers, 0 wrong\n");
+        assert_eq!(text, expected);
+    }
+}

@@ -60,6 +60,39 @@ fn every_shape_of_job_delivers_every_message_once() {
 }
 
 #[test]
+fn grids_deliver_every_message_once_with_and_without_holes() {
+    for (shape, grid) in [
+        ("1", "mesh"),
+        ("3", "mesh"),
+        ("2,2", "mesh"),
+        ("4,1,2", "mesh:3d"),
+        ("2,2,2,2", "mesh:2x2x2"),
+        ("3,4", "mesh:5x3"),
+        ("4,4", "mesh:8"),
+        ("1,3,2,2", "mesh:2x2x2x2x2"),
+    ] {
+        let ranks: u64 = shape
+            .split(',')
+            .map(|size| size.parse::<u64>().unwrap())
+            .sum();
+        for options in ["", "--flush four", "--poll"] {
+            let options = format!("--count 400 --size 0-4K --route {grid} {options}");
+            let report = run(exchange(shape, &options)).report(400 * ranks);
+            let route = report["route"].as_str().unwrap();
+            assert!(
+                route.starts_with("mesh:") && !route.ends_with('d'),
+                "{route}"
+            );
+        }
+        let broadcast = format!("--count 30 --size 0-4K --route {grid} -A -k");
+        run(exchange(shape, &broadcast)).report(30 * ranks * ranks);
+    }
+    let refused = run(exchange("3,4", "--route mesh:2x3"));
+    refused.refused(2, &["2x3 has 6 places for 7 ranks"]);
+    run(exchange("1", "--route mesh:axb")).refused(2, &["`axb` is no grid"]);
+}
+
+#[test]
 fn messages_of_any_size_arrive() {
     run(exchange("2,1", "--count 3000 --size 0")).report(9000);
     run(exchange("2,1", "--count 3000 --size 0-13")).report(9000);
@@ -258,9 +291,9 @@ fn ranks_with_different_routes_are_refused() {
         command.args("run --no-prefix -n 4 --nodes 2 -- sh -c".split_whitespace());
         command.arg(&script);
         let said = [
-            "`direct`",
-            "`three-hop`",
-            "set TRIHOP_ROUTE for all ranks or for none",
+            "stream `exchange` differs between ranks",
+            "route is `",
+            "here and another on another rank",
         ];
         run(command).refused(2, &said);
     }

@@ -36,7 +36,7 @@ use crate::queue::lanes::Lanes;
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::Remotes;
-use crate::route::{JobRoute, ends_of};
+use crate::route::{EndpointId, JobRoute, RouteName, ends_of};
 use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
 use need::{link_plan, send_slots};
@@ -49,11 +49,11 @@ const SPILL_SHARE_BYTES: usize = 1 << 30;
 
 /// A stream that is to be opened, before anything of it is shared.
 pub(crate) struct Plan {
-    name: String,
-    options: StreamOptions,
+    pub name: String,
+    pub options: StreamOptions,
+    pub route: JobRoute,
     item_bytes: usize,
     stream_sizes: StreamSizes,
-    route: JobRoute,
 }
 
 impl Plan {
@@ -99,7 +99,6 @@ pub(crate) struct Engine {
     /// What every header shows, so that jobs are not mixed up.
     pub cookie: u64,
     pub link: Option<Box<dyn Link>>,
-    pub route: JobRoute,
     /// Way of the collectives, whatever the route of the other streams is.
     tree: JobRoute,
     /// The epoch in which this endpoint has joined.
@@ -137,22 +136,18 @@ impl Engine {
     /// until [`Engine::attach_here`] and [`Engine::attach_end`] say otherwise, itself included.
     pub fn new(
         topology: Topology,
-        route: JobRoute,
         secret: Secret,
         link: Option<Box<dyn Link>>,
         epoch: Epoch,
     ) -> Self {
-        let tree = JobRoute::tree(&topology);
-        let ends = ends_of(&[&route, &tree]);
         Self {
             collectives: Collectives::new(&topology),
-            members: Arc::new(Members::new(topology.local_size(), &ends)),
-            tree,
+            members: Arc::new(Members::new(topology.local_size())),
+            tree: JobRoute::tree(&topology),
             topology,
             cookie: secret.derive(WIRE_LABEL),
             secret,
             link,
-            route,
             epoch,
             streams: Vec::new(),
             outs: Vec::new(),
@@ -252,13 +247,24 @@ impl Engine {
     pub fn plan(&self, name: &str, options: &StreamOptions, item_bytes: usize) -> Result<Plan> {
         options.check()?;
         // That of the collectives is the first.
-        let is_system = self.streams.is_empty();
-        let route = if is_system { &self.tree } else { &self.route };
-        if !is_system {
-            check_memory(route, options)?;
+        let route = match self.streams.is_empty() {
+            true => self.tree.clone(),
+            false => {
+                let route = JobRoute::new(options.route, &self.topology)?;
+                check_memory(&route, options)?;
+                route
+            }
+        };
+        if route.links() > 0 && self.link.is_none() {
+            let why = format!(
+                "`{}` needs the fabric, which a job on one node does not open for `{}`: set TRIHOP_ROUTE, or the                  route among the options of the job",
+                route.name(),
+                RouteName::default(),
+            );
+            return Err(Error::config("route", why));
         }
-        let stream_sizes = StreamSizes::new(&self.topology, route, options);
-        stream_sizes.check_item(item_bytes, &self.topology, route, options)?;
+        let stream_sizes = StreamSizes::new(&self.topology, &route, options);
+        stream_sizes.check_item(item_bytes, &self.topology, &route, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self
@@ -270,8 +276,22 @@ impl Engine {
             options,
             item_bytes,
             stream_sizes,
-            route: route.clone(),
+            route,
         })
+    }
+
+    /// The other ends of the links of all open streams, ascending.
+    pub fn ends(&self) -> Vec<EndpointId> {
+        let routes = self.open_streams().map(|(_, out)| &out.queues.route);
+        ends_of(&routes.collect::<Vec<_>>())
+    }
+
+    /// The other ends of the links of a stream that is to be opened which are not attached yet:
+    /// those come first, by [`Engine::attach_end`].
+    pub fn ends_missing(&self, plan: &Plan) -> Vec<EndpointId> {
+        let mut ends = ends_of(&[&plan.route]);
+        ends.retain(|&end| !self.members.has_end(end));
+        ends
     }
 
     /// The first closed stream that this one could be opened in the place of: with the same
@@ -354,12 +374,6 @@ impl Engine {
         link.map_or(usize::MAX, |link| left(link.limits().posted_receives))
     }
 
-    /// Whether the links of a stream that is opened now share receive slots, as far as this
-    /// endpoint knows.
-    pub fn is_on_demand(&self, options: &StreamOptions) -> bool {
-        is_on_demand(&self.route, options, self.receives())
-    }
-
     /// The number of a new stream. All ranks take it at the same time, whatever comes of the
     /// stream.
     pub fn take_number(&mut self) -> Result<u16> {
@@ -396,7 +410,6 @@ impl Engine {
             route,
         } = plan;
         inbox.set_bells(self.members.bells(), route.lanes_per_rank());
-        let stages = StageOptions::of_all(&route, &options);
         let (mover, tag_bits) = self.link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
             let limits = l.limits();
             (limits.mover, limits.tag_bits)
@@ -432,8 +445,10 @@ impl Engine {
             self.posted += opened.posted;
             links = Some(opened);
         }
+        let stages = StageOptions::of_all_lanes(&route, &options);
         let mut lanes = Lanes::new(self.topology.local_size(), layout, &stages);
         lanes.attach(self.topology.local_rank(), segment);
+        let stages = StageOptions::of_all_links(&route, &options);
         let remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
         let inbound = Inbound::new(inbox, links, &route, &options);
         let (members, topology) = (Arc::clone(&self.members), self.topology.clone());

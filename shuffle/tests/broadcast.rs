@@ -109,11 +109,14 @@ fn every_shape_route_and_length_gets_every_broadcast_once_and_in_order() {
         &[2, 2, 2, 2, 2],
     ];
     for sizes in shapes {
-        for route in RouteName::ALL {
+        for route in RouteName::all() {
             for to in [BroadcastTo::Others, BroadcastTo::Everyone] {
                 for bytes in [0, 1, 16, 3000, 40_000, 300_000] {
                     let options = SimulationOptions {
-                        route,
+                        stream: StreamOptions {
+                            route,
+                            ..StreamOptions::default()
+                        },
                         ..SimulationOptions::default()
                     };
                     let sum = all_broadcast(sizes, options, to, 3, bytes).unwrap();

@@ -69,7 +69,7 @@ impl Plan {
             mover: dice.one_of(&[Mover::Read, Mover::Segments]),
             ..SimOptions::default().limits
         };
-        let stream = tiny(&mut dice);
+        let mut stream = tiny(&mut dice);
         let own_slots = stream.given_shares.map_or(0, |shares| shares.own_slots);
         let network = SimOptions {
             seed,
@@ -80,17 +80,17 @@ impl Plan {
             limits,
         };
         // That of three hops twice as often as any other.
-        let routes: Vec<_> = RouteName::ALL
+        let routes: Vec<_> = RouteName::all()
             .into_iter()
-            .chain([RouteName::ThreeHop])
+            .chain(["three-hop", "mesh:3d"].map(|name| name.parse().expect("a route")))
             .collect();
+        stream.route = dice.one_of(&routes);
         Self {
             sizes,
             options: SimulationOptions {
                 network,
                 stream,
                 streams: 1,
-                route: dice.one_of(&routes),
                 item_bytes: dice.one_of(&[0, 0, 8, 24, 56]),
                 schedule: dice.one_of(&[Schedule::Random, Schedule::Random, Schedule::InTurn]),
             },

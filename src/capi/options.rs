@@ -273,7 +273,7 @@ mod tests {
         options.loopback = 2;
         assert_eq!(load(&options).unwrap_err().status, TRIHOP_ERR_CONFIG);
         options.loopback = 0;
-        options.route = [1; 16];
+        options.route = [1; 64];
         assert_eq!(
             load(&options).unwrap_err().status,
             TRIHOP_ERR_INVALID_ARGUMENT

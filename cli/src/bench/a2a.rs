@@ -182,7 +182,7 @@ fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
 
 fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
     let found = Options::from_env()?;
-    if (&found.provider, found.route) != (&options.provider, options.route) {
+    if (&found.provider, found.stream.route) != (&options.provider, options.stream.route) {
         let why = "the DeltaFS interface takes its options from the environment: set TRIHOP_PROVIDER and TRIHOP_ROUTE \
                    instead of --provider and --route";
         return Err(Error::Shape(why.to_owned()));

@@ -25,7 +25,6 @@ mod syscalls;
 
 use std::ffi::OsString;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Launcher};
@@ -158,7 +157,7 @@ impl Name {
             Self::Around => around::run(args, options),
             Self::Exchange => exchange::run(args, options),
             Self::Skew => skew::run(args, options),
-            Self::Scale => scale::run(args, options.route),
+            Self::Scale => scale::run(args, options.stream.route),
         }
     }
 }
@@ -198,8 +197,9 @@ pub struct BenchArgs {
     pub api: Vec<a2a::Api>,
     #[command(flatten)]
     pub scale: scale::ScaleArgs,
-    /// Route of the messages [default: TRIHOP_ROUTE, or three-hop]
-    #[arg(long, value_parser = PossibleValuesParser::new(RouteName::ALL.map(RouteName::name)).try_map(|name| name.parse::<RouteName>()))]
+    /// Route of the messages: three-hop, direct, fabric-only, mesh, mesh:AxB..., mesh:Nd
+    /// [default: TRIHOP_ROUTE, or three-hop]
+    #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,
     /// Whose calls make progress: those of the rank's one thread, or a thread for it
     #[arg(long, value_enum, default_value = "inline")]
@@ -315,7 +315,7 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     if args.provider.is_some() {
         options.provider.clone_from(&args.provider);
     }
-    options.route = *args.route.get_or_insert(options.route);
+    options.stream.route = *args.route.get_or_insert(options.stream.route);
     args.name.run(&args, options)?;
     Ok(0)
 }
@@ -403,7 +403,7 @@ mod tests {
         let (mut here, mut stage, mut hops) = (source, Stage::SOURCE, 0);
         loop {
             let seen = topology.seen_from(here).unwrap();
-            let job_route = JobRoute::new(route, &seen);
+            let job_route = JobRoute::new(route, &seen).unwrap();
             let Next::To(next, over) = job_route.next(stage, target).expect("a route leads on")
             else {
                 return hops;
@@ -432,7 +432,7 @@ mod tests {
         for sizes in shapes {
             let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
             let ranks = || (0..topology.size()).map(Rank);
-            for route in RouteName::ALL {
+            for route in RouteName::all() {
                 let pairs = ranks().flat_map(|source| ranks().map(move |target| (source, target)));
                 let longest =
                     pairs.map(|(source, target)| walked(route, &topology, source, target));

@@ -20,7 +20,7 @@ pub struct Row {
     /// Nodes of the job.
     pub nodes: u32,
     /// Route of the messages.
-    pub route: &'static str,
+    pub route: String,
     /// Most hops of a message.
     pub hops: u32,
     /// Provider between nodes, `-` on one node.
@@ -100,6 +100,7 @@ pub fn with_provider(
     job.allreduce(&mut sums, Reduce::Sum)?;
     let [wire_bytes, crossing] = sums;
     let route = args.route.unwrap_or_default();
+    let route = route.for_job(job.topology()).unwrap_or(route);
     let mut peak = [peak_rss_bytes()];
     job.allreduce(&mut peak, Reduce::Max)?;
     let mut seconds: Vec<f64> = reps.timed.iter().map(|r| r.seconds).collect();
@@ -122,7 +123,7 @@ pub fn with_provider(
         api: case.api,
         ranks: job.topology().size(),
         nodes: job.topology().nodes(),
-        route: route.name(),
+        route: route.to_string(),
         hops: super::hops(route, job.topology()),
         provider: provider.to_owned(),
         size: case.size,

@@ -31,7 +31,11 @@ impl Error {
     pub fn exit_status(&self) -> i32 {
         match self {
             Self::Usage(_)
-            | Self::Engine(trihop::Error::Config { .. } | trihop::Error::Environment { .. }) => 2,
+            | Self::Engine(
+                trihop::Error::Config { .. }
+                | trihop::Error::Environment { .. }
+                | trihop::Error::Mismatch { .. },
+            ) => 2,
             Self::Maps(error) => error.exit_status(),
             Self::System { .. } | Self::Engine(_) => 1,
         }

@@ -37,7 +37,7 @@ pub struct Load {
 impl Load {
     /// Counts over all ranks of `topology`: time follows ranks + nodes x distinct numbers of ranks
     /// on a node. Of a route that does not say whom its ranks speak for, each pair is followed;
-    /// `None` where ranks are too many for that.
+    /// `None` where ranks are too many for that, and where the route does not suit the job.
     pub fn new(topology: &Topology, route: RouteName) -> Option<Self> {
         let mut load = Self {
             hops: vec![0; 1 + HOPS_SHOWN.max(route.stages().len())],
@@ -46,7 +46,7 @@ impl Load {
         let mut behind = Behind::default();
         for rank in (0..topology.size()).map(Rank) {
             let here = topology.seen_from(rank).expect("a rank of this job");
-            let route_here = JobRoute::new(route, &here);
+            let route_here = JobRoute::new(route, &here).ok()?;
             let Some(near) = route_here.ranks_behind(rank.into()) else {
                 let few = topology.size() <= WALKED_MAX;
                 return few.then(|| Self::walked(topology, route));
@@ -73,7 +73,10 @@ impl Load {
     fn walked(topology: &Topology, name: RouteName) -> Self {
         let seen = |rank| topology.seen_from(Rank(rank)).expect("a rank of this job");
         let ranks: Vec<(Topology, JobRoute)> = (0..topology.size())
-            .map(|rank| (seen(rank), JobRoute::new(name, &seen(rank))))
+            .map(|rank| {
+                let route = JobRoute::new(name, &seen(rank));
+                (seen(rank), route.expect("a route that suits the job"))
+            })
             .collect();
         let mut hops = vec![0; 1 + HOPS_SHOWN.max(name.stages().len())];
         let mut relayed = vec![[0; 2]; ranks.len()];
@@ -163,7 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn agrees(topology: &Topology) -> Result<(), TestCaseError> {
-        for name in RouteName::ALL {
+        for name in RouteName::all() {
             let load = Load::new(topology, name).expect("few ranks");
             prop_assert_eq!(
                 &load,

@@ -38,9 +38,9 @@ struct Remote {
 }
 
 impl Maps {
-    /// The maps of the rank that looks at `topology`.
+    /// The maps of the rank that looks at `topology`, on a route that suits it.
     pub fn new(topology: &Topology, route: RouteName) -> Self {
-        let route = JobRoute::new(route, topology);
+        let route = JobRoute::new(route, topology).expect("a route that suits the job");
         let remote = |end: EndpointId| Remote {
             node: topology.node_of_endpoint(end).0,
             rank: topology.rank_of(end).0,

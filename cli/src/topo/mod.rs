@@ -43,7 +43,8 @@ pub struct TopoArgs {
     #[command(flatten)]
     shape: Shape,
 
-    /// Route; by default TRIHOP_ROUTE, else three-hop
+    /// Route: three-hop, direct, fabric-only, mesh, mesh:AxB..., mesh:Nd; by default TRIHOP_ROUTE,
+    /// else three-hop
     #[arg(long, value_name = "NAME")]
     route: Option<RouteName>,
 
@@ -120,7 +121,7 @@ impl TopoError {
 /// [`TopoError`].
 pub fn run(args: TopoArgs) -> Result<(), TopoError> {
     let options = Options::from_env()?;
-    let route = args.route.unwrap_or(options.route);
+    let route = args.route.unwrap_or(options.stream.route);
     let shape = args.shape.topology()?;
     let launcher = match bootstrap::detect(options.launcher) {
         // A user who asks for a job that is not started need not be in one.
@@ -128,7 +129,10 @@ pub fn run(args: TopoArgs) -> Result<(), TopoError> {
         found => found?,
     };
     match (launcher, shape) {
-        (Launcher::Single, Some(topology)) => show_all(&args, &topology, route),
+        (Launcher::Single, Some(topology)) => {
+            let route = in_job(route, &topology)?;
+            show_all(&args, &topology, route)
+        }
         (Launcher::Single, None) => Err(TopoError::Usage(
             "which job? give --ranks and --nodes, --nodes and --per-node, --node-sizes or --mapping, or start this \
              command as a job"
@@ -141,13 +145,20 @@ pub fn run(args: TopoArgs) -> Result<(), TopoError> {
         (_, None) => {
             let mut bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
             agree(&mut *bootstrap)?;
-            let shown = show_own(&args, bootstrap.topology(), route);
+            let route = in_job(route, bootstrap.topology());
+            let shown = route.and_then(|route| show_own(&args, bootstrap.topology(), route));
             // A rank that failed leaves the job too: its exit status tells, and nobody waits for
             // it.
             bootstrap.finalize()?;
             shown
         }
     }
+}
+
+/// What the route is in this job.
+fn in_job(route: RouteName, topology: &Topology) -> Result<RouteName, TopoError> {
+    let route = route.for_job(topology);
+    route.map_err(|why| TopoError::Usage(format!("route {why}")))
 }
 
 /// All ranks were told the same placement, or this one says that they were not.

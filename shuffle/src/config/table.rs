@@ -67,14 +67,17 @@ macro_rules! options_table {
                 /// Longest record.
                 /// A rank puts together long records of twice this at a time.
                 agreed max_message_bytes: usize as u64 = (64 MiB) in (0 to 4_294_967_295) "bytes";
-            }
-            job {
                 /// How messages travel.
                 /// `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
-                /// `three-hop`, with two links to each rank of the node in the place of lanes. Both
-                /// are refused where an eighth of `memory_bytes` does not hold two batches for each
+                /// `three-hop`, with two links to each rank of the node in the place of lanes;
+                /// `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
+                /// are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
+                /// (`mesh:3d`, and two dimensions where nothing is said). All but `three-hop` are
+                /// refused where an eighth of `memory_bytes` does not hold two batches for each
                 /// link.
-                agreed route: RouteName as [c_char; 16] = (else "three-hop") in (of "three-hop, direct, fabric-only") "";
+                agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, mesh:AxB..., mesh:Nd") "";
+            }
+            job {
                 /// Who started the job.
                 /// `single` also where a launcher has several tasks and each is to be a job of one.
                 local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "pmix, pmi1, local, single") "";

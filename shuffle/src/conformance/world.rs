@@ -94,8 +94,10 @@ impl World {
                 seed,
                 ..SimOptions::default()
             },
-            stream: options.clone(),
-            route,
+            stream: StreamOptions {
+                route,
+                ..options.clone()
+            },
             schedule: Schedule::Random,
             ..SimulationOptions::default()
         };

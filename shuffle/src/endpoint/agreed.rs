@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use super::StreamSizes;
 use crate::config::{AgreedOptions, Options, Shares, StreamOptions};
-use crate::route::stage;
+use crate::route::{Medium, StageSpec, stage};
 
 /// What must be equal on all ranks that open a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,20 +49,18 @@ impl Agreed {
         let options = self.options.texts();
         parts.extend(options.iter().map(|(name, text)| (*name, Part::of(text))));
         // Equal too where links are in the place of lanes, and nothing where they are not.
-        for (stage, limits) in self
-            .options
-            .route
-            .stages()
-            .iter()
-            .zip(&self.stream_sizes.links)
-        {
-            let names = match stage.name {
-                stage::ORIGIN => ("origin_buftarget_bytes", "origin_maxrpc"),
-                stage::RELAY => ("relay_buftarget_bytes", "relay_maxrpc"),
-                _ => continue,
-            };
-            parts.push((names.0, Part::Number(limits.target_bytes as u64)));
-            parts.push((names.1, Part::Number(limits.maxrpc.into())));
+        for (name, target_bytes, maxrpc) in [
+            (stage::ORIGIN, "origin_buftarget_bytes", "origin_maxrpc"),
+            (stage::RELAY, "relay_buftarget_bytes", "relay_maxrpc"),
+        ] {
+            let stages = self.options.route.stages().iter();
+            let mut stages = stages.zip(&self.stream_sizes.links);
+            let is_replaced =
+                |(spec, _): &(&StageSpec, _)| spec.name == name && spec.medium == Medium::Fabric;
+            let limits = stages.find(is_replaced).map(|(_, limits)| *limits);
+            let limits = limits.unwrap_or_default();
+            parts.push((target_bytes, Part::Number(limits.target_bytes as u64)));
+            parts.push((maxrpc, Part::Number(limits.maxrpc.into())));
         }
         parts
     }
@@ -160,7 +158,7 @@ mod tests {
 
     fn agreed(stream: &StreamOptions, job: &Options) -> Agreed {
         let topology = Topology::from_node_sizes(&[2, 2], Rank(1)).unwrap();
-        let route = JobRoute::new(job.route, &topology);
+        let route = JobRoute::new(stream.route, &topology).unwrap();
         Agreed::new(
             "facts",
             8,
@@ -235,10 +233,8 @@ mod tests {
     #[test]
     fn queues_of_a_node_differ_only_where_they_are_links() {
         for (route, differ) in [(RouteName::ThreeHop, false), (RouteName::FabricOnly, true)] {
-            let mut options = Options {
-                route,
-                ..Options::default()
-            };
+            let mut options = Options::default();
+            options.stream.route = route;
             let here = of(&options);
             options.stream.origin_maxrpc = 3;
             options.stream.relay_buftarget_bytes = 99;

@@ -58,7 +58,7 @@ impl Engine {
     /// The address is not one of the link's kind.
     ///
     /// # Panics
-    /// When no link leads there.
+    /// When this endpoint has no link.
     pub fn attach_end(&mut self, end: EndpointId, epoch: Epoch, address: &[u8]) -> Result<()> {
         let link = self.link.as_mut().expect("an end of a link has a link");
         let peer = link.connect(address)?;

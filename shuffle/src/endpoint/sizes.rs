@@ -42,7 +42,9 @@ impl StreamSizes {
                 maxrpc: options.maxrpc.min(LINK_MAXRPC),
             },
         };
-        let stages = route.numbers().zip(StageOptions::of_all(route, options));
+        let stages = route
+            .numbers()
+            .zip(StageOptions::of_all_links(route, options));
         let links: Vec<_> = stages.map(limits).collect();
         let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
         debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
@@ -190,7 +192,7 @@ mod tests {
         item_bytes: usize,
     ) -> Option<(String, StreamOptions)> {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
-        let route = JobRoute::new(RouteName::ThreeHop, &topology);
+        let route = JobRoute::new(RouteName::ThreeHop, &topology).unwrap();
         let stream_sizes = StreamSizes::new(&topology, &route, options);
         let error = stream_sizes
             .check_item(item_bytes, &topology, &route, options)
@@ -257,7 +259,7 @@ mod tests {
             };
             // Two ranks a node: alone on its node, each would be linked with all others anyway.
             let topology = Topology::from_node_sizes(&vec![2; nodes / 2], Rank(0)).unwrap();
-            let route = JobRoute::new(RouteName::Direct, &topology);
+            let route = JobRoute::new(RouteName::Direct, &topology).unwrap();
             let text = check_memory(&route, &options).unwrap_err().to_string();
             let (_, value) = text.rsplit_once("make it ").unwrap();
             options.memory_bytes = value.parse().unwrap();

@@ -77,7 +77,7 @@ impl Inbound {
         };
         Self {
             inbox,
-            backlog: route.lane_stages().map(backlog).collect(),
+            backlog: route.lane_stages().iter().copied().map(backlog).collect(),
             listed: vec![false; lanes],
             active: Vec::with_capacity(lanes),
             stages: route.stages(),

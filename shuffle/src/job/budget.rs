@@ -136,7 +136,7 @@ mod tests {
 
     fn need() -> Need {
         let (topology, limits) = (topology(), SimOptions::default().limits);
-        let route = JobRoute::new(RouteName::ThreeHop, &topology);
+        let route = JobRoute::new(RouteName::ThreeHop, &topology).unwrap();
         Need::of(
             &topology,
             &route,

@@ -7,7 +7,6 @@ use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
 
 use crate::error::{Error, Result};
-use crate::route::RouteName;
 
 /// First bytes of a card of any version; behind them comes the version of the wire format.
 const MAGIC: [u8; 4] = *b"3hop";
@@ -21,12 +20,11 @@ fn version_of(card: &[u8]) -> Option<u8> {
 }
 
 /// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank
-/// 0's counts), its route (which has to be everyone's), the control group whose memory limit holds
-/// for it, where its node's watch listens if it has that, its fabric address.
+/// 0's counts), the control group whose memory limit holds for it, where its node's watch listens if
+/// it has that, its fabric address.
 pub(super) struct Card {
     pub nonce: u64,
     pub secret: Secret,
-    pub route: RouteName,
     pub group: u64,
     pub watch: Vec<u8>,
     pub address: Vec<u8>,
@@ -39,8 +37,9 @@ impl Card {
         Ok(bootstrap.fence()?)
     }
 
-    /// The card that `rank` has left, which has to name the same route.
-    pub fn of(rank: Rank, bootstrap: &mut dyn Bootstrap, route: RouteName) -> Result<Self> {
+    /// The card that `rank` has left.
+    pub fn of(rank: Rank, bootstrap: &mut dyn Bootstrap) -> Result<Self> {
+        tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, "fetching a card");
         let bytes = bootstrap.get(rank, KEY)?;
         if let Some(theirs) = bytes.as_deref().and_then(version_of)
             && theirs != VERSION
@@ -51,21 +50,14 @@ impl Card {
                 theirs: theirs.into(),
             });
         }
-        let card = bytes.as_deref().and_then(Self::decode).ok_or_else(|| {
+        bytes.as_deref().and_then(Self::decode).ok_or_else(|| {
             let why = format!("rank {rank} has left no valid start-up card");
             TransportError::Bootstrap {
                 launcher: bootstrap.launcher().name(),
                 why,
             }
-        })?;
-        if card.route != route {
-            let why = format!(
-                "`{route}` here and `{}` on rank {rank}; set TRIHOP_ROUTE for all ranks or for none",
-                card.route
-            );
-            return Err(Error::config("route", why));
-        }
-        Ok(card)
+            .into()
+        })
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -74,7 +66,7 @@ impl Card {
         bytes.extend_from_slice(&self.nonce.to_le_bytes());
         bytes.extend_from_slice(self.secret.expose());
         // At most four addresses of 19 bytes.
-        bytes.extend([self.route as u8, self.watch.len() as u8]);
+        bytes.push(self.watch.len() as u8);
         bytes.extend_from_slice(&self.group.to_le_bytes());
         bytes.extend_from_slice(&self.watch);
         bytes.extend_from_slice(&self.address);
@@ -85,11 +77,10 @@ impl Card {
         let bytes = bytes.strip_prefix(&MAGIC)?.get(1..)?;
         let (nonce, rest) = bytes.split_first_chunk::<8>()?;
         let (secret, rest) = rest.split_first_chunk::<{ Secret::BYTES }>()?;
-        let (&[route, watch], rest) = rest.split_first_chunk::<2>()?;
+        let (&watch, rest) = rest.split_first()?;
         let (group, rest) = rest.split_first_chunk::<8>()?;
         let (watch, address) = rest.split_at_checked(usize::from(watch))?;
         Some(Self {
-            route: RouteName::ALL.into_iter().find(|r| *r as u8 == route)?,
             nonce: u64::from_le_bytes(*nonce),
             secret: Secret::from_bytes(*secret),
             group: u64::from_le_bytes(*group),

@@ -3,13 +3,15 @@
 use std::time::Instant;
 
 use trihop_transport::memory::segment::Segment;
+use trihop_transport::protocol::wire::Epoch;
 
 use super::JobState;
+use super::card::Card;
 use crate::config::StreamOptions;
 use crate::dump;
-use crate::endpoint::{Agreed, Need, Plan, Prepared, StreamId};
+use crate::endpoint::{Agreed, Need, Plan, Prepared, StreamId, is_on_demand};
 use crate::engine::sink::Sink;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
 
 /// Name of the stream of the collectives.
@@ -25,21 +27,38 @@ pub(crate) enum Begun {
 impl JobState {
     /// Begins to open a stream, with what all ranks must have in common.
     pub fn begin_opening(
-        &self,
+        &mut self,
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
     ) -> Result<(Agreed, Begun)> {
         let plan = self.engine.plan(name, options, item_bytes)?;
         let agreed = plan.agreed(&self.options);
+        self.attach_ends(&plan)?;
         let begun = match self.engine.reusable(&plan) {
             Some(id) => Begun::Again(id, plan),
             None => {
-                self.admit(name, options)?;
+                self.admit(&plan)?;
                 Begun::New(self.engine.prepare(plan)?)
             }
         };
         Ok((agreed, begun))
+    }
+
+    /// Attaches the other ends of a stream's links that no stream before had.
+    pub fn attach_ends(&mut self, plan: &Plan) -> Result<()> {
+        for end in self.engine.ends_missing(plan) {
+            // It stays until the job ends, and all cards lie there.
+            let Some(bootstrap) = &mut self.bootstrap else {
+                return Err(Error::config("stream", "the job is being shut down"));
+            };
+            let rank = self.engine.topology.rank_of(end);
+            let address = Card::of(rank, &mut **bootstrap)?.address;
+            tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
+            // All ranks of a job join once, at its start.
+            self.engine.attach_end(end, Epoch::FIRST, &address)?;
+        }
+        Ok(())
     }
 
     /// Gives the node's ranks this rank's inbox of a stream.
@@ -87,7 +106,7 @@ impl JobState {
     }
 
     /// Refuses a stream that does not fit beside those that were opened before.
-    pub fn admit(&self, name: &str, options: &StreamOptions) -> Result<()> {
+    pub fn admit(&self, plan: &Plan) -> Result<()> {
         let limits = self.engine.link.as_ref().map(|l| l.limits());
         let topology = &self.engine.topology;
         let need = |route, options: &_, shared| Need::of(topology, route, options, shared, limits);
@@ -95,8 +114,8 @@ impl JobState {
         for (name, route, options, shared) in self.engine.held() {
             needs.push((name, need(route, options, shared)?));
         }
-        let shared = self.engine.is_on_demand(options);
-        needs.push((name, need(&self.engine.route, options, shared)?));
+        let shared = is_on_demand(&plan.route, &plan.options, self.engine.receives());
+        needs.push((&plan.name, need(&plan.route, &plan.options, shared)?));
         self.budget.admit(&needs)
     }
 
@@ -107,6 +126,13 @@ impl JobState {
         };
         let options = &state.options;
         tracing::debug!(stream = state.name, id = state.id, "stream opened");
+        tracing::info!(
+            target: "trihop_shuffle::route",
+            stream = state.name,
+            route = out.queues.route.name(),
+            links = out.queues.route.links(),
+            "route chosen"
+        );
         tracing::info!(
             target: "trihop_shuffle::queue",
             stream = state.name,
@@ -119,7 +145,7 @@ impl JobState {
         tracing::info!(
             target: "trihop_shuffle::engine::inbound",
             stream = state.name,
-            links = self.engine.route.links(),
+            links = out.queues.route.links(),
             remote_maxrpc = options.remote_maxrpc,
             small_slot_bytes = options.shares().small_slot_bytes,
             "links to other nodes"

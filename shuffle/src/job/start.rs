@@ -51,11 +51,12 @@ impl JobState {
         options.check()?;
         let topology = bootstrap.topology().clone();
         let launcher = bootstrap.launcher();
-        let route = JobRoute::new(options.route, &topology);
+        let route = JobRoute::new(options.stream.route, &topology)?;
         check_memory(&route, &options.stream)?;
         let tree = JobRoute::tree(&topology);
         let ends = ends_of(&[&route, &tree]);
-        let link = if ends.is_empty() {
+        // A stream may have another route than the job's others, and links where these have none.
+        let link = if ends.is_empty() && topology.nodes() == 1 {
             None
         } else {
             Some(fabric::open(&choice(&options, ends.len()))?)
@@ -74,16 +75,12 @@ impl JobState {
         let mine = Card {
             nonce,
             secret: Secret::random()?,
-            route: options.route,
             group: group_word(&limits),
             watch: encode_addresses(watch_addresses),
             address,
         };
         mine.leave(&mut *bootstrap)?;
-        let mut card = |rank: Rank| {
-            tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, "fetching a card");
-            Card::of(rank, &mut *bootstrap, options.route)
-        };
+        let mut card = |rank: Rank| Card::of(rank, &mut *bootstrap);
         let secret = card(Rank(0))?.secret;
         let (mut names, mut sharers) = (Vec::new(), 0);
         for local in 0..topology.local_size() {
@@ -114,10 +111,6 @@ impl JobState {
                 watch.neighbours.push(Neighbour { node, addresses });
             }
         }
-        let mut addresses = Vec::with_capacity(ends.len());
-        for end in ends {
-            addresses.push((end, card(topology.rank_of(end))?.address));
-        }
 
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(listener, names);
@@ -136,13 +129,9 @@ impl JobState {
         };
         // All ranks of a job join once, at its start.
         let epoch = Epoch::FIRST;
-        let mut engine = Engine::new(topology.clone(), route, secret, link, epoch);
+        let mut engine = Engine::new(topology.clone(), secret, link, epoch);
         for (rank, bell) in topology.ranks_of(topology.node()).zip(bells) {
             engine.attach_here(rank.into(), epoch, bell);
-        }
-        for (end, address) in addresses {
-            tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
-            engine.attach_end(end, epoch, &address)?;
         }
         engine.spill_share_bytes = spill_share_bytes(neighbours);
         let state = Self {
@@ -174,13 +163,7 @@ impl JobState {
 
     /// Says in the log what was started.
     pub fn log_started(&self) {
-        let (topology, route) = (&self.engine.topology, self.options.route);
-        tracing::info!(
-            target: "trihop_shuffle::route",
-            %route,
-            links = self.engine.route.links(),
-            "route chosen"
-        );
+        let (topology, route) = (&self.engine.topology, self.options.stream.route);
         tracing::debug!(
             target: "trihop_shuffle::route",
             neighbours = topology.local_size() - 1,
@@ -237,7 +220,8 @@ mod tests {
     fn the_universe_given_to_libfabric_is_the_peers_of_this_rank_not_the_nodes() {
         let universe = |route, sizes: &[u32], rank| {
             let topology = Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
-            let routes = [JobRoute::new(route, &topology), JobRoute::tree(&topology)];
+            let route = JobRoute::new(route, &topology).unwrap();
+            let routes = [route, JobRoute::tree(&topology)];
             let ends = ends_of(&[&routes[0], &routes[1]]);
             choice(&Options::default(), ends.len()).universe
         };

@@ -20,8 +20,8 @@ pub(crate) struct Members {
     here: Box<[Option<Epoch>]>,
     /// By place on the node: what wakes those that are here.
     bells: Arc<[Option<Arc<Bell>>]>,
-    /// Ascending by endpoint.
-    ends: Box<[End]>,
+    /// Those that have ever joined, ascending by endpoint.
+    ends: Vec<End>,
 }
 
 /// The other end of a link.
@@ -37,17 +37,12 @@ struct End {
 const NOBODY: Peer = Peer(u32::MAX);
 
 impl Members {
-    /// `places` on the node and the other ends of links, which ascend: all of them away.
-    pub fn new(places: u32, ends: &[EndpointId]) -> Self {
-        let away = |&endpoint| End {
-            endpoint,
-            peer: NOBODY,
-            epoch: None,
-        };
+    /// `places` on the node and the other ends of links: all of them away.
+    pub fn new(places: u32) -> Self {
         Self {
             here: vec![None; places as usize].into(),
             bells: vec![None; places as usize].into(),
-            ends: ends.iter().map(away).collect(),
+            ends: Vec::new(),
         }
     }
 
@@ -65,7 +60,7 @@ impl Members {
     /// The epoch of the member at the other end of a link, and what the provider calls it; `None`
     /// while it is away, and where no link leads there.
     pub fn end(&self, endpoint: EndpointId) -> Option<(Epoch, Peer)> {
-        let end = &self.ends[self.number_of(endpoint)?];
+        let end = &self.ends[self.number_of(endpoint).ok()?];
         end.epoch.map(|epoch| (epoch, end.peer))
     }
 
@@ -76,14 +71,14 @@ impl Members {
         of_name.next().map(|end| end.endpoint)
     }
 
-    fn number_of(&self, endpoint: EndpointId) -> Option<usize> {
-        let number = self.ends.binary_search_by_key(&endpoint, |e| e.endpoint);
-        number.ok()
+    /// Place of the other end of a link, or where it belongs.
+    fn number_of(&self, endpoint: EndpointId) -> Result<usize, usize> {
+        self.ends.binary_search_by_key(&endpoint, |e| e.endpoint)
     }
 
-    /// Whether a link leads to this endpoint.
+    /// Whether this endpoint has ever joined at the other end of a link.
     pub fn has_end(&self, endpoint: EndpointId) -> bool {
-        self.number_of(endpoint).is_some()
+        self.number_of(endpoint).is_ok()
     }
 
     /// A member comes to a place of the node, or (`None`) goes.
@@ -94,18 +89,17 @@ impl Members {
     }
 
     /// A member comes to the other end of a link, or (`None`) goes.
-    ///
-    /// # Panics
-    /// When no link leads there.
     pub fn set_end(&mut self, endpoint: EndpointId, member: Option<(Epoch, Peer)>) {
-        let number = self.number_of(endpoint);
-        let number = number.unwrap_or_else(|| panic!("no link leads to endpoint {endpoint}"));
         let (epoch, peer) = member.unzip();
-        self.ends[number] = End {
+        let end = End {
             endpoint,
             peer: peer.unwrap_or(NOBODY),
             epoch,
         };
+        match self.number_of(endpoint) {
+            Ok(number) => self.ends[number] = end,
+            Err(number) => self.ends.insert(number, end),
+        }
     }
 }
 
@@ -118,9 +112,10 @@ mod tests {
     #[test]
     fn members_are_found_by_place_by_endpoint_and_by_the_providers_name() {
         let ends = [EndpointId(3), EndpointId(7)];
-        let mut members = Members::new(2, &ends);
-        assert!(members.at(1).is_none() && members.end(ends[0]).is_none());
-        assert!(members.has_end(ends[0]) && !members.has_end(EndpointId(4)));
+        let mut members = Members::new(2);
+        assert!(members.at(1).is_none() && members.end(ends[1]).is_none());
+        members.set_end(ends[0], Some((Epoch::FIRST, Peer(5))));
+        assert!(members.has_end(ends[0]) && !members.has_end(ends[1]));
         let doorbell = Doorbell::private();
         members.set_here(1, Some((Epoch::FIRST, doorbell.bell())));
         members.set_end(ends[1], Some((Epoch::FIRST.next(), Peer(0))));

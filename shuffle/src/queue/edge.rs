@@ -204,7 +204,7 @@ mod tests {
         ) {
             let stages = crate::route::RouteName::ThreeHop;
             let topology = trihop_transport::topology::Topology::from_node_sizes(&[1], 0.into()).unwrap();
-            let stages: Vec<Stage> = crate::route::JobRoute::new(stages, &topology).numbers().collect();
+            let stages: Vec<Stage> = crate::route::JobRoute::new(stages, &topology).unwrap().numbers().collect();
             let mut table = EdgeTable::new();
             let mut model = HashMap::new();
             for (number, (key, is_lane)) in (0u32..).zip(edges) {

@@ -1,9 +1,9 @@
 //! What a stream's options say of the queues of a stage.
 
 use crate::config::StreamOptions;
-use crate::route::{JobRoute, StageSpec, stage};
+use crate::route::{JobRoute, Medium, StageSpec, stage};
 
-/// Options of the queues of one stage.
+/// Options of the lanes, or of the links, of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StageOptions {
     /// Bytes after which a lane is shown, or a batch of a link is sealed.
@@ -16,30 +16,56 @@ pub(crate) struct StageOptions {
 }
 
 impl StageOptions {
-    /// Those of a stage, by its name: what is no other is a stage between nodes.
-    pub fn of(spec: &StageSpec, options: &StreamOptions) -> Self {
-        match spec.name {
-            stage::ORIGIN => Self {
-                buftarget_bytes: options.origin_buftarget_bytes,
-                maxrpc: options.origin_maxrpc,
-                sender_limit: options.shim.origin_sender_limit,
-            },
-            stage::RELAY => Self {
-                buftarget_bytes: options.relay_buftarget_bytes,
-                maxrpc: options.relay_maxrpc,
-                sender_limit: 0,
-            },
-            _ => Self {
-                buftarget_bytes: options.remote_buftarget_bytes,
-                maxrpc: options.remote_maxrpc,
-                sender_limit: options.shim.remote_sender_limit,
-            },
+    fn origin(options: &StreamOptions) -> Self {
+        Self {
+            buftarget_bytes: options.origin_buftarget_bytes,
+            maxrpc: options.origin_maxrpc,
+            sender_limit: options.shim.origin_sender_limit,
         }
     }
 
-    /// Those of all stages of a route, in order.
-    pub fn of_all(route: &JobRoute, options: &StreamOptions) -> Vec<Self> {
+    fn relay(options: &StreamOptions) -> Self {
+        Self {
+            buftarget_bytes: options.relay_buftarget_bytes,
+            maxrpc: options.relay_maxrpc,
+            sender_limit: 0,
+        }
+    }
+
+    fn remote(options: &StreamOptions) -> Self {
+        Self {
+            buftarget_bytes: options.remote_buftarget_bytes,
+            maxrpc: options.remote_maxrpc,
+            sender_limit: options.shim.remote_sender_limit,
+        }
+    }
+
+    /// Those of a stage's lanes: of all stages but the first they are relays'.
+    fn of_lanes(spec: &StageSpec, options: &StreamOptions) -> Self {
+        match spec.name {
+            stage::ORIGIN => Self::origin(options),
+            _ => Self::relay(options),
+        }
+    }
+
+    /// Those of a stage's links: as of lanes where they are in the place of these.
+    fn of_links(spec: &StageSpec, options: &StreamOptions) -> Self {
+        match (spec.medium, spec.name) {
+            (Medium::Fabric, stage::ORIGIN) => Self::origin(options),
+            (Medium::Fabric, stage::RELAY) => Self::relay(options),
+            _ => Self::remote(options),
+        }
+    }
+
+    /// Those of the lanes of all stages of a route, in order.
+    pub fn of_all_lanes(route: &JobRoute, options: &StreamOptions) -> Vec<Self> {
         let stages = route.stages().iter();
-        stages.map(|spec| Self::of(spec, options)).collect()
+        stages.map(|spec| Self::of_lanes(spec, options)).collect()
+    }
+
+    /// Those of the links of all stages of a route, in order.
+    pub fn of_all_links(route: &JobRoute, options: &StreamOptions) -> Vec<Self> {
+        let stages = route.stages().iter();
+        stages.map(|spec| Self::of_links(spec, options)).collect()
     }
 }

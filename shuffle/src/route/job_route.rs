@@ -1,6 +1,10 @@
 //! A route with its media: what follows from a rule and from who lives where, for all routes alike.
 
+use std::sync::Arc;
+
 use trihop_transport::topology::{Rank, Topology};
+
+use crate::error::{Error, Result};
 
 use super::{
     EndpointId, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Tree, direct,
@@ -10,35 +14,52 @@ use super::{
 #[derive(Debug, Clone)]
 pub struct JobRoute {
     topology: Topology,
-    name: &'static str,
+    name: Arc<str>,
     stages: &'static [StageSpec],
+    /// The stages that have lanes, in order.
+    lane_stages: Arc<[Stage]>,
     pub(super) rule: Rule,
 }
 
 impl JobRoute {
     /// The route `name` as seen from this rank of `topology`.
-    pub fn new(name: RouteName, topology: &Topology) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`Error::Config`]: what it is given does not suit the job.
+    pub fn new(name: RouteName, topology: &Topology) -> Result<Self> {
+        let name = name.for_job(topology);
+        let name = name.map_err(|why| Error::config("route", why))?;
+        let rule = Rule::new(name, topology.clone());
+        Ok(Self::of(name.to_string(), name.stages(), rule, topology))
+    }
+
+    fn of(name: String, stages: &'static [StageSpec], rule: Rule, topology: &Topology) -> Self {
+        let mut route = Self {
             topology: topology.clone(),
-            name: name.name(),
-            stages: name.stages(),
-            rule: Rule::new(name, topology.clone()),
-        }
+            name: name.into(),
+            stages,
+            lane_stages: Arc::new([]),
+            rule,
+        };
+        // Those inside a node over shared memory, where any node has edges of them, and the first
+        // one for one's own.
+        let has_lanes = |&stage: &Stage| {
+            let most = rule!(route.most_edges(stage, Reach::Node));
+            stage == Stage::FIRST || most > 0 && !route.is_link(stage, Reach::Node)
+        };
+        route.lane_stages = route.numbers().filter(has_lanes).collect();
+        route
     }
 
     /// The tree of the collectives as seen from this rank of `topology`.
     pub fn tree(topology: &Topology) -> Self {
-        Self {
-            topology: topology.clone(),
-            name: "tree",
-            stages: const { &direct::STAGES },
-            rule: Rule::Tree(Tree::new(topology.clone())),
-        }
+        let rule = Rule::Tree(Tree::new(topology.clone()));
+        Self::of("tree".to_owned(), &direct::STAGES, rule, topology)
     }
 
-    /// Its name.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// Its name, with what it is given in this job.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The stages of its edges, in order: what is said of [`Stage::FIRST`] stands first.
@@ -164,38 +185,34 @@ impl JobRoute {
         is_known && rule!(self.has_edge(stage, peer)) && !self.is_lane(peer, stage)
     }
 
-    /// The stages that have lanes, which are those inside a node over shared memory, and the first
-    /// one for one's own.
-    pub fn lane_stages(&self) -> impl Iterator<Item = Stage> + Clone + '_ {
-        let has_lanes = |&stage: &Stage| stage == Stage::FIRST || !self.is_link(stage, Reach::Node);
-        self.numbers().filter(has_lanes)
+    /// The stages that have lanes.
+    pub fn lane_stages(&self) -> &[Stage] {
+        &self.lane_stages
     }
 
     /// Lanes that each rank of the node writes in an inbox: one for each stage that has lanes.
     pub fn lanes_per_rank(&self) -> u32 {
-        self.lane_stages().count() as u32
+        self.lane_stages.len() as u32
     }
 
     /// The lane of an inbox that the local rank `producer` writes at this stage.
     pub fn lane_slot(&self, producer: u32, stage: Stage) -> u32 {
-        let place = self
-            .lane_stages()
-            .take_while(|&other| other < stage)
-            .count() as u32;
-        self.lanes_per_rank() * producer + place
+        let place = self.lane_stages.partition_point(|&other| other < stage);
+        self.lanes_per_rank() * producer + place as u32
     }
 
     /// The stage of a lane of an inbox.
     pub fn stage_of_lane(&self, lane: u32) -> Stage {
         let place = (lane % self.lanes_per_rank()) as usize;
-        self.lane_stages()
-            .nth(place)
-            .expect("a place below their number")
+        self.lane_stages[place]
     }
 
-    /// Links that an endpoint of the job needs whatever its route is: representatives have as few
-    /// as there can be.
+    /// Links of an endpoint of the job where ranks speak for their nodes: that needs no memory
+    /// beyond what the job has anyway.
     pub fn least_links(&self) -> u32 {
-        Self::new(RouteName::default(), &self.topology).most_links()
+        let rule = Rule::new(RouteName::ThreeHop, self.topology.clone());
+        let stages = RouteName::ThreeHop.stages();
+        let route = Self::of(String::new(), stages, rule, &self.topology);
+        route.most_links()
     }
 }

@@ -8,11 +8,13 @@
 //! A new route is a file with an implementation of [`Route`], and a row of the table in this one.
 
 mod direct;
+mod mesh;
 mod three_hop;
 mod tree;
 
 pub use direct::Direct;
 pub use job_route::JobRoute;
+pub use mesh::{Grid, Mesh};
 pub use three_hop::ThreeHop;
 pub use tree::Tree;
 
@@ -177,28 +179,80 @@ pub trait Route {
 /// Makes of the table of routes the enum of their names and that of their rules. `$d` is a dollar
 /// sign, for the macro that this one makes.
 macro_rules! routes {
-    ($d:tt $($(#[$about:meta])* $variant:ident = $name:literal, $rule:ident, $stages:expr;)+) => {
-        /// Name of a route, as options and reports give it.
+    ($d:tt $(
+        $(#[$about:meta])*
+        $variant:ident $(($given:ident: $type:ident))? = $name:literal, $rule:ident, $stages:expr;
+    )+) => {
+        /// Name of a route, as options and reports give it, with what it is given: `mesh:4x8`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
         pub enum RouteName {
-            $($(#[$about])* $variant,)+
+            $($(#[$about])* $variant $(($type))?,)+
         }
 
         impl RouteName {
-            /// All names.
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+            /// All of them, those that are given something with the default of that.
+            pub fn all() -> [Self; [$($name),+].len()] {
+                [$(Self::$variant $((<$type>::default()))?),+]
+            }
 
-            /// The name as text.
+            /// The name alone, without what it is given.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Self::$variant => $name,)+
+                    $(Self::$variant { .. } => $name,)+
                 }
             }
 
             /// The stages of its edges, in order.
             pub fn stages(self) -> &'static [StageSpec] {
                 match self {
-                    $(Self::$variant => const { &$stages },)+
+                    $(Self::$variant $(($given))? => $stages,)+
+                }
+            }
+
+            /// What it is in a job: what it is given suits that, or is chosen.
+            ///
+            /// # Errors
+            /// What it is given does not suit the job.
+            pub fn for_job(self, _topology: &Topology) -> Result<Self, String> {
+                Ok(match self {
+                    $(Self::$variant $(($given))? => {
+                        Self::$variant $(($given.for_job(_topology)?))?
+                    })+
+                })
+            }
+
+            /// The route with this name that is given this, if anything.
+            fn given(name: &str, _text: Option<&str>) -> Option<Result<Self, String>> {
+                match name {
+                    $($name => {
+                        let _is_given = false;
+                        $(
+                            let _is_given = true;
+                            let $given: Result<$type, String> =
+                                _text.map_or(Ok($type::default()), str::parse);
+                            let $given = match $given {
+                                Ok(given) => given,
+                                Err(why) => return Some(Err(why)),
+                            };
+                        )?
+                        Some(match _text {
+                            Some(_) if !_is_given => Err(format!("`{name}` is given nothing")),
+                            _ => Ok(Self::$variant $(($given))?),
+                        })
+                    })+
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Display for RouteName {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$variant $(($given))? => {
+                        f.write_str($name)?;
+                        $(write!(f, ":{}", $given)?;)?
+                        Ok(())
+                    })+
                 }
             }
         }
@@ -211,9 +265,12 @@ macro_rules! routes {
         }
 
         impl Rule {
+            /// Of a route as it is in this job.
             fn new(name: RouteName, topology: Topology) -> Self {
                 match name {
-                    $(RouteName::$variant => Self::$variant($rule::new(topology)),)+
+                    $(RouteName::$variant $(($given))? => {
+                        Self::$variant($rule::new(topology $(, $given)?))
+                    })+
                 }
             }
         }
@@ -234,14 +291,18 @@ macro_rules! routes {
 routes! { $
     /// `three-hop`: over the representatives of both nodes.
     #[default]
-    ThreeHop = "three-hop", ThreeHop, three_hop::STAGES;
+    ThreeHop = "three-hop", ThreeHop, &three_hop::STAGES;
 
     /// `direct`: a link per rank of other nodes.
-    Direct = "direct", Direct, direct::STAGES;
+    Direct = "direct", Direct, &direct::STAGES;
 
     /// `fabric-only`: as `three-hop`, but ranks of a node reach each other over the fabric too, for
     /// nodes on which the provider is faster than shared memory, or where both shall be compared.
-    FabricOnly = "fabric-only", ThreeHop, over_fabric(three_hop::STAGES);
+    FabricOnly = "fabric-only", ThreeHop, const { &over_fabric(three_hop::STAGES) };
+
+    /// `mesh`: along a grid, one hop for each coordinate that differs. `mesh:4x4x8` has these
+    /// lengths, `mesh:3d` three that suit the nodes, and `mesh` alone two.
+    Mesh(grid: Grid) = "mesh", Mesh, grid.stages();
 }
 
 // Behind the table, which makes the macro that they use.
@@ -249,25 +310,33 @@ mod job_route;
 #[cfg(test)]
 mod tests;
 
-impl fmt::Display for RouteName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl FromStr for RouteName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|route| route.name() == text)
-            .ok_or_else(|| {
-                format!(
-                    "`{text}` is none of {}",
-                    Self::ALL.map(|route| format!("`{route}`")).join(", ")
-                )
-            })
+        let (name, given) = match text.split_once(':') {
+            Some((name, given)) => (name, Some(given)),
+            None => (text, None),
+        };
+        Self::given(name, given).unwrap_or_else(|| {
+            let names = Self::all().map(|route| format!("`{}`", route.name()));
+            Err(format!("`{text}` is none of {}", names.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+impl RouteName {
+    /// All of them, and some that are given other things.
+    pub fn several() -> Vec<Self> {
+        let given = ["mesh:1d", "mesh:3d", "mesh:4d"].map(|name| name.parse().unwrap());
+        Self::all().into_iter().chain(given).collect()
+    }
+}
+
+impl serde::Serialize for RouteName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -41,16 +41,22 @@ pub(crate) fn open(
     let receives = seat.with(what, |job| Ok(job.engine.receives() as u64));
     let receives = receives.unwrap_or(u64::MAX);
     let least = agree(seat, channel, [pair[0], pair[1], old, !old, receives])?;
-    let (agreed, begun) = begun?;
-    if least[..2] != pair {
-        let why = match least[0] {
-            0 => "another rank could not open it, and says why".to_owned(),
-            _ => {
-                let mut pairs = agreed.pairs();
-                allreduce(seat, channel, &mut pairs, Reduce::Min)?;
-                agreed.differences(&pairs)
-            }
-        };
+    let agreed = begun.as_ref().map(|(agreed, _)| agreed);
+    let why = match agreed {
+        Ok(_) if least[..2] == pair => None,
+        Ok(agreed) if least[0] > 0 => {
+            let mut pairs = agreed.pairs();
+            allreduce(seat, channel, &mut pairs, Reduce::Min)?;
+            Some(agreed.differences(&pairs))
+        }
+        _ => Some("another rank could not open it, and says why".to_owned()),
+    };
+    if why.is_some() {
+        // All say it before any of them ends by it: then nobody says instead that a rank has ended.
+        let _ = agree(seat, channel, [1]);
+    }
+    let (_, begun) = begun?;
+    if let Some(why) = why {
         let name = name.to_owned();
         return Err(Error::Mismatch { name, why });
     }
@@ -58,7 +64,7 @@ pub(crate) fn open(
         Begun::Again(id, plan) if least[2..4] == [old, !old] => {
             seat.with(what, |job| job.engine.reopen(id, plan, sink))
         }
-        begun => connect_new(seat, name, options, begun, least[4] as usize, sink),
+        begun => connect_new(seat, begun, least[4] as usize, sink),
     };
     if let Ok(id) = &opened {
         install(id.stream);
@@ -83,20 +89,13 @@ pub(crate) fn open(
     })
 }
 
-fn connect_new(
-    seat: &impl Seating,
-    name: &str,
-    options: &StreamOptions,
-    begun: Begun,
-    receives: usize,
-    sink: Sink,
-) -> Result<StreamId> {
+fn connect_new(seat: &impl Seating, begun: Begun, receives: usize, sink: Sink) -> Result<StreamId> {
     let (number, prepared) = seat.with("opening a stream", |job| {
         let number = job.engine.take_number()?;
         match begun {
             Begun::New(prepared) => Ok((number, prepared)),
             Begun::Again(_, plan) => {
-                job.admit(name, options)?;
+                job.admit(&plan)?;
                 Ok((number, job.engine.prepare(plan)?))
             }
         }
@@ -108,6 +107,7 @@ fn connect_new(
 pub(super) fn open_system_stream(seat: &impl Seating) -> Result<()> {
     let (number, prepared) = seat.with("opening the job's own stream", |job| {
         let plan = job.engine.plan(SYSTEM_NAME, &Engine::system_options(), 0)?;
+        job.attach_ends(&plan)?;
         let prepared = job.engine.prepare(plan)?;
         Ok((job.engine.take_number()?, prepared))
     })?;

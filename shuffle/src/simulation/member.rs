@@ -19,7 +19,6 @@ use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::{Heard, Sink};
 use crate::error::Error;
-use crate::route::{JobRoute, ends_of};
 use crate::terminate::collective::Collectives;
 
 /// Secret of all simulated jobs.
@@ -59,12 +58,9 @@ impl Member {
             let doorbells: Vec<_> = ranks.iter().map(|_| Doorbell::private()).collect();
             let mut engines = Vec::with_capacity(ranks.len());
             for (&rank, link) in ranks.iter().zip(&mut links) {
-                let mut engine = new_engine(topology, options, rank, link, Epoch::FIRST)?;
+                let mut engine = new_engine(topology, rank, link, Epoch::FIRST)?;
                 for (&other, doorbell) in ranks.iter().zip(&doorbells) {
                     engine.attach_here(other.into(), Epoch::FIRST, doorbell.bell());
-                }
-                for end in ends_of(&[&engine.route, &JobRoute::tree(&engine.topology)]) {
-                    engine.attach_end(end, Epoch::FIRST, &addresses[end.0 as usize])?;
                 }
                 engines.push(engine);
             }
@@ -72,6 +68,9 @@ impl Member {
             for engine in &mut engines {
                 let rank = engine.topology.rank();
                 opened.push(open_streams(engine, options, || sink(rank))?);
+                for end in engine.ends() {
+                    engine.attach_end(end, Epoch::FIRST, &addresses[end.0 as usize])?;
+                }
             }
             for (engine, streams) in engines.iter_mut().zip(&opened) {
                 for (&other, theirs) in ranks.iter().zip(&opened) {
@@ -122,15 +121,13 @@ impl Member {
 /// An engine of a rank for which all others are away.
 pub(super) fn new_engine(
     topology: &Topology,
-    options: &SimulationOptions,
     rank: Rank,
     link: Box<dyn Link>,
     epoch: Epoch,
 ) -> Result<Engine, Error> {
     let topology = topology.seen_from(rank)?;
-    let route = JobRoute::new(options.route, &topology);
     let secret = Secret::from_bytes(SECRET);
-    let mut engine = Engine::new(topology, route, secret, Some(link), epoch);
+    let mut engine = Engine::new(topology, secret, Some(link), epoch);
     engine.create_segment = Segment::private;
     Ok(engine)
 }
@@ -186,10 +183,12 @@ mod tests {
         };
         for sizes in [&[1u32][..], &[3], &[1, 1], &[2, 5, 1], &[1; 40]] {
             for stream in [&tiny, &StreamOptions::default()] {
-                for route in [RouteName::ThreeHop, RouteName::FabricOnly] {
+                for route in RouteName::all() {
                     let options = SimulationOptions {
-                        route,
-                        stream: stream.clone(),
+                        stream: StreamOptions {
+                            route,
+                            ..stream.clone()
+                        },
                         ..SimulationOptions::default()
                     };
                     let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
@@ -199,14 +198,14 @@ mod tests {
                     for member in &members {
                         let limits = SimOptions::default().limits;
                         let engine = &member.engine;
+                        let (state, out) = member.stream();
                         let need = Need::of(
                             &engine.topology,
-                            &engine.route,
+                            &out.queues.route,
                             stream,
                             false,
                             Some(&limits),
                         );
-                        let (state, out) = member.stream();
                         let (need, bound) = (need.unwrap(), Bound::of(state, out));
                         assert_eq!(
                             need.bytes(),

@@ -8,7 +8,7 @@ use super::job::Simulation;
 use super::member::{new_engine, open_streams};
 use crate::engine::sink::Sink;
 use crate::error::Error;
-use crate::route::{EndpointId, JobRoute, ends_of};
+use crate::route::EndpointId;
 
 impl Simulation<'_> {
     /// A rank leaves the job, which comes to rest first. What is sent to it or through it from then
@@ -44,7 +44,7 @@ impl Simulation<'_> {
             .link_again(rank)
             .ok_or_else(|| Error::config("fabric", "only simulated links come again"))?;
         member.epoch = member.epoch.next();
-        let mut engine = new_engine(&self.topology, &self.options, rank, link, member.epoch)?;
+        let mut engine = new_engine(&self.topology, rank, link, member.epoch)?;
         member.streams = open_streams(&mut engine, &self.options, || Sink::Handler)?;
         engine.inherit(legacy);
         member.engine = engine;
@@ -63,7 +63,7 @@ impl Simulation<'_> {
         let at = rank.0 as usize;
         let engine = &self.members[at].engine;
         let here: Vec<Rank> = self.topology.ranks_of(engine.topology.node()).collect();
-        let ends = ends_of(&[&engine.route, &JobRoute::tree(&engine.topology)]);
+        let ends = engine.ends();
         for other in here {
             self.attach_here(at, other)?;
             if other != rank {

@@ -4,7 +4,6 @@ use trihop_transport::sim::SimOptions;
 
 use super::awake::Schedule;
 use crate::config::StreamOptions;
-use crate::route::RouteName;
 
 /// What a simulated job is like.
 #[derive(Debug, Clone)]
@@ -17,8 +16,6 @@ pub struct SimulationOptions {
     /// Streams with these options, of which one at a time is used: see
     /// [`Simulation::use_stream`](super::Simulation::use_stream). Default 1.
     pub streams: u16,
-    /// Route of the messages. Default [`RouteName::ThreeHop`].
-    pub route: RouteName,
     /// Bytes of an item, at most a quarter of a lane; 0 (the default) for a stream of byte records.
     pub item_bytes: usize,
     /// Who takes the next turn. Default [`Schedule::InTurn`].
@@ -35,7 +32,6 @@ impl Default for SimulationOptions {
             },
             stream: StreamOptions::default(),
             streams: 1,
-            route: RouteName::ThreeHop,
             item_bytes: 0,
             schedule: Schedule::InTurn,
         }

@@ -85,13 +85,13 @@ impl nexus_ctx {
     ) -> Result<Self, Failure> {
         let mut options = Options::from_env()?;
         if local.is_some_and(|local| local.is_same(net)) {
-            if options.route == RouteName::Direct {
+            if options.stream.route == RouteName::Direct {
                 return Err(Failure::argument(
                     "nethand and localhand are the same, which asks for one transport for all hops, but TRIHOP_ROUTE=direct \
                      uses two; unset it, or give NULL for localhand",
                 ));
             }
-            options.route = RouteName::FabricOnly;
+            options.stream.route = RouteName::FabricOnly;
         }
         options.check()?;
         let launcher = bootstrap::start(options.launcher, options.bootstrap_timeout())?;

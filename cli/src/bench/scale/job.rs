@@ -8,7 +8,7 @@ use trihop::route::RouteName;
 use trihop::simulation::{Simulation, SimulationError, SimulationOptions};
 use trihop::transport::link::Limits;
 use trihop::transport::sim::SimOptions;
-use trihop::{Rank, Topology};
+use trihop::{Rank, StreamOptions, Topology};
 
 use super::super::Error;
 use super::stream_options;
@@ -291,9 +291,11 @@ fn simulation(
                 .clone()
                 .unwrap_or(SimOptions::default().limits),
         },
-        stream: stream_options(),
+        stream: StreamOptions {
+            route: fabric.route,
+            ..stream_options()
+        },
         streams: fabric.streams,
-        route: fabric.route,
         item_bytes: 8,
         ..SimulationOptions::default()
     };
