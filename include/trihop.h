@@ -268,10 +268,12 @@ typedef struct trihop_options_t {
   // `three-hop`, with two links to each rank of the node in the place of lanes;
   // `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
   // are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
-  // (`mesh:3d`, and two dimensions where nothing is said). All but `three-hop` are
-  // refused where an eighth of `memory_bytes` does not hold two batches for each
+  // (`mesh:3d`, and two dimensions where nothing is said). `node-mesh` does so on a
+  // grid of nodes, with three hops for each coordinate at most and the links divided
+  // among the ranks of a node. A Rust program may bring its own. All but `three-hop`
+  // are refused where an eighth of `memory_bytes` does not hold two batches for each
   // link.
-  // Default three-hop; three-hop, direct, fabric-only, mesh, mesh:AxB..., mesh:Nd. Equal on all ranks.
+  // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, mesh:AxB..., mesh:Nd. Equal on all ranks.
   char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.

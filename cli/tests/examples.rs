@@ -12,6 +12,10 @@ const SHAPES: [(u32, u32); 7] = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (4, 4),
 
 /// Runs an example on every shape; returns what rank 0 printed each time.
 fn printed(program: &Path, size: &str) -> Vec<(u32, String)> {
+    printed_on(&SHAPES, program, size)
+}
+
+fn printed_on(shapes: &[(u32, u32)], program: &Path, size: &str) -> Vec<(u32, String)> {
     let run = |(ranks, nodes): (u32, u32)| {
         let ranks_and_nodes = [
             "-n".into(),
@@ -28,7 +32,7 @@ fn printed(program: &Path, size: &str) -> Vec<(u32, String)> {
         let ended = Launched::trihop(ranks_and_nodes.into_iter().chain(rest)).wait();
         (ranks, ended.succeeded().stdout)
     };
-    SHAPES.into_iter().map(run).collect()
+    shapes.iter().copied().map(run).collect()
 }
 
 #[test]
@@ -67,4 +71,23 @@ fn two_streams_of_one_job_have_routes_of_their_own() {
         let expected = format!("{ranks} ranks, requests by mesh: {all} answers, 0 wrong\n");
         assert_eq!(text, expected);
     }
+}
+
+#[test]
+fn a_program_brings_a_route_of_its_own() {
+    let program = example("trihop", "own_route");
+    for (ranks, text) in printed_on(&[(1, 1), (2, 2), (4, 2), (8, 3)], &program, "500") {
+        assert_eq!(
+            text,
+            format!("{ranks} ranks by halving: 0 have wrong sums\n")
+        );
+    }
+    let refused = Launched::trihop(
+        ["-n", "3", "--"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([program.display().to_string(), "1".to_owned()]),
+    );
+    let refused = refused.wait();
+    assert!(refused.stderr.contains("`halving`: "), "{}", refused.stderr);
 }

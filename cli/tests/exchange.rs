@@ -70,6 +70,9 @@ fn grids_deliver_every_message_once_with_and_without_holes() {
         ("3,4", "mesh:5x3"),
         ("4,4", "mesh:8"),
         ("1,3,2,2", "mesh:2x2x2x2x2"),
+        ("3,1,2", "node-mesh"),
+        ("2,2,2,2", "node-mesh:2x2"),
+        ("1,2,1,2,1", "node-mesh:2x2x2"),
     ] {
         let ranks: u64 = shape
             .split(',')

@@ -5,16 +5,23 @@
 //! two endpoints: whether an edge is a lane or a link follows from where its ends live and from the
 //! medium of its stage, which [`JobRoute::is_lane`] decides, for all routes.
 //!
-//! A new route is a file with an implementation of [`Route`], and a row of the table in this one.
+//! A new route is a file with an implementation of [`Route`], and a row of the table in this one. A
+//! program brings its own by [`register`].
 
 mod direct;
+mod grid;
 mod mesh;
+mod node_mesh;
+mod own;
 mod three_hop;
 mod tree;
 
 pub use direct::Direct;
+pub use grid::{Grid, NodeGrid};
 pub use job_route::JobRoute;
-pub use mesh::{Grid, Mesh};
+pub use mesh::Mesh;
+pub use node_mesh::NodeMesh;
+pub use own::{OwnRoute, register};
 pub use three_hop::ThreeHop;
 pub use tree::Tree;
 
@@ -36,6 +43,11 @@ impl Stage {
     /// Come over the first edge of its way. A rank's messages to itself take one of this stage, its
     /// own lane.
     pub const FIRST: Self = Self(1);
+
+    /// The stage with this number: that of the edges from 1 on, in the order of a route's stages.
+    pub const fn numbered(number: u8) -> Self {
+        Self(number)
+    }
 
     /// As it is on the wire: 0 for the source, and the edges from 1 on.
     pub fn number(self) -> u8 {
@@ -135,7 +147,8 @@ pub enum Next {
     To(EndpointId, Stage),
 }
 
-/// A routing rule, as one rank sees it; the same for every rank of a job.
+/// A routing rule, as one rank sees it; the same for every rank of a job. Those of a program's own
+/// are made known by [`register`].
 pub trait Route {
     /// Where a run for `target` goes that has come this far, or `None` when no way leads it through
     /// here. To oneself it goes over an edge of [`Stage::FIRST`]; every other step leads to a later
@@ -187,10 +200,12 @@ macro_rules! routes {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
         pub enum RouteName {
             $($(#[$about])* $variant $(($type))?,)+
+            /// One that this program has registered.
+            Own(OwnRoute),
         }
 
         impl RouteName {
-            /// All of them, those that are given something with the default of that.
+            /// All of the table, those that are given something with the default of that.
             pub fn all() -> [Self; [$($name),+].len()] {
                 [$(Self::$variant $((<$type>::default()))?),+]
             }
@@ -199,6 +214,7 @@ macro_rules! routes {
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant { .. } => $name,)+
+                    Self::Own(own) => own.name(),
                 }
             }
 
@@ -206,6 +222,7 @@ macro_rules! routes {
             pub fn stages(self) -> &'static [StageSpec] {
                 match self {
                     $(Self::$variant $(($given))? => $stages,)+
+                    Self::Own(own) => own.stages(),
                 }
             }
 
@@ -218,6 +235,10 @@ macro_rules! routes {
                     $(Self::$variant $(($given))? => {
                         Self::$variant $(($given.for_job(_topology)?))?
                     })+
+                    Self::Own(own) => {
+                        own.check(_topology).map_err(|why| format!("`{}`: {why}", own.name()))?;
+                        self
+                    }
                 })
             }
 
@@ -240,7 +261,10 @@ macro_rules! routes {
                             _ => Ok(Self::$variant $(($given))?),
                         })
                     })+
-                    _ => None,
+                    _ => OwnRoute::named(name).map(|own| match _text {
+                        Some(_) => Err(format!("`{name}` is given nothing")),
+                        None => Ok(Self::Own(own)),
+                    }),
                 }
             }
         }
@@ -253,6 +277,7 @@ macro_rules! routes {
                         $(write!(f, ":{}", $given)?;)?
                         Ok(())
                     })+
+                    Self::Own(own) => f.write_str(own.name()),
                 }
             }
         }
@@ -261,6 +286,7 @@ macro_rules! routes {
         #[derive(Debug, Clone)]
         enum Rule {
             $($variant($rule),)+
+            Own(own::OwnRule),
             Tree(Tree),
         }
 
@@ -271,6 +297,7 @@ macro_rules! routes {
                     $(RouteName::$variant $(($given))? => {
                         Self::$variant($rule::new(topology $(, $given)?))
                     })+
+                    RouteName::Own(own) => Self::Own(own.rule(&topology)),
                 }
             }
         }
@@ -280,6 +307,7 @@ macro_rules! routes {
             ($d route:ident.$d method:ident($d($d argument:expr),+)) => {
                 match &$d route.rule {
                     $(Rule::$variant(rule) => rule.$d method($d($d argument),+),)+
+                    Rule::Own(rule) => rule.0.$d method($d($d argument),+),
                     Rule::Tree(rule) => rule.$d method($d($d argument),+),
                 }
             };
@@ -302,7 +330,11 @@ routes! { $
 
     /// `mesh`: along a grid, one hop for each coordinate that differs. `mesh:4x4x8` has these
     /// lengths, `mesh:3d` three that suit the nodes, and `mesh` alone two.
-    Mesh(grid: Grid) = "mesh", Mesh, grid.stages();
+    Mesh(grid: Grid) = "mesh", Mesh, mesh::stages(grid);
+
+    /// `node-mesh`: along a grid of nodes, between their representatives. `node-mesh:10x10` has
+    /// these lengths, `node-mesh:3d` three that suit the job, and `node-mesh` alone two.
+    NodeMesh(grid: NodeGrid) = "node-mesh", NodeMesh, node_mesh::stages(grid);
 }
 
 // Behind the table, which makes the macro that they use.
@@ -329,7 +361,14 @@ impl FromStr for RouteName {
 impl RouteName {
     /// All of them, and some that are given other things.
     pub fn several() -> Vec<Self> {
-        let given = ["mesh:1d", "mesh:3d", "mesh:4d"].map(|name| name.parse().unwrap());
+        let given = [
+            "mesh:1d",
+            "mesh:3d",
+            "mesh:4d",
+            "node-mesh:1d",
+            "node-mesh:3d",
+        ]
+        .map(|name| name.parse().unwrap());
         Self::all().into_iter().chain(given).collect()
     }
 }
