@@ -82,10 +82,7 @@ fn grids_deliver_every_message_once_with_and_without_holes() {
             let options = format!("--count 400 --size 0-4K --route {grid} {options}");
             let report = run(exchange(shape, &options)).report(400 * ranks);
             let route = report["route"].as_str().unwrap();
-            assert!(
-                route.contains("mesh:") && !route.ends_with('d'),
-                "{route}"
-            );
+            assert!(route.contains("mesh:") && !route.ends_with('d'), "{route}");
         }
         let broadcast = format!("--count 30 --size 0-4K --route {grid} -A -k");
         run(exchange(shape, &broadcast)).report(30 * ranks * ranks);
