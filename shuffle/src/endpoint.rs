@@ -26,6 +26,7 @@ use crate::config::{Options, StreamOptions};
 use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
+use crate::engine::rounds::Rounds;
 use crate::engine::sink::{Handlers, Sink};
 use crate::engine::{Inbound, StreamState};
 pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
@@ -257,7 +258,8 @@ impl Engine {
         };
         if route.links() > 0 && self.link.is_none() {
             let why = format!(
-                "`{}` needs the fabric, which a job on one node does not open for `{}`: set TRIHOP_ROUTE, or the                  route among the options of the job",
+                "`{}` needs the fabric, which a job on one node does not open for `{}`: set TRIHOP_ROUTE, or \
+                 the route among the options of the job",
                 route.name(),
                 RouteName::default(),
             );
@@ -453,6 +455,7 @@ impl Engine {
         let inbound = Inbound::new(inbox, links, &route, &options);
         let (members, topology) = (Arc::clone(&self.members), self.topology.clone());
         let queues = Queues::new(route, members, topology, lanes, remotes);
+        let rounds = Rounds::new(&queues.route);
         let out = Outbound::new(
             &name,
             sink.gauge(),
@@ -478,6 +481,7 @@ impl Engine {
             waits_for: None,
             taken: 0,
             urgent: u32::from(id == SYSTEM_STREAM),
+            rounds,
             notices,
             endpoint_bytes,
         };

@@ -69,6 +69,15 @@ macro_rules! declare {
             /// The stream, or the whole job, was shut down.
             #[error("stream `{0}` is shut down")]
             Closed(String),
+            /// A call that makes no sense after those before it: two ends of a step at once, or the
+            /// end of none. Nothing was done.
+            #[error("stream `{name}`: {why}")]
+            Misuse {
+                /// Name of the stream.
+                name: String,
+                /// What does not go together, and the remedy.
+                why: String,
+            },
             /// The ranks do not agree about a stream, or about a collective call.
             #[error(
                 "stream `{name}` differs between ranks: {why}; open the same streams and make the same \
@@ -141,6 +150,13 @@ impl Error {
 
     pub(crate) fn mismatch(name: &str, why: impl Into<String>) -> Self {
         Self::Mismatch {
+            name: name.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    pub(crate) fn misuse(name: &str, why: impl Into<String>) -> Self {
+        Self::Misuse {
             name: name.to_owned(),
             why: why.into(),
         }

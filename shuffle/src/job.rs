@@ -94,6 +94,7 @@ impl JobState {
         self.check_news()?;
         let now_ns = self.now_ns();
         self.rounds += 1;
+        self.parked.advance(&mut self.engine);
         let worked = self.engine.round(handlers, now_ns)?;
         if now_ns.saturating_sub(self.checked_ns) >= LOOK_AROUND.as_nanos() as u64 {
             self.look_after_peers(now_ns)?;

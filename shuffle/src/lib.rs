@@ -101,6 +101,7 @@ pub type Reservation<'a, 'h> = over::Reservation<'a, Inline<'h>>;
 pub use queue::audience::BroadcastTo;
 pub use signal::DumpOutput;
 pub use stats::{CounterRow, DetailedStats, QueueStats, StageStats, Stats};
+pub use terminate::End;
 pub use terminate::collective::Reduce;
 pub use terminate::flush::Queues;
 pub use trihop_transport::topology::{NodeId, Rank, Topology};

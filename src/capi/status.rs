@@ -57,13 +57,16 @@ pub enum trihop_status_t {
     TRIHOP_ERR_OTHER = 19,
     /// A peer lives, but its part of the job has failed; the text has its error.
     TRIHOP_ERR_PEER_FAILED = 20,
+    /// A call that makes no sense after those before it: two ends of a step at once, or the end of
+    /// none. Nothing was done.
+    TRIHOP_ERR_MISUSE = 21,
 }
 
 use trihop_status_t::*;
 
 impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
-    const ALL: [(Self, &'static CStr); 21] = [
+    const ALL: [(Self, &'static CStr); 22] = [
         (TRIHOP_OK, c"done"),
         (
             TRIHOP_ERR_WOULD_BLOCK,
@@ -100,6 +103,10 @@ impl trihop_status_t {
         (TRIHOP_ERR_PANIC, c"a defect inside trihop"),
         (TRIHOP_ERR_OTHER, c"trihop failed"),
         (TRIHOP_ERR_PEER_FAILED, c"a peer has failed"),
+        (
+            TRIHOP_ERR_MISUSE,
+            c"this makes no sense after the calls before it",
+        ),
     ];
 
     /// The status of an error of the library.
@@ -123,6 +130,7 @@ impl trihop_status_t {
             Error::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
             Error::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
             Error::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
+            Error::Misuse { .. } => TRIHOP_ERR_MISUSE,
             _ => TRIHOP_ERR_OTHER,
         }
     }

@@ -13,7 +13,7 @@ use super::dump;
 use super::seat::{Either, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::{Error, Queues, Untyped, threaded};
+use crate::{End, Error, Queues, Untyped, threaded};
 use message::{Caller, trihop_handler_t};
 
 /// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
@@ -56,6 +56,28 @@ impl trihop_queues_t {
         .into_iter()
         .find_map(|(known, queues)| (known as i32 == number).then_some(queues))
         .ok_or_else(|| Failure::argument(format!("{number} is none of trihop_queues_t")))
+    }
+}
+
+/// How the ranks find out that a step of a stream is over: all call the same.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_end_t {
+    /// As `trihop_stream_round`.
+    TRIHOP_ROUND = 0,
+    /// As `trihop_stream_fence`.
+    TRIHOP_FENCE = 1,
+}
+
+impl trihop_end_t {
+    fn parse(number: i32) -> Result<End, Failure> {
+        [
+            (Self::TRIHOP_ROUND, End::Round),
+            (Self::TRIHOP_FENCE, End::Fence),
+        ]
+        .into_iter()
+        .find_map(|(known, end)| (known as i32 == number).then_some(end))
+        .ok_or_else(|| Failure::argument(format!("{number} is none of trihop_end_t")))
     }
 }
 
@@ -137,6 +159,74 @@ pub unsafe extern "C" fn trihop_stream_fence(stream: *const trihop_stream_t) -> 
     unsafe {
         with(stream, |stream| {
             Ok(either!(stream, stream => stream.fence())?)
+        })
+    }
+}
+
+/// Returns on every rank when all that any rank sent before has been handled; nothing that a rank
+/// sends after its own call is handled earlier. Cheaper than a fence, for programs in which each
+/// rank sends and then all wait; what handlers send meanwhile may belong to this round or to the
+/// next. Collective over all ranks; not inside a handler.
+///
+/// Threads: as `trihop_stream_fence`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_round(stream: *const trihop_stream_t) -> trihop_status_t {
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe {
+        with(stream, |stream| {
+            Ok(either!(stream, stream => stream.round())?)
+        })
+    }
+}
+
+/// Starts a fence or a round, of `trihop_end_t`, and does not wait: `trihop_stream_test` and
+/// `trihop_stream_wait` say when it is over. Collective as these; on the inline seat it moves on in
+/// the calls that make progress. Fails with `TRIHOP_ERR_MISUSE` while another kind of end is under
+/// way. Not inside a handler.
+///
+/// Threads: as `trihop_stream_fence`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_start(
+    stream: *const trihop_stream_t,
+    end: i32,
+) -> trihop_status_t {
+    let start = |stream: &StreamOf| {
+        let end = trihop_end_t::parse(end)?;
+        Ok(either!(stream, stream => stream.start(end))?)
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, start) }
+}
+
+/// Makes one round of progress, and stores 1 where what was started is over, else 0. That it is
+/// over is said once; without a start it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.
+///
+/// Threads: as `trihop_stream_fence`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_test(
+    stream: *const trihop_stream_t,
+    is_over: *mut c_int,
+) -> trihop_status_t {
+    let test = |stream: &StreamOf| {
+        // SAFETY: the header asks for null or a place for a number.
+        let place = unsafe { argument::place(is_over, "is_over")? };
+        *place = either!(stream, stream => stream.test())?.into();
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, test) }
+}
+
+/// Waits until what was started is over; without a start it fails with `TRIHOP_ERR_MISUSE`. Not
+/// inside a handler.
+///
+/// Threads: as `trihop_stream_fence`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_wait(stream: *const trihop_stream_t) -> trihop_status_t {
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe {
+        with(stream, |stream| {
+            Ok(either!(stream, stream => stream.wait())?)
         })
     }
 }

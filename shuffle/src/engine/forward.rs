@@ -2,16 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use trihop_transport::protocol::wire::{BadRun, Run, run_flags};
+use trihop_transport::protocol::wire::{BadRun, Run, RunHeader, run_flags};
 use trihop_transport::topology::{Rank, Topology};
 
 use super::broadcasts::Copying;
 use super::outbound::Outbound;
 use super::outbox::Outbox;
+use super::rounds::Rounds;
 use super::sink::{Handlers, Sink};
 use crate::deliver::{Assembled, Delivery, Reassembly};
 use crate::queue::Input;
-use crate::route::Stage;
+use crate::route::{EndpointId, Stage};
 use crate::stats::Stats;
 
 /// Front runs that have moved on in part.
@@ -33,6 +34,9 @@ pub(super) struct Forwarding<'a, H> {
     pub handlers: &'a mut H,
     pub reassembly: &'a mut Reassembly,
     pub begun: &'a mut Begun,
+    pub rounds: &'a mut Rounds,
+    /// The endpoint at the other end of the edge whose runs move.
+    pub from: u32,
     pub sink: &'a mut Sink,
     pub stats: &'a mut Stats,
     pub taken: &'a mut u64,
@@ -82,8 +86,14 @@ impl<H: Handlers> Forwarding<'_, H> {
         run: &Run<'_>,
         input: Input,
     ) -> std::result::Result<bool, BadRun> {
-        if run.is_broadcast() {
-            return self.spread(at, run, input);
+        if self.rounds.holds(input) {
+            return Ok(false); // it belongs to the next round
+        }
+        if run.is_special() {
+            return match run.is_mark() {
+                true => self.hear(at, run, input),
+                false => self.spread(at, run, input),
+            };
         }
         let target = Rank(run.header.target);
         if target == self.topology.rank() {
@@ -94,6 +104,31 @@ impl<H: Handlers> Forwarding<'_, H> {
             .queues
             .push(at, target, run.frame, run.header.flags, input);
         pushed.ok_or(BadRun::Route(target.0))
+    }
+
+    /// Takes a mark: what follows over this edge waits for the end of the round.
+    #[cold]
+    fn hear(
+        &mut self,
+        at: Stage,
+        run: &Run<'_>,
+        input: Input,
+    ) -> std::result::Result<bool, BadRun> {
+        let RunHeader { source, target, .. } = run.header;
+        let (here, from) = (self.topology.rank().0, self.from);
+        let is_edge = match from == here {
+            true => at == Stage::FIRST,
+            false => self.out().queues.route.has_edge(at, EndpointId(from)),
+        };
+        if (source, target) != (from, here) || !is_edge {
+            let source_rank = source;
+            return Err(BadRun::Mark {
+                source_rank,
+                target,
+            });
+        }
+        self.rounds.hear(at, input);
+        Ok(true)
     }
 
     /// Copies a broadcast to its next hops and delivers it; false while there is no room for all of

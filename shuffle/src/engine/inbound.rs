@@ -447,21 +447,63 @@ impl Links {
     /// The front batch of a link is done: acknowledges it and frees its slot.
     pub fn accept(&mut self, index: usize) {
         let incoming = &mut self.incoming[index];
-        let Some(Arrival::Here { buffer, slot, .. }) = incoming.window.pop() else {
+        let Some(batch) = incoming.window.pop() else {
             return;
         };
         incoming.cursor = 0;
         incoming.receiving.accept();
         incoming.news = true;
         incoming.unacknowledged += 1;
-        match slot {
-            Some(slot) => self.repost(slot, Some(index), buffer),
-            None => {
+        self.free(index, batch);
+    }
+
+    /// Gives back the memory of a batch of a link that is here.
+    fn free(&mut self, index: usize, batch: Arrival) {
+        match batch {
+            Arrival::Here {
+                buffer,
+                slot: Some(slot),
+                ..
+            } => self.repost(slot, Some(index), buffer),
+            Arrival::Here { slot: None, .. } => {
+                let incoming = &mut self.incoming[index];
                 incoming.held -= 1;
                 self.holding -= usize::from(incoming.held == 0);
-                drop(buffer);
             }
+            Arrival::Aside(_) | Arrival::Announced(..) | Arrival::Fetching => {}
         }
+    }
+
+    /// Copies the batches of a link that are here to memory of their own, because they wait for the
+    /// end of a round: for that, batches of other links have to come, which need the slots. A link
+    /// has no more of them than batches in flight.
+    ///
+    /// # Errors
+    /// No memory.
+    #[cold]
+    pub fn set_aside(&mut self, index: usize) -> Result<()> {
+        let numbers: Vec<u64> = self.incoming[index]
+            .window
+            .iter_mut()
+            .filter(|(_, arrival)| matches!(arrival, Arrival::Here { .. }))
+            .map(|(number, _)| number)
+            .collect();
+        for number in numbers {
+            let Some(arrival) = self.incoming[index].window.get_mut(number) else {
+                continue;
+            };
+            let Some(runs) = arrival.runs() else {
+                continue;
+            };
+            let mut copy = Vec::new();
+            let bytes = runs.len();
+            copy.try_reserve_exact(bytes)
+                .map_err(|_| Error::NoMemory { bytes })?;
+            copy.extend_from_slice(runs);
+            let before = std::mem::replace(arrival, Arrival::Aside(copy.into()));
+            self.free(index, before);
+        }
+        Ok(())
     }
 
     /// Starts fetches; shares out large slots; posts what waits to be posted.

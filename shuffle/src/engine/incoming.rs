@@ -6,7 +6,7 @@ use trihop_transport::protocol::control::Controls;
 use trihop_transport::protocol::credit::{Grants, Receiving};
 use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::sequence::Window;
-use trihop_transport::protocol::wire::{ClearToSend, Counters};
+use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, ClearToSend, Counters};
 
 /// A batch that has arrived, or is about to.
 pub(crate) enum Arrival {
@@ -16,6 +16,8 @@ pub(crate) enum Arrival {
         bytes: u32,
         slot: Option<Slot>,
     },
+    /// Runs of the next round, in memory of their own: others need the slot before that begins.
+    Aside(Box<[u8]>),
     /// Known by its announcement only.
     Announced(RemoteMemory, u32, Mover),
     /// Being fetched.
@@ -31,7 +33,18 @@ impl Arrival {
                 slot: Some(_),
                 ..
             } => buffer.len(),
-            Self::Here { .. } | Self::Announced(..) | Self::Fetching => 0,
+            Self::Here { .. } | Self::Aside(_) | Self::Announced(..) | Self::Fetching => 0,
+        }
+    }
+
+    /// The runs, if they are here.
+    pub fn runs(&self) -> Option<&[u8]> {
+        match self {
+            Self::Here { buffer, bytes, .. } => {
+                Some(&buffer[BATCH_HEADER_BYTES..][..*bytes as usize])
+            }
+            Self::Aside(runs) => Some(runs),
+            Self::Announced(..) | Self::Fetching => None,
         }
     }
 }
@@ -200,6 +213,10 @@ impl Incoming {
                 let way = if slot.is_some() { "eager" } else { "fetched" };
                 format!("here ({way}), {} of {bytes} bytes moved on", self.cursor)
             }
+            Arrival::Aside(runs) => {
+                let (moved, bytes) = (self.cursor, runs.len());
+                format!("here (set aside for the next round), {moved} of {bytes} bytes moved on")
+            }
             Arrival::Announced(_, bytes, _) => format!("announced, {bytes} bytes"),
             Arrival::Fetching => "being fetched".to_owned(),
         })
@@ -207,6 +224,7 @@ impl Incoming {
 
     /// Whether the front batch is here.
     pub fn front_is_here(&mut self) -> bool {
-        matches!(self.window.front(), Some(Arrival::Here { .. }))
+        let front = self.window.front();
+        front.is_some_and(|front| front.runs().is_some())
     }
 }

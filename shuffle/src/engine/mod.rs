@@ -12,6 +12,7 @@ pub(crate) mod outbound;
 pub(crate) mod outbox;
 pub(crate) mod queues;
 mod reasons;
+pub(crate) mod rounds;
 pub(crate) mod sink;
 mod waiting;
 
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use trihop_transport::link::{Completion, Link};
 use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
-use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, Run};
+use trihop_transport::protocol::wire::Run;
 use trihop_transport::ring::Inbox;
 use trihop_transport::topology::Topology;
 
@@ -34,8 +35,8 @@ use crate::route::{JobRoute, Stage, StageSpec};
 use crate::stats::Stats;
 use forward::{Begun, Forwarding};
 use inbound::Links;
-use incoming::Arrival;
 use outbound::Outbound;
+use rounds::Rounds;
 use sink::{Handlers, Sink};
 
 /// Frames that one lane may move per round, so that no lane starves the others.
@@ -184,6 +185,8 @@ pub(crate) struct StreamState {
     pub taken: u64,
     /// Flushes and fences that want partial runs and batches out now.
     pub urgent: u32,
+    /// How far the rounds have come.
+    pub rounds: Rounds,
     /// Small sends for announcements, where there are links.
     pub notices: Option<trihop_transport::memory::pool::Pool>,
     /// Memory of the link's operations in flight, which all streams share.
@@ -203,6 +206,7 @@ impl StreamState {
         self.waits_for = None;
         self.taken = 0;
         self.urgent = 0;
+        self.rounds = Rounds::new(&out.queues.route);
     }
 
     /// Whether anything of this stream goes over links.
@@ -362,6 +366,8 @@ impl StreamState {
             handlers,
             reassembly,
             begun,
+            rounds: &mut self.rounds,
+            from: 0,
             sink: &mut self.sink,
             stats: &mut self.stats,
             taken: &mut self.taken,
@@ -464,6 +470,7 @@ impl Lanes<'_> {
         let topology = forwarding.topology;
         let (local, at) = writer_of(self.backlog, lane);
         let rank = topology.rank_at(topology.node(), local).0;
+        forwarding.from = rank;
         let mut consumer = self.inbox.lane(lane);
         let mut moved = 0;
         let empty = loop {
@@ -507,22 +514,22 @@ fn drain_links(
     while let Some(&index) = links.arrived.get(position) {
         let index = index as usize;
         let remote = &forwarding.out().queues.remotes[index];
-        let (stage, is_beyond) = (remote.stage, remote.is_beyond);
+        let (stage, is_beyond, end) = (remote.stage, remote.is_beyond, remote.end.0);
         if stage != at {
             position += 1;
             continue;
         }
+        forwarding.from = end;
+        let input = Input::link(lanes, index);
         let mut blocked = false;
         while !blocked {
             let incoming = &mut links.incoming[index];
-            let Some(Arrival::Here { buffer, bytes, .. }) = incoming.window.front() else {
+            let Some(runs) = incoming.window.front().and_then(|front| front.runs()) else {
                 break;
             };
-            let runs = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + *bytes as usize];
             let before = incoming.cursor as usize;
             let (mut cursor, mut moved) = (before, 0);
             while cursor < runs.len() {
-                let input = Input::link(lanes, index);
                 match forwarding.forward_arrived(at, &runs[cursor..], input) {
                     Ok(Some(length)) => {
                         cursor += length;
@@ -535,8 +542,7 @@ fn drain_links(
                     Err(why) => {
                         // What has moved on shall not move on again.
                         links.incoming[index].cursor = cursor as u32;
-                        let rank = forwarding.out().queues.remotes[index].end.0;
-                        return Err(Error::bad_run(rank, why));
+                        return Err(Error::bad_run(end, why));
                     }
                 }
             }
@@ -554,6 +560,9 @@ fn drain_links(
         }
         if blocked {
             position += 1;
+            if forwarding.rounds.holds(input) {
+                links.set_aside(index)?;
+            }
         } else {
             links.incoming[index].listed = false;
             links.arrived.swap_remove(position);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trihop_transport::protocol::wire::{Epoch, run_flags};
+use trihop_transport::protocol::wire::{Epoch, RUN_HEADER_BYTES, RunHeader, run_flags};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
@@ -180,10 +180,30 @@ impl Queues {
             }
         };
         match added {
-            true => counters.added(own, self.now_ns),
+            true => counters.added(input.is_own(), self.now_ns),
             false => counters.refused(self.now_ns),
         }
         added
+    }
+
+    /// Adds the mark that ends a round to the edge of this stage to `end`; false while that has no
+    /// room.
+    pub fn push_mark(&mut self, end: EndpointId, stage: Stage) -> bool {
+        let header = RunHeader {
+            target: end.0,
+            source: self.rank().0,
+            count: 0,
+            flags: run_flags::MARK,
+        };
+        let write = |space: &mut [u8]| header.write(RUN_HEADER_BYTES, space);
+        self.push_to(
+            end,
+            stage,
+            RUN_HEADER_BYTES,
+            run_flags::MARK,
+            Input::ROUNDS,
+            write,
+        )
     }
 
     /// Opens the queue of an edge that has none; `None` while the endpoint at its other end is
@@ -272,6 +292,17 @@ impl Queues {
             }
         };
         edges.into_iter().map(mark).collect()
+    }
+
+    /// Whether what was there at the marks has left this rank: nobody needs its progress for it.
+    pub fn has_left(&self, marks: &[Mark]) -> bool {
+        marks.iter().all(|mark| match mark.edge {
+            Edge::Lane(_) => true, // it was shown
+            Edge::Link(number) => {
+                let link = &self.remotes[number as usize];
+                (link.end, link.epoch) != (mark.peer, mark.epoch) || link.has_posted(mark.position)
+            }
+        })
     }
 
     /// Whether the other ends have taken what was there at the marks. An endpoint that has left

@@ -47,7 +47,48 @@ macro_rules! common_verbs {
             /// As [`Self::flush`]; after [`Error::WouldBlock`](crate::Error::WouldBlock) take
             /// deliveries and call again on this rank.
             pub fn fence(&self) -> $crate::error::Result<()> {
-                self.handle.fence()
+                self.handle.end($crate::terminate::End::Fence)
+            }
+
+            /// Collective: returns on every rank when everything that any rank sent before has been
+            /// handled (or waits for [`Self::take`]), and nothing that a rank sends after its own
+            /// call is handled earlier. For programs that go in steps: each rank sends, then all
+            /// wait. It costs one message per edge of the route instead of a fence's waves; but
+            /// what handlers send meanwhile may belong to this round or to the next. Where that
+            /// matters, use [`Self::fence`].
+            ///
+            /// # Errors
+            /// As [`Self::fence`].
+            pub fn round(&self) -> $crate::error::Result<()> {
+                self.handle.end($crate::terminate::End::Round)
+            }
+
+            /// Starts a [`fence`](Self::fence) or a [`round`](Self::round), and does not wait: the
+            /// program goes on, and asks by [`Self::test`] or [`Self::wait`] whether it is over.
+            /// Collective, as these. On an inline job it moves on in the calls that make progress.
+            ///
+            /// # Errors
+            /// [`Error::Misuse`](crate::Error::Misuse) while another kind of end is under way; a
+            /// stream that was shut down; [`Error::Nested`](crate::Error::Nested) inside a handler.
+            pub fn start(&self, end: $crate::terminate::End) -> $crate::error::Result<()> {
+                self.handle.start(end)
+            }
+
+            /// One round of progress; true when what was [started](Self::start) is over here. That
+            /// is said once: then nothing is under way any more.
+            ///
+            /// # Errors
+            /// [`Error::Misuse`](crate::Error::Misuse) when nothing was started; as [`Self::poll`].
+            pub fn test(&self) -> $crate::error::Result<bool> {
+                self.handle.test()
+            }
+
+            /// Waits until what was [started](Self::start) is over.
+            ///
+            /// # Errors
+            /// [`Error::Misuse`](crate::Error::Misuse) when nothing was started; as [`Self::fence`].
+            pub fn wait(&self) -> $crate::error::Result<()> {
+                self.handle.wait()
             }
 
             /// As [`Job::barrier`](crate::Job::barrier), but gives way when only taking deliveries

@@ -1,27 +1,82 @@
-//! Fences and barriers of a stream that gave way to deliveries: the others count on what has begun,
-//! so the next call goes on with it.
+//! How streams end what they do: rounds and fences under way, and barriers that gave way to
+//! deliveries. Others count on what has begun here, so it stays until it has ended.
 
 use std::collections::HashMap;
 
+use super::JobState;
+use crate::endpoint::{Engine, StreamId};
+use crate::error::{Error, Result};
+use crate::terminate::End;
 use crate::terminate::collective::Ticket;
 use crate::terminate::flush::Fence;
+use crate::terminate::round::Round;
 
-/// What was left under way, by stream.
+/// The end of a step, as far as it has come.
+enum Ending {
+    Round(Round),
+    Fence(Fence),
+    /// It has ended, and nobody has heard yet.
+    Over(End),
+}
+
+impl Ending {
+    fn new(end: End) -> Self {
+        match end {
+            End::Round => Self::Round(Round::default()),
+            End::Fence => Self::Fence(Fence::default()),
+        }
+    }
+
+    fn end(&self) -> End {
+        match self {
+            Self::Round(_) => End::Round,
+            Self::Fence(_) => End::Fence,
+            Self::Over(end) => *end,
+        }
+    }
+
+    /// Goes on with it; whether it has ended.
+    fn poll(&mut self, engine: &mut Engine, id: StreamId) -> Result<bool> {
+        let (state, out, collectives) = engine.stream_mut(id)?;
+        let is_over = match self {
+            Self::Round(round) => round.poll(state, out),
+            Self::Fence(fence) => fence.poll(state, out, collectives),
+            Self::Over(_) => return Ok(true),
+        };
+        if is_over {
+            *self = Self::Over(self.end());
+        }
+        Ok(is_over)
+    }
+}
+
+/// What is under way, by the streams' places.
 #[derive(Default)]
 pub(crate) struct Parked {
-    fences: HashMap<usize, Fence>,
+    endings: HashMap<usize, (StreamId, Ending)>,
     barriers: HashMap<usize, Ticket>,
 }
 
 impl Parked {
-    /// The fence that the stream has under way, or a new one.
-    pub fn fence(&mut self, stream: usize) -> Fence {
-        self.fences.remove(&stream).unwrap_or_default()
+    /// Goes on with all that is under way, whoever waits for it.
+    #[inline]
+    pub fn advance(&mut self, engine: &mut Engine) {
+        for (id, ending) in self.endings.values_mut() {
+            // A stream that is gone has nothing to go on with; who asks hears that.
+            let _ = ending.poll(engine, *id);
+        }
     }
 
-    /// The stream's fence gives way.
-    pub fn park_fence(&mut self, stream: usize, fence: Fence) {
-        self.fences.insert(stream, fence);
+    /// The end that is under way on a stream.
+    pub fn end_of(&self, stream: usize) -> Option<End> {
+        self.endings.get(&stream).map(|(_, ending)| ending.end())
+    }
+
+    /// The streams with a round under way.
+    pub fn rounds(&self) -> impl Iterator<Item = StreamId> {
+        let all = self.endings.values();
+        let rounds = all.filter(|(_, ending)| matches!(ending, Ending::Round(_)));
+        rounds.map(|(id, _)| *id)
     }
 
     /// The barrier that the stream has under way, if it has one.
@@ -31,12 +86,51 @@ impl Parked {
 
     /// The stream is closed: another may get its place.
     pub fn forget(&mut self, stream: usize) {
-        self.fences.remove(&stream);
+        self.endings.remove(&stream);
         self.barriers.remove(&stream);
     }
 
     /// The stream's barrier gives way.
     pub fn park_barrier(&mut self, stream: usize, barrier: Ticket) {
         self.barriers.insert(stream, barrier);
+    }
+}
+
+impl JobState {
+    /// Begins the end of a step of a stream, or goes on with one that gave way.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] where another kind of end is under way.
+    pub fn begin_end(&mut self, id: StreamId, end: End) -> Result<()> {
+        let (state, _) = self.engine.stream(id)?;
+        let begun = self.parked.endings.entry(id.stream);
+        let (_, ending) = begun.or_insert_with(|| (id, Ending::new(end)));
+        let under_way = ending.end();
+        if under_way != end {
+            let why = format!("a {end} while a {under_way} is under way: wait for that first");
+            return Err(Error::misuse(&state.name, why));
+        }
+        ending.poll(&mut self.engine, id).map(drop)
+    }
+
+    /// Whether the end of a step that is under way is over; that is said once.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] where none is under way.
+    pub fn is_over(&mut self, id: StreamId) -> Result<bool> {
+        let (state, _) = self.engine.stream(id)?;
+        let Some((_, ending)) = self.parked.endings.get_mut(&id.stream) else {
+            let why = "no round or fence is under way: start one first";
+            return Err(Error::misuse(&state.name, why));
+        };
+        let is_over = ending.poll(&mut self.engine, id)?;
+        if is_over {
+            let ended = self.parked.endings.remove(&id.stream);
+            // What has waited for the end of the round is here: somebody has to move it.
+            if let Some((_, Ending::Over(End::Round))) = ended {
+                self.bell.ring();
+            }
+        }
+        Ok(is_over)
     }
 }

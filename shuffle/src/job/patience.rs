@@ -1,6 +1,7 @@
 //! Waits that last long: once each, the log says what for.
 
 use super::JobState;
+use crate::terminate::round::Round;
 
 /// Reasons that one line in the log names at most.
 const MOST_REASONS: usize = 8;
@@ -35,6 +36,12 @@ impl JobState {
             let of_stream = state.reasons(out).into_iter();
             reasons.extend(of_stream.map(|reason| format!("`{}`: {reason}", state.name)));
         }
+        let under_way = self.parked.rounds();
+        let rounds = under_way.filter_map(|id| self.engine.stream(id).ok());
+        reasons.extend(rounds.filter_map(|(state, out)| {
+            let missing = Round::awaited(state, out)?;
+            Some(format!("`{}`: {missing}", state.name))
+        }));
         let awaited = self.engine.collectives.awaited();
         if !awaited.is_empty() {
             let ranks: Vec<u32> = awaited.iter().map(|rank| rank.0).collect();

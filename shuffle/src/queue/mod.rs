@@ -22,6 +22,14 @@ impl Input {
     /// The application of this rank.
     pub const APPLICATION: Input = Input(0);
 
+    /// The rounds of this rank: marks on all edges.
+    pub const ROUNDS: Input = Input(u32::MAX);
+
+    /// Whether it is this rank itself.
+    pub fn is_own(self) -> bool {
+        self == Self::APPLICATION || self == Self::ROUNDS
+    }
+
     /// An inbound lane.
     pub fn lane(lane: u32) -> Self {
         Self(1 + lane)

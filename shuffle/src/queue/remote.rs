@@ -334,6 +334,13 @@ impl RemoteQueue {
         self.credit.next_sequence() + self.ready.len() as u64
     }
 
+    /// Whether all batches before this number have been sent, and need nothing more of this rank: a
+    /// long one does until it is fetched.
+    pub fn has_posted(&self, number: u64) -> bool {
+        let waits = |e: &Exposed| e.sequence < number && e.buffer.is_some();
+        self.credit.next_sequence() >= number && !self.exposed.iter().any(waits)
+    }
+
     /// Number and age of each batch in flight, the oldest first.
     pub fn batches_in_flight(&self, now_ns: u64) -> impl Iterator<Item = (u64, u64)> {
         let ages = self

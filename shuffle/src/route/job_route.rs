@@ -103,6 +103,33 @@ impl JobRoute {
         rule!(self.edge(stage, reach, number))
     }
 
+    /// Edges of this endpoint of a stage, wherever they lead: all that runs may take there, from
+    /// here and to here. Of [`Stage::FIRST`] the lane to oneself is one of them.
+    pub fn all_edges(&self, stage: Stage) -> u32 {
+        let others: u32 = Reach::BOTH
+            .map(|reach| self.edges(stage, reach))
+            .iter()
+            .sum();
+        others + u32::from(stage == Stage::FIRST)
+    }
+
+    /// The other end of such an edge, by a number below [`JobRoute::all_edges`].
+    pub fn edge_of_all(&self, stage: Stage, mut number: u32) -> EndpointId {
+        for reach in Reach::BOTH {
+            let edges = self.edges(stage, reach);
+            match number.checked_sub(edges) {
+                None => return self.edge(stage, reach, number),
+                Some(left) => number = left,
+            }
+        }
+        self.topology.endpoint()
+    }
+
+    /// As [`Route::has_edge`].
+    pub fn has_edge(&self, stage: Stage, peer: EndpointId) -> bool {
+        rule!(self.has_edge(stage, peer))
+    }
+
     /// As [`Route::copies`].
     pub fn copies(&self, at: Stage, source: Rank) -> u32 {
         rule!(self.copies(at, source))

@@ -93,6 +93,7 @@ impl Route for ThreeHop {
 
     fn edges(&self, stage: Stage, reach: Reach) -> u32 {
         match (stage, reach) {
+            (RELAY, Reach::Node) if self.topology.nodes() == 1 => 0, // nothing comes from elsewhere
             (ORIGIN | RELAY, Reach::Node) => self.topology.local_size() - 1,
             (REMOTE, Reach::Beyond) => self.represented(),
             _ => 0,
@@ -110,6 +111,7 @@ impl Route for ThreeHop {
         let here = &self.topology;
         let node = here.node_of_endpoint(peer);
         match stage {
+            RELAY if here.nodes() == 1 => false,
             ORIGIN | RELAY => node == here.node() && peer != here.endpoint(),
             REMOTE => {
                 node != here.node()
@@ -122,6 +124,7 @@ impl Route for ThreeHop {
 
     fn most_edges(&self, stage: Stage, reach: Reach) -> u32 {
         match (stage, reach) {
+            (RELAY, Reach::Node) if self.topology.nodes() == 1 => 0,
             (ORIGIN | RELAY, Reach::Node) => self.topology.most_local() - 1,
             (REMOTE, Reach::Beyond) => self.topology.nodes().div_ceil(self.topology.fewest_local()),
             _ => 0,

@@ -17,6 +17,7 @@ use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::stats::{DetailedStats, Stats};
+use crate::terminate::End;
 use crate::terminate::collective::{Operation, Reduce};
 use crate::terminate::flush::{Flush, Queues};
 
@@ -216,38 +217,80 @@ impl<S: Seating> Handle<S> {
         outcome
     }
 
-    /// A fence that gives way with [`Error::WouldBlock`] stays under way: the others count on its
-    /// open round.
-    pub(crate) fn fence(&self) -> Result<()> {
+    /// Ends a step, and waits until that is over. What gives way with [`Error::WouldBlock`] stays
+    /// under way: the others count on it.
+    pub(crate) fn end(&self, end: End) -> Result<()> {
         self.seat
-            .one_at_a_time(Some(&self.of), "a fence", || self.fence_alone())
+            .one_at_a_time(Some(&self.of), end_call(end), || self.end_alone(end))
     }
 
-    fn fence_alone(&self) -> Result<()> {
-        let what = "a fence";
-        let mut fence = self.seat.with(what, |job| {
+    fn end_alone(&self, end: End) -> Result<()> {
+        self.begin_end(end)?;
+        self.wait_alone(end)
+    }
+
+    fn begin_end(&self, end: End) -> Result<()> {
+        self.seat.with(end_call(end), |job| {
             let (state, out) = job.engine.stream(self.id)?;
             check_open(state, out)?;
-            tracing::trace!(stream = state.name, "fence");
-            Ok(job.parked.fence(self.id.stream))
-        })?;
-        let outcome = self.seat.wait(what, |job| {
-            let (state, out, collectives) = job.engine.stream_mut(self.id)?;
-            if fence.poll(state, out, collectives) {
+            tracing::trace!(stream = state.name, "{end}");
+            job.begin_end(self.id, end)
+        })
+    }
+
+    fn wait_alone(&self, end: End) -> Result<()> {
+        self.seat.wait(end_call(end), |job| {
+            if job.is_over(self.id)? {
                 return Ok(Some(()));
             }
+            let (state, _) = job.engine.stream(self.id)?;
             check_undelivered(state)?;
             Ok(None)
-        });
-        if outcome.is_err() {
-            let _ = self.seat.with(what, |job| {
-                job.parked.park_fence(self.id.stream, fence);
-                Ok(())
-            });
-            return outcome;
+        })?;
+        if end == End::Fence {
+            pass_on_results(&self.seat);
         }
-        pass_on_results(&self.seat);
         Ok(())
+    }
+
+    /// Ends a step, without waiting.
+    pub(crate) fn start(&self, end: End) -> Result<()> {
+        self.seat
+            .one_at_a_time(Some(&self.of), end_call(end), || self.begin_end(end))
+    }
+
+    /// One round of progress, and whether the end that was started is over.
+    pub(crate) fn test(&self) -> Result<bool> {
+        let what = "a test";
+        self.seat.one_at_a_time(Some(&self.of), what, || {
+            self.seat.progress(what)?;
+            let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
+            if is_over {
+                // What others wait for leaves now: the caller may not come back for long.
+                self.seat.progress(what)?;
+            }
+            Ok(is_over)
+        })
+    }
+
+    /// Waits until the end that was started is over.
+    pub(crate) fn wait(&self) -> Result<()> {
+        let what = "a wait for the end of a step";
+        self.seat.one_at_a_time(Some(&self.of), what, || {
+            let end = self.under_way(what)?;
+            let none = || {
+                let why = "no round or fence is under way: start one first";
+                Error::misuse(&self.name, why)
+            };
+            self.wait_alone(end.ok_or_else(none)?)
+        })
+    }
+
+    fn under_way(&self, what: &'static str) -> Result<Option<End>> {
+        self.seat.with(what, |job| {
+            job.engine.stream(self.id)?;
+            Ok(job.parked.end_of(self.id.stream))
+        })
     }
 
     /// A barrier that gives way as a fence does.
@@ -295,7 +338,11 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn shut_down(&self) -> Result<()> {
         let what = "shutting down";
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
-            self.fence_alone()?;
+            // What was started and is still under way is over before.
+            if let Some(end @ End::Round) = self.under_way(what)? {
+                self.wait_alone(end)?;
+            }
+            self.end_alone(End::Fence)?;
             self.seat.with(what, |job| {
                 let (state, out, _) = job.engine.stream_mut(self.id)?;
                 out.closed = true;
@@ -404,6 +451,14 @@ impl<S: Seating> Drop for HandingOut<'_, S> {
             Ok(())
         });
         self.handle.seat.end_taking();
+    }
+}
+
+/// The call that ends a step, for errors and logs.
+fn end_call(end: End) -> &'static str {
+    match end {
+        End::Round => "a round",
+        End::Fence => "a fence",
     }
 }
 

@@ -14,6 +14,7 @@ use crate::endpoint::Channel;
 use crate::endpoint::StreamId;
 use crate::error::{Error, Result};
 use crate::job::JobState;
+use crate::terminate::End;
 use crate::terminate::collective::{Operation, Reduce};
 
 /// See [`crate::Job::shutdown`].
@@ -72,15 +73,18 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
             return Ok(None);
         }
         let (before, untaken) = (state.delivered(), state.give_up_untaken());
-        Ok(Some((before, untaken, job.parked.fence(id.stream))))
+        Ok(Some((before, untaken)))
     })?;
-    let Some((before, untaken, mut fence)) = begun else {
+    let Some((before, untaken)) = begun else {
         return Ok(());
     };
-    seat.wait(what, |job| {
-        let (state, out, collectives) = job.engine.stream_mut(id)?;
-        Ok(fence.poll(state, out, collectives).then_some(()))
-    })?;
+    // What was started and is still under way is over before.
+    let under_way = seat.with(what, |job| Ok(job.parked.end_of(id.stream)))?;
+    let round = under_way.filter(|&end| end == End::Round);
+    for end in round.into_iter().chain([End::Fence]) {
+        seat.with(what, |job| job.begin_end(id, end))?;
+        seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
+    }
     seat.with(what, |job| {
         let (state, out, _) = job.engine.stream_mut(id)?;
         if let Some(untaken) = untaken {

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::queue::audience::BroadcastTo;
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Fence;
+use crate::terminate::round::Round;
 
 /// What all ranks hand their deliveries to: with the rank that receives, as [`Handlers::call`].
 pub(crate) type RankHandler<'h> =
@@ -274,6 +275,18 @@ impl<'h> Simulation<'h> {
             fences[rank as usize].poll(state, out, collectives)
         })?;
         Ok(fences[0].rounds)
+    }
+
+    /// All ranks end a round: returns when every message that was sent was handled.
+    ///
+    /// # Errors
+    /// As [`Simulation::step`], and [`SimulationError::Stuck`].
+    pub fn round_of_all(&mut self) -> Result<(), SimulationError> {
+        let mut rounds: Vec<Round> = self.members.iter().map(|_| Round::default()).collect();
+        self.until("round", |rank, member| {
+            let (state, out, _) = member.stream_mut();
+            rounds[rank as usize].poll(state, out)
+        })
     }
 
     /// Wakes all ranks and lets them take turns until `done` has said so for each; it is asked at

@@ -1,4 +1,28 @@
-//! When it is done: flushes, the fence, and the collectives that carry them.
+//! When it is done: flushes, fences, rounds, and the collectives that carry them.
 
 pub(crate) mod collective;
 pub(crate) mod flush;
+pub(crate) mod round;
+
+use std::fmt;
+
+/// How the ranks find out that a step of a stream is over: all call the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Each rank has sent what it has to send, and handlers send nothing, or only what belongs to
+    /// the next step. It costs a message on each edge of the route, and nothing of the next step is
+    /// delivered before it is over here.
+    Round,
+    /// Handlers send too, on and on: it is over when nothing is on its way any more. That is
+    /// counted, along a tree over all ranks, until two counts agree.
+    Fence,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Round => "round",
+            Self::Fence => "fence",
+        })
+    }
+}

@@ -23,6 +23,10 @@ pub mod run_flags {
     /// A run for all ranks, which every place that it passes copies to the next ones. Its target is
     /// its source.
     pub const BROADCAST: u16 = 8;
+    /// No run but a mark: what came before it over this edge belongs to one round, and what follows
+    /// to the next. It ends where the edge does; its source is the edge's one end, its target the
+    /// other.
+    pub const MARK: u16 = 16;
     /// Those of fragments.
     pub const FRAGMENT: u16 = FIRST | MORE | LAST;
 }
@@ -123,6 +127,16 @@ pub enum BadRun {
     /// A run that this endpoint has no business with.
     #[error("run for rank {0} arrived where no route leads it")]
     Route(u32),
+    /// The mark of a round that this edge cannot have.
+    #[error(
+        "mark of a round from rank {source_rank} to rank {target}, over an edge that it is not for"
+    )]
+    Mark {
+        /// By the header.
+        source_rank: u32,
+        /// By the header.
+        target: u32,
+    },
     /// A broadcast that no copy can bring here.
     #[error("broadcast of rank {source_rank}: {why}")]
     Broadcast {
@@ -160,13 +174,21 @@ impl<'a> Run<'a> {
         };
         if !matches!(
             header.flags,
-            0 | run_flags::FIRST | run_flags::MORE | run_flags::LAST | run_flags::BROADCAST
+            0 | run_flags::FIRST
+                | run_flags::MORE
+                | run_flags::LAST
+                | run_flags::BROADCAST
+                | run_flags::MARK
         ) {
             return Err(BadRun::Flags(header.flags));
         }
-        if header.flags & run_flags::FRAGMENT == 0 && header.count == 0 {
+        let is_mark = header.flags == run_flags::MARK;
+        let is_empty = header.count == 0 && frame.len() == RUN_HEADER_BYTES;
+        if header.flags & run_flags::FRAGMENT == 0 && (header.count == 0) != is_mark
+            || is_mark && !is_empty
+        {
             return Err(BadRun::Records {
-                count: 0,
+                count: header.count,
                 bytes: frame.len() - RUN_HEADER_BYTES,
             });
         }
@@ -197,6 +219,17 @@ impl<'a> Run<'a> {
     /// Whether the run is a piece of a record that is longer than a frame.
     pub fn is_fragment(&self) -> bool {
         self.header.flags & run_flags::FRAGMENT != 0
+    }
+
+    /// Whether it is a mark, or for all ranks: what few runs are.
+    #[inline]
+    pub fn is_special(&self) -> bool {
+        self.header.flags & (run_flags::BROADCAST | run_flags::MARK) != 0
+    }
+
+    /// Whether it is a mark.
+    pub fn is_mark(&self) -> bool {
+        self.header.flags & run_flags::MARK != 0
     }
 
     /// Whether the run is for all ranks.

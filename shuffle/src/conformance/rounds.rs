@@ -1,0 +1,171 @@
+//! Rounds: each rank goes on to the next as soon as one has ended for it, however far others are.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::schedule::{Replay, mixed, seeds, shape, sim, tiny};
+use crate::config::StreamOptions;
+use crate::deliver::Delivery;
+use crate::engine::outbox::Outbox;
+use crate::engine::sink::Sink;
+use crate::error::Error;
+use crate::face::shuffle::each_message;
+use crate::route::RouteName;
+use crate::simulation::{Schedule, Simulation, SimulationOptions};
+use crate::terminate::round::Round;
+use trihop_transport::sim::SimOptions;
+use trihop_transport::topology::{Rank, Topology};
+
+const ROUNDS: u32 = 4;
+const MESSAGES: u32 = 12;
+const TOO_LONG: u64 = 2_000_000;
+
+/// A rank's application.
+struct Player {
+    round: u32,
+    sent: u32,
+    ending: Option<Round>,
+}
+
+/// What message `number` of a rank in a round is: its target, none for all ranks, and its length.
+fn message(seed: u64, size: u32, (source, round, number): (u32, u32, u32)) -> (Option<u32>, usize) {
+    let name = u64::from(source) << 40 | u64::from(round) << 20 | u64::from(number);
+    let mixed_up = (seed ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let random = (mixed_up ^ mixed_up >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16;
+    // Some ranks send nothing in a round, and some rounds are empty.
+    let target = (random % u64::from(size)) as u32;
+    match random >> 32 & 15 {
+        0 => (None, 8),
+        _ => (Some(target), mixed(random >> 8)),
+    }
+}
+
+/// How many messages a rank sends in a round.
+fn count(seed: u64, source: u32, round: u32) -> u32 {
+    match (seed + u64::from(source) * 7 + u64::from(round) * 3) % 5 {
+        0 => 0,
+        other => MESSAGES * other as u32 / 4,
+    }
+}
+
+fn play(seed: u64, route: RouteName) {
+    let replay = Replay(seed);
+    let topology = Topology::from_node_sizes(&shape(seed), Rank(0)).unwrap();
+    let size = topology.size();
+    let options = SimulationOptions {
+        network: SimOptions {
+            seed,
+            ..SimOptions::default()
+        },
+        stream: StreamOptions {
+            route,
+            ..tiny(seed)
+        },
+        schedule: Schedule::Random,
+        ..SimulationOptions::default()
+    };
+    let rounds = Rc::new(RefCell::new(vec![0u32; size as usize]));
+    let heard = Rc::new(RefCell::new(HashMap::<(u32, u32), u32>::new()));
+    let handler = {
+        let (rounds, heard) = (Rc::clone(&rounds), Rc::clone(&heard));
+        move |here: Rank, delivery: Delivery<'_>, done: usize, _: &mut Outbox<'_>| {
+            each_message(delivery, done, |message, _| {
+                let now = rounds.borrow()[here.0 as usize];
+                assert_eq!(
+                    message.kind, now,
+                    "rank {here}: from {} in the wrong round",
+                    message.source
+                );
+                *heard.borrow_mut().entry((here.0, now)).or_default() += 1;
+                true
+            })
+        }
+    };
+    let sink = |_| Sink::Handler;
+    let fabric = sim(seed);
+    let mut job = Simulation::over(fabric, &topology, &options, sink, Box::new(handler)).unwrap();
+    let mut expected = HashMap::<(u32, u32), u32>::new();
+    for (round, source) in (0..ROUNDS).flat_map(|round| (0..size).map(move |s| (round, s))) {
+        for number in 0..count(seed, source, round) {
+            let (target, _) = message(seed, size, (source, round, number));
+            let targets = target.map_or(0..size, |target| target..target + 1);
+            targets.for_each(|t| *expected.entry((t, round)).or_default() += 1);
+        }
+    }
+    let mut players: Vec<Player> = (0..size)
+        .map(|_| Player {
+            round: 0,
+            sent: 0,
+            ending: None,
+        })
+        .collect();
+    let mut steps = 0;
+    while players.iter().any(|player| player.round < ROUNDS) {
+        let rank = (job.random() % u64::from(size)) as u32;
+        let player = &mut players[rank as usize];
+        if player.round < ROUNDS {
+            let round = player.round;
+            if player.sent < count(seed, rank, round) {
+                let (target, bytes) = message(seed, size, (rank, round, player.sent));
+                let data = vec![rank as u8; bytes];
+                let sent = match target {
+                    Some(target) => job.try_send(Rank(rank), Rank(target), round, &data),
+                    None => {
+                        let all = crate::BroadcastTo::Everyone;
+                        job.try_broadcast(Rank(rank), round, &data, all)
+                    }
+                };
+                match sent {
+                    Ok(()) => player.sent += 1,
+                    Err(Error::WouldBlock) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            } else {
+                let (state, out, _) = job.members[rank as usize].stream_mut();
+                let is_over = player
+                    .ending
+                    .get_or_insert_with(Round::default)
+                    .poll(state, out);
+                if is_over {
+                    let of_round = (rank, round);
+                    assert_eq!(
+                        heard.borrow().get(&of_round),
+                        expected.get(&of_round),
+                        "rank {rank}, round {round}"
+                    );
+                    *player = Player {
+                        round: round + 1,
+                        sent: 0,
+                        ending: None,
+                    };
+                    rounds.borrow_mut()[rank as usize] += 1;
+                }
+                job.wake(rank as usize);
+            }
+        }
+        job.step().unwrap();
+        steps += 1;
+        if steps > TOO_LONG {
+            (0..size).for_each(|rank| eprintln!("{}", job.dump(Rank(rank))));
+            panic!("{route} is stuck");
+        }
+    }
+    std::mem::forget(replay);
+}
+
+#[test]
+fn a_round_has_all_that_was_sent_in_it_and_nothing_of_the_next() {
+    for seed in seeds(60) {
+        play(seed, RouteName::ThreeHop);
+    }
+}
+
+#[test]
+fn rounds_end_over_every_route() {
+    for route in RouteName::several() {
+        for seed in seeds(12) {
+            play(seed, route);
+        }
+    }
+}
