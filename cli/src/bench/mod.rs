@@ -17,6 +17,7 @@ mod pair;
 mod random;
 mod ring;
 mod round;
+mod rounds;
 mod row;
 mod scale;
 mod session;
@@ -55,6 +56,8 @@ pub enum Name {
     /// One message around all ranks, and three hops to and fro: latency with polling and with
     /// parked ranks
     Around,
+    /// Bulk-synchronous steps: a message from each rank to every rank, then the end of the round
+    Round,
     /// What nexus-runner does: byte records to random other ranks, each checked
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
@@ -123,7 +126,7 @@ impl Name {
             Self::Ring | Self::P2p => (8, 1 << 20),
             Self::Histo | Self::Skew | Self::Scale | Self::Cc => (8, 8),
             Self::Ig | Self::Agups | Self::Around => (16, 16),
-            Self::A2a => (8, usize::MAX),
+            Self::A2a | Self::Round => (8, usize::MAX),
             Self::Exchange => (0, usize::MAX),
         };
         match args
@@ -155,6 +158,7 @@ impl Name {
             Self::Agups => agups::run(args, options),
             Self::Cc => cc::run(args, options),
             Self::Around => around::run(args, options),
+            Self::Round => rounds::run(args, options),
             Self::Exchange => exchange::run(args, options),
             Self::Skew => skew::run(args, options),
             Self::Scale => scale::run(args, options.stream.route),
@@ -182,11 +186,11 @@ pub struct BenchArgs {
     /// libfabric provider between nodes
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// Message size in bytes; repeat for several (only ring, p2p, a2a and exchange have a choice)
+    /// Message size in bytes; repeat for several (only ring, p2p, a2a, round and exchange have a choice)
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
     /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups:
-    /// updaters; cc: vertices of the whole graph; around: laps)
+    /// updaters; cc: vertices of the whole graph; around: laps; round: rounds)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// skew: how indices are drawn; repeat for several [default: all]

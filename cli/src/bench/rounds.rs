@@ -1,0 +1,153 @@
+//! `round`: bulk-synchronous steps. Each rank sends a message to every rank, itself included, and
+//! all wait for the end of the round. Each round is checked before the next begins: it has brought
+//! all of its messages, and none of the next.
+
+use std::cell::Cell;
+
+use serde::Serialize;
+use trihop::{End, Job, Options, Rank};
+
+use super::row::{self, Case, Row};
+use super::session::Session;
+use super::{BenchArgs, Error};
+use crate::output;
+
+const SIZES: [usize; 3] = [8, 64, 1024];
+
+/// Rounds of a repetition, unless `--count` says how many.
+const ROUNDS: u64 = 1000;
+
+/// What a rank has received since it was last asked.
+#[derive(Default)]
+struct Seen {
+    messages: Cell<u64>,
+    /// Of the words in them.
+    sum: Cell<u64>,
+}
+
+/// The word that a rank sends to another in a round.
+fn word(source: u32, target: u32, round: u64) -> u64 {
+    round << 40 ^ u64::from(source) << 20 ^ u64::from(target)
+}
+
+/// A row, and what a round takes.
+#[derive(Serialize)]
+struct RoundRow<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    /// How the ranks find out that a round is over: `round` or `fence`.
+    end: String,
+    /// Rounds of a repetition.
+    rounds: u64,
+    /// Mean of a repetition, median of these.
+    us_per_round: f64,
+}
+
+/// Runs the benchmark on this rank.
+pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    let job = super::start(options)?;
+    let session = Session::new(args, &job);
+    for size in args.sizes(&SIZES) {
+        for end in [End::Round, End::Fence] {
+            case(&session, size, end)?;
+        }
+    }
+    Ok(job.shutdown()?)
+}
+
+fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<(), Error> {
+    let job = session.job;
+    let (me, ranks) = (job.rank().0, job.size());
+    let rounds = session.args.count.unwrap_or(ROUNDS);
+    let seen = std::rc::Rc::new(Seen::default());
+    let heard = std::rc::Rc::clone(&seen);
+    let stream = job
+        .untyped(&format!("round {size} {end}"), size)
+        .handler(move |arrival, _| {
+            for item in arrival.bytes.chunks_exact(size) {
+                let word = item.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+                heard.messages.set(heard.messages.get() + 1);
+                heard.sum.set(heard.sum.get().wrapping_add(word));
+            }
+        })
+        .open()?;
+    let mut item = vec![0x5au8; size];
+    let mut round = 0;
+    let reps = session.repeat(|meter| {
+        session.measure(meter, || {
+            for _ in 0..rounds {
+                round += 1;
+                for target in 0..ranks {
+                    item[..8].copy_from_slice(&word(me, target, round).to_le_bytes());
+                    stream.push(Rank(target), &item)?;
+                }
+                match end {
+                    End::Round => stream.round()?,
+                    End::Fence => stream.fence()?,
+                }
+                let (messages, sum) = (seen.messages.take(), seen.sum.take());
+                // After a fence, others may be further.
+                if end == End::Round {
+                    check(me, ranks, round, (messages, sum))?;
+                }
+            }
+            Ok::<(), Error>(())
+        })
+    })?;
+    let stats = stream.stats();
+    let others = ranks - job.topology().local_size();
+    let case = Case {
+        bench: "round",
+        api: "typed",
+        size,
+        count: rounds * u64::from(ranks),
+        messages: rounds * u64::from(ranks) * u64::from(ranks),
+        crossing: u64::from(others) * rounds * session.rounds(),
+        wire_bytes: stats.map_or(0, |stats| stats.wire_bytes),
+    };
+    let row = row::combine(session.args, job, &case, &reps)?;
+    let with_time = RoundRow {
+        end: end.to_string(),
+        rounds,
+        us_per_round: row.seconds * 1e6 / rounds as f64,
+        row: &row,
+    };
+    session.print(&with_time, |head| print_line(&with_time, head))?;
+    Ok(stream.shutdown()?)
+}
+
+fn check(me: u32, ranks: u32, round: u64, seen: (u64, u64)) -> Result<(), Error> {
+    let words = (0..ranks).map(|source| word(source, me, round));
+    let expected = (u64::from(ranks), words.fold(0, u64::wrapping_add));
+    if seen == expected {
+        return Ok(());
+    }
+    let why =
+        format!("rank {me} saw (messages, sum) {seen:?} in round {round}, expected {expected:?}");
+    Err(Error::Wrong {
+        bench: "round",
+        why,
+    })
+}
+
+fn print_line(with_time: &RoundRow<'_>, head: bool) -> Result<(), Error> {
+    let row = with_time.row;
+    if head {
+        row::print_head(row)?;
+        output::line(format_args!(
+            "# {:>8} {:>8} {:>10} {:>14} {:>12} {:>10} {:>10}",
+            "Size", "End", "Rounds", "Round (us)", "Rate (M/s)", "CPU (us)", "Wire (B)"
+        ))?;
+    }
+    output::line(format_args!(
+        "{:>10} {:>8} {:>10} {:>14.1} {:>12.3} {:>10.4} {:>10.1}",
+        row.size,
+        with_time.end,
+        with_time.rounds,
+        with_time.us_per_round,
+        row.msgs_per_s / 1e6,
+        row.cpu_us_per_msg,
+        row.wire_bytes_per_msg
+    ))?;
+    Ok(())
+}
