@@ -53,7 +53,7 @@ impl Ending {
 /// What is under way, by the streams' places.
 #[derive(Default)]
 pub(crate) struct Parked {
-    endings: HashMap<usize, (StreamId, Ending)>,
+    endings: Vec<(StreamId, Ending)>,
     barriers: HashMap<usize, Ticket>,
 }
 
@@ -61,7 +61,7 @@ impl Parked {
     /// Goes on with all that is under way, whoever waits for it.
     #[inline]
     pub fn advance(&mut self, engine: &mut Engine) {
-        for (id, ending) in self.endings.values_mut() {
+        for (id, ending) in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
             let _ = ending.poll(engine, *id);
         }
@@ -69,12 +69,14 @@ impl Parked {
 
     /// The end that is under way on a stream.
     pub fn end_of(&self, stream: usize) -> Option<End> {
-        self.endings.get(&stream).map(|(_, ending)| ending.end())
+        let mut all = self.endings.iter();
+        let of_stream = all.find(|(id, _)| id.stream == stream);
+        of_stream.map(|(_, ending)| ending.end())
     }
 
     /// The streams with a round under way.
     pub fn rounds(&self) -> impl Iterator<Item = StreamId> {
-        let all = self.endings.values();
+        let all = self.endings.iter();
         let rounds = all.filter(|(_, ending)| matches!(ending, Ending::Round(_)));
         rounds.map(|(id, _)| *id)
     }
@@ -86,7 +88,7 @@ impl Parked {
 
     /// The stream is closed: another may get its place.
     pub fn forget(&mut self, stream: usize) {
-        self.endings.remove(&stream);
+        self.endings.retain(|(id, _)| id.stream != stream);
         self.barriers.remove(&stream);
     }
 
@@ -103,8 +105,13 @@ impl JobState {
     /// [`Error::Misuse`] where another kind of end is under way.
     pub fn begin_end(&mut self, id: StreamId, end: End) -> Result<()> {
         let (state, _) = self.engine.stream(id)?;
-        let begun = self.parked.endings.entry(id.stream);
-        let (_, ending) = begun.or_insert_with(|| (id, Ending::new(end)));
+        let all = &mut self.parked.endings;
+        let at = all.iter().position(|(other, _)| *other == id);
+        let at = at.unwrap_or_else(|| {
+            all.push((id, Ending::new(end)));
+            all.len() - 1
+        });
+        let (_, ending) = &mut all[at];
         let under_way = ending.end();
         if under_way != end {
             let why = format!("a {end} while a {under_way} is under way: wait for that first");
@@ -119,15 +126,20 @@ impl JobState {
     /// [`Error::Misuse`] where none is under way.
     pub fn is_over(&mut self, id: StreamId) -> Result<bool> {
         let (state, _) = self.engine.stream(id)?;
-        let Some((_, ending)) = self.parked.endings.get_mut(&id.stream) else {
+        let all = &mut self.parked.endings;
+        let Some(at) = all.iter().position(|(other, _)| *other == id) else {
             let why = "no round or fence is under way: start one first";
             return Err(Error::misuse(&state.name, why));
         };
-        let is_over = ending.poll(&mut self.engine, id)?;
+        let is_over = all[at].1.poll(&mut self.engine, id)?;
         if is_over {
-            let ended = self.parked.endings.remove(&id.stream);
+            let (_, ended) = all.swap_remove(at);
+            let (state, _) = self.engine.stream(id)?;
             // What has waited for the end of the round is here: somebody has to move it.
-            if let Some((_, Ending::Over(End::Round))) = ended {
+            let links = state.inbound.links.as_ref();
+            let has_come =
+                state.inbound.has_backlog() || links.is_some_and(|links| !links.arrived.is_empty());
+            if ended.end() == End::Round && has_come {
                 self.bell.ring();
             }
         }
