@@ -240,6 +240,28 @@ fn ig_on_one_and_two_nodes() {
 }
 
 #[test]
+fn round_checks_every_round_by_itself() {
+    for shape in [
+        "--ranks 1",
+        "--ranks 3",
+        "--ranks 5 --nodes 3",
+        "--ranks 4 --nodes 2 --route mesh:2x2",
+    ] {
+        let rows = rows(&format!("round --count 50 {shape}"));
+        assert_eq!(sizes(&rows), vec![8, 8, 64, 64, 1024, 1024]);
+        let ends: Vec<_> = rows
+            .iter()
+            .map(|row| row["end"].as_str().unwrap())
+            .collect();
+        assert_eq!(ends, ["round", "fence"].repeat(3));
+        assert!(
+            rows.iter()
+                .all(|row| row["us_per_round"].as_f64() > Some(0.0))
+        );
+    }
+}
+
+#[test]
 fn agups_counts_every_update_of_its_updaters() {
     let rows = rows("agups --count 500 --ranks 4 --nodes 2");
     assert_eq!((rows.len(), &rows[0]["count"]), (1, &5000.into()));

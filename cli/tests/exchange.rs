@@ -78,7 +78,12 @@ fn grids_deliver_every_message_once_with_and_without_holes() {
             .split(',')
             .map(|size| size.parse::<u64>().unwrap())
             .sum();
-        for options in ["", "--flush four", "--poll"] {
+        for options in [
+            "",
+            "--flush four",
+            "--poll",
+            "--flush round --fence-every 50",
+        ] {
             let options = format!("--count 400 --size 0-4K --route {grid} {options}");
             let report = run(exchange(shape, &options)).report(400 * ranks);
             let route = report["route"].as_str().unwrap();
@@ -189,6 +194,19 @@ fn four_flushes_end_it_as_a_fence_does() {
         "--count 500 --size 0-9K --flush four --fence-every 90",
     ))
     .report(3000);
+}
+
+#[test]
+fn rounds_end_it_as_a_fence_does() {
+    for options in ["", "--threads", "--poll", "--route direct", "-A -k"] {
+        let count = if options.starts_with("-A") { 7 } else { 1 };
+        for (shape, ranks) in [("1", 1), ("3", 3), ("2,2", 4), ("1,3,2,1", 7)] {
+            let options =
+                format!("--count 600 --size 0-9K --flush round --fence-every 50 {options}");
+            let all = if count > 1 { ranks } else { 1 };
+            run(exchange(shape, &options)).report(600 * ranks * all);
+        }
+    }
 }
 
 #[test]

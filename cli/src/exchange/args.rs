@@ -48,8 +48,8 @@ pub struct ExchangeArgs {
     #[arg(short = 'o', long, value_name = "MS", default_value_t = 0)]
     pub deliver_delay_ms: u64,
 
-    /// How all ranks flush, at the end and before it: one fence, or flushes of the origin, remote
-    /// and relay queues and of the deliveries with barriers in between
+    /// How all ranks flush, at the end and before it: one fence, one round, or flushes of the
+    /// origin, remote and relay queues and of the deliveries with barriers in between
     #[arg(long, value_enum, default_value = "fence")]
     pub flush: Ending,
 
@@ -200,6 +200,8 @@ impl Pattern {
 pub enum Ending {
     /// One collective fence.
     Fence,
+    /// One round, as programs end their steps whose handlers do not send.
+    Round,
     /// The four flushes of DeltaFS, with barriers in between.
     Four,
 }

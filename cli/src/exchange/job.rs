@@ -225,6 +225,7 @@ impl ThisRank<'_> {
     fn flush(&self, mailbox: &Mailbox<'_>) -> Result<()> {
         match self.args.flush {
             Ending::Fence => mailbox.fence()?,
+            Ending::Round => mailbox.round()?,
             Ending::Four => mailbox.flush_all(self.route)?,
         }
         Ok(())

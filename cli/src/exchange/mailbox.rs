@@ -130,6 +130,15 @@ impl<'a> Mailbox<'a> {
         self.take()
     }
 
+    /// Ends a round; afterwards everything that any rank had sent is checked in.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn round(&self) -> Result<()> {
+        self.finish(Post::round)?;
+        self.take()
+    }
+
     /// A flush of each stage of the route and of the deliveries, with barriers in between;
     /// afterwards everything that any rank had sent is checked in.
     ///

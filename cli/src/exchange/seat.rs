@@ -166,6 +166,14 @@ impl Post {
         either!(Self: self, shuffle => shuffle.fence())
     }
 
+    /// As [`Shuffle::round`].
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn round(&self) -> Result<()> {
+        either!(Self: self, shuffle => shuffle.round())
+    }
+
     /// As [`Shuffle::flush`].
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::tags::{TagClass, Tags};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
-    Epoch,
+    Epoch, RunHeader, run_flags,
 };
 use trihop_transport::secret::Secret;
 use trihop_transport::sim::{Net, SimOptions};
@@ -17,6 +17,8 @@ use super::schedule::sim_with_eager;
 use super::world::World;
 use crate::config::{Shares, StreamOptions};
 use crate::endpoint::WIRE_LABEL;
+use crate::queue::Input;
+use crate::route::Stage;
 use crate::simulation::{Fabric, SECRET, TICK_NS};
 
 /// The stage between nodes, on the route of three hops.
@@ -212,6 +214,53 @@ fn attack(net: &Net, world: &mut World, tags: Tags) -> u64 {
         assert_eq!(world.heard(target, source), (0..450).collect::<Vec<_>>());
     }
     sent
+}
+
+/// What comes of a mark with this source and target that rank 0 sends to `end` over an edge of this
+/// stage: what the receiver says, or how many marks it has heard.
+fn mark(
+    world: &mut World,
+    end: u32,
+    stage: u8,
+    (source, target): (u32, u32),
+) -> Result<u32, String> {
+    let header = RunHeader {
+        source,
+        target,
+        count: 0,
+        flags: run_flags::MARK,
+    };
+    let write = |space: &mut [u8]| header.write(16, space);
+    let (edge, queues) = (Stage::numbered(stage), &mut world.out(0).queues);
+    let (to, flags) = (EndpointId(end), run_flags::MARK);
+    assert!(queues.push_to(to, edge, 16, flags, Input::ROUNDS, write));
+    for _ in 0..2000 {
+        world.job.step().map_err(|error| error.to_string())?;
+    }
+    Ok(world.core(end).rounds.heard(edge))
+}
+
+/// Marks of rounds that no edge can have: of another source, for another rank, over an edge that the
+/// route does not have.
+#[test]
+fn marks_that_are_not_of_their_edge_are_refused() {
+    let world = |sizes: &[u32], route: &str| {
+        let (route, options) = (route.parse().unwrap(), StreamOptions::default());
+        let fabric = sim_with_eager(1, 4096);
+        World::routed(route, sizes, &options, 1, fabric, false, true)
+    };
+    for (sizes, stage) in [(&[2][..], 1), (&[1, 1], REMOTE)] {
+        let mut world = || world(sizes, "three-hop");
+        assert_eq!(mark(&mut world(), 1, stage, (0, 1)), Ok(1));
+        for wrong in [(1, 1), (0, 0), (1, 0)] {
+            let refused = mark(&mut world(), 1, stage, wrong).unwrap_err();
+            assert!(refused.contains("mark of a round"), "{refused}");
+        }
+    }
+    let cube = || world(&[8], "mesh:2x2x2");
+    assert_eq!(mark(&mut cube(), 1, 1, (0, 1)), Ok(1));
+    let refused = mark(&mut cube(), 3, 1, (0, 3)).unwrap_err();
+    assert!(refused.contains("mark of a round"), "{refused}");
 }
 
 #[test]

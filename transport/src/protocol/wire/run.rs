@@ -362,6 +362,19 @@ mod tests {
         }
 
         #[test]
+        fn a_mark_is_a_header_alone(flags in 0u16..64, count in 0u16..2, payload in 0usize..2) {
+            let bytes = RUN_HEADER_BYTES + 8 * payload;
+            let mut frame = [0u8; RUN_HEADER_BYTES + 8];
+            RunHeader { target: 1, source: 2, count, flags }.write(bytes, &mut frame);
+            let run = Run::split(&frame[..bytes], 4);
+            if flags == run_flags::MARK {
+                prop_assert_eq!(run.is_ok_and(|(run, _)| run.is_mark() && run.is_special()), count == 0 && payload == 0);
+            } else {
+                prop_assert!(!run.is_ok_and(|(run, _)| run.is_mark()));
+            }
+        }
+
+        #[test]
         fn byte_run_round_trip(records in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40)), 1..20)) {
             let mut frame = vec![0u8; RUN_HEADER_BYTES];
             for (kind, payload) in &records {
