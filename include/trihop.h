@@ -71,6 +71,9 @@ enum trihop_status_t
   TRIHOP_ERR_OTHER = 19,
   // A peer lives, but its part of the job has failed; the text has its error.
   TRIHOP_ERR_PEER_FAILED = 20,
+  // A call that makes no sense after those before it: two ends of a step at once, or the end of
+  // none. Nothing was done.
+  TRIHOP_ERR_MISUSE = 21,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -99,6 +102,25 @@ typedef int32_t trihop_broadcast_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How the ranks find out that a step of a stream is over: all call the same.
+enum trihop_end_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // As `trihop_stream_round`.
+  TRIHOP_ROUND = 0,
+  // As `trihop_stream_fence`.
+  TRIHOP_FENCE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_end_t trihop_end_t;
+#else
+typedef int32_t trihop_end_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Which queues a flush empties.
 enum trihop_queues_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -123,20 +145,24 @@ typedef int32_t trihop_queues_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// How `trihop_allreduce` joins values.
+// How `trihop_allreduce` and its like join values.
 enum trihop_reduce_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // Sum, which wraps around at 2^64.
+  // Sum; of integers it wraps around.
   TRIHOP_SUM = 0,
   // Smallest.
   TRIHOP_MIN = 1,
   // Largest.
   TRIHOP_MAX = 2,
-  // Exclusive or.
+  // Exclusive or; of integers, as the next two.
   TRIHOP_XOR = 3,
+  // And, bit by bit.
+  TRIHOP_AND = 4,
+  // Or, bit by bit.
+  TRIHOP_OR = 5,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -737,6 +763,60 @@ trihop_status_t trihop_allreduce(const struct trihop_job_t *job,
                                  uint64_t *values,
                                  size_t count);
 
+// As `trihop_allreduce`, of signed integers.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_allreduce_i64(const struct trihop_job_t *job,
+                                     int32_t reduce,
+                                     int64_t *values,
+                                     size_t count);
+
+// As `trihop_allreduce`, of floating-point numbers: their sum, smallest or largest. A sum is the
+// same for the same values in the same placement, whatever came first.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_allreduce_f64(const struct trihop_job_t *job,
+                                     int32_t reduce,
+                                     double *values,
+                                     size_t count);
+
+// Replaces each of `count` values by its reduction over the ranks before this one; rank 0 gets
+// what changes no other value (0 of a sum). Otherwise as `trihop_allreduce`. The values of all
+// ranks are gathered on each.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_exscan(const struct trihop_job_t *job,
+                              int32_t reduce,
+                              uint64_t *values,
+                              size_t count);
+
+// As `trihop_exscan`, of signed integers.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_exscan_i64(const struct trihop_job_t *job,
+                                  int32_t reduce,
+                                  int64_t *values,
+                                  size_t count);
+
+// As `trihop_exscan`, of floating-point numbers.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_exscan_f64(const struct trihop_job_t *job,
+                                  int32_t reduce,
+                                  double *values,
+                                  size_t count);
+
+// Gives every rank the `length` bytes at `bytes` that the rank `root` has there. Collective over
+// all ranks, each with the same root and length; not inside a handler.
+//
+// Fails with `TRIHOP_ERR_MISMATCH` where roots differ, and on a rank whose length is not the
+// root's.
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_broadcast(const struct trihop_job_t *job,
+                                 uint32_t root,
+                                 void *bytes,
+                                 size_t length);
+
 // Gathers `length` bytes of every rank into `all`, which has `trihop_size` times as many, in rank
 // order. Collective over all ranks, each with the same length; not inside a handler. `mine` may be
 // this rank's place in `all`.
@@ -747,6 +827,18 @@ trihop_status_t trihop_allgather(const struct trihop_job_t *job,
                                  const void *mine,
                                  size_t length,
                                  void *all);
+
+// Gathers `length` bytes of every rank into `all`, one behind the other in rank order. `lengths`
+// has `trihop_size` numbers, those of all ranks. Collective over all ranks; not inside a handler.
+// `mine` may be this rank's place in `all`.
+//
+// Fails with `TRIHOP_ERR_MISMATCH` on a rank whose `lengths` are not what ranks have given.
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_allgatherv(const struct trihop_job_t *job,
+                                  const void *mine,
+                                  size_t length,
+                                  void *all,
+                                  const size_t *lengths);
 
 // Starts a job among ranks that already know each other. Collective over all ranks. This one is
 // number `rank` of `size`, on the node with label `node`: any number that is equal for the ranks
@@ -927,6 +1019,34 @@ trihop_status_t trihop_stream_flush(const struct trihop_stream_t *stream, int32_
 //
 // Threads: any, one fence of a stream at a time.
 trihop_status_t trihop_stream_fence(const struct trihop_stream_t *stream);
+
+// Returns on every rank when all that any rank sent before has been handled; nothing that a rank
+// sends after its own call is handled earlier. Cheaper than a fence, for programs in which each
+// rank sends and then all wait; what handlers send meanwhile may belong to this round or to the
+// next. Collective over all ranks; not inside a handler.
+//
+// Threads: as `trihop_stream_fence`.
+trihop_status_t trihop_stream_round(const struct trihop_stream_t *stream);
+
+// Starts a fence or a round, of `trihop_end_t`, and does not wait: `trihop_stream_test` and
+// `trihop_stream_wait` say when it is over. Collective as these; on the inline seat it moves on in
+// the calls that make progress. Fails with `TRIHOP_ERR_MISUSE` while another kind of end is under
+// way. Not inside a handler.
+//
+// Threads: as `trihop_stream_fence`.
+trihop_status_t trihop_stream_start(const struct trihop_stream_t *stream, int32_t end);
+
+// Makes one round of progress, and stores 1 where what was started is over, else 0. That it is
+// over is said once; without a start it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.
+//
+// Threads: as `trihop_stream_fence`.
+trihop_status_t trihop_stream_test(const struct trihop_stream_t *stream, int *is_over);
+
+// Waits until what was started is over; without a start it fails with `TRIHOP_ERR_MISUSE`. Not
+// inside a handler.
+//
+// Threads: as `trihop_stream_fence`.
+trihop_status_t trihop_stream_wait(const struct trihop_stream_t *stream);
 
 // As `trihop_barrier`, of the job that the stream belongs to.
 //

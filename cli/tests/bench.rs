@@ -248,7 +248,7 @@ fn round_checks_every_round_by_itself() {
         "--ranks 4 --nodes 2 --route mesh:2x2",
     ] {
         let rows = rows(&format!("round --count 50 {shape}"));
-        assert_eq!(sizes(&rows), vec![8, 8, 64, 64, 1024, 1024]);
+        assert_eq!((rows.len(), sizes(&rows)), (6, vec![8, 64, 1024]));
         let ends: Vec<_> = rows
             .iter()
             .map(|row| row["end"].as_str().unwrap())

@@ -198,7 +198,7 @@ fn four_flushes_end_it_as_a_fence_does() {
 
 #[test]
 fn rounds_end_it_as_a_fence_does() {
-    for options in ["", "--threads", "--poll", "--route direct", "-A -k"] {
+    for options in ["", "--threaded", "--poll", "--route direct", "-A -k"] {
         let count = if options.starts_with("-A") { 7 } else { 1 };
         for (shape, ranks) in [("1", 1), ("3", 3), ("2,2", 4), ("1,3,2,1", 7)] {
             let options =

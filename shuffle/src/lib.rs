@@ -102,6 +102,6 @@ pub use queue::audience::BroadcastTo;
 pub use signal::DumpOutput;
 pub use stats::{CounterRow, DetailedStats, QueueStats, StageStats, Stats};
 pub use terminate::End;
-pub use terminate::collective::Reduce;
 pub use terminate::flush::Queues;
+pub use terminate::reduce::{Number, Reduce};
 pub use trihop_transport::topology::{NodeId, Rank, Topology};

@@ -297,7 +297,7 @@ fn use_after_the_end(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<
     job.shutdown()?;
     let calls = [
         other.barrier(),
-        other.allreduce(&mut [1], Reduce::Sum),
+        other.allreduce(&mut [1u64], Reduce::Sum),
         other.allgather(b"x").map(drop),
         other.shuffle("late").open().map(drop),
         shuffle.take(|_| ()).map(drop),
@@ -323,8 +323,8 @@ fn call_another(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Vec<E
     let more = options.bootstrap_timeout_ms % 2 == 1;
     let job = Job::start_with(options, bootstrap)?;
     let outcome = match (job.rank().0, more) {
-        (0, _) => job.allreduce(&mut [1], Reduce::Max),
-        (_, true) => job.allreduce(&mut [1, 2], Reduce::Max),
+        (0, _) => job.allreduce(&mut [1u64], Reduce::Max),
+        (_, true) => job.allreduce(&mut [1u64, 2], Reduce::Max),
         _ => job.allgather(b"something").map(drop),
     };
     // A rank that has not heard of it yet does so here.

@@ -250,7 +250,7 @@ fn marks_that_are_not_of_their_edge_are_refused() {
         World::routed(route, sizes, &options, 1, fabric, false, true)
     };
     for (sizes, stage) in [(&[2][..], 1), (&[1, 1], REMOTE)] {
-        let mut world = || world(sizes, "three-hop");
+        let world = || world(sizes, "three-hop");
         assert_eq!(mark(&mut world(), 1, stage, (0, 1)), Ok(1));
         for wrong in [(1, 1), (0, 0), (1, 0)] {
             let refused = mark(&mut world(), 1, stage, wrong).unwrap_err();

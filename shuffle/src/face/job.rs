@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::job::{JobState, detect};
 use crate::seat::{self, Inline, Seat, Seating};
 use crate::signal::DumpOutput;
-use crate::terminate::collective::Reduce;
+use crate::terminate::reduce::{Number, Reduce};
 
 /// One rank's part of a job. Clones are handles of the same job.
 ///
@@ -129,17 +129,38 @@ impl<S: Seat> Job<S> {
         self.collective("a barrier", || seat::barrier(&self.seat))
     }
 
-    /// Replaces each value by its reduction over all ranks; every rank gives as many values.
+    /// Replaces each value by its reduction over all ranks; every rank gives as many values, all
+    /// `u64`, `i64` or `f64`.
     ///
     /// # Errors
-    /// As [`Job::barrier`].
-    pub fn allreduce(&self, values: &mut [u64], reduce: Reduce) -> Result<()> {
+    /// As [`Job::barrier`]; bits of floating-point numbers.
+    pub fn allreduce<N: Number>(&self, values: &mut [N], reduce: Reduce) -> Result<()> {
         self.collective("a reduction", || {
             seat::allreduce(&self.seat, Channel::Calls, values, reduce)
         })
     }
 
-    /// Every rank's contribution, by rank. For small strings: the result is as large as all of them
+    /// Replaces each value by its reduction over the ranks before this one, of which rank 0 has
+    /// none: it gets what changes no other value (0 of a sum). So ranks find where their parts of
+    /// something begin. Every rank gives as many values; they are gathered, so that each rank needs
+    /// memory for those of all.
+    ///
+    /// # Errors
+    /// As [`Job::allreduce`].
+    pub fn exscan<N: Number>(&self, values: &mut [N], reduce: Reduce) -> Result<()> {
+        self.collective("a scan", || seat::exscan(&self.seat, values, reduce))
+    }
+
+    /// What the rank `root` gives as `bytes`, 2 GiB at most; what others give counts for nothing.
+    /// Of messages on a stream, [`crate::Shuffle::broadcast`] takes more than one at a time.
+    ///
+    /// # Errors
+    /// As [`Job::barrier`]; a root that is not in the job, and ranks that name different ones.
+    pub fn broadcast(&self, root: Rank, bytes: &[u8]) -> Result<Vec<u8>> {
+        self.collective("a broadcast", || seat::broadcast(&self.seat, root, bytes))
+    }
+
+    /// Every rank's contribution, by rank; they may differ in length. For small strings: the result is as large as all of them
     /// on every rank, and each may have at most 4 GiB / ranks, less 16 bytes.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::End;
-use crate::terminate::collective::{Operation, Reduce};
+use crate::terminate::collective::Operation;
 use crate::terminate::flush::{Flush, Queues};
 
 /// An open stream of a seat.
@@ -264,9 +264,11 @@ impl<S: Seating> Handle<S> {
         let what = "a test";
         self.seat.one_at_a_time(Some(&self.of), what, || {
             self.seat.progress(what)?;
+            let end = self.under_way(what)?;
             let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
-            if is_over {
-                // What others wait for leaves now: the caller may not come back for long.
+            if is_over && end == Some(End::Fence) {
+                // What others wait for leaves now: the caller may not come back for long. Of a round
+                // all has left, and the next one does not begin in this call.
                 self.seat.progress(what)?;
             }
             Ok(is_over)
@@ -307,7 +309,7 @@ impl<S: Seating> Handle<S> {
             }
             let (state, out, collectives) = job.engine.stream_mut(self.id)?;
             check_open(state, out)?;
-            Ok(collectives.begin(state.id, Operation::Reduce(Reduce::Sum), &[]))
+            Ok(collectives.begin(state.id, Operation::SUM, &[]))
         })?;
         let outcome = self.seat.wait(what, |job| {
             let (state, _, collectives) = job.engine.stream_mut(self.id)?;

@@ -3,7 +3,9 @@
 use super::Seating;
 use crate::endpoint::Channel;
 use crate::error::{Error, Result};
-use crate::terminate::collective::{Operation, Reduce};
+use crate::terminate::collective::Operation;
+use crate::terminate::reduce::{Number, Reduce};
+use trihop_transport::topology::Rank;
 
 /// A collective on a channel of the job's.
 pub(super) fn collective(
@@ -35,18 +37,20 @@ pub(super) fn pass_on_results(seat: &impl Seating) {
 
 /// See [`crate::Job::barrier`].
 pub(crate) fn barrier(seat: &impl Seating) -> Result<()> {
-    collective(seat, Channel::Calls, Operation::Reduce(Reduce::Sum), &[]).map(|_| ())
+    collective(seat, Channel::Calls, Operation::SUM, &[]).map(|_| ())
 }
 
 /// See [`crate::Job::allreduce`].
-pub(crate) fn allreduce(
+pub(crate) fn allreduce<N: Number>(
     seat: &impl Seating,
     channel: Channel,
-    values: &mut [u64],
+    values: &mut [N],
     reduce: Reduce,
 ) -> Result<()> {
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let result = collective(seat, channel, Operation::Reduce(reduce), &bytes)?;
+    check_suits::<N>(reduce)?;
+    let bytes = bytes_of(values);
+    let operation = Operation::Reduce(reduce, N::KIND);
+    let result = collective(seat, channel, operation, &bytes)?;
     if result.len() != bytes.len() {
         let why = format!(
             "{} values here, {} elsewhere",
@@ -59,9 +63,75 @@ pub(crate) fn allreduce(
         });
     }
     for (value, bytes) in values.iter_mut().zip(result.chunks_exact(8)) {
-        *value = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+        *value = N::of(u64::from_le_bytes(bytes.try_into().expect("chunks of 8")));
     }
     Ok(())
+}
+
+fn bytes_of<N: Number>(values: &[N]) -> Vec<u8> {
+    let words = values.iter().map(|value| value.word());
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+fn check_suits<N: Number>(reduce: Reduce) -> Result<()> {
+    match reduce.suits(N::KIND) {
+        true => Ok(()),
+        false => {
+            let why = format!(
+                "{reduce:?} joins bits, and {} has none to be joined",
+                N::KIND
+            );
+            Err(Error::config("reduce", why))
+        }
+    }
+}
+
+/// See [`crate::Job::exscan`].
+pub(crate) fn exscan<N: Number>(
+    seat: &impl Seating,
+    values: &mut [N],
+    reduce: Reduce,
+) -> Result<()> {
+    check_suits::<N>(reduce)?;
+    let rank = seat.with("a scan", |job| Ok(job.engine.topology.rank()))?;
+    let all = allgather(seat, &bytes_of(values))?;
+    if let Some(other) = all.iter().find(|theirs| theirs.len() != 8 * values.len()) {
+        let (mine, theirs) = (values.len(), other.len() / 8);
+        let why = format!("{mine} values here, {theirs} elsewhere");
+        return Err(Error::mismatch("exscan", why));
+    }
+    for (at, value) in values.iter_mut().enumerate() {
+        let words = all[..rank.0 as usize].iter();
+        let words = words.map(|theirs| theirs.as_chunks().0[at]);
+        let first = reduce.neutral(N::KIND);
+        *value = N::of(words.fold(first, |sum, word| {
+            reduce.combine(N::KIND, sum, u64::from_le_bytes(word))
+        }));
+    }
+    Ok(())
+}
+
+/// See [`crate::Job::broadcast`].
+pub(crate) fn broadcast(seat: &impl Seating, root: Rank, bytes: &[u8]) -> Result<Vec<u8>> {
+    let (rank, size) = seat.with("a broadcast", |job| {
+        Ok((job.engine.topology.rank(), job.engine.topology.size()))
+    })?;
+    if root.0 >= size {
+        let rank = root.0;
+        return Err(Error::Rank { rank, size });
+    }
+    let most = (u32::MAX / 2) as usize;
+    if rank == root && bytes.len() > most {
+        let (bytes, limit) = (bytes.len(), most);
+        return Err(Error::TooLarge { bytes, limit });
+    }
+    let mut contribution = u64::from(root.0).to_le_bytes().to_vec();
+    if rank == root {
+        contribution.extend_from_slice(bytes);
+    }
+    let mut result = collective(seat, Channel::Calls, Operation::Broadcast, &contribution)?;
+    result.drain(..8.min(result.len()));
+    Ok(result)
 }
 
 /// See [`crate::Job::allgather`].

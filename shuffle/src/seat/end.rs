@@ -15,7 +15,7 @@ use crate::endpoint::StreamId;
 use crate::error::{Error, Result};
 use crate::job::JobState;
 use crate::terminate::End;
-use crate::terminate::collective::{Operation, Reduce};
+use crate::terminate::collective::Operation;
 
 /// See [`crate::Job::shutdown`].
 pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
@@ -110,7 +110,7 @@ fn end_alone(seat: &impl Seating) -> Result<()> {
     set_closing(seat)?;
     let (deadline, ticket) = seat.with(what, |job| {
         let deadline = Instant::now() + job.options.bootstrap_timeout();
-        let sum = Operation::Reduce(Reduce::Sum);
+        let sum = Operation::SUM;
         Ok((
             deadline,
             job.engine.begin_collective(Channel::Calls, sum, &[]),
@@ -139,7 +139,7 @@ fn any_is_out_of_reach(seat: &impl Seating) -> Result<bool> {
         Ok(bootstrap.is_some_and(|launcher| launcher.is_out_of_reach()))
     })?;
     let here = u64::from(here).to_le_bytes();
-    let sum = collective(seat, Channel::Calls, Operation::Reduce(Reduce::Sum), &here)?;
+    let sum = collective(seat, Channel::Calls, Operation::SUM, &here)?;
     Ok(sum.iter().any(|&byte| byte != 0))
 }
 

@@ -10,7 +10,7 @@ use crate::endpoint::{Channel, Engine, Prepared, SYSTEM_STREAM, StreamId};
 use crate::engine::sink::{Heard, Sink};
 use crate::error::{Error, Result};
 use crate::job::{Begun, SYSTEM_NAME};
-use crate::terminate::collective::Reduce;
+use crate::terminate::reduce::Reduce;
 
 /// Opens a stream on all ranks, who agree on it over `channel`. `install` is told its place before
 /// anything can be delivered.

@@ -14,67 +14,52 @@ use std::fmt;
 
 use trihop_transport::topology::{Rank, Topology};
 
+use super::reduce::{Kind, Reduce};
 use crate::error::{Error, Result};
 use crate::route::Tree;
-
-/// How values of all ranks become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Reduce {
-    /// Wrapping sum.
-    Sum = 0,
-    /// Smallest.
-    Min = 1,
-    /// Largest.
-    Max = 2,
-    /// Exclusive or.
-    Xor = 3,
-}
-
-impl Reduce {
-    fn combine(self, a: u64, b: u64) -> u64 {
-        match self {
-            Self::Sum => a.wrapping_add(b),
-            Self::Min => a.min(b),
-            Self::Max => a.max(b),
-            Self::Xor => a ^ b,
-        }
-    }
-}
 
 /// What a collective does with the contributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    Reduce(Reduce),
+    Reduce(Reduce, Kind),
     Gather,
+    /// A contribution is the root's rank, as 8 bytes, and behind it what the root has to say.
+    Broadcast,
 }
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reduce(reduce) => write!(f, "a reduction ({reduce:?}) or barrier"),
+            Self::Reduce(reduce, Kind::Unsigned) => {
+                write!(f, "a reduction ({reduce:?}) or barrier")
+            }
+            Self::Reduce(reduce, kind) => write!(f, "a reduction ({reduce:?} of {kind})"),
             Self::Gather => f.write_str("a gathering"),
+            Self::Broadcast => f.write_str("a broadcast to all"),
         }
     }
 }
 
 impl Operation {
+    /// As barriers are.
+    pub const SUM: Self = Self::Reduce(Reduce::Sum, Kind::Unsigned);
+
     fn code(self) -> u32 {
         match self {
-            Self::Reduce(reduce) => reduce as u32,
+            Self::Reduce(reduce, kind) => reduce as u32 | (kind as u32) << 4,
             Self::Gather => 8,
+            Self::Broadcast => 9,
         }
     }
 
     fn from_code(code: u32) -> Option<Self> {
-        Some(match code {
-            0 => Self::Reduce(Reduce::Sum),
-            1 => Self::Reduce(Reduce::Min),
-            2 => Self::Reduce(Reduce::Max),
-            3 => Self::Reduce(Reduce::Xor),
-            8 => Self::Gather,
-            _ => return None,
-        })
+        let is_it = |operation: &Self| operation.code() == code;
+        let reductions = Kind::ALL
+            .into_iter()
+            .flat_map(|kind| Reduce::ALL.map(|reduce| Self::Reduce(reduce, kind)));
+        reductions
+            .chain([Self::Gather, Self::Broadcast])
+            .find(is_it)
     }
 }
 
@@ -115,6 +100,9 @@ struct Pending {
     /// Children that have contributed.
     heard: Vec<Rank>,
     reduced: Option<Vec<u64>>,
+    /// By contributor, where the order of a reduction matters.
+    parts: BTreeMap<u32, Vec<u64>>,
+    /// By rank; of a broadcast the root's.
     gathered: BTreeMap<u32, Vec<u8>>,
     up_sent: bool,
     result: Option<Vec<u8>>,
@@ -154,6 +142,7 @@ impl Collectives {
             began: false,
             heard: Vec::new(),
             reduced: None,
+            parts: BTreeMap::new(),
             gathered: BTreeMap::new(),
             up_sent: false,
             result: None,
@@ -237,12 +226,19 @@ impl Collectives {
         let operation = entry.operation.expect("set when it began");
         entry.up_sent = true;
         let data = match operation {
-            Operation::Reduce(_) => entry
-                .reduced
-                .iter()
-                .flatten()
-                .flat_map(|v| v.to_le_bytes())
-                .collect(),
+            Operation::Reduce(reduce, kind) => {
+                for (_, values) in std::mem::take(&mut entry.parts) {
+                    add_up(&mut entry.reduced, values, reduce, kind);
+                }
+                let values = entry.reduced.iter().flatten();
+                values.flat_map(|v| v.to_le_bytes()).collect()
+            }
+            Operation::Broadcast => {
+                let root = entry.reduced.iter().flatten();
+                let mut data: Vec<u8> = root.flat_map(|root| root.to_le_bytes()).collect();
+                entry.gathered.values().for_each(|bytes| data.extend(bytes));
+                data
+            }
             Operation::Gather => {
                 let mut data = Vec::new();
                 for (rank, bytes) in std::mem::take(&mut entry.gathered) {
@@ -332,7 +328,23 @@ fn merge(
         let why = format!("rank {source} has called {operation}, and others {known}");
         return Err(Error::mismatch("(collectives)", why));
     }
-    let Operation::Reduce(reduce) = operation else {
+    if let Operation::Broadcast = operation {
+        let Some((root, bytes)) = data.split_first_chunk::<8>() else {
+            return Err(Error::bad_peer(source.0, "a broadcast without a root"));
+        };
+        let root = u64::from_le_bytes(*root);
+        let known = entry.reduced.get_or_insert_with(|| vec![root])[0];
+        if known != root {
+            let why =
+                format!("rank {source} broadcasts what rank {root} has, and others {known}'s");
+            return Err(Error::mismatch("(collectives)", why));
+        }
+        if !bytes.is_empty() {
+            entry.gathered.insert(root as u32, bytes.to_vec());
+        }
+        return Ok(());
+    }
+    let Operation::Reduce(reduce, kind) = operation else {
         if own {
             entry.gathered.insert(source.0, data.to_vec());
             return Ok(());
@@ -352,19 +364,28 @@ fn merge(
         .chunks_exact(8)
         .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")))
         .collect();
-    let Some(reduced) = &mut entry.reduced else {
-        entry.reduced = Some(values);
-        return Ok(());
-    };
-    if reduced.len() != values.len() {
-        let (theirs, mine) = (values.len(), reduced.len());
+    let before = entry.reduced.as_ref().or(entry.parts.values().next());
+    if let Some(mine) = before.map(Vec::len).filter(|&mine| mine != values.len()) {
+        let theirs = values.len();
         let why = format!("rank {source} reduces {theirs} values, and others {mine}");
         return Err(Error::mismatch("(collectives)", why));
     }
-    for (mine, theirs) in reduced.iter_mut().zip(values) {
-        *mine = reduce.combine(*mine, theirs);
+    match reduce.is_in_order(kind) {
+        true => drop(entry.parts.insert(source.0, values)),
+        false => add_up(&mut entry.reduced, values, reduce, kind),
     }
     Ok(())
+}
+
+/// Adds values to what has been reduced so far.
+fn add_up(reduced: &mut Option<Vec<u64>>, values: Vec<u64>, reduce: Reduce, kind: Kind) {
+    let Some(reduced) = reduced else {
+        *reduced = Some(values);
+        return;
+    };
+    for (mine, theirs) in reduced.iter_mut().zip(values) {
+        *mine = reduce.combine(kind, *mine, theirs);
+    }
 }
 
 fn ungather(mut data: &[u8], mut take: impl FnMut(u32, &[u8])) -> bool {
@@ -401,6 +422,35 @@ mod tests {
     use crate::route::{JobRoute, Next, Stage};
     use proptest::prelude::*;
     use trihop_transport::topology::NodeId;
+
+    /// The result of a reduction whose messages all come in the order of their sending.
+    fn in_order(sizes: &[u32], operation: Operation, value: impl Fn(u32) -> u64) -> Vec<u8> {
+        let total: u32 = sizes.iter().sum();
+        let at = |r| Topology::from_node_sizes(sizes, Rank(r)).unwrap();
+        let mut ranks: Vec<Collectives> = (0..total).map(|r| Collectives::new(&at(r))).collect();
+        let contribute =
+            |rank: &mut Collectives| rank.begin(0, operation, &value(rank.rank).to_le_bytes());
+        let tickets: Vec<Ticket> = ranks.iter_mut().map(contribute).collect();
+        while let Some(from) = ranks.iter().position(|rank| rank.front().is_some()) {
+            let out = ranks[from].front().unwrap().clone();
+            ranks[from].pop();
+            let target = &mut ranks[out.target.0 as usize];
+            target
+                .receive(Rank(from as u32), out.kind, &out.bytes)
+                .unwrap();
+        }
+        ranks[0].result(tickets[0]).unwrap()
+    }
+
+    #[test]
+    fn operations_have_codes_of_their_own() {
+        let all: Vec<Operation> = (0..=255).filter_map(Operation::from_code).collect();
+        assert_eq!(all.len(), 2 + Reduce::ALL.len() * Kind::ALL.len());
+        assert!(
+            all.iter()
+                .all(|operation| Operation::from_code(operation.code()) == Some(*operation))
+        );
+    }
 
     proptest! {
         #![proptest_config(crate::seed::properties())]
@@ -442,7 +492,8 @@ mod tests {
             let mut ranks: Vec<Collectives> = (0..total)
                 .map(|r| Collectives::new(&Topology::from_node_sizes(&sizes, Rank(r)).unwrap()))
                 .collect();
-            let mut state = seed | 1;
+            let (mut state, root) = (seed | 1, (seed % u64::from(total)) as u32);
+            let float_of = |rank: u32| (f64::from(rank) + 0.1).powi(9) * if rank % 2 == 0 { 1.0 } else { -1.0 };
             let mut order: Vec<u32> = (0..total).collect();
             order.sort_by_key(|r| seed.rotate_left(*r % 64) ^ u64::from(*r).wrapping_mul(0x9e3779b97f4a7c15));
             let mut tickets = vec![None; total as usize];
@@ -453,9 +504,13 @@ mod tests {
                 let joins = state >> 63 == 0 || flying.is_empty();
                 if let Some(rank) = joins.then(|| waiting.pop()).flatten() {
                     let r = &mut ranks[rank as usize];
-                    let sum = r.begin(3, Operation::Reduce(Reduce::Sum), &u64::from(rank + 1).to_le_bytes());
+                    let sum = r.begin(3, Operation::SUM, &u64::from(rank + 1).to_le_bytes());
+                    let floats = r.begin(4, Operation::Reduce(Reduce::Sum, Kind::Float), &float_of(rank).to_bits().to_le_bytes());
+                    let mut news = u64::from(root).to_le_bytes().to_vec();
+                    news.extend((rank == root).then_some(seed.to_le_bytes()).into_iter().flatten());
+                    let news = r.begin(5, Operation::Broadcast, &news);
                     let all = r.begin(0, Operation::Gather, &vec![rank as u8; rank as usize % 3]);
-                    tickets[rank as usize] = Some((sum, all));
+                    tickets[rank as usize] = Some((sum, all, floats, news));
                 } else if !flying.is_empty() {
                     let next = flying.swap_remove((state >> 33) as usize % flying.len());
                     let (from, next) = next;
@@ -473,8 +528,11 @@ mod tests {
                     }
                 }
             }
+            let mut float_sums = Vec::new();
             for (rank, ticket) in ranks.iter_mut().zip(tickets) {
-                let (sum, all) = ticket.unwrap();
+                let (sum, all, floats, news) = ticket.unwrap();
+                float_sums.push(rank.result(floats).expect("complete"));
+                prop_assert_eq!(&rank.result(news).expect("complete")[8..], &seed.to_le_bytes());
                 let sum = rank.result(sum).expect("complete");
                 prop_assert_eq!(u64::from_le_bytes(sum[..].try_into().unwrap()), u64::from(total) * u64::from(total + 1) / 2);
                 let all = rank.result(all).expect("complete");
@@ -482,6 +540,11 @@ mod tests {
                     prop_assert_eq!(bytes, &vec![r as u8; r % 3]);
                 }
                 prop_assert!(rank.pending.is_empty());
+            }
+            // The same bits, whatever came first: they are those of another schedule.
+            let again = in_order(&sizes, Operation::Reduce(Reduce::Sum, Kind::Float), |rank| float_of(rank).to_bits());
+            for sum in float_sums {
+                prop_assert_eq!(&sum, &again);
             }
         }
     }

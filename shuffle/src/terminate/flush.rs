@@ -12,7 +12,7 @@ use crate::engine::queues::Mark;
 use crate::error::Result;
 use crate::queue::counters::SendReason;
 use crate::route::{Stage, stage};
-use crate::terminate::collective::{Collectives, Operation, Reduce, Ticket};
+use crate::terminate::collective::{Collectives, Operation, Ticket};
 
 /// Which queues a flush empties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Fence {
             // the last one's result.
             let mut counts = out.sent.to_le_bytes().to_vec();
             counts.extend_from_slice(&state.delivered().to_le_bytes());
-            self.round = Some(collectives.begin(state.id, Operation::Reduce(Reduce::Sum), &counts));
+            self.round = Some(collectives.begin(state.id, Operation::SUM, &counts));
             self.rounds += 1;
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod collective;
 pub(crate) mod flush;
+pub(crate) mod reduce;
 pub(crate) mod round;
 
 use std::fmt;

@@ -298,3 +298,63 @@ fn a_handler_takes_the_records_of_a_run_at_once_on_either_seat() {
         assert!(runs.longest > 5 && runs.calls < 500, "{} calls", runs.calls);
     }
 }
+
+#[test]
+fn steps_end_by_rounds_and_fences_in_two_phases_on_either_seat() {
+    for seat in [trihop_seat_t::TRIHOP_INLINE, trihop_seat_t::TRIHOP_THREADED] {
+        let (options, _one) = single();
+        let (mut job, mut items) = (null_mut(), null_mut());
+        let mut total = 0u64;
+        let (round, fence) = (
+            trihop_end_t::TRIHOP_ROUND as i32,
+            trihop_end_t::TRIHOP_FENCE as i32,
+        );
+        // SAFETY: a job of this test's, whose context lives as long and is read between steps only.
+        unsafe {
+            assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
+            let context = (&raw mut total).cast();
+            let name = c"steps".as_ptr();
+            let opened = trihop_stream_open(job, name, 8, null(), Some(add), context, &mut items);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            let push = |value: u64| {
+                let pushed = trihop_stream_push(items, 0, (&raw const value).cast());
+                assert_eq!(pushed, TRIHOP_OK, "{}", last_error());
+            };
+            let mut is_over = 7;
+            assert_eq!(trihop_stream_test(items, &mut is_over), TRIHOP_ERR_MISUSE);
+            assert_eq!(trihop_stream_wait(items), TRIHOP_ERR_MISUSE);
+            assert_eq!(trihop_stream_start(items, 2), TRIHOP_ERR_INVALID_ARGUMENT);
+            let mut sum = 0;
+            for step in 1..200u64 {
+                push(step);
+                sum += step;
+                match step % 4 {
+                    0 => assert_eq!(trihop_stream_round(items), TRIHOP_OK),
+                    1 => assert_eq!(trihop_stream_fence(items), TRIHOP_OK),
+                    left => {
+                        let end = if left == 2 { round } else { fence };
+                        assert_eq!(trihop_stream_start(items, end), TRIHOP_OK);
+                        let other = trihop_stream_start(items, 1 - end);
+                        assert_eq!(other, TRIHOP_ERR_MISUSE, "{}", last_error());
+                        if step % 8 < 4 {
+                            assert_eq!(trihop_stream_wait(items), TRIHOP_OK);
+                        } else {
+                            is_over = 0;
+                            while is_over == 0 {
+                                assert_eq!(trihop_stream_test(items, &mut is_over), TRIHOP_OK);
+                            }
+                        }
+                    }
+                }
+                assert_eq!(context.cast::<u64>().read(), sum, "step {step}");
+            }
+            assert!(last_error().contains("while a"), "{}", last_error());
+            // What was started and not waited for is over before the stream is.
+            push(1);
+            assert_eq!(trihop_stream_start(items, round), TRIHOP_OK);
+            assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(context.cast::<u64>().read(), sum + 1);
+            assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+        }
+    }
+}

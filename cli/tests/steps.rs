@@ -1,0 +1,27 @@
+//! Steps of a C program: rounds and fences, in one call and in two phases, and collectives, on both
+//! seats.
+
+mod launched;
+
+use launched::compiled::{Compiler, client_of, launch};
+
+#[test]
+fn steps_of_a_program_are_kept_apart_and_values_joined_on_any_shape_and_seat() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let program = client_of("steps", "steps", Compiler::C, &["include"]);
+    let shapes: [(&[&str], u32); 5] = [
+        (&["-n", "1"], 1),
+        (&["-n", "2"], 2),
+        (&["-n", "3", "--nodes", "3"], 3),
+        (&["-n", "5", "--nodes", "2"], 5),
+        (&["-n", "8", "--nodes", "2"], 8),
+    ];
+    for (shape, ranks) in shapes {
+        for seat in ["inline", "threaded"] {
+            let ended = launch(shape, &program, &[seat, "100"]).succeeded();
+            assert_eq!(ended.stdout, format!("{ranks} ranks, 100 steps\n"));
+        }
+    }
+}

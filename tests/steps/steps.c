@@ -1,0 +1,174 @@
+/*
+ * Steps that end by rounds and fences, waited for and asked for, and every collective of the job.
+ *
+ *   steps inline|threaded [STEPS]
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <trihop.h>
+
+static trihop_job_t *job;
+static uint32_t rank, size;
+
+/* Items heard, by step: written where handlers run, read when the step is over. */
+static uint64_t *heard;
+static uint64_t steps, step;
+static int is_inline;
+
+static void fail(const char *what, uint64_t got, uint64_t wanted)
+{
+    fprintf(stderr, "rank %" PRIu32 ", step %" PRIu64 ": %s: %" PRIu64 ", not %" PRIu64 " (%s)\n", rank, step, what, got,
+            wanted, trihop_last_error());
+    trihop_abort(job, EXIT_FAILURE, what);
+    exit(EXIT_FAILURE);
+}
+
+#define OK(call) EQUAL((uint64_t)(call), TRIHOP_OK)
+#define EQUAL(got, wanted)                                                                                               \
+    do {                                                                                                                 \
+        uint64_t got_ = (got), wanted_ = (wanted);                                                                       \
+        if (got_ != wanted_)                                                                                             \
+            fail(#got, got_, wanted_);                                                                                   \
+    } while (0)
+
+static void on_items(void *context, const trihop_message_t *items)
+{
+    const uint64_t *item = items->bytes;
+
+    (void)context;
+    for (size_t at = 0; at < items->count; at++) {
+        /* Nothing of the next step comes in a round; a delivery thread may be ahead of `step`. */
+        if (is_inline && step % 4 != 3)
+            EQUAL(item[at], step);
+        heard[item[at]]++;
+    }
+}
+
+/* What a rank sends to each other in a step. */
+static uint64_t items_of(uint32_t source, uint64_t of_step)
+{
+    return (source * 31 + of_step * 7) % 50;
+}
+
+static void take_steps(void)
+{
+    trihop_stream_t *stream;
+
+    heard = calloc(steps, sizeof *heard);
+    OK(trihop_stream_open(job, "steps", sizeof(uint64_t), NULL, on_items, NULL, &stream));
+    /* Handlers look at `step`: nobody sends before everybody is ready. */
+    OK(trihop_barrier(job));
+    for (step = 0; step < steps; step++) {
+        int is_over = 0;
+        uint64_t wanted = 0;
+
+        for (uint32_t target = 0; target < size; target++)
+            for (uint64_t left = items_of(rank, step); left > 0; left--)
+                OK(trihop_stream_push(stream, target, &step));
+        switch (step % 4) {
+        case 0:
+            OK(trihop_stream_round(stream));
+            break;
+        case 1:
+            OK(trihop_stream_start(stream, TRIHOP_ROUND));
+            EQUAL(trihop_stream_start(stream, TRIHOP_FENCE), TRIHOP_ERR_MISUSE);
+            OK(trihop_stream_wait(stream));
+            EQUAL(trihop_stream_wait(stream), TRIHOP_ERR_MISUSE);
+            break;
+        case 2:
+            OK(trihop_stream_start(stream, TRIHOP_ROUND));
+            while (!is_over)
+                OK(trihop_stream_test(stream, &is_over));
+            break;
+        default:
+            /* Others may leave a fence, and begin the next step, before this rank does. */
+            OK(trihop_stream_start(stream, TRIHOP_FENCE));
+            while (!is_over)
+                OK(trihop_stream_test(stream, &is_over));
+            break;
+        }
+        for (uint32_t source = 0; source < size; source++)
+            wanted += items_of(source, step);
+        EQUAL(heard[step], wanted);
+    }
+    OK(trihop_stream_close(stream));
+    free(heard);
+}
+
+static void join_values(void)
+{
+    uint64_t bits[2], before[2] = {rank + 1, 1}, given[3] = {0, 0, 0}, all_ranks = (UINT64_C(1) << size) - 1;
+    int64_t numbers[2] = {-(int64_t)rank, (int64_t)rank - 1}, least[1] = {(int64_t)rank};
+    double floats[2] = {1.0 / (rank + 3), -(double)rank}, same[2], above[1] = {rank + 0.5};
+    size_t *lengths = calloc(size, sizeof *lengths), total = 0;
+    char *all, mine[3];
+
+    bits[0] = UINT64_C(1) << rank;
+    bits[1] = ~(UINT64_C(1) << rank) & all_ranks;
+    OK(trihop_allreduce(job, TRIHOP_OR, bits, 1));
+    OK(trihop_allreduce(job, TRIHOP_AND, bits + 1, 1));
+    EQUAL(bits[0], all_ranks);
+    EQUAL(bits[1], 0);
+
+    OK(trihop_allreduce_i64(job, TRIHOP_MIN, numbers, 2));
+    EQUAL((uint64_t)numbers[0], (uint64_t)(1 - (int64_t)size));
+    EQUAL((uint64_t)numbers[1], (uint64_t)-1);
+
+    OK(trihop_allreduce_f64(job, TRIHOP_SUM, floats, 2));
+    EQUAL((uint64_t)-floats[1], (uint64_t)size * (size - 1) / 2);
+    EQUAL(trihop_allreduce_f64(job, TRIHOP_XOR, floats, 2), TRIHOP_ERR_CONFIG);
+    /* All ranks have the same bits. */
+    memcpy(same, floats, sizeof same);
+    OK(trihop_broadcast(job, size - 1, same, sizeof same));
+    EQUAL(memcmp(same, floats, sizeof same), 0);
+
+    OK(trihop_exscan(job, TRIHOP_SUM, before, 2));
+    EQUAL(before[0], (uint64_t)rank * (rank + 1) / 2);
+    EQUAL(before[1], rank);
+    OK(trihop_exscan_i64(job, TRIHOP_MAX, least, 1));
+    EQUAL((uint64_t)least[0], rank == 0 ? (uint64_t)INT64_MIN : rank - 1);
+    OK(trihop_exscan_f64(job, TRIHOP_MIN, above, 1));
+    EQUAL(rank == 0 ? above[0] > 1e300 : above[0] < 0.6, 1);
+
+    for (uint32_t root = 0; root < size; root++) {
+        given[0] = given[2] = rank == root ? root + 7 : 0;
+        OK(trihop_broadcast(job, root, given, sizeof given));
+        EQUAL(given[0], root + 7);
+        EQUAL(given[1], 0);
+        EQUAL(given[2], root + 7);
+    }
+    EQUAL(trihop_broadcast(job, size, given, sizeof given), TRIHOP_ERR_RANK);
+
+    for (uint32_t other = 0; other < size; other++) {
+        lengths[other] = other % 3;
+        total += lengths[other];
+    }
+    all = calloc(1, total + 1);
+    memset(mine, 'a' + (int)rank, sizeof mine);
+    OK(trihop_allgatherv(job, mine, lengths[rank], all, lengths));
+    for (uint32_t other = 0, at = 0; other < size; other++)
+        for (size_t left = lengths[other]; left > 0; left--, at++)
+            EQUAL((uint64_t)all[at], 'a' + other);
+    free(all);
+    free(lengths);
+}
+
+int main(int argc, char **argv)
+{
+    is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
+    steps = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
+    if (trihop_init(is_inline ? TRIHOP_INLINE : TRIHOP_THREADED, NULL, &job) != TRIHOP_OK) {
+        fprintf(stderr, "trihop_init: %s\n", trihop_last_error());
+        return EXIT_FAILURE;
+    }
+    rank = trihop_rank(job);
+    size = trihop_size(job);
+    take_steps();
+    join_values();
+    if (rank == 0)
+        printf("%" PRIu32 " ranks, %" PRIu64 " steps\n", size, steps);
+    OK(trihop_finalize(job));
+    return EXIT_SUCCESS;
+}
