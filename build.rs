@@ -157,6 +157,7 @@ fn write_header() {
         "stream/open",
         "stream/send",
         "stream",
+        "conveyor",
         "stats",
         "details",
         "threads",

@@ -102,6 +102,29 @@ typedef int32_t trihop_broadcast_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How far a step has come on this rank.
+enum trihop_conveyor_state_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // It may push.
+  TRIHOP_WORKING = 0,
+  // It pushes no more, and others may.
+  TRIHOP_ENDGAME = 1,
+  // Nobody pushes any more, and all that was pushed to this rank is here to be pulled.
+  TRIHOP_CLEANUP = 2,
+  // All of it has been pulled.
+  TRIHOP_COMPLETE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_conveyor_state_t trihop_conveyor_state_t;
+#else
+typedef int32_t trihop_conveyor_state_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // How the ranks find out that a step of a stream is over: all call the same.
 enum trihop_end_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -195,6 +218,25 @@ typedef enum trihop_seat_t trihop_seat_t;
 typedef int32_t trihop_seat_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+// A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
+// its calls waits. Each step ends on all ranks once each has said that it pushes no more; nothing
+// of a later step is pulled in an earlier one.
+//
+// ```c
+// size_t next = 0;
+// int goes_on = 1;
+//
+// while (trihop_conveyor_advance(conveyor, next == count, &goes_on) == TRIHOP_OK && goes_on) {
+//     while (next < count && trihop_conveyor_push(conveyor, target[next], &item[next]) == TRIHOP_OK)
+//         next++;
+//     while (trihop_conveyor_pull(conveyor, &pulled, NULL) == TRIHOP_OK)
+//         use(pulled);
+// }
+// ```
+//
+// Threads: one at a time; of an inline job that which has started it.
+typedef struct trihop_conveyor_t trihop_conveyor_t;
 
 // What a stream and each of its queues had done on this rank at one moment, of
 // `trihop_stream_details`. It does not change, and outlives its stream.
@@ -1094,6 +1136,74 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 // nothing but that in between: a fence would be the others' close.
 // Threads: any, but no other call on the stream may be under way or follow.
 trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
+
+// Makes a conveyor of a stream of items without a handler, on which nothing else is called until
+// `trihop_conveyor_free`; then it is closed as any other.
+//
+// Fails with `TRIHOP_ERR_MISUSE` on a stream that has a handler, or records.
+// Threads: any.
+trihop_status_t trihop_conveyor_over(const struct trihop_stream_t *stream,
+                                     struct trihop_conveyor_t **conveyor);
+
+// Sends an item, which is copied. Where there is no room now it fails with
+// `TRIHOP_ERR_WOULD_BLOCK` and has taken nothing: advance and pull, then push it again.
+//
+// Fails with `TRIHOP_ERR_MISUSE` after an advance that announced the last push.
+// Threads: as `trihop_conveyor_t` says.
+trihop_status_t trihop_conveyor_push(struct trihop_conveyor_t *conveyor,
+                                     uint32_t target,
+                                     const void *item);
+
+// Stores where the next item that is here lies, until the next call on the conveyor, and, where
+// `source` is not null, who sent it. Where none is here it returns `TRIHOP_ERR_WOULD_BLOCK`:
+// advance.
+//
+// Threads: as `trihop_conveyor_t` says.
+trihop_status_t trihop_conveyor_pull(struct trihop_conveyor_t *conveyor,
+                                     const void **item,
+                                     uint32_t *source);
+
+// As `trihop_conveyor_pull`, for items of one source that lie one behind the other: at most
+// `most`. Stores how many in `count`.
+//
+// Threads: as `trihop_conveyor_t` says.
+trihop_status_t trihop_conveyor_pull_many(struct trihop_conveyor_t *conveyor,
+                                          size_t most,
+                                          const void **items,
+                                          size_t *count,
+                                          uint32_t *source);
+
+// The next pull gives what the last one gave; once for each pull.
+//
+// Fails with `TRIHOP_ERR_MISUSE` where nothing was pulled since.
+// Threads: as `trihop_conveyor_t` says.
+trihop_status_t trihop_conveyor_unpull(struct trihop_conveyor_t *conveyor);
+
+// Makes a round of progress, and fetches what has come once all that was fetched before has been
+// pulled. `is_done` is not 0 where this rank pushes no more in this step. Stores 0 once no rank
+// does and everything has been pulled, else 1.
+//
+// Threads: as `trihop_conveyor_t` says.
+trihop_status_t trihop_conveyor_advance(struct trihop_conveyor_t *conveyor,
+                                        int is_done,
+                                        int *goes_on);
+
+// Stores how far the step has come, of `trihop_conveyor_state_t`.
+//
+// Threads: as `trihop_conveyor_t` says.
+trihop_status_t trihop_conveyor_state(struct trihop_conveyor_t *conveyor, int32_t *state);
+
+// Begins the next step, where one is complete: each rank at its own time.
+//
+// Fails with `TRIHOP_ERR_MISUSE` before that.
+// Threads: as `trihop_conveyor_t` says.
+trihop_status_t trihop_conveyor_reset(struct trihop_conveyor_t *conveyor);
+
+// Frees the conveyor; its stream goes on. Null is ignored. A step that has begun and is not
+// complete is over before the stream is closed, which then gives up what nobody has pulled.
+//
+// Threads: any, but no other call on the conveyor may be under way or follow.
+void trihop_conveyor_free(struct trihop_conveyor_t *conveyor);
 
 // Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
 // caller knows it.

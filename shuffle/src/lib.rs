@@ -38,6 +38,7 @@ pub use config::{Shares, ShimOptions};
 pub use deliver::{Message, Messages};
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
+pub use face::conveyor::ConveyorState;
 pub use face::state::State;
 pub use face::stream::{Item, ItemOutbox};
 pub use face::untyped::{Arrival, UntypedOutbox};
@@ -45,6 +46,7 @@ pub use seat::{Inline, Seat};
 
 /// What applications hold, over any [`Seat`].
 pub mod over {
+    pub use crate::face::conveyor::{Conveyor, UntypedConveyor};
     pub use crate::face::job::Job;
     pub use crate::face::reservation::Reservation;
     pub use crate::face::shuffle::{Shuffle, ShuffleBuilder};
@@ -88,6 +90,9 @@ pub type Stream<'h, T> = over::Stream<T, Inline<'h>>;
 
 /// Opens a [`Stream`].
 pub type StreamBuilder<'h, T> = over::StreamBuilder<T, Inline<'h>>;
+
+/// A stream of a [`Job`] by push, pull and advance.
+pub type Conveyor<'h, T> = over::Conveyor<T, Inline<'h>>;
 
 /// A stream of a [`Job`] whose items have a size that is known at run time only, or none.
 pub type Untyped<'h> = over::Untyped<Inline<'h>>;

@@ -15,6 +15,7 @@
 )]
 
 pub mod collective;
+pub mod conveyor;
 pub mod custom;
 pub mod deltafs;
 pub mod details;

@@ -27,8 +27,14 @@ pub struct trihop_stream_t {
     size: u32,
 }
 
+impl trihop_stream_t {
+    pub(crate) fn of(&self) -> &StreamOf {
+        &self.stream
+    }
+}
+
 /// A stream over either seat.
-type StreamOf = Either<threaded::Untyped, Untyped<'static>>;
+pub(crate) type StreamOf = Either<threaded::Untyped, Untyped<'static>>;
 
 /// Which queues a flush empties.
 #[repr(i32)]

@@ -1,5 +1,6 @@
 /*
- * Steps that end by rounds and fences, waited for and asked for, and every collective of the job.
+ * Steps that end by rounds and fences, waited for and asked for, steps by push, pull and advance,
+ * and every collective of the job.
  *
  *   steps inline|threaded [STEPS]
  */
@@ -97,6 +98,86 @@ static void take_steps(void)
     free(heard);
 }
 
+/* Steps by push, pull and advance; each item has its source's number and the step. */
+static void convey(void)
+{
+    trihop_stream_t *stream;
+    trihop_conveyor_t *conveyor;
+    const void *pulled;
+    uint64_t *sent = calloc(size, sizeof *sent), *from = calloc(size, sizeof *from);
+    int32_t state;
+
+    OK(trihop_stream_open(job, "conveyor", sizeof(uint64_t), NULL, NULL, NULL, &stream));
+    OK(trihop_conveyor_over(stream, &conveyor));
+    EQUAL(trihop_conveyor_unpull(conveyor), TRIHOP_ERR_MISUSE);
+    EQUAL(trihop_conveyor_reset(conveyor), TRIHOP_ERR_MISUSE);
+    for (step = 0; step < steps / 5; step++) {
+        uint64_t left = size * items_of(rank, step), wanted = 0, heard_now = 0;
+        uint32_t target = rank, source = 0;
+        int goes_on = 1, gave_back = 0;
+
+        if (step == 3)
+            left *= 2000; /* More than queues hold, now and then. */
+        memset(from, 0, size * sizeof *from);
+        for (;;) {
+            OK(trihop_conveyor_advance(conveyor, left == 0, &goes_on));
+            if (!goes_on)
+                break;
+            while (left > 0) {
+                uint64_t item = step << 32 | sent[target];
+                trihop_status_t status;
+
+                status = trihop_conveyor_push(conveyor, target, &item);
+                if (status == TRIHOP_ERR_WOULD_BLOCK)
+                    break;
+                OK(status);
+                sent[target]++;
+                target = (target + 1) % size;
+                left--;
+            }
+            if (heard_now % 3 == 0) {
+                const void *items;
+                size_t count;
+                trihop_status_t status = trihop_conveyor_pull_many(conveyor, 10, &items, &count, &source);
+
+                if (status != TRIHOP_ERR_WOULD_BLOCK) {
+                    OK(status);
+                    EQUAL(count >= 1 && count <= 10, 1);
+                    for (size_t at = 0; at < count; at++)
+                        EQUAL(((const uint64_t *)items)[at] >> 32, step);
+                    OK(trihop_conveyor_unpull(conveyor));
+                }
+            }
+            while (trihop_conveyor_pull(conveyor, &pulled, &source) == TRIHOP_OK) {
+                uint64_t item = *(const uint64_t *)pulled;
+
+                EQUAL(item >> 32, step);
+                EQUAL(item & 0xffffffff, from[source]);
+                if (!gave_back) {
+                    gave_back = 1;
+                    OK(trihop_conveyor_unpull(conveyor));
+                    continue;
+                }
+                gave_back = heard_now % 5 != 0;
+                from[source]++;
+                heard_now++;
+            }
+        }
+        OK(trihop_conveyor_state(conveyor, &state));
+        EQUAL((uint64_t)state, TRIHOP_COMPLETE);
+        EQUAL(trihop_conveyor_push(conveyor, 0, &left), TRIHOP_ERR_MISUSE);
+        for (uint32_t other = 0; other < size; other++)
+            wanted += items_of(other, step) * (step == 3 ? 2000 : 1);
+        EQUAL(heard_now, wanted);
+        memset(sent, 0, size * sizeof *sent);
+        OK(trihop_conveyor_reset(conveyor));
+    }
+    trihop_conveyor_free(conveyor);
+    OK(trihop_stream_close(stream));
+    free(sent);
+    free(from);
+}
+
 static void join_values(void)
 {
     uint64_t bits[2], before[2] = {rank + 1, 1}, given[3] = {0, 0, 0}, all_ranks = (UINT64_C(1) << size) - 1;
@@ -166,6 +247,7 @@ int main(int argc, char **argv)
     rank = trihop_rank(job);
     size = trihop_size(job);
     take_steps();
+    convey();
     join_values();
     if (rank == 0)
         printf("%" PRIu32 " ranks, %" PRIu64 " steps\n", size, steps);

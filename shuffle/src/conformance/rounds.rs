@@ -128,6 +128,7 @@ fn play(seed: u64, route: RouteName) {
                     .get_or_insert_with(Round::default)
                     .poll(state, out);
                 if is_over {
+                    state.rounds.end();
                     let of_round = (rank, round);
                     assert_eq!(
                         heard.borrow().get(&of_round),

@@ -43,6 +43,24 @@ impl Entry {
         self.records
     }
 
+    /// A run as it lies here, of items.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn run(&self, job_size: u32) -> Result<Run<'_>, BadRun> {
+        let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
+        match self.whole {
+            Some(_) => Err(BadRun::Fragment("a long record on a stream of items")),
+            None => Run::split(bytes, job_size).map(|(run, _)| run),
+        }
+    }
+
+    /// Bytes of its frame from `start` to `end`.
+    #[inline]
+    pub fn frame(&self, start: usize, end: usize) -> &[u8] {
+        &zerocopy::IntoBytes::as_bytes(&self.words[..])[start..end]
+    }
+
     /// Gives the delivery to `take`.
     pub fn hand_to(
         &self,

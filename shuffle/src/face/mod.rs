@@ -1,6 +1,7 @@
 //! What an application holds: a job, its shuffles of bytes, its streams of items.
 
 mod broadcast;
+pub(crate) mod conveyor;
 pub(crate) mod job;
 pub(crate) mod reservation;
 pub(crate) mod shuffle;

@@ -134,13 +134,15 @@ impl JobState {
         let is_over = all[at].1.poll(&mut self.engine, id)?;
         if is_over {
             let (_, ended) = all.swap_remove(at);
-            let (state, _) = self.engine.stream(id)?;
-            // What has waited for the end of the round is here: somebody has to move it.
-            let links = state.inbound.links.as_ref();
-            let has_come =
-                state.inbound.has_backlog() || links.is_some_and(|links| !links.arrived.is_empty());
-            if ended.end() == End::Round && has_come {
-                self.bell.ring();
+            if ended.end() == End::Round {
+                let (state, _, _) = self.engine.stream_mut(id)?;
+                state.rounds.end();
+                // What has waited for that is here: somebody has to move it.
+                let links = state.inbound.links.as_ref();
+                let has_come = links.is_some_and(|links| !links.arrived.is_empty());
+                if has_come || state.inbound.has_backlog() {
+                    self.bell.ring();
+                }
             }
         }
         Ok(is_over)

@@ -285,7 +285,11 @@ impl<'h> Simulation<'h> {
         let mut rounds: Vec<Round> = self.members.iter().map(|_| Round::default()).collect();
         self.until("round", |rank, member| {
             let (state, out, _) = member.stream_mut();
-            rounds[rank as usize].poll(state, out)
+            let is_over = rounds[rank as usize].poll(state, out);
+            if is_over {
+                state.rounds.end();
+            }
+            is_over
         })
     }
 

@@ -43,6 +43,7 @@ enum Step {
 
 impl Round {
     /// Whether the round has ended here; to be asked after each round of progress, until it has.
+    /// Who asks lets the next one begin, by [`crate::engine::rounds::Rounds::end`].
     pub fn poll(&mut self, state: &mut StreamState, out: &mut Outbound) -> bool {
         let step = &mut self.step;
         if let Step::Begun = step {
@@ -81,7 +82,6 @@ impl Round {
         if !state.handover.as_ref().is_none_or(|h| h.has_done(count)) {
             return false;
         }
-        state.rounds.end();
         state.calm();
         true
     }

@@ -74,6 +74,9 @@ pub type Stream<T> = face::stream::Stream<T, Threaded>;
 /// Opens a [`Stream`].
 pub type StreamBuilder<T> = face::stream::StreamBuilder<T, Threaded>;
 
+/// A stream by push, pull and advance, for one thread at a time.
+pub type Conveyor<T> = face::conveyor::Conveyor<T, Threaded>;
+
 /// A stream whose items have a size that is known at run time only, or none, for all threads of a
 /// process.
 pub type Untyped = face::untyped::Untyped<Threaded>;
