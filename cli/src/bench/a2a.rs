@@ -36,16 +36,25 @@ pub enum Api {
     /// Records by the C functions of the DeltaFS interface, with the options that it gives, and its
     /// flushes
     Deltafs,
+    /// Items by push, pull and advance (push)
+    Conveyor,
+    /// Items by the C functions, to a C handler (push)
+    C,
+    /// Items by push, pull and advance of the C interface (push)
+    CConveyor,
 }
 
 impl Api {
     /// Name in rows.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Typed => "typed",
             Self::Bytes => "bytes",
             Self::Threaded => "threaded",
             Self::Deltafs => "deltafs",
+            Self::Conveyor => "conveyor",
+            Self::C => "c",
+            Self::CConveyor => "c-conveyor",
         }
     }
 }
@@ -55,7 +64,12 @@ const APIS: [Api; 2] = [Api::Typed, Api::Bytes];
 
 /// The interfaces that are asked for, by the kind of job that they are in.
 pub(crate) fn by_job(apis: &[Api]) -> Vec<Vec<Api>> {
-    let kinds: [&[Api]; 3] = [&APIS, &[Api::Threaded], &[Api::Deltafs]];
+    let kinds: [&[Api]; 4] = [
+        &[Api::Typed, Api::Bytes, Api::Conveyor],
+        &[Api::Threaded],
+        &[Api::Deltafs],
+        &[Api::C, Api::CConveyor],
+    ];
     let asked = |kind: &&[Api]| {
         kind.iter()
             .copied()

@@ -28,7 +28,8 @@ impl Table {
         }
     }
 
-    fn update(&self, locals: &[u64]) {
+    #[inline]
+    pub fn update(&self, locals: &[u64]) {
         // Looked up once: the compiler has to assume that an update changes the table's own fields.
         let entries = &self.entries[..];
         for &local in locals {
@@ -39,12 +40,12 @@ impl Table {
         }
     }
 
-    fn clear(&self) {
+    pub fn clear(&self) {
         self.entries.iter().for_each(|entry| entry.set(0));
     }
 
     /// Updates, the sum of their local indices, and updates outside.
-    fn sums(&self) -> [u64; 3] {
+    pub fn sums(&self) -> [u64; 3] {
         let updates = self.entries.iter().map(Cell::get).sum();
         let indices = (0u64..)
             .zip(&self.entries)

@@ -7,6 +7,7 @@
 mod a2a;
 mod agups;
 mod around;
+mod c;
 mod cc;
 mod deltafs;
 mod exchange;
@@ -14,6 +15,7 @@ mod histo;
 mod ig;
 mod p2p;
 mod pair;
+mod push;
 mod random;
 mod ring;
 mod round;
@@ -58,6 +60,9 @@ pub enum Name {
     Around,
     /// Bulk-synchronous steps: a message from each rank to every rank, then the end of the round
     Round,
+    /// Histogram with a call per update and a call of a handler, or a pull, per arrival; in Rust and
+    /// through the C interface
+    Push,
     /// What nexus-runner does: byte records to random other ranks, each checked
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
@@ -103,17 +108,27 @@ impl Name {
                 "{name} has none of --per-node, --messages, --pattern and --seed; `scale` has"
             )));
         }
-        if self != Self::A2a && !args.api.is_empty() {
-            return Err(Error::Shape(format!("{name} has no --api; `a2a` has")));
+        let has_api = |api: &a2a::Api| match self {
+            Self::A2a => !push::APIS[1..].contains(api),
+            Self::Push => push::APIS.contains(api),
+            _ => false,
+        };
+        if let Some(&api) = args.api.iter().find(|api| !has_api(api)) {
+            let api = text(api);
+            return Err(Error::Shape(format!(
+                "{name} has no --api {api}; `a2a` has typed, bytes, threaded and deltafs, `push` has typed, conveyor, c and \
+                 c-conveyor"
+            )));
         }
         if matches!(self, Self::Ring | Self::P2p) && args.route.is_some() {
             return Err(Error::Shape(format!(
                 "{name} drives rings or the fabric itself and has no --route; the others have"
             )));
         }
-        if self != Self::Cc && args.seat == Seat::Threaded {
+        let by_c = self == Self::Push && args.api[..] == [a2a::Api::C];
+        if self != Self::Cc && !by_c && args.seat == Seat::Threaded {
             return Err(Error::Shape(format!(
-                "{name} has only --seat inline; `cc` has both, `a2a` has --api threaded"
+                "{name} has only --seat inline here; `cc` has both, `a2a` has --api threaded, `push --api c` has both"
             )));
         }
         if self == Self::Cc && args.count > Some(cc::MOST_VERTICES) {
@@ -124,7 +139,7 @@ impl Name {
         }
         let (smallest, largest) = match self {
             Self::Ring | Self::P2p => (8, 1 << 20),
-            Self::Histo | Self::Skew | Self::Scale | Self::Cc => (8, 8),
+            Self::Histo | Self::Skew | Self::Scale | Self::Cc | Self::Push => (8, 8),
             Self::Ig | Self::Agups | Self::Around => (16, 16),
             Self::A2a | Self::Round => (8, usize::MAX),
             Self::Exchange => (0, usize::MAX),
@@ -159,6 +174,7 @@ impl Name {
             Self::Cc => cc::run(args, options),
             Self::Around => around::run(args, options),
             Self::Round => rounds::run(args, options),
+            Self::Push => push::run(args, options),
             Self::Exchange => exchange::run(args, options),
             Self::Skew => skew::run(args, options),
             Self::Scale => scale::run(args, options.stream.route),
@@ -196,7 +212,8 @@ pub struct BenchArgs {
     /// skew: how indices are drawn; repeat for several [default: all]
     #[arg(long, value_enum, value_name = "KIND")]
     pub indices: Vec<skew::Indices>,
-    /// a2a: how messages are sent; repeat for several [default: typed, bytes]
+    /// a2a, push: how messages are sent; repeat for several [default: a2a: typed, bytes; push: all of
+    /// its own]
     #[arg(long, value_enum, value_name = "API")]
     pub api: Vec<a2a::Api>,
     #[command(flatten)]
@@ -255,6 +272,14 @@ pub enum Error {
         /// What was expected and what came.
         why: String,
     },
+    /// A C function's.
+    #[error("{call}: {why}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// What it said.
+        why: String,
+    },
     /// A size that the benchmark cannot do.
     #[error("{0}")]
     Size(String),
@@ -285,7 +310,7 @@ impl Error {
 pub enum Seat {
     /// The ranks themselves, in the calls of their one thread
     Inline,
-    /// Threads for progress and for handlers beside the rank's own (cc)
+    /// Threads for progress and for handlers beside the rank's own (cc, push --api c)
     Threaded,
 }
 
@@ -298,6 +323,9 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     let shape = (args.ranks.unwrap_or(ranks), args.nodes.unwrap_or(nodes));
     let mut options = Options::from_env()?;
     args.name.check(&args)?;
+    if args.name == Name::Push && args.api.is_empty() {
+        args.api = push::APIS.to_vec();
+    }
     if args.name == Name::Scale {
         args.name.run(&args, options)?;
         return Ok(0);

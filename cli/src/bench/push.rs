@@ -1,0 +1,273 @@
+//! `push`: the histogram as an application writes it. Each update is one call that sends it, and at
+//! its rank one call of a handler, or one that pulls it; in Rust and through the C interface.
+
+use std::ffi::c_void;
+use std::hint::black_box;
+use std::ptr::{null, null_mut};
+
+use trihop::capi::conveyor::*;
+use trihop::capi::status::trihop_status_t::{self, TRIHOP_ERR_WOULD_BLOCK, TRIHOP_OK};
+use trihop::capi::stream::message::trihop_message_t;
+use trihop::capi::stream::send::trihop_stream_push;
+use trihop::capi::stream::{trihop_stream_fence, trihop_stream_t};
+use trihop::{Conveyor, Job, Options, Rank, Reduce};
+
+use super::a2a::Api;
+use super::c::{CJob, check};
+use super::histo::{TABLE, Table};
+use super::random::Random;
+use super::row::Case;
+use super::session::{Session, Team};
+use super::{BenchArgs, Error, Seat};
+
+type Push = unsafe extern "C" fn(*const trihop_stream_t, u32, *const c_void) -> trihop_status_t;
+type ConveyorPush =
+    unsafe extern "C" fn(*mut trihop_conveyor_t, u32, *const c_void) -> trihop_status_t;
+type Pull =
+    unsafe extern "C" fn(*mut trihop_conveyor_t, *mut *const c_void, *mut u32) -> trihop_status_t;
+
+/// Updates of a rank, unless `--count` says how many.
+const UPDATES: u64 = 2_000_000;
+
+/// What is measured.
+pub(crate) const APIS: [Api; 4] = [Api::Typed, Api::Conveyor, Api::C, Api::CConveyor];
+
+/// Runs the benchmark on this rank.
+pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    let is_c = |api: &Api| matches!(api, Api::C | Api::CConveyor);
+    match args.api.iter().any(is_c) {
+        true => in_c(args),
+        false => in_rust(args, options),
+    }
+}
+
+fn in_rust(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    let table = Table::new();
+    let job = super::start(options)?;
+    let work = Work::new(Session::new(args, &job), &table)?;
+    if args.api.contains(&Api::Typed) {
+        work.by_handler()?;
+    }
+    if args.api.contains(&Api::Conveyor) {
+        work.by_conveyor()?;
+    }
+    Ok(job.shutdown()?)
+}
+
+fn in_c(args: &BenchArgs) -> Result<(), Error> {
+    let table = Table::new();
+    let job = CJob::start(args.seat)?;
+    let work = Work::new(Session::new(args, &job), &table)?;
+    if args.api.contains(&Api::C) {
+        work.by_c_handler()?;
+    }
+    if args.api.contains(&Api::CConveyor) && args.seat == Seat::Inline {
+        work.by_c_conveyor()?;
+    }
+    job.finish()
+}
+
+/// What is sent, and what has to come of it.
+struct Work<'s, 't, J> {
+    session: Session<'s, J>,
+    table: &'t Table,
+    indices: Vec<u64>,
+    /// Updates of this rank's table, the sum of their places, and updates outside.
+    expected: [u64; 3],
+}
+
+impl<'s, 't, J: Team> Work<'s, 't, J> {
+    fn new(session: Session<'s, J>, table: &'t Table) -> Result<Self, Error> {
+        let topology = session.job.topology();
+        let (me, ranks) = (topology.rank().0, u64::from(topology.size()));
+        let count = session.args.count.unwrap_or(UPDATES);
+        let mut random = Random(u64::from(me) + 1);
+        let indices: Vec<u64> = (0..count)
+            .map(|_| random.next() % (TABLE * ranks))
+            .collect();
+        let mut expected = vec![0u64; 2 * ranks as usize];
+        for &index in &indices {
+            let owner = (index % ranks) as usize;
+            expected[2 * owner] += 1;
+            expected[2 * owner + 1] += index / ranks;
+        }
+        session.job.allreduce(&mut expected, Reduce::Sum)?;
+        let me = me as usize;
+        let expected = [expected[2 * me], expected[2 * me + 1], 0];
+        Ok(Self {
+            session,
+            table,
+            indices,
+            expected,
+        })
+    }
+
+    fn ranks(&self) -> u64 {
+        self.session.job.topology().size().into()
+    }
+
+    /// The owner of an update, and its place there.
+    #[inline(always)] // part of each update
+    fn place(index: u64, ranks: u64) -> (u32, u64) {
+        ((index % ranks) as u32, index / ranks)
+    }
+
+    /// All rounds of `work`, each checked, and their row.
+    fn rounds(&self, api: Api, mut work: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        let reps = self.session.repeat(|meter| {
+            self.table.clear();
+            let measured = self.session.measure(meter, &mut work)?;
+            let (sums, expected) = (self.table.sums(), self.expected);
+            if sums != expected {
+                let rank = self.session.job.rank();
+                let why = format!(
+                    "rank {rank} has (updates, their indices, outside) {sums:?}, expected {expected:?}"
+                );
+                return Err(Error::Wrong { bench: "push", why });
+            }
+            Ok(measured)
+        })?;
+        let count = self.indices.len() as u64;
+        let case = Case {
+            bench: "push",
+            api: api.name(),
+            size: 8,
+            count,
+            messages: count * self.ranks(),
+            crossing: 0, // `histo` says what they take on the wire
+            wire_bytes: 0,
+        };
+        self.session.report(&case, &reps)
+    }
+}
+
+impl<'t> Work<'_, 't, Job<'t>> {
+    fn by_handler(&self) -> Result<(), Error> {
+        let (table, ranks) = (self.table, self.ranks());
+        let stream = self
+            .session
+            .job
+            .stream::<u64>("push")
+            .handler(move |_, locals, _| locals.iter().for_each(|local| table.update(&[*local])))
+            .open()?;
+        self.rounds(Api::Typed, || {
+            for &index in &self.indices {
+                let (owner, local) = Self::place(index, ranks);
+                stream.push(Rank(owner), local)?;
+            }
+            Ok(stream.fence()?)
+        })?;
+        Ok(stream.shutdown()?)
+    }
+
+    fn by_conveyor(&self) -> Result<(), Error> {
+        let ranks = self.ranks();
+        let stream = self.session.job.stream::<u64>("conveyor").open()?;
+        let mut conveyor = Conveyor::over(stream)?;
+        self.rounds(Api::Conveyor, || {
+            let mut left = &self.indices[..];
+            while conveyor.advance(left.is_empty())? {
+                while let Some((&index, rest)) = left.split_first() {
+                    let (owner, local) = Self::place(index, ranks);
+                    if !conveyor.push(Rank(owner), local)? {
+                        break;
+                    }
+                    left = rest;
+                }
+                while let Some((_, local)) = conveyor.pull()? {
+                    self.table.update(&[*local]);
+                }
+            }
+            Ok(conveyor.reset()?)
+        })?;
+        Ok(conveyor.shutdown()?)
+    }
+}
+
+/// A handler as a C program has it: the context is the table.
+unsafe extern "C" fn on_items(context: *mut c_void, items: *const trihop_message_t) {
+    // SAFETY: the interface promises an array of so many items, and hands on the context, a table
+    // that nobody else uses while handlers run.
+    unsafe {
+        let (table, items) = (&*context.cast::<Table>(), &*items);
+        let first = items.bytes.cast::<u64>();
+        for at in 0..items.count {
+            table.update(&[*first.add(at)]);
+        }
+    }
+}
+
+impl Work<'_, '_, CJob> {
+    fn by_c_handler(&self) -> Result<(), Error> {
+        let ranks = self.ranks();
+        let context = std::ptr::from_ref(self.table).cast_mut().cast();
+        // SAFETY: the table outlives the stream.
+        let stream = unsafe { self.session.job.open("push", 8, Some(on_items), context)? };
+        // Through pointers that the compiler cannot see through, as from another library.
+        let push = black_box(trihop_stream_push as Push);
+        self.rounds(Api::C, || {
+            for &index in &self.indices {
+                let (owner, local) = Self::place(index, ranks);
+                // SAFETY: an open stream, and an item of 8 bytes.
+                let status = unsafe { push(stream.0, owner, (&raw const local).cast()) };
+                check("trihop_stream_push", status)?;
+            }
+            // SAFETY: an open stream.
+            check("trihop_stream_fence", unsafe {
+                trihop_stream_fence(stream.0)
+            })
+        })?;
+        stream.close()
+    }
+
+    fn by_c_conveyor(&self) -> Result<(), Error> {
+        let ranks = self.ranks();
+        // SAFETY: without a handler there is no context.
+        let stream = unsafe { self.session.job.open("conveyor", 8, None, null_mut())? };
+        let mut conveyor = null_mut();
+        // SAFETY: an open stream, and a place for a pointer.
+        check("trihop_conveyor_over", unsafe {
+            trihop_conveyor_over(stream.0, &mut conveyor)
+        })?;
+        let push = black_box(trihop_conveyor_push as ConveyorPush);
+        let pull = black_box(trihop_conveyor_pull as Pull);
+        self.rounds(Api::CConveyor, || {
+            let (mut left, mut goes_on) = (&self.indices[..], 1);
+            loop {
+                let is_done = left.is_empty().into();
+                // SAFETY: a conveyor of this function's, and a place for a number.
+                check("trihop_conveyor_advance", unsafe {
+                    trihop_conveyor_advance(conveyor, is_done, &mut goes_on)
+                })?;
+                if goes_on == 0 {
+                    // SAFETY: as above.
+                    return check("trihop_conveyor_reset", unsafe {
+                        trihop_conveyor_reset(conveyor)
+                    });
+                }
+                while let Some((&index, rest)) = left.split_first() {
+                    let (owner, local) = Self::place(index, ranks);
+                    // SAFETY: as above, and an item of 8 bytes.
+                    match unsafe { push(conveyor, owner, (&raw const local).cast()) } {
+                        TRIHOP_ERR_WOULD_BLOCK => break,
+                        status => check("trihop_conveyor_push", status)?,
+                    }
+                    left = rest;
+                }
+                let mut item: *const c_void = null();
+                loop {
+                    // SAFETY: as above, and a place for a pointer.
+                    match unsafe { pull(conveyor, &mut item, null_mut()) } {
+                        // SAFETY: an item of 8 bytes, until the next call.
+                        TRIHOP_OK => self.table.update(&[unsafe { *item.cast::<u64>() }]),
+                        TRIHOP_ERR_WOULD_BLOCK => break,
+                        status => check("trihop_conveyor_pull", status)?,
+                    }
+                }
+            }
+        })?;
+        // SAFETY: a conveyor of this function's, used no more.
+        unsafe { trihop_conveyor_free(conveyor) };
+        stream.close()
+    }
+}
