@@ -249,6 +249,7 @@ impl Work<'_, '_, CJob> {
                     let (owner, local) = Self::place(index, ranks);
                     // SAFETY: as above, and an item of 8 bytes.
                     match unsafe { push(conveyor, owner, (&raw const local).cast()) } {
+                        TRIHOP_OK => {}
                         TRIHOP_ERR_WOULD_BLOCK => break,
                         status => check("trihop_conveyor_push", status)?,
                     }

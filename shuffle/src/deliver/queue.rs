@@ -55,12 +55,6 @@ impl Entry {
         }
     }
 
-    /// Bytes of its frame from `start` to `end`.
-    #[inline]
-    pub fn frame(&self, start: usize, end: usize) -> &[u8] {
-        &zerocopy::IntoBytes::as_bytes(&self.words[..])[start..end]
-    }
-
     /// Gives the delivery to `take`.
     pub fn hand_to(
         &self,

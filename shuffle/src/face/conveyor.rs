@@ -3,7 +3,6 @@
 
 use std::marker::PhantomData;
 
-use trihop_transport::protocol::wire::RUN_HEADER_BYTES;
 use trihop_transport::topology::Rank;
 
 use zerocopy::FromBytes;
@@ -29,22 +28,47 @@ pub enum ConveyorState {
     Complete,
 }
 
+/// Where pulls are in a run. Pulls are short, and programs go far into memory between them: what a
+/// processor may do at once then is what counts, so a pull looks at two places and changes one.
+struct Cursor {
+    /// The next item.
+    next: *const u8,
+    /// Where items end of which each is pulled by itself, without anything else to be done.
+    limit: *const u8,
+}
+
+// SAFETY: it points into memory of the belt that has it, which goes where it goes.
+unsafe impl Send for Cursor {}
+
+impl Cursor {
+    const NOWHERE: Self = Self {
+        next: std::ptr::null(),
+        limit: std::ptr::null(),
+    };
+}
+
 /// The items of a step, of whatever type.
 pub(crate) struct Belt<S: Seating> {
     handle: Handle<S>,
     item_bytes: usize,
+    cursor: Cursor,
+    source: Rank,
     /// Runs that have come, of which those before `current` have been pulled. They count in the
     /// stream's delivery queue until all have.
     arrived: Vec<Entry>,
     current: usize,
-    /// What is left of the current one.
-    next: usize,
-    end: usize,
-    source: Rank,
-    /// Bytes that were pulled last, and may be given back.
-    pulled: usize,
+    /// A run has begun: `current` is its number, and `end` where its items end.
+    has_begun: bool,
+    end: *const u8,
+    /// Bytes that the last pull took.
+    step: usize,
+    /// Where the last pull began that cannot be given back.
+    floor: *const u8,
     state: ConveyorState,
 }
+
+// SAFETY: as `Cursor`; `end` and `floor` are compared, and never read through.
+unsafe impl<S: Seating + Send> Send for Belt<S> where Handle<S>: Send {}
 
 impl<S: Seating> Belt<S> {
     /// Over a stream without a handler.
@@ -66,12 +90,14 @@ impl<S: Seating> Belt<S> {
         Ok(Self {
             handle,
             item_bytes,
+            cursor: Cursor::NOWHERE,
+            source: Rank(0),
             arrived: Vec::new(),
             current: 0,
-            next: 0,
-            end: 0,
-            source: Rank(0),
-            pulled: 0,
+            has_begun: false,
+            end: std::ptr::null(),
+            step: 0,
+            floor: std::ptr::null(),
             state: ConveyorState::Working,
         })
     }
@@ -97,53 +123,91 @@ impl<S: Seating> Belt<S> {
         Error::misuse(&self.handle.name, why)
     }
 
+    /// The next item, where that is all there is to do; else [`Belt::pull`] has to.
+    #[inline(always)] // so that an item's size is a constant
+    pub fn pull_one(&mut self, item_bytes: usize) -> Option<(Rank, &[u8])> {
+        let at = self.cursor.next;
+        if at == self.cursor.limit {
+            return None;
+        }
+        debug_assert_eq!(item_bytes, self.item_bytes);
+        // SAFETY: between `next` and `limit` lie whole items of the current run, which stays as long
+        // as this is borrowed.
+        let item = unsafe {
+            self.cursor.next = at.add(item_bytes);
+            std::slice::from_raw_parts(at, item_bytes)
+        };
+        Some((self.source, item))
+    }
+
     /// The next items of one source that are here, at most so many.
-    #[inline]
+    #[cold]
     pub fn pull(&mut self, most: usize) -> Result<Option<(Rank, &[u8])>> {
-        if self.next == self.end && !self.open_next()? {
+        if self.cursor.next == self.end && !self.open_next()? {
             return Ok(None);
         }
-        let start = self.next;
-        self.pulled = (self.end - start).min(most.saturating_mul(self.item_bytes));
-        self.next += self.pulled;
-        let bytes = self.arrived[self.current].frame(start, self.next);
-        Ok(Some((self.source, bytes)))
+        let at = self.cursor.next;
+        let left = self.end.addr() - at.addr();
+        self.step = left.min(most.saturating_mul(self.item_bytes));
+        self.floor = at;
+        // SAFETY: `step` bytes are left in the current run, which stays as long as this is borrowed.
+        let items = unsafe {
+            self.cursor.next = at.add(self.step);
+            std::slice::from_raw_parts(at, self.step)
+        };
+        // Behind a pull of one the next ones are no more than that.
+        self.cursor.limit = match self.step == self.item_bytes {
+            true => self.end,
+            false => self.cursor.next,
+        };
+        Ok(Some((self.source, items)))
     }
 
     /// Begins the next run.
     fn open_next(&mut self) -> Result<bool> {
-        self.pulled = 0;
-        // An end of 0: none of them has begun.
-        let next = if self.end == 0 { 0 } else { self.current + 1 };
+        self.floor = self.cursor.next;
+        let next = self.current + usize::from(self.has_begun);
         let Some(entry) = self.arrived.get(next) else {
             return Ok(false);
         };
         let run = entry.run(self.handle.size);
         let run = run.map_err(|why| Error::bad_peer(self.source.0, why))?;
         let bytes = usize::from(run.header.count) * self.item_bytes;
-        if bytes > run.payload.len() {
+        let source = run.header.source;
+        let Some(items) = run.payload.get(..bytes) else {
             let why = format!("{bytes} bytes of items in {}", run.payload.len());
-            return Err(Error::bad_peer(run.header.source, why));
-        }
-        self.source = Rank(run.header.source);
-        self.current = next;
-        (self.next, self.end) = (RUN_HEADER_BYTES, RUN_HEADER_BYTES + bytes);
+            return Err(Error::bad_peer(source, why));
+        };
+        self.source = Rank(source);
+        (self.current, self.has_begun) = (next, true);
+        let begin = items.as_ptr_range();
+        (self.cursor.next, self.cursor.limit, self.end) = (begin.start, begin.start, begin.end);
+        self.floor = begin.start;
         Ok(true)
     }
 
     /// What was pulled last is pulled again.
     pub fn unpull(&mut self) -> Result<()> {
-        if self.pulled == 0 {
+        if self.cursor.next == self.floor {
             return Err(self.misuse("nothing was pulled that could be given back"));
         }
-        self.next -= std::mem::take(&mut self.pulled);
+        // SAFETY: the last pull took so many bytes of the current run, and nothing since has.
+        self.cursor.next = unsafe { self.cursor.next.sub(self.step) };
+        self.floor = self.cursor.next;
+        self.cursor.limit = self.cursor.next;
         Ok(())
     }
 
     /// Whether all that has come was pulled.
     fn is_empty(&self) -> bool {
-        let last = self.current + usize::from(self.end > 0);
-        self.next == self.end && last >= self.arrived.len()
+        let last = self.current + usize::from(self.has_begun);
+        self.cursor.next == self.end && last >= self.arrived.len()
+    }
+
+    /// Whether [`Belt::pull_one`] is all there is to do.
+    #[inline(always)] // as that
+    fn is_plain(&self) -> bool {
+        self.cursor.next != self.cursor.limit
     }
 
     /// A round of progress, without waiting; false once the step is complete.
@@ -176,7 +240,7 @@ impl<S: Seating> Belt<S> {
                 Ok(is_over)
             })?;
             if is_empty {
-                (self.current, self.next, self.end, self.pulled) = (0, 0, 0, 0);
+                self.clear();
             }
             if is_over {
                 self.state = ConveyorState::Cleanup;
@@ -208,7 +272,7 @@ impl<S: Seating> Belt<S> {
     /// pulled does not.
     fn give_back(&mut self) {
         let entries = std::mem::take(&mut self.arrived);
-        let done = self.current + usize::from(self.end > 0);
+        let done = self.current + usize::from(self.has_begun);
         // A job that has failed takes nothing more.
         let _ = self.handle.seat.with("a conveyor", |job| {
             let (state, _, _) = job.engine.stream_mut(self.handle.id)?;
@@ -218,7 +282,14 @@ impl<S: Seating> Belt<S> {
             }
             Ok(())
         });
-        (self.current, self.next, self.end, self.pulled) = (0, 0, 0, 0);
+        self.clear();
+    }
+
+    /// No run has begun.
+    fn clear(&mut self) {
+        self.cursor = Cursor::NOWHERE;
+        (self.current, self.has_begun) = (0, false);
+        (self.end, self.floor) = (std::ptr::null(), std::ptr::null());
     }
 }
 
@@ -338,7 +409,12 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
     /// A peer whose bytes make no sense.
     #[inline]
     pub fn pull(&mut self) -> Result<Option<(Rank, &T)>> {
-        let Some((source, bytes)) = self.belt.pull(1)? else {
+        // Looked at first, and asked for then: a reference that is returned would be held too long.
+        let pulled = match self.belt.is_plain() {
+            true => self.belt.pull_one(size_of::<T>()),
+            false => self.belt.pull(1)?,
+        };
+        let Some((source, bytes)) = pulled else {
             return Ok(None);
         };
         let item = T::ref_from_bytes(bytes).map_err(|_| misaligned(source))?;
@@ -406,11 +482,17 @@ impl<S: Seat> UntypedConveyor<S> {
         }
     }
 
+    /// As [`Conveyor::pull`]: the bytes of an item, where no more is to be done for that than to say
+    /// where they lie.
+    #[inline]
+    pub fn pull_here(&mut self) -> Option<(Rank, &[u8])> {
+        self.belt.pull_one(self.belt.item_bytes)
+    }
+
     /// As [`Conveyor::pull_many`]: the bytes of items.
     ///
     /// # Errors
     /// As [`Conveyor::pull`].
-    #[inline]
     pub fn pull(&mut self, most: usize) -> Result<Option<(Rank, &[u8])>> {
         self.belt.pull(most.max(1))
     }
