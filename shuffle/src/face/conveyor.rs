@@ -5,13 +5,13 @@ use std::marker::PhantomData;
 
 use trihop_transport::topology::Rank;
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::deliver::Entry;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::face::stream::{Item, Stream};
-use crate::face::untyped::Untyped;
+use crate::face::untyped::{Untyped, of_usual_size};
 use crate::seat::{Handle, Seat, Seating};
 use crate::terminate::End;
 
@@ -104,13 +104,16 @@ impl<S: Seating> Belt<S> {
 
     /// Takes an item if there is room.
     #[inline(always)] // so that an item's size is a constant of the copy
-    pub fn push(&mut self, target: Rank, item: &[u8]) -> Result<bool> {
+    pub fn push<T>(&mut self, target: Rank, item: &T) -> Result<bool>
+    where
+        T: IntoBytes + Immutable + ?Sized,
+    {
         if self.state != ConveyorState::Working {
             return Err(self.misuse("a push after the last one was announced: reset it first"));
         }
         let pushed = self
             .handle
-            .with_out("a push", |out| out.try_push(target, item));
+            .with_out("a push", |out| out.try_push(target, item.as_bytes()));
         match pushed {
             Ok(()) => Ok(true),
             Err(Error::WouldBlock) => Ok(false),
@@ -400,7 +403,7 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
     /// [`Error::Misuse`] after the last push was announced; a bad rank; what has ended the job.
     #[inline]
     pub fn push(&mut self, target: Rank, item: T) -> Result<bool> {
-        self.belt.push(target, item.as_bytes())
+        self.belt.push(target, &item)
     }
 
     /// The next item that is here, in place, and who sent it.
@@ -474,12 +477,7 @@ impl<S: Seat> UntypedConveyor<S> {
                 .belt
                 .misuse(&format!("an item of {is} bytes, of {wanted}")));
         }
-        // The copy of an item of a known size is a few instructions.
-        match item.len() {
-            8 => self.belt.push(target, &item[..8]),
-            16 => self.belt.push(target, &item[..16]),
-            _ => self.belt.push(target, item),
-        }
+        of_usual_size!(item => self.belt.push(target, item))
     }
 
     /// As [`Conveyor::pull`]: the bytes of an item, where no more is to be done for that than to say

@@ -33,6 +33,8 @@ macro_rules! of_usual_size {
     };
 }
 
+pub(super) use of_usual_size;
+
 /// Opens an [`Untyped`] stream: name, size of an item, options, handler.
 pub struct UntypedBuilder<S: Seat> {
     seat: S,
