@@ -262,6 +262,21 @@ fn round_checks_every_round_by_itself() {
 }
 
 #[test]
+fn push_is_measured_by_handlers_and_by_pulls_in_rust_and_c() {
+    let all = ["typed", "conveyor", "c", "c-conveyor"];
+    for shape in ["--ranks 1", "--ranks 2", "--ranks 5 --nodes 2"] {
+        let rows = rows(&format!("push --count 20000 {shape}"));
+        let apis: Vec<_> = rows
+            .iter()
+            .map(|row| row["api"].as_str().unwrap())
+            .collect();
+        assert_eq!(apis, all);
+    }
+    let rows = rows("push --count 20000 --ranks 3 --api c --seat threaded");
+    assert_eq!((rows.len(), &rows[0]["api"]), (1, &"c".into()));
+}
+
+#[test]
 fn agups_counts_every_update_of_its_updaters() {
     let rows = rows("agups --count 500 --ranks 4 --nodes 2");
     assert_eq!((rows.len(), &rows[0]["count"]), (1, &5000.into()));

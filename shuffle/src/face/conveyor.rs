@@ -64,6 +64,9 @@ pub(crate) struct Belt<S: Seating> {
     step: usize,
     /// Where the last pull began that cannot be given back.
     floor: *const u8,
+    /// Where the next item was at the last advance, and how many of them in a row have moved nothing.
+    since: *const u8,
+    fruitless: u32,
     state: ConveyorState,
 }
 
@@ -98,6 +101,8 @@ impl<S: Seating> Belt<S> {
             end: std::ptr::null(),
             step: 0,
             floor: std::ptr::null(),
+            since: std::ptr::null(),
+            fruitless: 0,
             state: ConveyorState::Working,
         })
     }
@@ -220,7 +225,16 @@ impl<S: Seating> Belt<S> {
             self.handle.start(End::Round)?;
             self.state = ConveyorState::Endgame;
         }
-        self.handle.seat.progress(what)?;
+        if self.handle.seat.progress(what)? || self.cursor.next != self.since {
+            self.fruitless = 0;
+        } else {
+            // Whoever this waits for may need the processor.
+            self.fruitless += 1;
+            if self.fruitless > 1 {
+                std::thread::yield_now();
+            }
+        }
+        self.since = self.cursor.next;
         let is_empty = self.is_empty();
         let is_ending = self.state == ConveyorState::Endgame;
         let is_working = self.state == ConveyorState::Working;
