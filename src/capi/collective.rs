@@ -80,10 +80,11 @@ unsafe fn join<N: Number>(
             )
         };
         let reduce = trihop_reduce_t::parse(reduce)?;
-        Ok(match how {
-            Join::AllReduce => either!(&job.job, job => job.allreduce(values, reduce))?,
-            Join::ExclusiveScan => either!(&job.job, job => job.exscan(values, reduce))?,
-        })
+        let joined = match how {
+            Join::AllReduce => either!(&job.job, job => job.allreduce(values, reduce)),
+            Join::ExclusiveScan => either!(&job.job, job => job.exscan(values, reduce)),
+        };
+        Ok(joined?)
     })
 }
 

@@ -10,6 +10,7 @@ use trihop::capi::status::trihop_status_t::{self, TRIHOP_ERR_WOULD_BLOCK, TRIHOP
 use trihop::capi::stream::message::trihop_message_t;
 use trihop::capi::stream::send::trihop_stream_push;
 use trihop::capi::stream::{trihop_stream_fence, trihop_stream_t};
+use trihop::transport::bootstrap::{Launcher, detect};
 use trihop::{Conveyor, Job, Options, Rank, Reduce};
 
 use super::a2a::Api;
@@ -34,10 +35,18 @@ pub(crate) const APIS: [Api; 4] = [Api::Typed, Api::Conveyor, Api::C, Api::CConv
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let is_c = |api: &Api| matches!(api, Api::C | Api::CConveyor);
-    match args.api.iter().any(is_c) {
-        true => in_c(args),
-        false => in_rust(args, options),
+    let is_c = |api: &&Api| matches!(api, Api::C | Api::CConveyor);
+    let by_c = args.api.iter().filter(is_c).count();
+    if by_c > 0 && by_c < args.api.len() && detect(options.launcher)? != Launcher::Single {
+        let why = "a process is in one job only: inside of one, ask for typed and conveyor, or for c and c-conveyor, by --api";
+        return Err(Error::Shape(why.to_owned()));
+    }
+    if by_c < args.api.len() {
+        in_rust(args, options)?;
+    }
+    match by_c {
+        0 => Ok(()),
+        _ => in_c(args),
     }
 }
 

@@ -493,7 +493,7 @@ mod tests {
                 .map(|r| Collectives::new(&Topology::from_node_sizes(&sizes, Rank(r)).unwrap()))
                 .collect();
             let (mut state, root) = (seed | 1, (seed % u64::from(total)) as u32);
-            let float_of = |rank: u32| (f64::from(rank) + 0.1).powi(9) * if rank % 2 == 0 { 1.0 } else { -1.0 };
+            let float_of = |rank: u32| (f64::from(rank) + 0.1).powi(9) * f64::from(1 - 2 * (rank as i32 % 2));
             let mut order: Vec<u32> = (0..total).collect();
             order.sort_by_key(|r| seed.rotate_left(*r % 64) ^ u64::from(*r).wrapping_mul(0x9e3779b97f4a7c15));
             let mut tickets = vec![None; total as usize];
