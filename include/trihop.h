@@ -796,6 +796,14 @@ trihop_status_t trihop_representative(const struct trihop_job_t *job,
 // Threads: any, but all ranks have to call collectives in one order, so one at a time.
 trihop_status_t trihop_barrier(const struct trihop_job_t *job);
 
+// Returns on every rank when all that any rank sent before on any stream, and all that handlers
+// sent because of it on whichever stream, has been handled. Where handlers of one stream send on
+// another, fences of one after the other do not say that. Collective over all ranks; not inside a
+// handler. Gives way with `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_fence(const struct trihop_job_t *job);
+
 // Replaces each of `count` values by its reduction over all ranks. `reduce` is one of
 // `trihop_reduce_t`. Collective over all ranks, each with as many values; not inside a handler.
 //

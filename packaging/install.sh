@@ -83,7 +83,7 @@ place 755 "$built/libtrihop.so" "$LIBDIR/libtrihop.so.$version"
 link "libtrihop.so.$version" "$LIBDIR/$soname"
 link "$soname" "$LIBDIR/libtrihop.so"
 place 644 "$built/libtrihop.a" "$LIBDIR/libtrihop.a"
-(cd include && find . -name '*.h' -type f) >"$new/headers"
+(cd include && find . -name '*.h' -type f -o -name '*.hpp' -type f) >"$new/headers"
 while IFS= read -r header; do
     place 644 "include/$header" "$INCLUDEDIR/${header#./}"
 done <"$new/headers"

@@ -6,6 +6,25 @@ mod launched;
 use launched::compiled::{Compiler, client_of, launch};
 
 #[test]
+fn a_program_in_cpp_has_types_exceptions_and_destructors() {
+    if !Compiler::Cpp.is_there() {
+        return;
+    }
+    let program = client_of("steps", "typed", Compiler::Cpp, &["include"]);
+    let shapes: [&[&str]; 3] = [&["-n", "1"], &["-n", "3"], &["-n", "6", "--nodes", "2"]];
+    for shape in shapes {
+        for seat in ["inline", "threaded"] {
+            let ended = launch(shape, &program, &[seat]).succeeded();
+            assert_eq!(ended.stdout, "ok\n");
+        }
+    }
+    // An exception that nobody catches inside the job ends it, on all ranks.
+    let ended = launch(&["-n", "3"], &program, &["threaded", "throw"]);
+    assert_ne!(ended.status, 0);
+    assert!(ended.stderr.contains("on purpose"), "{}", ended.stderr);
+}
+
+#[test]
 fn steps_of_a_program_are_kept_apart_and_values_joined_on_any_shape_and_seat() {
     if !Compiler::C.is_there() {
         return;

@@ -39,6 +39,21 @@ pub unsafe extern "C" fn trihop_barrier(job: *const trihop_job_t) -> trihop_stat
     })
 }
 
+/// Returns on every rank when all that any rank sent before on any stream, and all that handlers
+/// sent because of it on whichever stream, has been handled. Where handlers of one stream send on
+/// another, fences of one after the other do not say that. Collective over all ranks; not inside a
+/// handler. Gives way with `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does.
+///
+/// Threads: as `trihop_barrier`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_fence(job: *const trihop_job_t) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::reference(job, "job")? };
+        Ok(either!(&job.job, job => job.fence())?)
+    })
+}
+
 impl trihop_reduce_t {
     fn parse(number: i32) -> Result<Reduce, Failure> {
         [

@@ -178,6 +178,47 @@ static void convey(void)
     free(from);
 }
 
+/* A ball hops from stream to stream until its hops are used up; a fence of all streams waits. */
+static trihop_stream_t *courts[2];
+static uint64_t hops;
+
+static void on_ball(void *context, const trihop_message_t *balls)
+{
+    const uint64_t *left = balls->bytes;
+    size_t court = *(const size_t *)context;
+
+    for (size_t at = 0; at < balls->count; at++) {
+        uint64_t now = left[at] - 1;
+
+        hops++;
+        if (now > 0)
+            OK(trihop_stream_push(courts[1 - court], (uint32_t)((rank + now) % size), &now));
+    }
+}
+
+static void bounce(void)
+{
+    static const size_t numbers[2] = {0, 1};
+    uint64_t all, wanted = 0;
+
+    for (int court = 0; court < 2; court++)
+        OK(trihop_stream_open(job, court ? "right" : "left", sizeof(uint64_t), NULL, on_ball, (void *)&numbers[court],
+                              &courts[court]));
+    OK(trihop_barrier(job));
+    for (int times = 1; times <= 5; times++) {
+        uint64_t left = (uint64_t)times * 37;
+
+        wanted += left * size;
+        OK(trihop_stream_push(courts[times % 2], (rank + 1) % size, &left));
+        OK(trihop_fence(job));
+        all = hops;
+        OK(trihop_allreduce(job, TRIHOP_SUM, &all, 1));
+        EQUAL(all, wanted);
+    }
+    for (int court = 0; court < 2; court++)
+        OK(trihop_stream_close(courts[court]));
+}
+
 static void join_values(void)
 {
     uint64_t bits[2], before[2] = {rank + 1, 1}, given[3] = {0, 0, 0}, all_ranks = (UINT64_C(1) << size) - 1;
@@ -248,6 +289,7 @@ int main(int argc, char **argv)
     size = trihop_size(job);
     take_steps();
     convey();
+    bounce();
     join_values();
     if (rank == 0)
         printf("%" PRIu32 " ranks, %" PRIu64 " steps\n", size, steps);

@@ -473,6 +473,6 @@ mod tests {
                 seen.insert(longest);
             }
         }
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
     }
 }

@@ -102,7 +102,7 @@ pub fn link(command: &mut Command, program: &Path) {
     command.arg(format!("-Wl,-rpath,{}", library.display()));
 }
 
-/// The program of `tests/FOLDER/NAME.c`, compiled once.
+/// The program of `tests/FOLDER/NAME.c`, or `.cpp`, compiled once.
 pub fn client_of(folder: &str, name: &str, compiler: Compiler, includes: &[&str]) -> PathBuf {
     static BUILT: Mutex<BTreeMap<(String, Compiler), PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +113,12 @@ pub fn client_of(folder: &str, name: &str, compiler: Compiler, includes: &[&str]
     let program =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{folder}-{name}-{compiler:?}"));
     let mut command = strict(compiler, includes);
-    command.arg(root().join(format!("tests/{folder}/{name}.c")));
+    let source = |end: &str| root().join(format!("tests/{folder}/{name}.{end}"));
+    let found = ["c", "cpp"]
+        .map(source)
+        .into_iter()
+        .find(|file| file.exists());
+    command.arg(found.expect("a source of this name"));
     link(&mut command, &program);
     run(command).succeeded();
     built.insert(key, program.clone());

@@ -2,10 +2,12 @@
 
 use super::{Engine, SYSTEM_STREAM};
 use crate::config::{Shares, StreamOptions};
+use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Ticket};
+use crate::terminate::flush::{Counted, Fence};
 
 /// Whose collectives come in one order on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +16,35 @@ pub(crate) enum Channel {
     Calls,
     /// Those of a thread that opens and closes streams beside it.
     Apart,
+}
+
+/// All open streams of a job but that of the collectives.
+struct AllStreams<'a> {
+    open: &'a [usize],
+    streams: &'a mut [StreamState],
+    outs: &'a [Outbound],
+}
+
+impl Counted for AllStreams<'_> {
+    fn is_quiet(&self) -> bool {
+        let mut open = self.open.iter();
+        open.all(|&at| self.streams[at].is_quiet(&self.outs[at]))
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let sent = self.open.iter().map(|&at| self.outs[at].sent);
+        let delivered = self.open.iter().map(|&at| self.streams[at].delivered());
+        let add = |sum: u64, count| sum.wrapping_add(count);
+        (sent.fold(0, add), delivered.fold(0, add))
+    }
+
+    fn hurry(&mut self) {
+        self.open.iter().for_each(|&at| self.streams[at].hurry());
+    }
+
+    fn calm(&mut self) {
+        self.open.iter().for_each(|&at| self.streams[at].calm());
+    }
 }
 
 /// Number of [`Channel::Apart`]: no stream has it.
@@ -88,6 +119,17 @@ impl Engine {
             Channel::Apart => APART,
         };
         self.collectives.begin(number, operation, contribution)
+    }
+
+    /// Whether a fence of all open streams together is complete on all ranks; to be asked after each
+    /// round of progress.
+    pub fn poll_fence(&mut self, fence: &mut Fence) -> bool {
+        let mut all = AllStreams {
+            open: self.open.get(1..).unwrap_or_default(),
+            streams: &mut self.streams,
+            outs: &self.outs,
+        };
+        fence.poll_over(&mut all, SYSTEM_STREAM, &mut self.collectives)
     }
 
     /// Whether all results of collectives that others wait for have left this rank.

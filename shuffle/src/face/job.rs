@@ -129,6 +129,18 @@ impl<S: Seat> Job<S> {
         self.collective("a barrier", || seat::barrier(&self.seat))
     }
 
+    /// Returns on every rank when everything that any rank sent before on any stream, and everything
+    /// that handlers sent because of it on whichever stream, has been handled (or waits to be
+    /// taken). Where handlers of one stream send on another, a fence of each after the other does
+    /// not say that; this one does.
+    ///
+    /// # Errors
+    /// As [`Job::barrier`]; after [`crate::Error::WouldBlock`] take deliveries of the streams
+    /// without a handler, and call again on this rank, with no other collective call in between.
+    pub fn fence(&self) -> Result<()> {
+        self.collective("a fence of all streams", || seat::fence(&self.seat))
+    }
+
     /// Replaces each value by its reduction over all ranks; every rank gives as many values, all
     /// `u64`, `i64` or `f64`.
     ///

@@ -57,6 +57,10 @@ macro_rules! common_verbs {
             /// what handlers send meanwhile may belong to this round or to the next. Where that
             /// matters, use [`Self::fence`].
             ///
+            /// Others may be in the next round already when this returns, and what they send may be
+            /// handled in this rank's next call that makes progress, on whichever stream: what
+            /// handlers need for the next round is made ready before.
+            ///
             /// # Errors
             /// As [`Self::fence`].
             pub fn round(&self) -> $crate::error::Result<()> {

@@ -55,12 +55,17 @@ impl Ending {
 pub(crate) struct Parked {
     endings: Vec<(StreamId, Ending)>,
     barriers: HashMap<usize, Ticket>,
+    /// The fence of all streams, and whether it is over.
+    of_all: Option<(Fence, bool)>,
 }
 
 impl Parked {
     /// Goes on with all that is under way, whoever waits for it.
     #[inline]
     pub fn advance(&mut self, engine: &mut Engine) {
+        if let Some((fence, is_over)) = &mut self.of_all {
+            *is_over = *is_over || engine.poll_fence(fence);
+        }
         for (id, ending) in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
             let _ = ending.poll(engine, *id);
@@ -99,6 +104,16 @@ impl Parked {
 }
 
 impl JobState {
+    /// Begins a fence of all streams, or goes on with one that gave way; whether it is over.
+    pub fn fence_all(&mut self) -> bool {
+        let (fence, is_over) = self.parked.of_all.get_or_insert_default();
+        if !*is_over && !self.engine.poll_fence(fence) {
+            return false;
+        }
+        self.parked.of_all = None;
+        true
+    }
+
     /// Begins the end of a step of a stream, or goes on with one that gave way.
     ///
     /// # Errors

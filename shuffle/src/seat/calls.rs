@@ -480,7 +480,7 @@ fn noting_overfilled(
 
 /// Without a handler nobody but the application can make room in the delivery queue: waiting would
 /// be for ever.
-fn check_undelivered(state: &StreamState) -> Result<()> {
+pub(super) fn check_undelivered(state: &StreamState) -> Result<()> {
     match &state.sink {
         Sink::Queue(queue) if queue.is_blocked() => Err(Error::WouldBlock),
         _ => Ok(()),

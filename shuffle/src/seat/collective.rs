@@ -1,6 +1,7 @@
 //! Calls in which all ranks take part.
 
 use super::Seating;
+use super::calls::check_undelivered;
 use crate::endpoint::Channel;
 use crate::error::{Error, Result};
 use crate::terminate::collective::Operation;
@@ -24,6 +25,22 @@ pub(super) fn collective(
     let result = seat.wait(what, |job| Ok(job.engine.collectives.result(ticket)))?;
     pass_on_results(seat);
     Ok(result)
+}
+
+/// See [`crate::Job::fence`].
+pub(crate) fn fence(seat: &impl Seating) -> Result<()> {
+    let what = "a fence of all streams";
+    seat.may_wait(what)?;
+    seat.wait(what, |job| {
+        if job.fence_all() {
+            return Ok(Some(()));
+        }
+        let mut streams = job.engine.open_streams();
+        streams.try_for_each(|(state, _)| check_undelivered(state))?;
+        Ok(None)
+    })?;
+    pass_on_results(seat);
+    Ok(())
 }
 
 /// Sends what a collective that is complete here still has to tell others: the caller may not come

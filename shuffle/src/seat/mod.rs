@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::job::JobState;
 use crate::signal::DumpOutput;
 pub(crate) use calls::Handle;
-pub(crate) use collective::{allgather, allreduce, barrier, broadcast, exscan};
+pub(crate) use collective::{allgather, allreduce, barrier, broadcast, exscan, fence};
 pub(crate) use end::shut_down;
 pub use inline::Inline;
 pub(crate) use open::open;

@@ -88,27 +88,75 @@ impl Flush {
     }
 }
 
+/// What a fence counts: a stream, or all of a job.
+pub(crate) trait Counted {
+    /// Whether nothing of it moves or waits on this rank.
+    fn is_quiet(&self) -> bool;
+
+    /// Records sent, and those that have come to their end here.
+    fn counts(&self) -> (u64, u64);
+
+    /// See [`StreamState::hurry`].
+    fn hurry(&mut self);
+
+    /// See [`StreamState::calm`].
+    fn calm(&mut self);
+}
+
+/// A stream, and what it sends.
+struct OneStream<'a>(&'a mut StreamState, &'a Outbound);
+
+impl Counted for OneStream<'_> {
+    fn is_quiet(&self) -> bool {
+        self.0.is_quiet(self.1)
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.1.sent, self.0.delivered())
+    }
+
+    fn hurry(&mut self) {
+        self.0.hurry();
+    }
+
+    fn calm(&mut self) {
+        self.0.calm();
+    }
+}
+
 /// A fence under way.
 #[derive(Debug, Default)]
 pub(crate) struct Fence {
     round: Option<Ticket>,
     last: Option<(u64, u64)>,
-    /// It hurries its stream.
+    /// It hurries its streams.
     hurries: bool,
-    /// Rounds that were needed.
+    /// Waves that were needed.
     pub rounds: u32,
 }
 
 impl Fence {
-    /// Whether the fence is complete on all ranks; to be asked after each round of progress.
+    /// Whether the fence of a stream is complete on all ranks; to be asked after each round of
+    /// progress.
     pub fn poll(
         &mut self,
         state: &mut StreamState,
         out: &Outbound,
         collectives: &mut Collectives,
     ) -> bool {
+        let channel = state.id;
+        self.poll_over(&mut OneStream(state, out), channel, collectives)
+    }
+
+    /// As [`Fence::poll`], of what is `counted`, by collectives of this channel.
+    pub fn poll_over(
+        &mut self,
+        counted: &mut impl Counted,
+        channel: u16,
+        collectives: &mut Collectives,
+    ) -> bool {
         if !std::mem::replace(&mut self.hurries, true) {
-            state.hurry();
+            counted.hurry();
         }
         loop {
             if let Some(ticket) = self.round {
@@ -122,7 +170,7 @@ impl Fence {
                 let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
                 let same = self.last.replace(sums) == Some(sums);
                 if same && sums.0 == sums.1 {
-                    state.calm();
+                    counted.calm();
                     self.hurries = false;
                     return true;
                 }
@@ -130,14 +178,15 @@ impl Fence {
                     return false;
                 }
             }
-            if !state.is_quiet(out) {
+            if !counted.is_quiet() {
                 return false;
             }
             // The next round begins in the same call: nothing else might wake a rank that has heard
             // the last one's result.
-            let mut counts = out.sent.to_le_bytes().to_vec();
-            counts.extend_from_slice(&state.delivered().to_le_bytes());
-            self.round = Some(collectives.begin(state.id, Operation::SUM, &counts));
+            let (sent, delivered) = counted.counts();
+            let mut counts = sent.to_le_bytes().to_vec();
+            counts.extend_from_slice(&delivered.to_le_bytes());
+            self.round = Some(collectives.begin(channel, Operation::SUM, &counts));
             self.rounds += 1;
         }
     }

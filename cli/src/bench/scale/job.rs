@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use trihop::route::RouteName;
+use trihop::route::{JobRoute, RouteName};
 use trihop::simulation::{Simulation, SimulationError, SimulationOptions};
 use trihop::transport::link::Limits;
 use trihop::transport::sim::SimOptions;
@@ -101,6 +101,7 @@ pub struct Measured {
     pub messages: u64,
     /// Messages between nodes.
     pub crossing: u64,
+    pub links: LinksOfAll,
     pub counts: Counts,
     /// Most bytes that a representative handed to the fabric, and what it was on average, since the
     /// job began.
@@ -112,6 +113,8 @@ pub struct Measured {
     pub build: Phase,
     pub traffic: Phase,
     pub fence: Phase,
+    /// A round in which nobody sends: what its marks cost.
+    pub round: Phase,
     pub memory: Memory,
     /// Largest bound that a rank has of the stream, and of the job's own stream.
     pub bound_bytes: (usize, usize),
@@ -183,10 +186,26 @@ fn cpu_ns() -> u64 {
 /// Longest message that asks for a slot: providers keep it where no receive is posted.
 const CONTROL_BYTES: usize = 128;
 
-/// Ordered pairs of nodes: one-way links.
-pub fn links(topology: &Topology) -> u64 {
-    let nodes = u64::from(topology.nodes());
-    nodes * (nodes - 1)
+/// The links of a job's route.
+#[derive(Debug, Clone, Copy)]
+pub struct LinksOfAll {
+    /// Of all ranks, each one way.
+    pub total: u64,
+    /// The most that a rank has.
+    pub most: u32,
+}
+
+impl LinksOfAll {
+    /// Of a route in a job of this shape.
+    pub fn of(topology: &Topology, route: RouteName) -> Result<Self, Error> {
+        let mut all = Self { total: 0, most: 0 };
+        for rank in (0..topology.size()).map(Rank) {
+            let links = JobRoute::new(route, &topology.seen_from(rank)?)?.links();
+            all.total += u64::from(links);
+            all.most = all.most.max(links);
+        }
+        Ok(all)
+    }
 }
 
 fn failed(error: SimulationError) -> Error {
@@ -204,6 +223,7 @@ pub struct WarmJob {
     job: Simulation<'static>,
     ledger: Rc<RefCell<Ledger>>,
     work: Work,
+    links: LinksOfAll,
     build: Phase,
     before: Memory,
 }
@@ -218,6 +238,7 @@ impl WarmJob {
         seed: u64,
     ) -> Result<Self, Error> {
         let before = Memory::now();
+        let links = LinksOfAll::of(topology, fabric.route)?;
         let ledger = Rc::new(RefCell::new(Ledger::new(topology.size(), seed)));
         let clock = Clock::start();
         let mut job = simulation(topology, fabric, seed, Rc::clone(&ledger))?;
@@ -230,6 +251,7 @@ impl WarmJob {
             job,
             ledger,
             work,
+            links,
             build,
             before,
         })
@@ -251,6 +273,13 @@ impl WarmJob {
         }
         let fence = clock.stop();
         let memory = Memory::now().since(self.before);
+        // All edges have their marks from here on, the unused ones too.
+        let clock = Clock::start();
+        for stream in 0..job.streams() {
+            job.use_stream(stream)?;
+            job.round_of_all().map_err(failed)?;
+        }
+        let round = clock.stop();
         self.ledger.borrow().check()?;
         let all = Counts::of(job)?;
         let bounds = (0..job.topology().size()).map(|rank| job.bound(Rank(rank)));
@@ -260,6 +289,7 @@ impl WarmJob {
             jobs: 1,
             messages,
             crossing,
+            links: self.links,
             counts: all.since(&warm),
             busiest_bytes: all.busiest_bytes,
             average_bytes: all.wire_bytes / all.representatives.max(1),
@@ -268,6 +298,7 @@ impl WarmJob {
             build: self.build,
             traffic,
             fence,
+            round,
             memory,
             bound_bytes: bounds.fold((0, 0), largest),
         })
@@ -376,7 +407,7 @@ fn send(
 impl Measured {
     /// Messages that crossed a one-way link on average.
     pub fn messages_per_link(&self) -> f64 {
-        self.crossing as f64 / (self.jobs * links(&self.topology)) as f64
+        self.crossing as f64 / (self.jobs * self.links.total) as f64
     }
 
     /// User and system time per message until all was delivered, in microseconds.
@@ -395,6 +426,7 @@ impl Measured {
             (&mut self.build, other.build),
             (&mut self.traffic, other.traffic),
             (&mut self.fence, other.fence),
+            (&mut self.round, other.round),
         ] {
             mine.seconds += theirs.seconds;
             mine.cpu_seconds += theirs.cpu_seconds;

@@ -16,7 +16,7 @@ use trihop::{Rank, Shares, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
 use crate::run;
-use job::{Fabric, Measured, WarmJob, Work};
+use job::{Fabric, LinksOfAll, Measured, WarmJob, Work};
 
 /// What every rank sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -179,7 +179,8 @@ fn compared(
     if large.topology.size() <= FEW_RANKS || large.topology.nodes() < 2 || topology.nodes() < 2 {
         return Ok(None);
     }
-    let crossing = large.messages_per_link() * job::links(&topology) as f64;
+    let links = LinksOfAll::of(&topology, fabric.route)?;
+    let crossing = large.messages_per_link() * links.total as f64;
     // Of random messages one in so many stays on its node.
     let total = (crossing / (1.0 - 1.0 / f64::from(topology.nodes())))
         .round()

@@ -39,7 +39,11 @@ struct Row {
     bound_bytes_per_rank: usize,
     /// The same for the job's own stream, which carries collectives.
     system_bound_bytes_per_rank: usize,
-    /// Messages that crossed a one-way link between two nodes on average.
+    /// One-way links of a rank, on average.
+    links_per_rank: f64,
+    /// The most links that a rank has.
+    most_links_per_rank: u32,
+    /// Messages between nodes by all one-way links.
     msgs_per_link: f64,
     /// Messages between nodes per batch.
     msgs_per_batch: f64,
@@ -56,6 +60,8 @@ struct Row {
     fence_rounds: u32,
     /// User and system time of the fence per rank, in microseconds.
     fence_cpu_us_per_rank: f64,
+    /// User and system time of a round per rank in which nobody sends, in microseconds.
+    round_cpu_us_per_rank: f64,
     /// Time to build the job, to send and deliver, and of the fence, in seconds.
     build_seconds: f64,
     /// Time to send and deliver everything, in seconds.
@@ -107,6 +113,8 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
         page_table_bytes_per_rank: large.memory.page_tables / ranks,
         bound_bytes_per_rank: large.bound_bytes.0,
         system_bound_bytes_per_rank: large.bound_bytes.1,
+        links_per_rank: ratio(large.links.total, ranks),
+        most_links_per_rank: large.links.most,
         msgs_per_link: if large.crossing == 0 {
             0.0
         } else {
@@ -123,6 +131,7 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
         rounds_per_msg: ratio(large.rounds, large.messages),
         fence_rounds: large.fence_rounds,
         fence_cpu_us_per_rank: large.fence.cpu_seconds * 1e6 / ranks as f64,
+        round_cpu_us_per_rank: large.round.cpu_seconds * 1e6 / ranks as f64,
         build_seconds: large.build.seconds,
         seconds: large.traffic.seconds,
         fence_seconds: large.fence.seconds,
@@ -157,7 +166,7 @@ pub fn print(
         "# scale: {} ranks on {} nodes, real engines over a simulated fabric, {} messages of 8 bytes, all checked",
         row.ranks, row.nodes, row.messages
     ))?;
-    let lines: [(&str, String); 10] = [
+    let lines: [(&str, String); 12] = [
         (
             "memory per rank, touched",
             format!(
@@ -173,6 +182,13 @@ pub fn print(
             ),
         ),
         ("hops per run", format!("{:.2}", row.hops)),
+        (
+            "links per rank",
+            format!(
+                "{:.2}, {} at most",
+                row.links_per_rank, row.most_links_per_rank
+            ),
+        ),
         ("messages per link", format!("{:.4}", row.msgs_per_link)),
         (
             "messages per batch",
@@ -202,6 +218,10 @@ pub fn print(
                 "{} rounds, {:.1} us CPU per rank",
                 row.fence_rounds, row.fence_cpu_us_per_rank
             ),
+        ),
+        (
+            "round without messages",
+            format!("{:.1} us CPU per rank", row.round_cpu_us_per_rank),
         ),
         (
             "seconds",

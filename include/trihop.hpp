@@ -1,0 +1,543 @@
+/*
+ * trihop for C++17: the interface of trihop.h with types, exceptions and destructors. Everything here is inline; a program
+ * links the same library.
+ *
+ *   trihop::Job job;
+ *   std::vector<std::uint64_t> table(1000);
+ *   trihop::Stream<std::uint64_t> updates(job, "updates", [&](std::uint64_t place) { table[place]++; });
+ *   for (std::uint64_t n = 0; n < 10000; n++)
+ *       updates.push(n % job.size(), n % table.size());
+ *   updates.round();
+ *
+ * Failures are thrown as trihop::Error. What a handler throws is thrown again by a later call on its stream, a fence at the
+ * latest; what comes for the handler until then is dropped. An exception that leaves the scope of a job ends the whole job: other ranks may
+ * be waiting for this one.
+ *
+ * Threads are as trihop.h says of the functions behind. Objects are moved, not copied.
+ */
+#ifndef TRIHOP_HPP
+#define TRIHOP_HPP
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <trihop.h>
+
+namespace trihop {
+
+/* What a call failed with: its status, and the whole sentence. */
+class Error : public std::runtime_error {
+public:
+    Error(trihop_status_t status, const std::string &what) : std::runtime_error(what), status_(status) {}
+
+    trihop_status_t status() const noexcept { return status_; }
+
+private:
+    trihop_status_t status_;
+};
+
+/* Throws what a call of trihop.h says, unless it is done. */
+inline void check(trihop_status_t status) {
+    if (status != TRIHOP_OK)
+        throw Error(status, trihop_last_error());
+}
+
+/* As check, for calls that give way: false where there is no room now, or nothing to be had. */
+inline bool try_check(trihop_status_t status) {
+    if (status == TRIHOP_ERR_WOULD_BLOCK)
+        return false;
+    check(status);
+    return true;
+}
+
+/* Where the engine of a job runs: see trihop_seat_t. */
+enum class Seat : std::int32_t { Threaded = TRIHOP_THREADED, Inline = TRIHOP_INLINE };
+
+/* How values of all ranks become one. */
+enum class Reduce : std::int32_t {
+    Sum = TRIHOP_SUM,
+    Min = TRIHOP_MIN,
+    Max = TRIHOP_MAX,
+    Xor = TRIHOP_XOR,
+    And = TRIHOP_AND,
+    Or = TRIHOP_OR
+};
+
+/* How a step of a stream ends: see trihop_end_t. */
+enum class End : std::int32_t { Round = TRIHOP_ROUND, Fence = TRIHOP_FENCE };
+
+/* Which queues a flush empties: see trihop_queues_t. */
+enum class Queues : std::int32_t {
+    Origin = TRIHOP_ORIGIN_QUEUES,
+    Remote = TRIHOP_REMOTE_QUEUES,
+    Relay = TRIHOP_RELAY_QUEUES,
+    Delivery = TRIHOP_DELIVERY_QUEUE
+};
+
+/* Options of a job, or of its streams: those of the environment, each with the name of its row in docs/OPTIONS.md. */
+class Options {
+public:
+    Options() { check(trihop_options_init(&options_, sizeof options_)); }
+
+    Options &set(const char *name, const std::string &value) {
+        check(trihop_options_set(&options_, name, value.c_str()));
+        return *this;
+    }
+
+    const trihop_options_t *get() const noexcept { return &options_; }
+
+private:
+    trihop_options_t options_;
+};
+
+namespace detail {
+
+/* Whether a scope that was entered at a moment is being left by an exception. */
+class Scope {
+public:
+    bool is_left_by_exception() const noexcept { return std::uncaught_exceptions() > at_entry_; }
+
+private:
+    int at_entry_ = std::uncaught_exceptions();
+};
+
+/* A handler, and what it has thrown. */
+class HandlerBase {
+public:
+    virtual ~HandlerBase() = default;
+
+    void rethrow() {
+        if (!has_failed_.load(std::memory_order_acquire))
+            return;
+        const std::exception_ptr failure = std::exchange(failure_, nullptr);
+        has_failed_.store(false, std::memory_order_release);
+        std::rethrow_exception(failure);
+    }
+
+protected:
+    template <class Call> void guarded(Call call) noexcept {
+        if (has_failed_.load(std::memory_order_acquire))
+            return;
+        try {
+            call();
+        } catch (...) {
+            failure_ = std::current_exception();
+            has_failed_.store(true, std::memory_order_release);
+        }
+    }
+
+private:
+    std::exception_ptr failure_;
+    std::atomic<bool> has_failed_{false};
+};
+
+template <class In, class F> class Handler final : public HandlerBase {
+public:
+    explicit Handler(F handler) : handler_(std::move(handler)) {}
+
+    static void on_message(void *context, const trihop_message_t *message) noexcept {
+        auto &self = *static_cast<Handler *>(context);
+        self.guarded([&] { In::hand_to(self.handler_, message); });
+    }
+
+private:
+    F handler_;
+};
+
+} // namespace detail
+
+/* One rank's part of a job. */
+class Job {
+public:
+    explicit Job(Seat seat = Seat::Threaded) { check(trihop_init(static_cast<std::int32_t>(seat), nullptr, &job_)); }
+
+    Job(Seat seat, const Options &options) { check(trihop_init(static_cast<std::int32_t>(seat), options.get(), &job_)); }
+
+    Job(Job &&other) noexcept : scope_(other.scope_), job_(std::exchange(other.job_, nullptr)) {}
+    Job &operator=(Job &&) = delete;
+
+    /* Leaves the job, which is collective. */
+    ~Job() {
+        if (job_ == nullptr)
+            return;
+        if (scope_.is_left_by_exception()) {
+            trihop_abort(job_, EXIT_FAILURE, "an exception left the scope of the job");
+            return; /* streams and handlers may still be in use */
+        }
+        if (trihop_finalize(job_) != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_finalize: %s\n", trihop_last_error());
+    }
+
+    /* As the destructor, with the failure thrown. */
+    void finish() {
+        if (job_ != nullptr)
+            check(trihop_finalize(std::exchange(job_, nullptr)));
+    }
+
+    trihop_job_t *get() const noexcept { return job_; }
+    std::uint32_t rank() const { return trihop_rank(job_); }
+    std::uint32_t size() const { return trihop_size(job_); }
+    std::uint32_t node() const { return trihop_node(job_); }
+    std::uint32_t nodes() const { return trihop_nodes(job_); }
+    std::uint32_t local_rank() const { return trihop_local_rank(job_); }
+    std::uint32_t local_size() const { return trihop_local_size(job_); }
+
+    void barrier() const { check(trihop_barrier(job_)); }
+
+    /* Waits until nothing is on its way on any stream: see trihop_fence. */
+    void fence() const { check(trihop_fence(job_)); }
+
+    /* A round of progress; whether anything moved. */
+    bool poll() const {
+        int moved = 0;
+        check(trihop_poll(job_, &moved));
+        return moved != 0;
+    }
+
+    void abort(int exit_status, const char *why) const { check(trihop_abort(job_, exit_status, why)); }
+
+    /* The reduction of all ranks' values: std::uint64_t, std::int64_t or double. */
+    template <class T> T allreduce(T value, Reduce reduce = Reduce::Sum) const {
+        allreduce(&value, 1, reduce);
+        return value;
+    }
+
+    template <class T> void allreduce(T *values, std::size_t count, Reduce reduce = Reduce::Sum) const {
+        check_number<T>();
+        const auto how = static_cast<std::int32_t>(reduce);
+        if constexpr (std::is_same_v<T, double>)
+            check(trihop_allreduce_f64(job_, how, values, count));
+        else if constexpr (std::is_signed_v<T>)
+            check(trihop_allreduce_i64(job_, how, reinterpret_cast<std::int64_t *>(values), count));
+        else
+            check(trihop_allreduce(job_, how, reinterpret_cast<std::uint64_t *>(values), count));
+    }
+
+    /* The reduction of the values of the ranks before this one. */
+    template <class T> T exscan(T value, Reduce reduce = Reduce::Sum) const {
+        check_number<T>();
+        const auto how = static_cast<std::int32_t>(reduce);
+        if constexpr (std::is_same_v<T, double>)
+            check(trihop_exscan_f64(job_, how, &value, 1));
+        else if constexpr (std::is_signed_v<T>)
+            check(trihop_exscan_i64(job_, how, reinterpret_cast<std::int64_t *>(&value), 1));
+        else
+            check(trihop_exscan(job_, how, reinterpret_cast<std::uint64_t *>(&value), 1));
+        return value;
+    }
+
+    /* What the rank `root` has. */
+    template <class T> T broadcast(std::uint32_t root, T value) const {
+        static_assert(std::is_trivially_copyable_v<T>, "what is broadcast is copied byte by byte");
+        check(trihop_broadcast(job_, root, &value, sizeof value));
+        return value;
+    }
+
+    /* Every rank's value, by rank. */
+    template <class T> std::vector<T> allgather(const T &mine) const {
+        static_assert(std::is_trivially_copyable_v<T>, "what is gathered is copied byte by byte");
+        std::vector<T> all(size());
+        check(trihop_allgather(job_, &mine, sizeof mine, all.data()));
+        return all;
+    }
+
+private:
+    template <class T> static constexpr void check_number() {
+        static_assert(std::is_same_v<T, double> || (std::is_integral_v<T> && sizeof(T) == 8),
+                      "values are 64-bit integers or double");
+    }
+
+    detail::Scope scope_;
+    trihop_job_t *job_ = nullptr;
+};
+
+/* Items of one source that came one after the other, while their handler runs. */
+template <class T> class Items {
+public:
+    const T *begin() const noexcept { return static_cast<const T *>(message_->bytes); }
+    const T *end() const noexcept { return begin() + size(); }
+    const T &operator[](std::size_t at) const noexcept { return begin()[at]; }
+    std::size_t size() const noexcept { return message_->count; }
+    std::uint32_t source() const noexcept { return message_->source; }
+    std::uint32_t rank() const noexcept { return message_->rank; }
+    std::uint32_t ranks() const noexcept { return message_->size; }
+
+    /* Sends an item on the same stream. It never waits. */
+    void push(std::uint32_t target, const T &item) const { check(trihop_stream_push(message_->stream, target, &item)); }
+
+    /* Gives the items to a handler of all of them, or of one after the other, with its source or without. */
+    template <class F> static void hand_to(F &handler, const trihop_message_t *message) {
+        const Items items(message);
+        if constexpr (std::is_invocable_v<F &, const Items &>) {
+            handler(items);
+        } else {
+            for (const T &item : items) {
+                if constexpr (std::is_invocable_v<F &, const T &, std::uint32_t>)
+                    handler(item, items.source());
+                else
+                    handler(item);
+            }
+        }
+    }
+
+private:
+    explicit Items(const trihop_message_t *message) : message_(message) {}
+
+    const trihop_message_t *message_;
+};
+
+/* A record, while its handler runs. */
+class Record {
+public:
+    const void *data() const noexcept { return message_->bytes; }
+    std::size_t size() const noexcept { return message_->length; }
+    std::uint32_t kind() const noexcept { return message_->kind; }
+    std::uint32_t source() const noexcept { return message_->source; }
+    std::uint32_t rank() const noexcept { return message_->rank; }
+    std::uint32_t ranks() const noexcept { return message_->size; }
+
+    /* Sends a record on the same stream. It never waits. */
+    void send(std::uint32_t target, std::uint32_t kind, const void *bytes, std::size_t length) const {
+        check(trihop_stream_send(message_->stream, target, kind, bytes, length));
+    }
+
+    template <class F> static void hand_to(F &handler, const trihop_message_t *message) { handler(Record(message)); }
+
+private:
+    explicit Record(const trihop_message_t *message) : message_(message) {}
+
+    const trihop_message_t *message_;
+};
+
+namespace detail {
+
+/* What streams of items and of records have in common. */
+class StreamBase {
+public:
+    StreamBase(StreamBase &&other) noexcept
+        : scope_(other.scope_), handler_(std::move(other.handler_)), stream_(std::exchange(other.stream_, nullptr)) {}
+    StreamBase &operator=(StreamBase &&) = delete;
+
+    trihop_stream_t *get() const noexcept { return stream_; }
+
+    /* See trihop_stream_fence. */
+    void fence() { done(trihop_stream_fence(stream_)); }
+
+    /* See trihop_stream_round. */
+    void round() { done(trihop_stream_round(stream_)); }
+
+    void barrier() { done(trihop_stream_barrier(stream_)); }
+    void flush(Queues queues) { done(trihop_stream_flush(stream_, static_cast<std::int32_t>(queues))); }
+
+    /* Starts a round or a fence, and does not wait. */
+    void start(End end) { done(trihop_stream_start(stream_, static_cast<std::int32_t>(end))); }
+
+    /* One round of progress, and whether what was started is over. */
+    bool test() {
+        int is_over = 0;
+        done(trihop_stream_test(stream_, &is_over));
+        return is_over != 0;
+    }
+
+    /* Waits until what was started is over. */
+    void wait() { done(trihop_stream_wait(stream_)); }
+
+    trihop_stats_t stats() const {
+        trihop_stats_t counters;
+        check(trihop_stream_stats(stream_, &counters, sizeof counters));
+        return counters;
+    }
+
+    /* As the destructor, with the failure thrown. */
+    void close() {
+        if (stream_ == nullptr)
+            return;
+        const trihop_status_t status = trihop_stream_close(stream_);
+        if (status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_WOULD_BLOCK)
+            check(status); /* it goes on */
+        stream_ = nullptr;
+        done(status);
+    }
+
+protected:
+    StreamBase(const Job &job, const char *name, std::size_t item_bytes, const Options *options,
+               std::unique_ptr<HandlerBase> handler, trihop_handler_t on_message, void *context)
+        : handler_(std::move(handler)) {
+        const trihop_options_t *given = options == nullptr ? nullptr : options->get();
+        check(trihop_stream_open(job.get(), name, item_bytes, given, on_message, context, &stream_));
+    }
+
+    /* Closes the stream, which is collective: its handler is called no more. */
+    ~StreamBase() {
+        if (stream_ == nullptr)
+            return;
+        if (scope_.is_left_by_exception()) {
+            (void)handler_.release(); /* the job ends: nobody waits for the others, and handlers may still run */
+            return;
+        }
+        const trihop_status_t status = trihop_stream_close(stream_);
+        if (status != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
+        if (status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_WOULD_BLOCK)
+            (void)handler_.release(); /* it is still open */
+    }
+
+    /* What a call says, after what the handler has thrown. */
+    void done(trihop_status_t status) {
+        if (handler_)
+            handler_->rethrow();
+        check(status);
+    }
+
+    bool try_done(trihop_status_t status) {
+        if (status == TRIHOP_ERR_WOULD_BLOCK)
+            return false;
+        done(status);
+        return true;
+    }
+
+private:
+    Scope scope_;
+    std::unique_ptr<HandlerBase> handler_;
+    trihop_stream_t *stream_ = nullptr;
+};
+
+} // namespace detail
+
+/* A stream of items of one type: plain data, aligned to at most 8 bytes. */
+template <class T> class Stream : public detail::StreamBase {
+    static_assert(std::is_trivially_copyable_v<T>, "items are copied byte by byte");
+    static_assert(alignof(T) <= 8, "items are aligned to at most 8 bytes");
+
+public:
+    /* Opens it, which is collective. The handler takes `const Items<T> &`, or `const T &` and the source, or `const T &`. */
+    template <class F>
+    Stream(const Job &job, const char *name, F handler, const Options *options = nullptr)
+        : Stream(job, name, new detail::Handler<Items<T>, F>(std::move(handler)), options) {}
+
+    /* Without a handler: items wait for a Conveyor, or for trihop_stream_take. */
+    Stream(const Job &job, const char *name, std::nullptr_t = nullptr, const Options *options = nullptr)
+        : StreamBase(job, name, sizeof(T), options, nullptr, nullptr, nullptr) {}
+
+    /* Sends an item; waits while there is no room, but not in a handler. */
+    void push(std::uint32_t target, const T &item) {
+        const trihop_status_t status = trihop_stream_push(get(), target, &item);
+        if (status != TRIHOP_OK)
+            done(status);
+    }
+
+    /* Sends an item if there is room now. */
+    bool try_push(std::uint32_t target, const T &item) { return try_done(trihop_stream_try_push(get(), target, &item)); }
+
+    /* Sends an item to all ranks, or to all others. */
+    void broadcast(const T &item, trihop_broadcast_t to = TRIHOP_TO_EVERYONE) {
+        done(trihop_stream_broadcast(get(), 0, &item, sizeof item, static_cast<std::int32_t>(to)));
+    }
+
+private:
+    template <class F>
+    Stream(const Job &job, const char *name, detail::Handler<Items<T>, F> *handler, const Options *options)
+        : StreamBase(job, name, sizeof(T), options, std::unique_ptr<detail::HandlerBase>(handler),
+                     detail::Handler<Items<T>, F>::on_message, handler) {}
+};
+
+/* A stream of records of any length, each with 32 bits of kind. */
+class Shuffle : public detail::StreamBase {
+public:
+    /* Opens it, which is collective. The handler takes `const Record &`. */
+    template <class F>
+    Shuffle(const Job &job, const char *name, F handler, const Options *options = nullptr)
+        : Shuffle(job, name, new detail::Handler<Record, F>(std::move(handler)), options) {}
+
+    /* Sends a record; waits while there is no room, but not in a handler. */
+    void send(std::uint32_t target, std::uint32_t kind, const void *bytes, std::size_t length) {
+        const trihop_status_t status = trihop_stream_send(get(), target, kind, bytes, length);
+        if (status != TRIHOP_OK)
+            done(status);
+    }
+
+    /* Sends a record if there is room now. */
+    bool try_send(std::uint32_t target, std::uint32_t kind, const void *bytes, std::size_t length) {
+        return try_done(trihop_stream_try_send(get(), target, kind, bytes, length));
+    }
+
+    /* Sends a record to all ranks, or to all others. */
+    void broadcast(std::uint32_t kind, const void *bytes, std::size_t length, trihop_broadcast_t to = TRIHOP_TO_EVERYONE) {
+        done(trihop_stream_broadcast(get(), kind, bytes, length, static_cast<std::int32_t>(to)));
+    }
+
+private:
+    template <class F>
+    Shuffle(const Job &job, const char *name, detail::Handler<Record, F> *handler, const Options *options)
+        : StreamBase(job, name, 0, options, std::unique_ptr<detail::HandlerBase>(handler),
+                     detail::Handler<Record, F>::on_message, handler) {}
+};
+
+/* How far a step of a conveyor has come. */
+enum class ConveyorState : std::int32_t {
+    Working = TRIHOP_WORKING,
+    Endgame = TRIHOP_ENDGAME,
+    Cleanup = TRIHOP_CLEANUP,
+    Complete = TRIHOP_COMPLETE
+};
+
+/* A stream by push, pull and advance: see trihop_conveyor_t. */
+template <class T> class Conveyor {
+public:
+    /* Opens its stream, which is collective. */
+    Conveyor(const Job &job, const char *name, const Options *options = nullptr) : stream_(job, name, nullptr, options) {
+        check(trihop_conveyor_over(stream_.get(), &conveyor_));
+    }
+
+    Conveyor(Conveyor &&other) noexcept
+        : stream_(std::move(other.stream_)), conveyor_(std::exchange(other.conveyor_, nullptr)) {}
+    Conveyor &operator=(Conveyor &&) = delete;
+
+    ~Conveyor() { trihop_conveyor_free(conveyor_); }
+
+    /* Sends an item; false, with nothing taken, where there is no room now. */
+    bool push(std::uint32_t target, const T &item) { return try_check(trihop_conveyor_push(conveyor_, target, &item)); }
+
+    /* The next item that is here, until the next call; null where there is none. */
+    const T *pull(std::uint32_t *source = nullptr) {
+        const void *item = nullptr;
+        return try_check(trihop_conveyor_pull(conveyor_, &item, source)) ? static_cast<const T *>(item) : nullptr;
+    }
+
+    /* The next pull gives what the last one gave. */
+    void unpull() { check(trihop_conveyor_unpull(conveyor_)); }
+
+    /* A round of progress; false once no rank pushes any more and everything was pulled. */
+    bool advance(bool is_done) {
+        int goes_on = 1;
+        check(trihop_conveyor_advance(conveyor_, is_done, &goes_on));
+        return goes_on != 0;
+    }
+
+    ConveyorState state() const {
+        std::int32_t state = 0;
+        check(trihop_conveyor_state(conveyor_, &state));
+        return static_cast<ConveyorState>(state);
+    }
+
+    /* Begins the next step. */
+    void reset() { check(trihop_conveyor_reset(conveyor_)); }
+
+private:
+    Stream<T> stream_;
+    trihop_conveyor_t *conveyor_ = nullptr;
+};
+
+} // namespace trihop
+
+#endif /* TRIHOP_HPP */

@@ -1,0 +1,179 @@
+/* trihop.hpp as a program uses it: `typed inline|threaded`. Says "ok" on rank 0. */
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <trihop.hpp>
+
+namespace {
+
+void expect(bool is_so, const char *what) {
+    if (!is_so)
+        throw std::runtime_error(std::string("not so: ") + what);
+}
+
+#define EXPECT(what) expect(what, #what)
+
+template <class Call> trihop_status_t refused(Call call) {
+    try {
+        call();
+    } catch (const trihop::Error &error) {
+        EXPECT(std::strlen(error.what()) > 0);
+        return error.status();
+    }
+    return TRIHOP_OK;
+}
+
+struct Edge {
+    std::uint32_t from, to;
+    double weight;
+};
+
+/* Items to handlers of each kind, ended by rounds and fences. */
+void handlers(trihop::Job &job) {
+    const std::uint32_t size = job.size(), rank = job.rank();
+    std::uint64_t sum = 0, edges = 0, answers = 0;
+    double weight = 0;
+    trihop::Stream<std::uint64_t> plain(job, "plain", [&](std::uint64_t item) { sum += item; });
+    trihop::Stream<Edge> typed(job, "typed", [&](const Edge &edge, std::uint32_t source) {
+        EXPECT(edge.from == source && edge.to == rank);
+        weight += edge.weight;
+        edges++;
+    });
+    trihop::Stream<std::uint64_t> asked(job, "asked", [&](const trihop::Items<std::uint64_t> &items) {
+        for (std::uint64_t item : items) {
+            if (item % 2 == 0)
+                items.push(items.source(), item + 1);
+            else
+                answers++;
+        }
+    });
+    for (std::uint64_t step = 0; step < 20; step++) {
+        sum = 0;
+        for (std::uint32_t target = 0; target < size; target++) {
+            plain.push(target, step + rank);
+            typed.push(target, Edge{rank, target, 0.5});
+            asked.push(target, 2 * step);
+        }
+        plain.round();
+        EXPECT(sum == step * size + std::uint64_t{size} * (size - 1) / 2);
+        typed.start(trihop::End::Round);
+        while (!typed.test()) {
+        }
+        asked.fence();
+        EXPECT(answers == (step + 1) * size);
+    }
+    EXPECT(edges == 20 * size && std::abs(weight - 10.0 * size) < 1e-9);
+    EXPECT(refused([&] { plain.wait(); }) == TRIHOP_ERR_MISUSE);
+    EXPECT(refused([&] { plain.push(size, 0); }) == TRIHOP_ERR_RANK);
+    plain.broadcast(7, TRIHOP_TO_OTHERS);
+    sum = 0;
+    plain.fence();
+    EXPECT(sum == 7 * (size - 1));
+    job.fence();
+    auto moved = std::move(plain);
+    moved.push(rank, 1);
+    moved.fence();
+}
+
+void records(trihop::Job &job) {
+    std::size_t bytes = 0, echoes = 0;
+    const std::string text(100'000, 'x');
+    trihop::Shuffle shuffle(job, "records", [&](const trihop::Record &record) {
+        if (record.kind() == 1) {
+            bytes += record.size();
+            record.send(record.source(), 2, record.data(), 3);
+        } else {
+            echoes += record.size();
+        }
+    });
+    shuffle.send((job.rank() + 1) % job.size(), 1, text.data(), text.size());
+    shuffle.fence();
+    EXPECT(bytes == text.size() && echoes == 3);
+}
+
+/* What a handler throws is thrown by the fence. */
+void exceptions(trihop::Job &job) {
+    struct Thrown {};
+    bool was_thrown = false;
+    trihop::Stream<int> fragile(job, "fragile", [](int item) {
+        if (item == 3)
+            throw Thrown{};
+    });
+    for (int item = 0; item < 10; item++)
+        fragile.push(job.rank(), item);
+    try {
+        fragile.fence();
+    } catch (const Thrown &) {
+        was_thrown = true;
+    }
+    if (!was_thrown) {
+        try {
+            fragile.fence();
+        } catch (const Thrown &) {
+            was_thrown = true;
+        }
+    } else {
+        fragile.fence();
+    }
+    EXPECT(was_thrown);
+}
+
+void conveyors(trihop::Job &job) {
+    const std::uint32_t size = job.size();
+    trihop::Conveyor<Edge> conveyor(job, "conveyor");
+    for (int step = 1; step <= 5; step++) {
+        std::uint32_t next = 0, heard = 0;
+        while (conveyor.advance(next == 1000 * size)) {
+            while (next < 1000 * size && conveyor.push(next % size, Edge{job.rank(), next % size, double(step)}))
+                next++;
+            std::uint32_t source = 0;
+            while (const Edge *edge = conveyor.pull(&source)) {
+                EXPECT(edge->from == source && edge->to == job.rank() && edge->weight == step);
+                heard++;
+            }
+        }
+        EXPECT(heard == 1000 * size && conveyor.state() == trihop::ConveyorState::Complete);
+        conveyor.reset();
+    }
+}
+
+void collectives(trihop::Job &job) {
+    const std::uint32_t size = job.size(), rank = job.rank();
+    EXPECT(job.allreduce<std::uint64_t>(1) == size);
+    EXPECT(job.allreduce<std::int64_t>(-std::int64_t{rank}, trihop::Reduce::Min) == 1 - std::int64_t{size});
+    EXPECT(job.allreduce(0.25) == 0.25 * size);
+    EXPECT(job.exscan<std::uint64_t>(2) == 2 * rank);
+    EXPECT(job.broadcast(size - 1, 3 * rank) == 3 * (size - 1));
+    const auto all = job.allgather(rank);
+    for (std::uint32_t other = 0; other < size; other++)
+        EXPECT(all[other] == other);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    try {
+        const bool is_inline = argc > 1 && std::strcmp(argv[1], "inline") == 0;
+        trihop::Job job(is_inline ? trihop::Seat::Inline : trihop::Seat::Threaded, trihop::Options().set("linger_us", "100"));
+        handlers(job);
+        records(job);
+        exceptions(job);
+        conveyors(job);
+        collectives(job);
+        if (job.rank() == 0)
+            std::cout << "ok" << std::endl;
+        if (argc > 2) {
+            trihop::Stream<int> stream(job, "left by an exception", [](int) {});
+            throw std::runtime_error("on purpose");
+        }
+        job.finish();
+    } catch (const std::exception &error) {
+        std::cerr << error.what() << std::endl;
+        return 1;
+    }
+    return 0;
+}
