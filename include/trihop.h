@@ -1072,16 +1072,16 @@ trihop_status_t trihop_stream_fence(const struct trihop_stream_t *stream);
 
 // Returns on every rank when all that any rank sent before has been handled; nothing that a rank
 // sends after its own call is handled earlier. Cheaper than a fence, for programs in which each
-// rank sends and then all wait; what handlers send meanwhile may belong to this round or to the
-// next. Collective over all ranks; not inside a handler.
+// rank sends and then all wait. Handlers do not send in such a program, nor other threads
+// meanwhile: use a fence where they do. Collective over all ranks; not inside a handler.
 //
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_round(const struct trihop_stream_t *stream);
 
 // Starts a fence or a round, of `trihop_end_t`, and does not wait: `trihop_stream_test` and
-// `trihop_stream_wait` say when it is over. Collective as these; on the inline seat it moves on in
-// the calls that make progress. Fails with `TRIHOP_ERR_MISUSE` while another kind of end is under
-// way. Not inside a handler.
+// `trihop_stream_wait` say when it is over. Until then only handlers send on the stream: a send,
+// flush or other end of the program's fails with `TRIHOP_ERR_MISUSE`. Collective as these; on the
+// inline seat it moves on in the calls that make progress. Not inside a handler.
 //
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_start(const struct trihop_stream_t *stream, int32_t end);
@@ -1148,7 +1148,7 @@ trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
 // Makes a conveyor of a stream of items without a handler, on which nothing else is called until
 // `trihop_conveyor_free`; then it is closed as any other.
 //
-// Fails with `TRIHOP_ERR_MISUSE` on a stream that has a handler, or records.
+// Fails with `TRIHOP_ERR_MISUSE` on a stream that has a handler, or records, or whose step ends.
 // Threads: any.
 trihop_status_t trihop_conveyor_over(const struct trihop_stream_t *stream,
                                      struct trihop_conveyor_t **conveyor);
@@ -1207,8 +1207,9 @@ trihop_status_t trihop_conveyor_state(struct trihop_conveyor_t *conveyor, int32_
 // Threads: as `trihop_conveyor_t` says.
 trihop_status_t trihop_conveyor_reset(struct trihop_conveyor_t *conveyor);
 
-// Frees the conveyor; its stream goes on. Null is ignored. A step that has begun and is not
-// complete is over before the stream is closed, which then gives up what nobody has pulled.
+// Frees the conveyor; its stream goes on, and what nobody has pulled waits there for
+// `trihop_stream_take`. Null is ignored. Where a step is ending, `trihop_stream_close` waits for
+// that.
 //
 // Threads: any, but no other call on the conveyor may be under way or follow.
 void trihop_conveyor_free(struct trihop_conveyor_t *conveyor);

@@ -362,8 +362,8 @@ public:
     void close() {
         if (stream_ == nullptr)
             return;
-        const trihop_status_t status = trihop_stream_close(stream_);
-        if (status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_WOULD_BLOCK)
+        const trihop_status_t status = close_anyhow();
+        if (status == TRIHOP_ERR_NESTED)
             check(status); /* it goes on */
         stream_ = nullptr;
         done(status);
@@ -385,10 +385,10 @@ protected:
             (void)handler_.release(); /* the job ends: nobody waits for the others, and handlers may still run */
             return;
         }
-        const trihop_status_t status = trihop_stream_close(stream_);
+        const trihop_status_t status = close_anyhow();
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
-        if (status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_WOULD_BLOCK)
+        if (status == TRIHOP_ERR_NESTED)
             (void)handler_.release(); /* it is still open */
     }
 
@@ -407,6 +407,16 @@ protected:
     }
 
 private:
+    /* What nobody has taken is given up. */
+    trihop_status_t close_anyhow() {
+        trihop_status_t status = trihop_stream_close(stream_);
+        while (status == TRIHOP_ERR_WOULD_BLOCK) {
+            trihop_stream_take(stream_, [](void *, const trihop_message_t *) {}, nullptr, nullptr);
+            status = trihop_stream_close(stream_);
+        }
+        return status;
+    }
+
     Scope scope_;
     std::unique_ptr<HandlerBase> handler_;
     trihop_stream_t *stream_ = nullptr;

@@ -292,6 +292,13 @@ fn write_receiving(state: &StreamState, out: &Outbound, writer: &mut dyn Write) 
             links.free_large(),
             links.fetching_bytes()
         )?;
+        if links.aside_bytes > 0 {
+            let bytes = links.aside_bytes;
+            writeln!(
+                writer,
+                "  {bytes} bytes of batches are set aside for the next round, beside the bound"
+            )?;
+        }
         for (index, (remote, incoming)) in
             out.queues.remotes.iter().zip(&links.incoming).enumerate()
         {

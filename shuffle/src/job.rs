@@ -26,6 +26,7 @@ use budget::Budget;
 use lives::Lives;
 pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
+pub(crate) use parked::Way;
 pub(crate) use patience::Patience;
 pub(crate) use start::{Started, detect};
 
@@ -66,7 +67,7 @@ pub(crate) struct JobState {
 }
 
 impl JobState {
-    /// Provider that carries traffic between nodes, where this rank represents any.
+    /// Provider that carries traffic between nodes, where there are several.
     pub fn provider(&self) -> Option<String> {
         self.engine.link.as_ref().map(|l| l.name().to_owned())
     }

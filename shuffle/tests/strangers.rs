@@ -260,8 +260,8 @@ impl Attacked {
             .collect();
         assert_eq!(
             ports.len(),
-            2,
-            "a port for each rank that represents its node"
+            4,
+            "a port for each rank of a job on several nodes"
         );
         ports
     }

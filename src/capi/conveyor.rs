@@ -72,7 +72,7 @@ unsafe fn with(
 /// Makes a conveyor of a stream of items without a handler, on which nothing else is called until
 /// `trihop_conveyor_free`; then it is closed as any other.
 ///
-/// Fails with `TRIHOP_ERR_MISUSE` on a stream that has a handler, or records.
+/// Fails with `TRIHOP_ERR_MISUSE` on a stream that has a handler, or records, or whose step ends.
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_conveyor_over(
@@ -272,8 +272,9 @@ pub unsafe extern "C" fn trihop_conveyor_reset(
     unsafe { with(conveyor, reset) }
 }
 
-/// Frees the conveyor; its stream goes on. Null is ignored. A step that has begun and is not
-/// complete is over before the stream is closed, which then gives up what nobody has pulled.
+/// Frees the conveyor; its stream goes on, and what nobody has pulled waits there for
+/// `trihop_stream_take`. Null is ignored. Where a step is ending, `trihop_stream_close` waits for
+/// that.
 ///
 /// Threads: any, but no other call on the conveyor may be under way or follow.
 #[unsafe(no_mangle)]

@@ -171,8 +171,8 @@ pub unsafe extern "C" fn trihop_stream_fence(stream: *const trihop_stream_t) -> 
 
 /// Returns on every rank when all that any rank sent before has been handled; nothing that a rank
 /// sends after its own call is handled earlier. Cheaper than a fence, for programs in which each
-/// rank sends and then all wait; what handlers send meanwhile may belong to this round or to the
-/// next. Collective over all ranks; not inside a handler.
+/// rank sends and then all wait. Handlers do not send in such a program, nor other threads
+/// meanwhile: use a fence where they do. Collective over all ranks; not inside a handler.
 ///
 /// Threads: as `trihop_stream_fence`.
 #[unsafe(no_mangle)]
@@ -186,9 +186,9 @@ pub unsafe extern "C" fn trihop_stream_round(stream: *const trihop_stream_t) -> 
 }
 
 /// Starts a fence or a round, of `trihop_end_t`, and does not wait: `trihop_stream_test` and
-/// `trihop_stream_wait` say when it is over. Collective as these; on the inline seat it moves on in
-/// the calls that make progress. Fails with `TRIHOP_ERR_MISUSE` while another kind of end is under
-/// way. Not inside a handler.
+/// `trihop_stream_wait` say when it is over. Until then only handlers send on the stream: a send,
+/// flush or other end of the program's fails with `TRIHOP_ERR_MISUSE`. Collective as these; on the
+/// inline seat it moves on in the calls that make progress. Not inside a handler.
 ///
 /// Threads: as `trihop_stream_fence`.
 #[unsafe(no_mangle)]

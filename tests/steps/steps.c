@@ -172,6 +172,18 @@ static void convey(void)
         memset(sent, 0, size * sizeof *sent);
         OK(trihop_conveyor_reset(conveyor));
     }
+    /* A step that nobody pulls; what has come is given up. */
+    for (uint64_t item = 0; item < 3 * size; item++)
+        OK(trihop_conveyor_push(conveyor, (uint32_t)(item % size), &item));
+    {
+        trihop_conveyor_t *other;
+        int goes_on;
+
+        OK(trihop_conveyor_advance(conveyor, 1, &goes_on));
+        OK(trihop_conveyor_state(conveyor, &state));
+        if (state == TRIHOP_ENDGAME)
+            EQUAL(trihop_conveyor_over(stream, &other), TRIHOP_ERR_MISUSE);
+    }
     trihop_conveyor_free(conveyor);
     OK(trihop_stream_close(stream));
     free(sent);

@@ -35,9 +35,10 @@ struct Edge {
 /* Items to handlers of each kind, ended by rounds and fences. */
 void handlers(trihop::Job &job) {
     const std::uint32_t size = job.size(), rank = job.rank();
-    std::uint64_t sum = 0, edges = 0, answers = 0;
+    std::uint64_t edges = 0, answers = 0;
+    std::vector<std::uint64_t> sums(21); /* by step: others may be ahead */
     double weight = 0;
-    trihop::Stream<std::uint64_t> plain(job, "plain", [&](std::uint64_t item) { sum += item; });
+    trihop::Stream<std::uint64_t> plain(job, "plain", [&](std::uint64_t item) { sums[item >> 32] += item & 0xffff; });
     trihop::Stream<Edge> typed(job, "typed", [&](const Edge &edge, std::uint32_t source) {
         EXPECT(edge.from == source && edge.to == rank);
         weight += edge.weight;
@@ -52,15 +53,18 @@ void handlers(trihop::Job &job) {
         }
     });
     for (std::uint64_t step = 0; step < 20; step++) {
-        sum = 0;
         for (std::uint32_t target = 0; target < size; target++) {
-            plain.push(target, step + rank);
+            plain.push(target, step << 32 | (step + rank));
             typed.push(target, Edge{rank, target, 0.5});
             asked.push(target, 2 * step);
         }
         plain.round();
-        EXPECT(sum == step * size + std::uint64_t{size} * (size - 1) / 2);
+        EXPECT(sums[step] == step * size + std::uint64_t{size} * (size - 1) / 2);
         typed.start(trihop::End::Round);
+        EXPECT(refused([&] { typed.push(0, Edge{}); }) == TRIHOP_ERR_MISUSE);
+        EXPECT(refused([&] { typed.flush(trihop::Queues::Origin); }) == TRIHOP_ERR_MISUSE);
+        EXPECT(refused([&] { typed.round(); }) == TRIHOP_ERR_MISUSE);
+        EXPECT(refused([&] { job.fence(); }) == TRIHOP_ERR_MISUSE);
         while (!typed.test()) {
         }
         asked.fence();
@@ -69,10 +73,9 @@ void handlers(trihop::Job &job) {
     EXPECT(edges == 20 * size && std::abs(weight - 10.0 * size) < 1e-9);
     EXPECT(refused([&] { plain.wait(); }) == TRIHOP_ERR_MISUSE);
     EXPECT(refused([&] { plain.push(size, 0); }) == TRIHOP_ERR_RANK);
-    plain.broadcast(7, TRIHOP_TO_OTHERS);
-    sum = 0;
+    plain.broadcast(std::uint64_t{20} << 32 | 7, TRIHOP_TO_OTHERS);
     plain.fence();
-    EXPECT(sum == 7 * (size - 1));
+    EXPECT(sums[20] == 7 * (size - 1));
     job.fence();
     auto moved = std::move(plain);
     moved.push(rank, 1);

@@ -86,6 +86,8 @@ pub(crate) struct Links {
     fetch_refused: bool,
     turn: usize,
     strangers_told: bool,
+    /// Bytes of batches that wait for the end of a round in memory of their own.
+    pub aside_bytes: usize,
     /// Bytes of all receive buffers, and of the windows in which batches wait for their turn.
     pub pool_bytes: usize,
     /// Receives that this stream has posted at most.
@@ -467,11 +469,20 @@ impl Links {
             } => self.repost(slot, Some(index), buffer),
             Arrival::Here { slot: None, .. } => {
                 let incoming = &mut self.incoming[index];
+                incoming.owes_thanks = true;
                 incoming.held -= 1;
                 self.holding -= usize::from(incoming.held == 0);
             }
-            Arrival::Aside(_) | Arrival::Announced(..) | Arrival::Fetching => {}
+            Arrival::Aside(runs) => self.aside_bytes -= runs.len(),
+            Arrival::Announced(..) | Arrival::Fetching => {}
         }
+    }
+
+    /// Whether all who sent long batches have heard that these were taken: they may have to make
+    /// progress until then. Those who have not are told at once.
+    pub fn has_thanked(&mut self) -> bool {
+        let owing = self.incoming.iter_mut().filter(|from| from.owes_thanks);
+        owing.map(|from| from.must_tell = true).count() == 0
     }
 
     /// Copies the batches of a link that are here to memory of their own, because they wait for the
@@ -501,6 +512,7 @@ impl Links {
                 .map_err(|_| Error::NoMemory { bytes })?;
             copy.extend_from_slice(runs);
             let before = std::mem::replace(arrival, Arrival::Aside(copy.into()));
+            self.aside_bytes += bytes;
             self.free(index, before);
         }
         Ok(())

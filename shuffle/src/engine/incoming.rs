@@ -80,6 +80,8 @@ pub(crate) struct Incoming {
     asked_ns: Option<u64>,
     /// The peer is to be told at once: it is asked for slots, or gets back what it has recalled.
     pub must_tell: bool,
+    /// A long batch of the peer was taken, and it has not been told.
+    pub owes_thanks: bool,
     /// The slots that the peer holds have been recalled since it got the first of them.
     pub recalled: bool,
     /// It is to be told that.
@@ -95,6 +97,7 @@ pub(crate) struct Told {
     grants: Grants,
     asked: bool,
     must_tell: bool,
+    owes_thanks: bool,
 }
 
 impl Incoming {
@@ -112,6 +115,7 @@ impl Incoming {
             asked: false,
             asked_ns: None,
             must_tell: false,
+            owes_thanks: false,
             recalled: false,
             must_recall: false,
             window: Window::new(maxrpc as usize),
@@ -162,6 +166,7 @@ impl Incoming {
             grants: self.receiving.told(),
             asked: self.asked,
             must_tell: self.must_tell,
+            owes_thanks: self.owes_thanks,
         }
     }
 
@@ -172,6 +177,7 @@ impl Incoming {
         self.controls.take_back(told.controls);
         self.receiving.take_back(told.grants);
         (self.asked, self.must_tell) = (told.asked, told.must_tell);
+        self.owes_thanks = told.owes_thanks;
     }
 
     /// The counters for a header to this peer, which is about to be sent.
@@ -180,6 +186,7 @@ impl Incoming {
         self.unacknowledged = 0;
         self.receiving.announce();
         (self.asked, self.asked_ns, self.must_tell) = (wanted > 0, None, false);
+        self.owes_thanks = false;
         Counters {
             accepted: self.receiving.accepted(),
             small_granted: self.receiving.small_granted(),

@@ -79,6 +79,11 @@ pub(crate) struct Outbound {
     pub broadcasts: u64,
     /// Shut down: nothing more is taken.
     pub closed: bool,
+    /// The application has started the end of a step, and nothing of its own is taken before that
+    /// is over; what handlers send is.
+    is_ending: bool,
+    /// One of these: looked at by each send.
+    refuses: bool,
 }
 
 impl Outbound {
@@ -122,6 +127,8 @@ impl Outbound {
             would_block: 0,
             broadcasts: 0,
             closed: false,
+            is_ending: false,
+            refuses: false,
         }
     }
 
@@ -141,7 +148,7 @@ impl Outbound {
         self.waits_since = 0;
         (self.sent, self.sent_bytes) = (0, 0);
         (self.would_block, self.broadcasts) = (0, 0);
-        self.closed = false;
+        (self.closed, self.is_ending, self.refuses) = (false, false, false);
     }
 
     /// A call of the application has sent; true every few hundred times, when progress is due: a
@@ -195,7 +202,30 @@ impl Outbound {
     /// before.
     #[inline(always)] // part of every send
     fn is_open(&self) -> bool {
-        self.spill.is_empty() && !self.closed
+        self.spill.is_empty() && !self.refuses
+    }
+
+    /// Nothing more is taken.
+    pub fn close(&mut self) {
+        (self.closed, self.refuses) = (true, true);
+    }
+
+    /// The application sends nothing until the step is over, or may again.
+    pub fn set_ending(&mut self, is_ending: bool) {
+        self.is_ending = is_ending;
+        self.refuses = is_ending || self.closed;
+    }
+
+    /// Refuses what the application may not do while a step ends that it has started to end.
+    pub fn check_not_ending(&self, what: &str) -> Result<()> {
+        match self.is_ending {
+            false => Ok(()),
+            true => {
+                let why =
+                    format!("{what} after the end of the step was started: wait for that first");
+                Err(Error::misuse(&self.name, why))
+            }
+        }
     }
 
     /// A record for which the open run of its target has room, of the application where the stream
@@ -251,6 +281,7 @@ impl Outbound {
     #[cold]
     fn try_send_slow(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(target, payload.len())?;
+        self.check_not_ending("a send")?;
         if !self.spill.is_empty() {
             return self.refused();
         }
@@ -260,6 +291,7 @@ impl Outbound {
     /// A broadcast of the application (or of an item, whose kind is nothing).
     pub fn try_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(Rank(self.rank), payload.len())?;
+        self.check_not_ending("a broadcast")?;
         if !self.spill.is_empty() {
             return self.refused();
         }
@@ -363,6 +395,7 @@ impl Outbound {
     #[cold]
     fn try_push_slow(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         self.check(target, item.len())?;
+        self.check_not_ending("a push")?;
         if !self.spill.is_empty() {
             return self.refused();
         }

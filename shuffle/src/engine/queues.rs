@@ -45,6 +45,13 @@ pub(crate) struct Mark {
     position: u64,
 }
 
+impl Mark {
+    /// Whether it is where a link stood.
+    pub fn is_of_link(&self) -> bool {
+        matches!(self.edge, Edge::Link(_))
+    }
+}
+
 impl Queues {
     /// The queues of a route's edges, none of them open.
     pub fn new(
@@ -186,9 +193,10 @@ impl Queues {
         added
     }
 
-    /// Adds the mark that ends a round to the edge of this stage to `end`; false while that has no
-    /// room.
-    pub fn push_mark(&mut self, end: EndpointId, stage: Stage) -> bool {
+    /// Adds the mark that ends a round to the edge of this stage to `end`, and shows or seals it, so
+    /// that nothing follows it in its batch; where the queue stands behind it. `None` while that has
+    /// no room.
+    pub fn push_mark(&mut self, end: EndpointId, stage: Stage) -> Option<Mark> {
         let header = RunHeader {
             target: end.0,
             source: self.rank().0,
@@ -196,14 +204,11 @@ impl Queues {
             flags: run_flags::MARK,
         };
         let write = |space: &mut [u8]| header.write(RUN_HEADER_BYTES, space);
-        self.push_to(
-            end,
-            stage,
-            RUN_HEADER_BYTES,
-            run_flags::MARK,
-            Input::ROUNDS,
-            write,
-        )
+        let (bytes, flags) = (RUN_HEADER_BYTES, run_flags::MARK);
+        match self.push_to(end, stage, bytes, flags, Input::ROUNDS, write) {
+            true => Some(self.mark_edge(self.numbers.get(end, stage)?, SendReason::Flush)),
+            false => None,
+        }
     }
 
     /// Opens the queue of an edge that has none; `None` while the endpoint at its other end is
@@ -281,17 +286,19 @@ impl Queues {
         let links = links.filter(|(_, link)| link.stage == stage);
         let links = links.map(|(number, _)| Edge::Link(number as u32));
         let edges: Vec<EdgeNumber> = lanes.chain(links).collect();
-        let mark = |edge| {
-            let mut queue = self.queue_mut(edge);
-            queue.seal(why);
-            Mark {
-                edge,
-                peer: queue.peer(),
-                epoch: queue.epoch(),
-                position: queue.position(),
-            }
-        };
+        let mark = |edge| self.mark_edge(edge, why);
         edges.into_iter().map(mark).collect()
+    }
+
+    fn mark_edge(&mut self, edge: EdgeNumber, why: SendReason) -> Mark {
+        let mut queue = self.queue_mut(edge);
+        queue.seal(why);
+        Mark {
+            edge,
+            peer: queue.peer(),
+            epoch: queue.epoch(),
+            position: queue.position(),
+        }
     }
 
     /// Whether what was there at the marks has left this rank: nobody needs its progress for it.

@@ -82,13 +82,13 @@ impl<S: Seating> Belt<S> {
         }
         handle.seat.with("a conveyor", |job| {
             let (state, _) = job.engine.stream(handle.id)?;
-            match &state.sink {
-                Sink::Queue(_) => Ok(()),
-                _ => {
-                    let why = "this stream has a handler; a conveyor is for streams without one";
-                    Err(Error::misuse(&state.name, why))
-                }
-            }
+            let why = match &state.sink {
+                Sink::Closed => return Err(Error::Closed(state.name.clone())),
+                Sink::Queue(_) if job.parked.end_of(handle.id.stream).is_none() => return Ok(()),
+                Sink::Queue(_) => "a step is still ending on this stream: wait for that first",
+                _ => "this stream has a handler; a conveyor is for streams without one",
+            };
+            Err(Error::misuse(&state.name, why))
         })?;
         Ok(Self {
             handle,
@@ -344,14 +344,16 @@ macro_rules! common_calls {
                 self.belt.state()
             }
 
-            /// Shuts the stream down, as [`Stream::shutdown`] does: a step that has begun is over
-            /// before, and what nobody has pulled is given up.
+            /// Shuts the stream down, on all ranks in the same step, whose last push they all have
+            /// announced or none has. What nobody has pulled is given up, and so is what comes until
+            /// all are here; the log says how much.
             ///
             /// # Errors
             /// As [`Stream::shutdown`].
             pub fn shutdown(self) -> Result<()> {
                 let handle = self.belt.handle.clone();
                 drop(self);
+                handle.give_up_untaken()?;
                 handle.shut_down()
             }
 
@@ -400,10 +402,10 @@ pub struct Conveyor<T, S: Seat> {
 
 impl<T: Item, S: Seat> Conveyor<T, S> {
     /// Of a stream without a handler, which is used by nothing else meanwhile. It is shut down by
-    /// [`Conveyor::shutdown`], or with the job.
+    /// [`Conveyor::shutdown`], or with the job, and not dropped inside of a handler.
     ///
     /// # Errors
-    /// [`Error::Misuse`]: the stream has a handler; one that was shut down.
+    /// [`Error::Misuse`]: the stream has a handler, or a step that ends; one that was shut down.
     pub fn over(stream: Stream<T, S>) -> Result<Self> {
         Ok(Self {
             belt: Belt::new(stream.handle, size_of::<T>())?,

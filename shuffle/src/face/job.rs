@@ -98,7 +98,7 @@ impl<S: Seat> Job<S> {
         self.about.launcher
     }
 
-    /// Provider that carries traffic between nodes, where this rank represents any.
+    /// Provider that carries traffic between nodes, where there are several.
     pub fn provider(&self) -> Option<&str> {
         self.about.provider.as_deref()
     }
@@ -163,7 +163,7 @@ impl<S: Seat> Job<S> {
         self.collective("a scan", || seat::exscan(&self.seat, values, reduce))
     }
 
-    /// What the rank `root` gives as `bytes`, 2 GiB at most; what others give counts for nothing.
+    /// What the rank `root` gives as `bytes`, 16 MiB at most; what others give counts for nothing.
     /// Of messages on a stream, [`crate::Shuffle::broadcast`] takes more than one at a time.
     ///
     /// # Errors

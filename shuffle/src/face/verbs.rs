@@ -53,9 +53,12 @@ macro_rules! common_verbs {
             /// Collective: returns on every rank when everything that any rank sent before has been
             /// handled (or waits for [`Self::take`]), and nothing that a rank sends after its own
             /// call is handled earlier. For programs that go in steps: each rank sends, then all
-            /// wait. It costs one message per edge of the route instead of a fence's waves; but
-            /// what handlers send meanwhile may belong to this round or to the next. Where that
-            /// matters, use [`Self::fence`].
+            /// wait. It costs one message per edge of the route instead of a fence's waves.
+            ///
+            /// Handlers do not send in such a program, nor other threads while one ends a round:
+            /// what they send may belong to this round or to the next, and waits in memory, as far
+            /// as there is any for it, until the round is over everywhere. Use [`Self::fence`] where
+            /// they do.
             ///
             /// Others may be in the next round already when this returns, and what they send may be
             /// handled in this rank's next call that makes progress, on whichever stream: what
@@ -68,12 +71,14 @@ macro_rules! common_verbs {
             }
 
             /// Starts a [`fence`](Self::fence) or a [`round`](Self::round), and does not wait: the
-            /// program goes on, and asks by [`Self::test`] or [`Self::wait`] whether it is over.
+            /// program computes, or uses other streams, and asks by [`Self::test`] or
+            /// [`Self::wait`] whether it is over. Until then only handlers send on this stream: a
+            /// send, flush or other end of the program's is [`Error::Misuse`](crate::Error::Misuse).
             /// Collective, as these. On an inline job it moves on in the calls that make progress.
             ///
             /// # Errors
-            /// [`Error::Misuse`](crate::Error::Misuse) while another kind of end is under way; a
-            /// stream that was shut down; [`Error::Nested`](crate::Error::Nested) inside a handler.
+            /// [`Error::Misuse`](crate::Error::Misuse) while an end is under way; a stream that was
+            /// shut down; [`Error::Nested`](crate::Error::Nested) inside a handler.
             pub fn start(&self, end: $crate::terminate::End) -> $crate::error::Result<()> {
                 self.handle.start(end)
             }

@@ -50,10 +50,25 @@ impl Ending {
     }
 }
 
+/// How the end of a step has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By a call that waits for it, which may have given way.
+    Waited,
+    /// By one that does not.
+    Started,
+}
+
+struct UnderWay {
+    id: StreamId,
+    way: Way,
+    ending: Ending,
+}
+
 /// What is under way, by the streams' places.
 #[derive(Default)]
 pub(crate) struct Parked {
-    endings: Vec<(StreamId, Ending)>,
+    endings: Vec<UnderWay>,
     barriers: HashMap<usize, Ticket>,
     /// The fence of all streams, and whether it is over.
     of_all: Option<(Fence, bool)>,
@@ -66,24 +81,33 @@ impl Parked {
         if let Some((fence, is_over)) = &mut self.of_all {
             *is_over = *is_over || engine.poll_fence(fence);
         }
-        for (id, ending) in &mut self.endings {
+        for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
-            let _ = ending.poll(engine, *id);
+            let _ = under_way.ending.poll(engine, under_way.id);
         }
     }
 
     /// The end that is under way on a stream.
     pub fn end_of(&self, stream: usize) -> Option<End> {
-        let mut all = self.endings.iter();
-        let of_stream = all.find(|(id, _)| id.stream == stream);
-        of_stream.map(|(_, ending)| ending.end())
+        self.of_stream(stream)
+            .map(|under_way| under_way.ending.end())
+    }
+
+    /// Whether an end is under way on a stream that was started without waiting for it.
+    pub fn has_started(&self, stream: usize) -> bool {
+        let under_way = self.of_stream(stream);
+        under_way.is_some_and(|under_way| under_way.way == Way::Started)
+    }
+
+    fn of_stream(&self, stream: usize) -> Option<&UnderWay> {
+        self.endings.iter().find(|of| of.id.stream == stream)
     }
 
     /// The streams with a round under way.
     pub fn rounds(&self) -> impl Iterator<Item = StreamId> {
         let all = self.endings.iter();
-        let rounds = all.filter(|(_, ending)| matches!(ending, Ending::Round(_)));
-        rounds.map(|(id, _)| *id)
+        let rounds = all.filter(|under_way| matches!(under_way.ending, Ending::Round(_)));
+        rounds.map(|under_way| under_way.id)
     }
 
     /// The barrier that the stream has under way, if it has one.
@@ -93,7 +117,7 @@ impl Parked {
 
     /// The stream is closed: another may get its place.
     pub fn forget(&mut self, stream: usize) {
-        self.endings.retain(|(id, _)| id.stream != stream);
+        self.endings.retain(|of| of.id.stream != stream);
         self.barriers.remove(&stream);
     }
 
@@ -114,25 +138,27 @@ impl JobState {
         true
     }
 
-    /// Begins the end of a step of a stream, or goes on with one that gave way.
+    /// Begins the end of a step of a stream. A call that waits goes on with one of its kind that gave
+    /// way.
     ///
     /// # Errors
-    /// [`Error::Misuse`] where another kind of end is under way.
-    pub fn begin_end(&mut self, id: StreamId, end: End) -> Result<()> {
-        let (state, _) = self.engine.stream(id)?;
-        let all = &mut self.parked.endings;
-        let at = all.iter().position(|(other, _)| *other == id);
-        let at = at.unwrap_or_else(|| {
-            all.push((id, Ending::new(end)));
-            all.len() - 1
-        });
-        let (_, ending) = &mut all[at];
-        let under_way = ending.end();
-        if under_way != end {
-            let why = format!("a {end} while a {under_way} is under way: wait for that first");
-            return Err(Error::misuse(&state.name, why));
+    /// [`Error::Misuse`] where another is under way.
+    pub fn begin_end(&mut self, id: StreamId, end: End, way: Way) -> Result<()> {
+        let (state, out, _) = self.engine.stream_mut(id)?;
+        let before = self.parked.of_stream(id.stream);
+        if let Some(before) = before {
+            let (under_way, of) = (before.ending.end(), (before.way, way));
+            if of != (Way::Waited, Way::Waited) || under_way != end {
+                let why = format!("a {end} while a {under_way} is under way: wait for that first");
+                return Err(Error::misuse(&state.name, why));
+            }
+            return Ok(());
         }
-        ending.poll(&mut self.engine, id).map(drop)
+        out.set_ending(way == Way::Started);
+        let mut ending = Ending::new(end);
+        ending.poll(&mut self.engine, id)?;
+        self.parked.endings.push(UnderWay { id, way, ending });
+        Ok(())
     }
 
     /// Whether the end of a step that is under way is over; that is said once.
@@ -142,15 +168,16 @@ impl JobState {
     pub fn is_over(&mut self, id: StreamId) -> Result<bool> {
         let (state, _) = self.engine.stream(id)?;
         let all = &mut self.parked.endings;
-        let Some(at) = all.iter().position(|(other, _)| *other == id) else {
+        let Some(at) = all.iter().position(|of| of.id == id) else {
             let why = "no round or fence is under way: start one first";
             return Err(Error::misuse(&state.name, why));
         };
-        let is_over = all[at].1.poll(&mut self.engine, id)?;
+        let is_over = all[at].ending.poll(&mut self.engine, id)?;
         if is_over {
-            let (_, ended) = all.swap_remove(at);
-            if ended.end() == End::Round {
-                let (state, _, _) = self.engine.stream_mut(id)?;
+            let ended = all.swap_remove(at).ending.end();
+            let (state, out, _) = self.engine.stream_mut(id)?;
+            out.set_ending(false);
+            if ended == End::Round {
                 state.rounds.end();
                 // What has waited for that is here: somebody has to move it.
                 let links = state.inbound.links.as_ref();

@@ -16,6 +16,7 @@ use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
+use crate::job::Way;
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::End;
 use crate::terminate::collective::Operation;
@@ -197,6 +198,7 @@ impl<S: Seating> Handle<S> {
         let mut flush = self.seat.with(what, |job| {
             let (state, out, _) = job.engine.stream_mut(self.id)?;
             check_open(state, out)?;
+            out.check_not_ending("a flush")?;
             tracing::trace!(stream = state.name, ?queues, "flush");
             state.hurry();
             Ok(Flush::begin(queues, state, out))
@@ -225,16 +227,16 @@ impl<S: Seating> Handle<S> {
     }
 
     fn end_alone(&self, end: End) -> Result<()> {
-        self.begin_end(end)?;
+        self.begin_end(end, Way::Waited)?;
         self.wait_alone(end)
     }
 
-    fn begin_end(&self, end: End) -> Result<()> {
+    fn begin_end(&self, end: End, way: Way) -> Result<()> {
         self.seat.with(end_call(end), |job| {
             let (state, out) = job.engine.stream(self.id)?;
             check_open(state, out)?;
             tracing::trace!(stream = state.name, "{end}");
-            job.begin_end(self.id, end)
+            job.begin_end(self.id, end, way)
         })
     }
 
@@ -255,8 +257,9 @@ impl<S: Seating> Handle<S> {
 
     /// Ends a step, without waiting.
     pub(crate) fn start(&self, end: End) -> Result<()> {
-        self.seat
-            .one_at_a_time(Some(&self.of), end_call(end), || self.begin_end(end))
+        self.seat.one_at_a_time(Some(&self.of), end_call(end), || {
+            self.begin_end(end, Way::Started)
+        })
     }
 
     /// One round of progress, and whether the end that was started is over.
@@ -340,14 +343,18 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn shut_down(&self) -> Result<()> {
         let what = "shutting down";
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
-            // What was started and is still under way is over before.
-            if let Some(end @ End::Round) = self.under_way(what)? {
+            // What was started is over before.
+            if self
+                .seat
+                .with(what, |job| Ok(job.parked.has_started(self.id.stream)))?
+            {
+                let end = self.under_way(what)?.unwrap_or(End::Fence);
                 self.wait_alone(end)?;
             }
             self.end_alone(End::Fence)?;
             self.seat.with(what, |job| {
                 let (state, out, _) = job.engine.stream_mut(self.id)?;
-                out.closed = true;
+                out.close();
                 if let Some(lost) = state.give_up_untaken() {
                     state.warn_of_lost(lost);
                 }
@@ -361,6 +368,17 @@ impl<S: Seating> Handle<S> {
             self.seat.closed(self.id, &self.of, outcome.is_err());
         }
         outcome
+    }
+
+    /// What waits to be taken is given up, and so is what comes from now on.
+    pub(crate) fn give_up_untaken(&self) -> Result<()> {
+        self.seat.with("shutting down", |job| {
+            let (state, _, _) = job.engine.stream_mut(self.id)?;
+            if let Some(lost) = state.give_up_untaken() {
+                state.warn_of_lost(lost);
+            }
+            Ok(())
+        })
     }
 
     fn look<R>(&self, look: impl FnOnce(&StreamState, &Outbound) -> R) -> Option<R> {

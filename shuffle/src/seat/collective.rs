@@ -31,6 +31,10 @@ pub(super) fn collective(
 pub(crate) fn fence(seat: &impl Seating) -> Result<()> {
     let what = "a fence of all streams";
     seat.may_wait(what)?;
+    seat.with(what, |job| {
+        let mut streams = job.engine.open_streams();
+        streams.try_for_each(|(_, out)| out.check_not_ending(what))
+    })?;
     seat.wait(what, |job| {
         if job.fence_all() {
             return Ok(Some(()));
@@ -111,11 +115,20 @@ pub(crate) fn exscan<N: Number>(
 ) -> Result<()> {
     check_suits::<N>(reduce)?;
     let rank = seat.with("a scan", |job| Ok(job.engine.topology.rank()))?;
-    let all = allgather(seat, &bytes_of(values))?;
-    if let Some(other) = all.iter().find(|theirs| theirs.len() != 8 * values.len()) {
-        let (mine, theirs) = (values.len(), other.len() / 8);
-        let why = format!("{mine} values here, {theirs} elsewhere");
-        return Err(Error::mismatch("exscan", why));
+    // What is asked for stands before the values.
+    let mut mine = vec![b's', reduce as u8, N::KIND as u8, 0, 0, 0, 0, 0];
+    mine.extend(bytes_of(values));
+    let mut all = allgather(seat, &mine)?;
+    for (other, theirs) in all.iter_mut().enumerate() {
+        if theirs.len() != mine.len() || theirs[..8] != mine[..8] {
+            let (here, bytes) = (mine.len(), theirs.len());
+            let why = format!(
+                "{reduce:?} of {} here ({here} bytes), another call or number of values on rank {other} ({bytes} bytes)",
+                N::KIND
+            );
+            return Err(Error::mismatch("exscan", why));
+        }
+        theirs.drain(..8);
     }
     for (at, value) in values.iter_mut().enumerate() {
         let words = all[..rank.0 as usize].iter();
@@ -128,6 +141,9 @@ pub(crate) fn exscan<N: Number>(
     Ok(())
 }
 
+/// Most bytes of a broadcast: a rank keeps a copy for each that it passes it on to.
+const BROADCAST_BYTES: usize = 16 << 20;
+
 /// See [`crate::Job::broadcast`].
 pub(crate) fn broadcast(seat: &impl Seating, root: Rank, bytes: &[u8]) -> Result<Vec<u8>> {
     let (rank, size) = seat.with("a broadcast", |job| {
@@ -137,7 +153,7 @@ pub(crate) fn broadcast(seat: &impl Seating, root: Rank, bytes: &[u8]) -> Result
         let rank = root.0;
         return Err(Error::Rank { rank, size });
     }
-    let most = (u32::MAX / 2) as usize;
+    let most = BROADCAST_BYTES;
     if rank == root && bytes.len() > most {
         let (bytes, limit) = (bytes.len(), most);
         return Err(Error::TooLarge { bytes, limit });

@@ -13,7 +13,7 @@ use super::park::NAP;
 use crate::endpoint::Channel;
 use crate::endpoint::StreamId;
 use crate::error::{Error, Result};
-use crate::job::JobState;
+use crate::job::{JobState, Way};
 use crate::terminate::End;
 use crate::terminate::collective::Operation;
 
@@ -78,19 +78,18 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
     let Some((before, untaken)) = begun else {
         return Ok(());
     };
-    // What was started and is still under way is over before.
-    let under_way = seat.with(what, |job| Ok(job.parked.end_of(id.stream)))?;
-    let round = under_way.filter(|&end| end == End::Round);
-    for end in round.into_iter().chain([End::Fence]) {
-        seat.with(what, |job| job.begin_end(id, end))?;
+    // What was started is over before.
+    if seat.with(what, |job| Ok(job.parked.has_started(id.stream)))? {
         seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
     }
+    seat.with(what, |job| job.begin_end(id, End::Fence, Way::Waited))?;
+    seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
     seat.with(what, |job| {
         let (state, out, _) = job.engine.stream_mut(id)?;
         if let Some(untaken) = untaken {
             state.warn_of_lost(untaken + state.delivered() - before);
         }
-        out.closed = true;
+        out.close();
         tracing::debug!(
             target: "trihop_shuffle::deliver",
             stream = state.name,

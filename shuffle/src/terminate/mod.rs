@@ -10,9 +10,8 @@ use std::fmt;
 /// How the ranks find out that a step of a stream is over: all call the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    /// Each rank has sent what it has to send, and handlers send nothing, or only what belongs to
-    /// the next step. It costs a message on each edge of the route, and nothing of the next step is
-    /// delivered before it is over here.
+    /// Each rank has sent what it has to send, and handlers send nothing. It costs a message on each
+    /// edge of the route, and nothing of the next step is delivered before it is over here.
     Round,
     /// Handlers send too, on and on: it is over when nothing is on its way any more. That is
     /// counted, along a tree over all ranks, until two counts agree.

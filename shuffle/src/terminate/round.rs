@@ -13,16 +13,16 @@
 //! is set aside.
 
 use crate::engine::StreamState;
+use crate::engine::inbound::Links;
 use crate::engine::outbound::{Gathered, Outbound};
 use crate::engine::queues::Mark;
-use crate::queue::counters::SendReason;
 use crate::route::Stage;
 
 /// A round under way.
 #[derive(Default)]
 pub(crate) struct Round {
     step: Step,
-    /// Where the links stood when their marks were in.
+    /// Where links stood behind their marks.
     links: Vec<Mark>,
 }
 
@@ -59,11 +59,10 @@ impl Round {
         while let Step::Marking(stage, marked) = step {
             let is_earlier = |&other: &Stage| other < *stage;
             let mut before = out.queues.route.numbers().filter(is_earlier);
-            if !before.all(|stage| has_heard_all(state, out, stage)) || !mark(out, *stage, marked) {
+            let is_heard = before.all(|stage| has_heard_all(state, out, stage));
+            if !is_heard || !mark(out, *stage, marked, &mut self.links) {
                 return false;
             }
-            self.links
-                .extend(out.queues.mark(*stage, SendReason::Flush));
             let next = out.queues.route.numbers().find(|next| next > stage);
             *step = next.map_or(Step::Marked, |next| Step::Marking(next, 0));
         }
@@ -71,7 +70,9 @@ impl Round {
             let mut stages = out.queues.route.numbers();
             let is_heard = stages.all(|stage| has_heard_all(state, out, stage));
             // The caller may not come back for long: what others wait for leaves before.
-            if !is_heard || !out.queues.has_left(&self.links) {
+            let links = state.inbound.links.as_mut();
+            let has_thanked = links.is_none_or(Links::has_thanked);
+            if !is_heard || !has_thanked || !out.queues.has_left(&self.links) {
                 return false;
             }
             *step = Step::Handed(state.handover.as_ref().map_or(0, |h| h.handed()));
@@ -105,12 +106,13 @@ fn has_heard_all(state: &StreamState, out: &Outbound, stage: Stage) -> bool {
 }
 
 /// Marks the edges of a stage from number `marked` on; true once all are.
-fn mark(out: &mut Outbound, stage: Stage, marked: &mut u32) -> bool {
+fn mark(out: &mut Outbound, stage: Stage, marked: &mut u32, links: &mut Vec<Mark>) -> bool {
     while *marked < out.queues.route.all_edges(stage) {
         let end = out.queues.route.edge_of_all(stage, *marked);
-        if !out.queues.push_mark(end, stage) {
+        let Some(mark) = out.queues.push_mark(end, stage) else {
             return false;
-        }
+        };
+        links.extend(mark.is_of_link().then_some(mark));
         *marked += 1;
     }
     true

@@ -351,9 +351,26 @@ fn steps_end_by_rounds_and_fences_in_two_phases_on_either_seat() {
             assert!(last_error().contains("while a"), "{}", last_error());
             // What was started and not waited for is over before the stream is.
             push(1);
-            assert_eq!(trihop_stream_start(items, round), TRIHOP_OK);
+            let last = if seat == trihop_seat_t::TRIHOP_INLINE {
+                round
+            } else {
+                fence
+            };
+            assert_eq!(trihop_stream_start(items, last), TRIHOP_OK);
+            let late = trihop_stream_push(items, 0, (&raw const sum).cast());
+            assert_eq!(late, TRIHOP_ERR_MISUSE, "{}", last_error());
             assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
             assert_eq!(context.cast::<u64>().read(), sum + 1);
+            // In its place, nothing of that is left.
+            let opened = trihop_stream_open(job, name, 8, null(), Some(add), context, &mut items);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            assert_eq!(
+                trihop_stream_push(items, 0, (&raw const sum).cast()),
+                TRIHOP_OK
+            );
+            assert_eq!(trihop_stream_round(items), TRIHOP_OK, "{}", last_error());
+            assert_eq!(context.cast::<u64>().read(), 2 * sum + 1);
+            assert_eq!(trihop_stream_close(items), TRIHOP_OK, "{}", last_error());
             assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
         }
     }

@@ -207,6 +207,7 @@ impl Links {
             fetch_refused: false,
             turn: 0,
             strangers_told: false,
+            aside_bytes: 0,
             pool_bytes: pools + plan.window_bytes(),
             posted: slots.receives(mover),
         })

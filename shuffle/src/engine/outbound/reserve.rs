@@ -11,6 +11,7 @@ impl Outbound {
     /// Space for a record that the application fills in place; [`Outbound::retract`] takes it back.
     pub fn reserve(&mut self, target: Rank, kind: u32, bytes: usize) -> Result<()> {
         self.check(target, bytes)?;
+        self.check_not_ending("a reservation")?;
         if !self.spill.is_empty() {
             return self.refused();
         }
