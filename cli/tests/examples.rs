@@ -74,6 +74,19 @@ fn two_streams_of_one_job_have_routes_of_their_own() {
 }
 
 #[test]
+fn replies_come_in_order_and_counts_are_merged() {
+    for (ranks, text) in printed(&example("trihop", "replies"), "0") {
+        let all = 100_000 * ranks;
+        let expected = format!("{ranks} ranks: 20000 replies in order; {all} counts, ");
+        let merged = text
+            .strip_prefix(&expected)
+            .and_then(|rest| rest.split(' ').next());
+        let merged: u64 = merged.and_then(|number| number.parse().ok()).expect(&text);
+        assert!(merged > all / 2, "{text}");
+    }
+}
+
+#[test]
 fn a_program_brings_a_route_of_its_own() {
     let program = example("trihop", "own_route");
     for (ranks, text) in printed_on(&[(1, 1), (2, 2), (4, 2), (8, 3)], &program, "500") {

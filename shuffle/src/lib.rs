@@ -39,6 +39,8 @@ pub use deliver::{Message, Messages};
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
 pub use face::conveyor::ConveyorState;
+pub use face::merging::Merging;
+pub use face::replies::Replies;
 pub use face::state::State;
 pub use face::stream::{Item, ItemOutbox};
 pub use face::untyped::{Arrival, UntypedOutbox};

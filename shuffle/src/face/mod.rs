@@ -3,6 +3,8 @@
 mod broadcast;
 pub(crate) mod conveyor;
 pub(crate) mod job;
+pub(crate) mod merging;
+pub(crate) mod replies;
 pub(crate) mod reservation;
 pub(crate) mod shuffle;
 pub(crate) mod state;

@@ -1,0 +1,178 @@
+//! Items that are merged before they leave: where many items for one rank have the same key, one of
+//! them travels.
+
+use trihop_transport::topology::Rank;
+
+use crate::error::Result;
+use crate::face::stream::{Item, Stream};
+use crate::seat::Seat;
+
+/// A [`Stream`] whose items are merged at their sender: a table of so many places keeps the last
+/// item for a rank and a key, and what comes for the same two joins it. An item leaves its place
+/// when another one needs that, and all do at [`Merging::flush`], so memory is bounded, and what is
+/// common travels seldom: counts of a histogram, distances of a search, labels of a graph.
+///
+/// Items for one rank do not keep their order.
+///
+/// ```no_run
+/// use trihop_shuffle::{Job, Merging, Options, Rank};
+///
+/// // A place and how often it was hit.
+/// type Hits = [u64; 2];
+///
+/// let job = Job::start(Options::from_env()?)?;
+/// let stream = job.stream::<Hits>("hits").handler(|_, hits, _| println!("{hits:?}")).open()?;
+/// let mut hits = Merging::over(&stream, 4096, |hit: &Hits| hit[0], |sum, hit| sum[1] += hit[1]);
+/// for number in 0..1_000_000u64 {
+///     hits.push(Rank((number % u64::from(job.size())) as u32), [number % 100, 1])?;
+/// }
+/// hits.flush()?;
+/// stream.round()?;
+/// # Ok::<(), trihop_shuffle::Error>(())
+/// ```
+pub struct Merging<T, S: Seat, K, M> {
+    stream: Stream<T, S>,
+    /// A power of two of them.
+    places: Box<[Option<(Rank, T)>]>,
+    key: K,
+    merge: M,
+    merged: u64,
+}
+
+impl<T, S, K, M> Merging<T, S, K, M>
+where
+    T: Item,
+    S: Seat,
+    K: Fn(&T) -> u64,
+    M: FnMut(&mut T, T),
+{
+    /// Over a stream, with a table of `places`, rounded up to a power of two; `key` says what an
+    /// item is about, `merge` joins another one of the same key to the first.
+    pub fn over(stream: &Stream<T, S>, places: usize, key: K, merge: M) -> Self {
+        Self {
+            stream: stream.clone(),
+            places: vec![None; places.max(1).next_power_of_two()].into(),
+            key,
+            merge,
+            merged: 0,
+        }
+    }
+
+    /// Sends an item, or merges it with one that has not left.
+    ///
+    /// # Errors
+    /// As [`Stream::push`], of the item that has to leave for it: then nothing has changed.
+    pub fn push(&mut self, target: Rank, item: T) -> Result<()> {
+        let key = (self.key)(&item);
+        let place = self.place_of(target, key);
+        match &mut self.places[place] {
+            Some((rank, before)) if *rank == target && (self.key)(before) == key => {
+                (self.merge)(before, item);
+                self.merged += 1;
+                return Ok(());
+            }
+            Some((rank, before)) => self.stream.push(*rank, *before)?,
+            None => {}
+        }
+        self.places[place] = Some((target, item));
+        Ok(())
+    }
+
+    /// Lets all items leave that are in the table: before a fence, a round or a flush of the stream,
+    /// which know nothing of it.
+    ///
+    /// # Errors
+    /// As [`Stream::push`]; what has not left then stays.
+    pub fn flush(&mut self) -> Result<()> {
+        for place in &mut self.places {
+            if let Some((target, item)) = place {
+                self.stream.push(*target, *item)?;
+                *place = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Items that joined another one instead of travelling.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    fn place_of(&self, target: Rank, key: u64) -> usize {
+        // The upper half of a product with an odd number near 2^64 / 1.618 is well mixed.
+        let mixed = (key ^ u64::from(target.0).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as usize & (self.places.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+
+    use trihop_transport::bootstrap::Launcher;
+
+    use super::*;
+    use crate::error::Error;
+    use crate::{Job, Options};
+
+    #[test]
+    fn what_is_merged_arrives_once_and_nothing_is_lost_however_small_the_table() {
+        for places in [1, 3, 64, 4096] {
+            let heard = RefCell::new(HashMap::<u64, (u64, u64)>::new());
+            let options = Options {
+                launcher: Some(Launcher::Single),
+                ..Options::default()
+            };
+            let job = Job::start(options).unwrap();
+            let stream = job
+                .stream::<[u64; 2]>("merged")
+                .handler(|_, items, _| {
+                    for [key, count] in items {
+                        let mut heard = heard.borrow_mut();
+                        let (times, sum) = heard.entry(*key).or_default();
+                        *times += 1;
+                        *sum += count;
+                    }
+                })
+                .open()
+                .unwrap();
+            let mut merging = Merging::over(
+                &stream,
+                places,
+                |item: &[u64; 2]| item[0],
+                |sum, item| sum[1] += item[1],
+            );
+            for number in 0..10_000u64 {
+                merging.push(Rank(0), [number * number % 50, 1]).unwrap();
+            }
+            let late = merging.push(Rank(1), [1, 1]).and_then(|()| merging.flush());
+            assert!(matches!(late, Err(Error::Rank { rank: 1, .. })), "{late:?}");
+            let merged = merging.merged();
+            stream.fence().unwrap();
+            let (times, sum) =
+                (heard.borrow().values()).fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+            // One place keeps the item for the rank that does not exist, and perhaps others behind.
+            assert!(
+                sum <= 10_000 && times + merged <= 10_001,
+                "{sum} in {times}, {merged} merged"
+            );
+            merging.places.fill(None);
+            for number in 0..1000u64 {
+                merging.push(Rank(0), [1000 + number % 3, 1]).unwrap();
+            }
+            merging.flush().unwrap();
+            stream.fence().unwrap();
+            for key in 1000..1003 {
+                let (times, sum) = heard.borrow()[&key];
+                assert_eq!(sum, (1000 + 1002 - key) / 3);
+                assert!(
+                    times == 1 || places < 4,
+                    "{key} came {times} times with {places} places"
+                );
+            }
+            stream.shutdown().unwrap();
+            job.shutdown().unwrap();
+        }
+    }
+}
