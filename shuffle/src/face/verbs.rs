@@ -129,6 +129,12 @@ macro_rules! common_verbs {
                 self.handle.dump(writer)
             }
 
+            /// What [`Self::dump`] writes and [`Self::detailed_stats`] gives, of one moment.
+            #[doc(hidden)]
+            pub fn dump_and_stats(&self) -> Option<(Vec<u8>, $crate::stats::DetailedStats)> {
+                self.handle.dump_and_stats()
+            }
+
             /// A fence, after which the stream takes and delivers nothing more, and its handler is
             /// gone. Collective. Without a handler, what still waits for [`Self::take`] is given
             /// up; the log says how much. Its memory is kept for another stream of the same

@@ -399,6 +399,16 @@ impl<S: Seating> Handle<S> {
         self.look(|state, out| state.detailed(out))
     }
 
+    /// What [`Handle::dump`] writes and [`Handle::detailed_stats`] gives, of one moment.
+    pub(crate) fn dump_and_stats(&self) -> Option<(Vec<u8>, DetailedStats)> {
+        self.look(|state, out| {
+            let mut text = Vec::new();
+            // Memory takes all of it.
+            let _ = dump::write(state, out, &mut text);
+            (text, state.detailed(out))
+        })
+    }
+
     /// Writes every queue of this rank with its use and its bound. The state is in use for the
     /// making of the text only: a writer may wait for its reader.
     pub(crate) fn dump(&self, writer: &mut dyn Write) -> std::io::Result<()> {

@@ -20,7 +20,7 @@ use crate::capi::status::Failure;
 use crate::threaded::{Job, Shuffle, ThreadUse};
 use crate::transport::masked;
 use crate::transport::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::{Error, log};
+use crate::{DetailedStats, Error, log};
 
 /// Naps of a millisecond that [`settle`] takes at most.
 const NAPS: u32 = 2_000;
@@ -89,6 +89,10 @@ static SHUFFLES: Mutex<Vec<Dumped>> = Mutex::new(Vec::new());
 fn shuffles() -> MutexGuard<'static, Vec<Dumped>> {
     SHUFFLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Looks at a shuffle for a dump, a tenth of a second each where the engine is in use: less than a
+/// process waits for dumps when it exits.
+const LOOKS: usize = 10;
 
 /// From now on the shuffle can be dumped.
 pub(super) fn enter(dumped: Dumped) {
@@ -210,9 +214,11 @@ fn write_dump(request: &[u8; REQUEST_BYTES]) {
 /// What each queue of a shuffle has done, and what the threads have used, as lines. Empty where the
 /// engine does not come free.
 pub(super) fn statistics(shuffle: &Shuffle, threads: &[ThreadUse]) -> String {
-    let Some(details) = shuffle.detailed_stats() else {
-        return String::new();
-    };
+    let details = shuffle.detailed_stats();
+    details.map_or_else(String::new, |details| lines_of(&details, threads))
+}
+
+fn lines_of(details: &DetailedStats, threads: &[ThreadUse]) -> String {
     let threads = threads.iter().map(|thread| format!("  thread {thread}\n"));
     details.to_string() + &threads.collect::<String>()
 }
@@ -232,9 +238,13 @@ fn describe(handle: usize) -> Vec<u8> {
         });
     match found {
         Some((opening, job, notes)) => {
+            // On a busy machine who has the engine may not have a processor for long.
+            let look = |shuffle: &Shuffle| (0..LOOKS).find_map(|_| shuffle.dump_and_stats());
+            let found = opening.stream().map(look);
             // Memory takes all of it.
-            let _ = match opening.stream() {
-                Some(shuffle) => shuffle.dump(&mut text),
+            let _ = match &found {
+                Some(Some((queues, _))) => text.write_all(queues),
+                Some(None) => writeln!(text, "shuffle `{}` is in use", opening.name()),
                 None => writeln!(
                     text,
                     "shuffle `{}`: not all ranks have called shuffle_init yet",
@@ -242,8 +252,8 @@ fn describe(handle: usize) -> Vec<u8> {
                 ),
             }
             .and_then(|()| notes.write(&mut text));
-            if let Some(shuffle) = opening.stream() {
-                text.extend_from_slice(statistics(shuffle, &job.threads()).as_bytes());
+            if let Some(Some((_, details))) = found {
+                text.extend_from_slice(lines_of(&details, &job.threads()).as_bytes());
             }
         }
         None => text.extend_from_slice(b"trihop: shuffle_statedump: this shuffle is not open\n"),
