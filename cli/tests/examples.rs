@@ -82,7 +82,7 @@ fn replies_come_in_order_and_counts_are_merged() {
             .strip_prefix(&expected)
             .and_then(|rest| rest.split(' ').next());
         let merged: u64 = merged.and_then(|number| number.parse().ok()).expect(&text);
-        assert!(merged > all / 2, "{text}");
+        assert!(merged > u64::from(all) / 2, "{text}");
     }
 }
 
