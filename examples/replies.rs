@@ -1,10 +1,12 @@
 //! Lookups in a table that is spread over all ranks, with replies in the order of the requests, and
-//! counts that are merged before they travel.
+//! counts that are merged before they travel:
+//! `trihop run -n 4 --nodes 2 -- target/release/examples/replies`.
 
 use trihop::{Job, Merging, Options, Rank, Replies, State};
 
 const ENTRIES: u64 = 1000;
 
+#[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), trihop::Error> {
     let counts = State::new(vec![0u64; ENTRIES as usize]);
     let job = Job::start(Options::from_env()?)?;
