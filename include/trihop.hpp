@@ -9,8 +9,9 @@
  *       updates.push(n % job.size(), n % table.size());
  *   updates.round();
  *
- * Failures are thrown as trihop::Error. What a handler throws is thrown again by a later call on its stream, a fence at the
- * latest; what comes for the handler until then is dropped. An exception that leaves the scope of a job ends the whole job: other ranks may
+ * Failures are thrown as trihop::Error. What a handler throws is thrown again by the next fence, round, wait or close of its
+ * stream (a destructor prints that there was something); what comes for the handler until then is dropped. A stream that is
+ * left by an exception calls its handler no more, and is closed with its job. An exception that leaves the scope of a job ends the whole job: other ranks may
  * be waiting for this one.
  *
  * Threads are as trihop.h says of the functions behind. Objects are moved, not copied.
@@ -18,13 +19,13 @@
 #ifndef TRIHOP_HPP
 #define TRIHOP_HPP
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -111,34 +112,46 @@ private:
     int at_entry_ = std::uncaught_exceptions();
 };
 
-/* A handler, and what it has thrown. */
+/* A handler, and what it has thrown. Calls, and looks at what they have left, one at a time. */
 class HandlerBase {
 public:
     virtual ~HandlerBase() = default;
 
+    /* Throws what the handler has thrown, once. */
     void rethrow() {
-        if (!has_failed_.load(std::memory_order_acquire))
-            return;
-        const std::exception_ptr failure = std::exchange(failure_, nullptr);
-        has_failed_.store(false, std::memory_order_release);
-        std::rethrow_exception(failure);
+        if (const std::exception_ptr failure = take_failure())
+            std::rethrow_exception(failure);
+    }
+
+    bool has_failed() { return take_failure() != nullptr; }
+
+    /* The handler is called no more once this has returned: what it refers to may go. */
+    void drop() {
+        const std::lock_guard<std::recursive_mutex> lock(mutex_);
+        is_dropped_ = true;
     }
 
 protected:
     template <class Call> void guarded(Call call) noexcept {
-        if (has_failed_.load(std::memory_order_acquire))
+        const std::lock_guard<std::recursive_mutex> lock(mutex_);
+        if (is_dropped_ || failure_)
             return;
         try {
             call();
         } catch (...) {
             failure_ = std::current_exception();
-            has_failed_.store(true, std::memory_order_release);
         }
     }
 
 private:
+    std::exception_ptr take_failure() {
+        const std::lock_guard<std::recursive_mutex> lock(mutex_);
+        return std::exchange(failure_, nullptr);
+    }
+
+    std::recursive_mutex mutex_;
     std::exception_ptr failure_;
-    std::atomic<bool> has_failed_{false};
+    bool is_dropped_ = false;
 };
 
 template <class In, class F> class Handler final : public HandlerBase {
@@ -275,18 +288,17 @@ public:
     /* Sends an item on the same stream. It never waits. */
     void push(std::uint32_t target, const T &item) const { check(trihop_stream_push(message_->stream, target, &item)); }
 
-    /* Gives the items to a handler of all of them, or of one after the other, with its source or without. */
+    /* Gives the items to a handler of one after the other, without its source or with it, or of all of them. */
     template <class F> static void hand_to(F &handler, const trihop_message_t *message) {
         const Items items(message);
-        if constexpr (std::is_invocable_v<F &, const Items &>) {
-            handler(items);
+        if constexpr (std::is_invocable_v<F &, const T &>) {
+            for (const T &item : items)
+                handler(item);
+        } else if constexpr (std::is_invocable_v<F &, const T &, std::uint32_t>) {
+            for (const T &item : items)
+                handler(item, items.source());
         } else {
-            for (const T &item : items) {
-                if constexpr (std::is_invocable_v<F &, const T &, std::uint32_t>)
-                    handler(item, items.source());
-                else
-                    handler(item);
-            }
+            handler(items);
         }
     }
 
@@ -331,26 +343,26 @@ public:
     trihop_stream_t *get() const noexcept { return stream_; }
 
     /* See trihop_stream_fence. */
-    void fence() { done(trihop_stream_fence(stream_)); }
+    void fence() { ended(trihop_stream_fence(stream_)); }
 
     /* See trihop_stream_round. */
-    void round() { done(trihop_stream_round(stream_)); }
+    void round() { ended(trihop_stream_round(stream_)); }
 
-    void barrier() { done(trihop_stream_barrier(stream_)); }
-    void flush(Queues queues) { done(trihop_stream_flush(stream_, static_cast<std::int32_t>(queues))); }
+    void barrier() { check(trihop_stream_barrier(stream_)); }
+    void flush(Queues queues) { check(trihop_stream_flush(stream_, static_cast<std::int32_t>(queues))); }
 
     /* Starts a round or a fence, and does not wait. */
-    void start(End end) { done(trihop_stream_start(stream_, static_cast<std::int32_t>(end))); }
+    void start(End end) { check(trihop_stream_start(stream_, static_cast<std::int32_t>(end))); }
 
     /* One round of progress, and whether what was started is over. */
     bool test() {
         int is_over = 0;
-        done(trihop_stream_test(stream_, &is_over));
+        check(trihop_stream_test(stream_, &is_over));
         return is_over != 0;
     }
 
     /* Waits until what was started is over. */
-    void wait() { done(trihop_stream_wait(stream_)); }
+    void wait() { ended(trihop_stream_wait(stream_)); }
 
     trihop_stats_t stats() const {
         trihop_stats_t counters;
@@ -366,7 +378,7 @@ public:
         if (status == TRIHOP_ERR_NESTED)
             check(status); /* it goes on */
         stream_ = nullptr;
-        done(status);
+        ended(status);
     }
 
 protected:
@@ -382,28 +394,29 @@ protected:
         if (stream_ == nullptr)
             return;
         if (scope_.is_left_by_exception()) {
-            (void)handler_.release(); /* the job ends: nobody waits for the others, and handlers may still run */
+            /* Closing waits for others, who may not come: the job closes it. */
+            if (handler_) {
+                handler_->drop();
+                (void)handler_.release();
+            }
             return;
         }
         const trihop_status_t status = close_anyhow();
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
-        if (status == TRIHOP_ERR_NESTED)
+        if (handler_ && handler_->has_failed())
+            std::fprintf(stderr, "trihop: a handler has thrown, and its stream was closed before anybody asked\n");
+        if (handler_ && status == TRIHOP_ERR_NESTED) {
+            handler_->drop();
             (void)handler_.release(); /* it is still open */
+        }
     }
 
-    /* What a call says, after what the handler has thrown. */
-    void done(trihop_status_t status) {
+    /* What the handler has thrown by the end of a step, and what the call says. */
+    void ended(trihop_status_t status) {
         if (handler_)
             handler_->rethrow();
         check(status);
-    }
-
-    bool try_done(trihop_status_t status) {
-        if (status == TRIHOP_ERR_WOULD_BLOCK)
-            return false;
-        done(status);
-        return true;
     }
 
 private:
@@ -443,15 +456,15 @@ public:
     void push(std::uint32_t target, const T &item) {
         const trihop_status_t status = trihop_stream_push(get(), target, &item);
         if (status != TRIHOP_OK)
-            done(status);
+            check(status);
     }
 
     /* Sends an item if there is room now. */
-    bool try_push(std::uint32_t target, const T &item) { return try_done(trihop_stream_try_push(get(), target, &item)); }
+    bool try_push(std::uint32_t target, const T &item) { return try_check(trihop_stream_try_push(get(), target, &item)); }
 
     /* Sends an item to all ranks, or to all others. */
     void broadcast(const T &item, trihop_broadcast_t to = TRIHOP_TO_EVERYONE) {
-        done(trihop_stream_broadcast(get(), 0, &item, sizeof item, static_cast<std::int32_t>(to)));
+        check(trihop_stream_broadcast(get(), 0, &item, sizeof item, static_cast<std::int32_t>(to)));
     }
 
 private:
@@ -473,17 +486,17 @@ public:
     void send(std::uint32_t target, std::uint32_t kind, const void *bytes, std::size_t length) {
         const trihop_status_t status = trihop_stream_send(get(), target, kind, bytes, length);
         if (status != TRIHOP_OK)
-            done(status);
+            check(status);
     }
 
     /* Sends a record if there is room now. */
     bool try_send(std::uint32_t target, std::uint32_t kind, const void *bytes, std::size_t length) {
-        return try_done(trihop_stream_try_send(get(), target, kind, bytes, length));
+        return try_check(trihop_stream_try_send(get(), target, kind, bytes, length));
     }
 
     /* Sends a record to all ranks, or to all others. */
     void broadcast(std::uint32_t kind, const void *bytes, std::size_t length, trihop_broadcast_t to = TRIHOP_TO_EVERYONE) {
-        done(trihop_stream_broadcast(get(), kind, bytes, length, static_cast<std::int32_t>(to)));
+        check(trihop_stream_broadcast(get(), kind, bytes, length, static_cast<std::int32_t>(to)));
     }
 
 private:

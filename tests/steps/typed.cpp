@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <iostream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -125,6 +126,25 @@ void exceptions(trihop::Job &job) {
     EXPECT(was_thrown);
 }
 
+/* A stream that an exception leaves calls its handler no more: what that refers to is gone. */
+void left_streams(trihop::Job &job) {
+    struct Thrown {};
+    auto alive = std::make_unique<int>(0);
+    try {
+        trihop::Stream<int> left(job, "left", [&](int) { (*alive)++; });
+        left.push(job.rank(), 1);
+        throw Thrown{};
+    } catch (const Thrown &) {
+        alive.reset();
+    }
+    std::uint64_t items = 0;
+    trihop::Stream<char> generic(job, "generic", [&](const auto &) { items++; });
+    for (int n = 0; n < 100; n++)
+        generic.push(job.rank(), 'x');
+    generic.fence();
+    EXPECT(items == 100);
+}
+
 void conveyors(trihop::Job &job) {
     const std::uint32_t size = job.size();
     trihop::Conveyor<Edge> conveyor(job, "conveyor");
@@ -165,6 +185,7 @@ int main(int argc, char **argv) {
         handlers(job);
         records(job);
         exceptions(job);
+        left_streams(job);
         conveyors(job);
         collectives(job);
         if (job.rank() == 0)

@@ -456,6 +456,13 @@ impl Links {
         incoming.receiving.accept();
         incoming.news = true;
         incoming.unacknowledged += 1;
+        // Who was read from keeps the batch until it hears that.
+        let was_fetched = match &batch {
+            Arrival::Here { slot, .. } => slot.is_none(),
+            Arrival::Aside { was_fetched, .. } => *was_fetched,
+            Arrival::Announced(..) | Arrival::Fetching => false,
+        };
+        incoming.owes_thanks |= was_fetched && self.identity.mover == Mover::Read;
         self.free(index, batch);
     }
 
@@ -469,11 +476,10 @@ impl Links {
             } => self.repost(slot, Some(index), buffer),
             Arrival::Here { slot: None, .. } => {
                 let incoming = &mut self.incoming[index];
-                incoming.owes_thanks = true;
                 incoming.held -= 1;
                 self.holding -= usize::from(incoming.held == 0);
             }
-            Arrival::Aside(runs) => self.aside_bytes -= runs.len(),
+            Arrival::Aside { runs, .. } => self.aside_bytes -= runs.len(),
             Arrival::Announced(..) | Arrival::Fetching => {}
         }
     }
@@ -511,7 +517,9 @@ impl Links {
             copy.try_reserve_exact(bytes)
                 .map_err(|_| Error::NoMemory { bytes })?;
             copy.extend_from_slice(runs);
-            let before = std::mem::replace(arrival, Arrival::Aside(copy.into()));
+            let was_fetched = matches!(arrival, Arrival::Here { slot: None, .. });
+            let runs = copy.into();
+            let before = std::mem::replace(arrival, Arrival::Aside { runs, was_fetched });
             self.aside_bytes += bytes;
             self.free(index, before);
         }

@@ -17,7 +17,7 @@ pub(crate) enum Arrival {
         slot: Option<Slot>,
     },
     /// Runs of the next round, in memory of their own: others need the slot before that begins.
-    Aside(Box<[u8]>),
+    Aside { runs: Box<[u8]>, was_fetched: bool },
     /// Known by its announcement only.
     Announced(RemoteMemory, u32, Mover),
     /// Being fetched.
@@ -33,7 +33,7 @@ impl Arrival {
                 slot: Some(_),
                 ..
             } => buffer.len(),
-            Self::Here { .. } | Self::Aside(_) | Self::Announced(..) | Self::Fetching => 0,
+            Self::Here { .. } | Self::Aside { .. } | Self::Announced(..) | Self::Fetching => 0,
         }
     }
 
@@ -43,7 +43,7 @@ impl Arrival {
             Self::Here { buffer, bytes, .. } => {
                 Some(&buffer[BATCH_HEADER_BYTES..][..*bytes as usize])
             }
-            Self::Aside(runs) => Some(runs),
+            Self::Aside { runs, .. } => Some(runs),
             Self::Announced(..) | Self::Fetching => None,
         }
     }
@@ -220,7 +220,7 @@ impl Incoming {
                 let way = if slot.is_some() { "eager" } else { "fetched" };
                 format!("here ({way}), {} of {bytes} bytes moved on", self.cursor)
             }
-            Arrival::Aside(runs) => {
+            Arrival::Aside { runs, .. } => {
                 let (moved, bytes) = (self.cursor, runs.len());
                 format!("here (set aside for the next round), {moved} of {bytes} bytes moved on")
             }

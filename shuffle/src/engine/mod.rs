@@ -401,7 +401,7 @@ impl StreamState {
 
     /// See [`hurry`](Self::hurry).
     pub fn calm(&mut self) {
-        self.urgent -= 1;
+        self.urgent = self.urgent.saturating_sub(1);
     }
 
     /// Closes a stream without a handler for deliveries; returns the records that were waiting to

@@ -216,6 +216,15 @@ impl Outbound {
         self.refuses = is_ending || self.closed;
     }
 
+    /// A send of a handler that asks for room instead of the spill: it may send while a step ends.
+    pub fn in_handler<R>(&mut self, send: impl FnOnce(&mut Self) -> R) -> R {
+        let is_ending = std::mem::take(&mut self.is_ending);
+        self.refuses = self.closed;
+        let sent = send(self);
+        self.set_ending(is_ending);
+        sent
+    }
+
     /// Refuses what the application may not do while a step ends that it has started to end.
     pub fn check_not_ending(&self, what: &str) -> Result<()> {
         match self.is_ending {

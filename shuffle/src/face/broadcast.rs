@@ -47,7 +47,7 @@ impl<S: Seat> Shuffle<S> {
     /// [`crate::Error::WouldBlock`], with nothing taken; a bad length.
     pub fn try_broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
         self.handle
-            .with_out("a send", |out| out.try_broadcast(to, kind, bytes))
+            .try_send(|out| out.try_broadcast(to, kind, bytes))
     }
 }
 
@@ -66,7 +66,7 @@ impl<T: Item, S: Seat> Stream<T, S> {
     /// As [`Shuffle::try_broadcast`].
     pub fn try_broadcast(&self, item: T, to: BroadcastTo) -> Result<()> {
         self.handle
-            .with_out("a send", |out| out.try_broadcast(to, 0, item.as_bytes()))
+            .try_send(|out| out.try_broadcast(to, 0, item.as_bytes()))
     }
 }
 

@@ -135,7 +135,8 @@ impl<S: Seat> Job<S> {
     /// not say that; this one does.
     ///
     /// # Errors
-    /// As [`Job::barrier`]; after [`crate::Error::WouldBlock`] take deliveries of the streams
+    /// As [`Job::barrier`]; [`crate::Error::Misuse`] while the end of a step of a stream is started;
+    /// after [`crate::Error::WouldBlock`] take deliveries of the streams
     /// without a handler, and call again on this rank, with no other collective call in between.
     pub fn fence(&self) -> Result<()> {
         self.collective("a fence of all streams", || seat::fence(&self.seat))

@@ -181,7 +181,7 @@ impl<S: Seat> Shuffle<S> {
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.handle
-            .with_out("a send", |out| out.try_send(target, kind, bytes))
+            .try_send(|out| out.try_send(target, kind, bytes))
     }
 
     /// One round of progress, then every record that waits is handed to `take`, which may send;

@@ -245,7 +245,7 @@ impl<T: Item, S: Seat> Stream<T, S> {
     #[inline]
     pub fn try_push(&self, target: Rank, item: T) -> Result<()> {
         self.handle
-            .with_out("a send", |out| out.try_push(target, item.as_bytes()))
+            .try_send(|out| out.try_push(target, item.as_bytes()))
     }
 
     /// Sends many items, with the engine's state looked up once per few hundred of them. The engine

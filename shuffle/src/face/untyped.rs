@@ -385,7 +385,7 @@ impl<S: Seat> Untyped<S> {
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         check_record(self.item_bytes)?;
         self.handle
-            .with_out("a send", |out| out.try_send(target, kind, bytes))
+            .try_send(|out| out.try_send(target, kind, bytes))
     }
 
     /// Sends a record of `bytes` zeroed bytes that `fill` fills: where it can, in place. As
@@ -423,7 +423,7 @@ impl<S: Seat> Untyped<S> {
     #[inline]
     pub fn try_push(&self, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, self.item_bytes, item)?;
-        of_usual_size!(item => self.handle.with_out("a send", |out| out.try_push(target, item)))
+        of_usual_size!(item => self.handle.try_send(|out| out.try_push(target, item)))
     }
 
     /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine

@@ -93,10 +93,11 @@ impl Parked {
             .map(|under_way| under_way.ending.end())
     }
 
-    /// Whether an end is under way on a stream that was started without waiting for it.
-    pub fn has_started(&self, stream: usize) -> bool {
+    /// Whether an end is under way on a stream that is over before the stream's last fence: any but
+    /// a fence that gave way, with which that goes on.
+    pub fn must_end(&self, stream: usize) -> bool {
         let under_way = self.of_stream(stream);
-        under_way.is_some_and(|under_way| under_way.way == Way::Started)
+        under_way.is_some_and(|of| of.way == Way::Started || of.ending.end() == End::Round)
     }
 
     fn of_stream(&self, stream: usize) -> Option<&UnderWay> {

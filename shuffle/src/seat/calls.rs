@@ -70,6 +70,15 @@ impl<S: Seating> Handle<S> {
         self.seat.with(what, |job| call(job.engine.out(self.id)?))
     }
 
+    /// Sends if there is room, and makes no progress.
+    #[inline(always)] // part of every such send
+    pub(crate) fn try_send<R>(&self, send: impl FnOnce(&mut Outbound) -> Result<R>) -> Result<R> {
+        match self.seat.is_in_handler() {
+            true => self.with_out("a send", |out| out.in_handler(send)),
+            false => self.with_out("a send", send),
+        }
+    }
+
     /// Sends: waits while there is no room, but not in a handler, whose sends are spilled.
     #[inline(always)] // part of every send
     pub(crate) fn send(
@@ -312,6 +321,7 @@ impl<S: Seating> Handle<S> {
             }
             let (state, out, collectives) = job.engine.stream_mut(self.id)?;
             check_open(state, out)?;
+            out.check_not_ending("a barrier")?;
             Ok(collectives.begin(state.id, Operation::SUM, &[]))
         })?;
         let outcome = self.seat.wait(what, |job| {
@@ -346,7 +356,7 @@ impl<S: Seating> Handle<S> {
             // What was started is over before.
             if self
                 .seat
-                .with(what, |job| Ok(job.parked.has_started(self.id.stream)))?
+                .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?
             {
                 let end = self.under_way(what)?.unwrap_or(End::Fence);
                 self.wait_alone(end)?;

@@ -79,7 +79,7 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
         return Ok(());
     };
     // What was started is over before.
-    if seat.with(what, |job| Ok(job.parked.has_started(id.stream)))? {
+    if seat.with(what, |job| Ok(job.parked.must_end(id.stream)))? {
         seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
     }
     seat.with(what, |job| job.begin_end(id, End::Fence, Way::Waited))?;

@@ -273,6 +273,7 @@ impl WarmJob {
         }
         let fence = clock.stop();
         let memory = Memory::now().since(self.before);
+        let all = Counts::of(job)?;
         // All edges have their marks from here on, the unused ones too.
         let clock = Clock::start();
         for stream in 0..job.streams() {
@@ -281,7 +282,6 @@ impl WarmJob {
         }
         let round = clock.stop();
         self.ledger.borrow().check()?;
-        let all = Counts::of(job)?;
         let bounds = (0..job.topology().size()).map(|rank| job.bound(Rank(rank)));
         let largest = |(a, b): (usize, usize), (c, d)| (a.max(c), b.max(d));
         Ok(Measured {
