@@ -799,7 +799,8 @@ trihop_status_t trihop_barrier(const struct trihop_job_t *job);
 // Returns on every rank when all that any rank sent before on any stream, and all that handlers
 // sent because of it on whichever stream, has been handled. Where handlers of one stream send on
 // another, fences of one after the other do not say that. Collective over all ranks; not inside a
-// handler. Gives way with `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does.
+// handler. Gives way with `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does, and fails with
+// `TRIHOP_ERR_MISUSE` while the end of a step of a stream is started.
 //
 // Threads: as `trihop_barrier`.
 trihop_status_t trihop_fence(const struct trihop_job_t *job);

@@ -41,8 +41,8 @@ impl<R> Window<R> {
 /// ```no_run
 /// use trihop_shuffle::{Job, Options, Rank, Replies};
 ///
-/// let job = Job::start(Options::from_env()?)?;
 /// let table: Vec<u64> = (0..1000).collect();
+/// let job = Job::start(Options::from_env()?)?;
 /// let mut lookups = Replies::open(&job, "lookups", 4096, |_, index: u64| table[index as usize])?;
 /// let (mut asked, mut sum) = (0, 0);
 /// while asked < 10_000 || lookups.outstanding() > 0 {
