@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use trihop_transport::protocol::wire::{BadRun, Run};
+use trihop_transport::protocol::wire::{BadRun, Run, RunHeader};
 
 use super::Delivery;
 use crate::config::StreamOptions;
@@ -43,16 +43,26 @@ impl Entry {
         self.records
     }
 
-    /// A run as it lies here, of items.
+    /// The header of a run of items of so many bytes, which lie behind it.
     ///
     /// # Errors
-    /// It is none.
-    pub fn run(&self, job_size: u32) -> Result<Run<'_>, BadRun> {
-        let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
-        match self.whole {
-            Some(_) => Err(BadRun::Fragment("a long record on a stream of items")),
-            None => Run::split(bytes, job_size).map(|(run, _)| run),
+    /// It is none, or they are not there.
+    pub fn items(&self, job_size: u32, item_bytes: usize) -> Result<RunHeader, BadRun> {
+        if self.whole.is_some() {
+            return Err(BadRun::Fragment("a long record on a stream of items"));
         }
+        let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
+        let (run, _) = Run::split(bytes, job_size)?;
+        let (count, bytes) = (run.header.count, run.payload.len());
+        match usize::from(count) * item_bytes <= bytes {
+            true => Ok(run.header),
+            false => Err(BadRun::Records { count, bytes }),
+        }
+    }
+
+    /// Lends what it holds, which has to come back.
+    pub fn swap(&mut self, words: &mut Vec<u64>) {
+        std::mem::swap(&mut self.words, words);
     }
 
     /// Gives the delivery to `take`.

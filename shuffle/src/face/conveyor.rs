@@ -3,8 +3,8 @@
 
 use std::marker::PhantomData;
 
+use trihop_transport::protocol::wire::RUN_HEADER_BYTES;
 use trihop_transport::topology::Rank;
-
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::deliver::Entry;
@@ -28,50 +28,35 @@ pub enum ConveyorState {
     Complete,
 }
 
-/// Where pulls are in a run. Pulls are short, and programs go far into memory between them: what a
-/// processor may do at once then is what counts, so a pull looks at two places and changes one.
-struct Cursor {
-    /// The next item.
-    next: *const u8,
-    /// Where items end of which each is pulled by itself, without anything else to be done.
-    limit: *const u8,
-}
-
-// SAFETY: it points into memory of the belt that has it, which goes where it goes.
-unsafe impl Send for Cursor {}
-
-impl Cursor {
-    const NOWHERE: Self = Self {
-        next: std::ptr::null(),
-        limit: std::ptr::null(),
-    };
-}
-
-/// The items of a step, of whatever type.
+/// The items of a step, of whatever type. Pulls are short, and programs go far into memory between
+/// them: what a processor may do at once then is what counts. So a pull of one item looks at the run
+/// that has begun and at two places in it, and changes one.
 pub(crate) struct Belt<S: Seating> {
     handle: Handle<S>,
     item_bytes: usize,
-    cursor: Cursor,
+    /// The run that has begun, out of its entry as long as it is pulled; empty where none has.
+    run: Vec<u64>,
+    /// Where the next item begins in it.
+    next: usize,
+    /// Where items end of which each is pulled by itself, without anything else to be done.
+    limit: usize,
+    /// Where the items end.
+    end: usize,
     source: Rank,
+    /// Bytes that the last pull took.
+    step: usize,
+    /// Where the last pull began that cannot be given back.
+    floor: usize,
     /// Runs that have come, of which those before `current` have been pulled. They count in the
     /// stream's delivery queue until all have.
     arrived: Vec<Entry>,
     current: usize,
-    /// A run has begun: `current` is its number, and `end` where its items end.
-    has_begun: bool,
-    end: *const u8,
-    /// Bytes that the last pull took.
-    step: usize,
-    /// Where the last pull began that cannot be given back.
-    floor: *const u8,
-    /// Where the next item was at the last advance, and how many of them in a row have moved nothing.
-    since: *const u8,
+    /// Where pulls were at the last advance.
+    since: (usize, usize),
+    /// Advances in a row that have moved nothing.
     fruitless: u32,
     state: ConveyorState,
 }
-
-// SAFETY: as `Cursor`; `end` and `floor` are compared, and never read through.
-unsafe impl<S: Seating + Send> Send for Belt<S> where Handle<S>: Send {}
 
 impl<S: Seating> Belt<S> {
     /// Over a stream without a handler.
@@ -93,15 +78,16 @@ impl<S: Seating> Belt<S> {
         Ok(Self {
             handle,
             item_bytes,
-            cursor: Cursor::NOWHERE,
+            run: Vec::new(),
+            next: 0,
+            limit: 0,
+            end: 0,
             source: Rank(0),
+            step: 0,
+            floor: 0,
             arrived: Vec::new(),
             current: 0,
-            has_begun: false,
-            end: std::ptr::null(),
-            step: 0,
-            floor: std::ptr::null(),
-            since: std::ptr::null(),
+            since: (0, 0),
             fruitless: 0,
             state: ConveyorState::Working,
         })
@@ -134,88 +120,78 @@ impl<S: Seating> Belt<S> {
     /// The next item, where that is all there is to do; else [`Belt::pull`] has to.
     #[inline(always)] // so that an item's size is a constant
     pub fn pull_one(&mut self, item_bytes: usize) -> Option<(Rank, &[u8])> {
-        let at = self.cursor.next;
-        if at == self.cursor.limit {
+        let at = self.next;
+        if at == self.limit {
             return None;
         }
-        debug_assert_eq!(item_bytes, self.item_bytes);
-        // SAFETY: between `next` and `limit` lie whole items of the current run, which stays as long
-        // as this is borrowed.
-        let item = unsafe {
-            self.cursor.next = at.add(item_bytes);
-            std::slice::from_raw_parts(at, item_bytes)
-        };
+        let item = self.run.as_bytes().get(at..at + item_bytes)?;
+        self.next = at + item_bytes;
         Some((self.source, item))
-    }
-
-    /// The next items of one source that are here, at most so many.
-    #[cold]
-    pub fn pull(&mut self, most: usize) -> Result<Option<(Rank, &[u8])>> {
-        if self.cursor.next == self.end && !self.open_next()? {
-            return Ok(None);
-        }
-        let at = self.cursor.next;
-        let left = self.end.addr() - at.addr();
-        self.step = left.min(most.saturating_mul(self.item_bytes));
-        self.floor = at;
-        // SAFETY: `step` bytes are left in the current run, which stays as long as this is borrowed.
-        let items = unsafe {
-            self.cursor.next = at.add(self.step);
-            std::slice::from_raw_parts(at, self.step)
-        };
-        // Behind a pull of one the next ones are no more than that.
-        self.cursor.limit = match self.step == self.item_bytes {
-            true => self.end,
-            false => self.cursor.next,
-        };
-        Ok(Some((self.source, items)))
-    }
-
-    /// Begins the next run.
-    fn open_next(&mut self) -> Result<bool> {
-        self.floor = self.cursor.next;
-        let next = self.current + usize::from(self.has_begun);
-        let Some(entry) = self.arrived.get(next) else {
-            return Ok(false);
-        };
-        let run = entry.run(self.handle.size);
-        let run = run.map_err(|why| Error::bad_peer(self.source.0, why))?;
-        let bytes = usize::from(run.header.count) * self.item_bytes;
-        let source = run.header.source;
-        let Some(items) = run.payload.get(..bytes) else {
-            let why = format!("{bytes} bytes of items in {}", run.payload.len());
-            return Err(Error::bad_peer(source, why));
-        };
-        self.source = Rank(source);
-        (self.current, self.has_begun) = (next, true);
-        let begin = items.as_ptr_range();
-        (self.cursor.next, self.cursor.limit, self.end) = (begin.start, begin.start, begin.end);
-        self.floor = begin.start;
-        Ok(true)
-    }
-
-    /// What was pulled last is pulled again.
-    pub fn unpull(&mut self) -> Result<()> {
-        if self.cursor.next == self.floor {
-            return Err(self.misuse("nothing was pulled that could be given back"));
-        }
-        // SAFETY: the last pull took so many bytes of the current run, and nothing since has.
-        self.cursor.next = unsafe { self.cursor.next.sub(self.step) };
-        self.floor = self.cursor.next;
-        self.cursor.limit = self.cursor.next;
-        Ok(())
-    }
-
-    /// Whether all that has come was pulled.
-    fn is_empty(&self) -> bool {
-        let last = self.current + usize::from(self.has_begun);
-        self.cursor.next == self.end && last >= self.arrived.len()
     }
 
     /// Whether [`Belt::pull_one`] is all there is to do.
     #[inline(always)] // as that
     fn is_plain(&self) -> bool {
-        self.cursor.next != self.cursor.limit
+        self.next != self.limit
+    }
+
+    /// The next items of one source that are here, at most so many.
+    #[cold]
+    pub fn pull(&mut self, most: usize) -> Result<Option<(Rank, &[u8])>> {
+        if self.next == self.end && !self.open_next()? {
+            return Ok(None);
+        }
+        self.floor = self.next;
+        self.step = (self.end - self.next).min(most.saturating_mul(self.item_bytes));
+        self.next += self.step;
+        // Behind a pull of one the next ones are no more than that.
+        self.limit = match self.step == self.item_bytes {
+            true => self.end,
+            false => self.next,
+        };
+        let items = &self.run.as_bytes()[self.floor..self.next];
+        Ok(Some((self.source, items)))
+    }
+
+    /// Begins the next run.
+    fn open_next(&mut self) -> Result<bool> {
+        self.close_run();
+        let Some(entry) = self.arrived.get_mut(self.current) else {
+            return Ok(false);
+        };
+        let header = entry.items(self.handle.size, self.item_bytes);
+        let header = header.map_err(|why| Error::bad_peer(self.source.0, why))?;
+        let bytes = usize::from(header.count) * self.item_bytes;
+        self.source = Rank(header.source);
+        (self.next, self.end) = (RUN_HEADER_BYTES, RUN_HEADER_BYTES + bytes);
+        (self.limit, self.floor) = (self.next, self.next);
+        entry.swap(&mut self.run);
+        Ok(true)
+    }
+
+    /// The run that has begun goes back to its entry, pulled.
+    fn close_run(&mut self) {
+        if !self.run.is_empty() {
+            self.arrived[self.current].swap(&mut self.run);
+            self.current += 1;
+        }
+        (self.next, self.limit, self.end, self.floor) = (0, 0, 0, 0);
+    }
+
+    /// What was pulled last is pulled again.
+    pub fn unpull(&mut self) -> Result<()> {
+        if self.next == self.floor {
+            return Err(self.misuse("nothing was pulled that could be given back"));
+        }
+        self.next -= self.step;
+        (self.limit, self.floor) = (self.next, self.next);
+        Ok(())
+    }
+
+    /// Whether all that has come was pulled.
+    fn is_empty(&self) -> bool {
+        let left = self.arrived.len() - self.current;
+        self.next == self.end && left <= usize::from(!self.run.is_empty())
     }
 
     /// A round of progress, without waiting; false once the step is complete.
@@ -225,7 +201,8 @@ impl<S: Seating> Belt<S> {
             self.handle.start(End::Round)?;
             self.state = ConveyorState::Endgame;
         }
-        if self.handle.seat.progress(what)? || self.cursor.next != self.since {
+        let before = std::mem::replace(&mut self.since, (self.current, self.next));
+        if self.handle.seat.progress(what)? || before != self.since {
             self.fruitless = 0;
         } else {
             // Whoever this waits for may need the processor.
@@ -234,11 +211,13 @@ impl<S: Seating> Belt<S> {
                 std::thread::yield_now();
             }
         }
-        self.since = self.cursor.next;
         let is_empty = self.is_empty();
         let is_ending = self.state == ConveyorState::Endgame;
         let is_working = self.state == ConveyorState::Working;
         if is_ending || is_working && is_empty {
+            if is_empty {
+                self.close_run();
+            }
             let (id, arrived) = (self.handle.id, &mut self.arrived);
             let is_over = self.handle.seat.with(what, |job| {
                 // From then on, what comes is of the next step.
@@ -257,7 +236,7 @@ impl<S: Seating> Belt<S> {
                 Ok(is_over)
             })?;
             if is_empty {
-                self.clear();
+                self.current = 0;
             }
             if is_over {
                 self.state = ConveyorState::Cleanup;
@@ -288,25 +267,17 @@ impl<S: Seating> Belt<S> {
     /// What has not been pulled waits for the stream's next taker; a run of which a part has been
     /// pulled does not.
     fn give_back(&mut self) {
+        self.close_run();
         let entries = std::mem::take(&mut self.arrived);
-        let done = self.current + usize::from(self.has_begun);
+        let done = std::mem::take(&mut self.current);
         // A job that has failed takes nothing more.
         let _ = self.handle.seat.with("a conveyor", |job| {
             let (state, _, _) = job.engine.stream_mut(self.handle.id)?;
             if let Sink::Queue(queue) = &mut state.sink {
-                let done = done.min(entries.len());
                 queue.put_back(entries, done);
             }
             Ok(())
         });
-        self.clear();
-    }
-
-    /// No run has begun.
-    fn clear(&mut self) {
-        self.cursor = Cursor::NOWHERE;
-        (self.current, self.has_begun) = (0, false);
-        (self.end, self.floor) = (std::ptr::null(), std::ptr::null());
     }
 }
 
