@@ -5,16 +5,15 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::schedule::{Replay, mixed, seeds, shape, sim, tiny};
-use crate::config::StreamOptions;
+use super::world::at_random;
 use crate::deliver::Delivery;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::face::shuffle::each_message;
 use crate::route::RouteName;
-use crate::simulation::{Schedule, Simulation, SimulationOptions};
+use crate::simulation::Simulation;
 use crate::terminate::round::Round;
-use trihop_transport::sim::SimOptions;
 use trihop_transport::topology::{Rank, Topology};
 
 const ROUNDS: u32 = 4;
@@ -53,18 +52,7 @@ fn play(seed: u64, route: RouteName) {
     let replay = Replay(seed);
     let topology = Topology::from_node_sizes(&shape(seed), Rank(0)).unwrap();
     let size = topology.size();
-    let options = SimulationOptions {
-        network: SimOptions {
-            seed,
-            ..SimOptions::default()
-        },
-        stream: StreamOptions {
-            route,
-            ..tiny(seed)
-        },
-        schedule: Schedule::Random,
-        ..SimulationOptions::default()
-    };
+    let options = at_random(seed, route, tiny(seed));
     let rounds = Rc::new(RefCell::new(vec![0u32; size as usize]));
     let heard = Rc::new(RefCell::new(HashMap::<(u32, u32), u32>::new()));
     let handler = {

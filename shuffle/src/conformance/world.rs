@@ -47,6 +47,19 @@ pub fn payload(source: u32, number: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
+/// Options of a job on a random schedule.
+pub fn at_random(seed: u64, route: RouteName, stream: StreamOptions) -> SimulationOptions {
+    SimulationOptions {
+        network: SimOptions {
+            seed,
+            ..SimOptions::default()
+        },
+        stream: StreamOptions { route, ..stream },
+        schedule: Schedule::Random,
+        ..SimulationOptions::default()
+    }
+}
+
 fn note(seen: &Seen, here: Rank, source: u32, number: u32, bytes: &[u8]) {
     let expected = payload(source, u64::from(number), bytes.len());
     let differs = bytes.iter().zip(&expected).position(|(a, b)| a != b);
@@ -89,18 +102,7 @@ impl World {
     ) -> Self {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
         let seen: Seen = Rc::new(RefCell::new(vec![HashMap::new(); topology.size() as usize]));
-        let options = SimulationOptions {
-            network: SimOptions {
-                seed,
-                ..SimOptions::default()
-            },
-            stream: StreamOptions {
-                route,
-                ..options.clone()
-            },
-            schedule: Schedule::Random,
-            ..SimulationOptions::default()
-        };
+        let options = at_random(seed, route, options.clone());
         let sink = |_| match handler {
             true => Sink::Handler,
             false => Sink::Queue(DeliveryQueue::new(&options.stream)),

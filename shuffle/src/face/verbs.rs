@@ -84,7 +84,8 @@ macro_rules! common_verbs {
             }
 
             /// One round of progress; true when what was [started](Self::start) is over here. That
-            /// is said once: then nothing is under way any more.
+            /// is said once: then nothing is under way any more. Without a handler, take what comes
+            /// meanwhile: a delivery queue that is full keeps all ranks from the end.
             ///
             /// # Errors
             /// [`Error::Misuse`](crate::Error::Misuse) when nothing was started; as [`Self::poll`].

@@ -153,10 +153,12 @@ pub(crate) fn broadcast(seat: &impl Seating, root: Rank, bytes: &[u8]) -> Result
         let rank = root.0;
         return Err(Error::Rank { rank, size });
     }
-    let most = BROADCAST_BYTES;
-    if rank == root && bytes.len() > most {
-        let (bytes, limit) = (bytes.len(), most);
-        return Err(Error::TooLarge { bytes, limit });
+    if rank == root && bytes.len() > BROADCAST_BYTES {
+        let bytes = bytes.len();
+        let why = format!(
+            "{bytes} bytes are more than the {BROADCAST_BYTES} of a broadcast of the job: send them on a stream"
+        );
+        return Err(Error::config("bytes", why));
     }
     let mut contribution = u64::from(root.0).to_le_bytes().to_vec();
     if rank == root {

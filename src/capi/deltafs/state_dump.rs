@@ -244,7 +244,11 @@ fn describe(handle: usize) -> Vec<u8> {
             // Memory takes all of it.
             let _ = match &found {
                 Some(Some((queues, _))) => text.write_all(queues),
-                Some(None) => writeln!(text, "shuffle `{}` is in use", opening.name()),
+                Some(None) => writeln!(
+                    text,
+                    "shuffle `{}` is in use, or was shut down",
+                    opening.name()
+                ),
                 None => writeln!(
                     text,
                     "shuffle `{}`: not all ranks have called shuffle_init yet",
