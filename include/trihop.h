@@ -102,6 +102,25 @@ typedef int32_t trihop_broadcast_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Whose contributors end a step.
+enum trihop_contributors_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Those of this rank: other ranks have their own, and a rank with none is done at once.
+  TRIHOP_LOCAL_CONTRIBUTORS = 0,
+  // Those of all ranks together, wherever they are: each rank says the same number.
+  TRIHOP_ALL_CONTRIBUTORS = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_contributors_t trihop_contributors_t;
+#else
+typedef int32_t trihop_contributors_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // How far a step has come on this rank.
 enum trihop_conveyor_state_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -1046,6 +1065,15 @@ trihop_status_t trihop_stream_broadcast(const struct trihop_stream_t *stream,
                                         size_t length,
                                         int32_t to);
 
+// So many contributors of the step that has begun have sent what they have to send. Once all of
+// this rank are done, or all of all ranks, sends of the program fail with `TRIHOP_ERR_MISUSE`
+// until the step is over, as this does without a step, or for more than there are (where those of
+// all ranks are counted, another rank may find that, and the job ends with `TRIHOP_ERR_MISMATCH`).
+// What handlers say before the step has begun on this rank counts in it.
+//
+// Threads: any, and inside handlers.
+trihop_status_t trihop_stream_done(const struct trihop_stream_t *stream, uint64_t contributors);
+
 // Makes a round of progress, then hands all that waits to `taker`, called with `context` as a
 // handler is. How many records or items goes to `count`, which may be null. For streams that were
 // opened without a handler.
@@ -1086,6 +1114,19 @@ trihop_status_t trihop_stream_round(const struct trihop_stream_t *stream);
 //
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_start(const struct trihop_stream_t *stream, int32_t end);
+
+// Begins a step that its contributors end, and does not wait. A contributor is whatever the program
+// likes: a thread, an object, a task. Each sends, and `trihop_stream_done` is called for it once it
+// has sent what it has to send; handlers send too, and may do that. The step is over on all ranks
+// when all contributors are done and all that was sent is handled, also what handlers sent because
+// of it: `trihop_stream_test` and `trihop_stream_wait` say when. There are `count` contributors, of
+// this rank or of all ranks, as `of` says (of `trihop_contributors_t`). Collective: each rank begins
+// as many steps, in the same order as other ends. Not inside a handler.
+//
+// Threads: as `trihop_stream_fence`.
+trihop_status_t trihop_stream_begin_step(const struct trihop_stream_t *stream,
+                                         int32_t of,
+                                         uint64_t count);
 
 // Makes one round of progress, and stores 1 where what was started is over, else 0. That it is
 // over is said once; without a start it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.

@@ -77,6 +77,9 @@ enum class Reduce : std::int32_t {
 /* How a step of a stream ends: see trihop_end_t. */
 enum class End : std::int32_t { Round = TRIHOP_ROUND, Fence = TRIHOP_FENCE };
 
+/* Whose contributors end a step: see trihop_contributors_t. */
+enum class Contributors : std::int32_t { Local = TRIHOP_LOCAL_CONTRIBUTORS, All = TRIHOP_ALL_CONTRIBUTORS };
+
 /* Which queues a flush empties: see trihop_queues_t. */
 enum class Queues : std::int32_t {
     Origin = TRIHOP_ORIGIN_QUEUES,
@@ -353,6 +356,14 @@ public:
 
     /* Starts a round or a fence, and does not wait. */
     void start(End end) { check(trihop_stream_start(stream_, static_cast<std::int32_t>(end))); }
+
+    /* See trihop_stream_begin_step. */
+    void begin_step(Contributors of, std::uint64_t count) {
+        check(trihop_stream_begin_step(stream_, static_cast<std::int32_t>(of), count));
+    }
+
+    /* So many contributors of the step are done; also inside handlers. */
+    void done(std::uint64_t contributors = 1) { check(trihop_stream_done(stream_, contributors)); }
 
     /* One round of progress, and whether what was started is over. */
     bool test() {

@@ -57,11 +57,12 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    Arrival, BroadcastTo, Conveyor, ConveyorState, CounterRow, DetailedStats, DumpOutput, End,
-    Error, Inline, Item, ItemOutbox, Job, Merging, Message, Messages, NodeId, Number, OptionRow,
-    Options, Outbox, QueueStats, Queues, Rank, Reduce, Replies, Reservation, Result, Seat, Shuffle,
-    ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder, StreamOptions, Topology,
-    Untyped, UntypedBuilder, UntypedOutbox, over, route, simulation, threaded,
+    Arrival, BroadcastTo, Contributors, Conveyor, ConveyorState, CounterRow, DetailedStats,
+    DumpOutput, End, Error, Inline, Item, ItemOutbox, Job, Merging, Message, Messages, NodeId,
+    Number, OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce, Replies, Reservation,
+    Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder,
+    StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, over, route, simulation,
+    threaded,
 };
 
 /// Sizes of a stream's parts, for streams that are unlike any other, and for tests.

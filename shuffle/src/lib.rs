@@ -36,6 +36,7 @@ pub use config::{OptionRow, Options, StreamOptions};
 #[doc(hidden)]
 pub use config::{Shares, ShimOptions};
 pub use deliver::{Message, Messages};
+pub use engine::contribution::Contributors;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
 pub use face::conveyor::ConveyorState;
@@ -52,6 +53,7 @@ pub mod over {
     pub use crate::face::job::Job;
     pub use crate::face::reservation::Reservation;
     pub use crate::face::shuffle::{Shuffle, ShuffleBuilder};
+    pub use crate::face::step::Step;
     pub use crate::face::stream::{Stream, StreamBuilder};
     pub use crate::face::untyped::{Untyped, UntypedBuilder};
     pub use crate::threaded::Threaded;

@@ -13,7 +13,7 @@ use super::dump;
 use super::seat::{Either, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::{End, Error, Queues, Untyped, threaded};
+use crate::{Contributors, End, Error, Queues, Untyped, threaded};
 use message::{Caller, trihop_handler_t};
 
 /// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
@@ -84,6 +84,28 @@ impl trihop_end_t {
         .into_iter()
         .find_map(|(known, end)| (known as i32 == number).then_some(end))
         .ok_or_else(|| Failure::argument(format!("{number} is none of trihop_end_t")))
+    }
+}
+
+/// Whose contributors end a step.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_contributors_t {
+    /// Those of this rank: other ranks have their own, and a rank with none is done at once.
+    TRIHOP_LOCAL_CONTRIBUTORS = 0,
+    /// Those of all ranks together, wherever they are: each rank says the same number.
+    TRIHOP_ALL_CONTRIBUTORS = 1,
+}
+
+impl trihop_contributors_t {
+    fn parse(number: i32, count: u64) -> Result<Contributors, Failure> {
+        [
+            (Self::TRIHOP_LOCAL_CONTRIBUTORS, Contributors::Local(count)),
+            (Self::TRIHOP_ALL_CONTRIBUTORS, Contributors::All(count)),
+        ]
+        .into_iter()
+        .find_map(|(known, of)| (known as i32 == number).then_some(of))
+        .ok_or_else(|| Failure::argument(format!("{number} is none of trihop_contributors_t")))
     }
 }
 
@@ -202,6 +224,30 @@ pub unsafe extern "C" fn trihop_stream_start(
     };
     // SAFETY: the header asks for null or a stream that was not closed.
     unsafe { with(stream, start) }
+}
+
+/// Begins a step that its contributors end, and does not wait. A contributor is whatever the program
+/// likes: a thread, an object, a task. Each sends, and `trihop_stream_done` is called for it once it
+/// has sent what it has to send; handlers send too, and may do that. The step is over on all ranks
+/// when all contributors are done and all that was sent is handled, also what handlers sent because
+/// of it: `trihop_stream_test` and `trihop_stream_wait` say when. There are `count` contributors, of
+/// this rank or of all ranks, as `of` says (of `trihop_contributors_t`). Collective: each rank begins
+/// as many steps, in the same order as other ends. Not inside a handler.
+///
+/// Threads: as `trihop_stream_fence`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_begin_step(
+    stream: *const trihop_stream_t,
+    of: i32,
+    count: u64,
+) -> trihop_status_t {
+    let begin = |stream: &StreamOf| {
+        let of = trihop_contributors_t::parse(of, count)?;
+        either!(stream, stream => stream.begin_step(of).map(drop))?;
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, begin) }
 }
 
 /// Makes one round of progress, and stores 1 where what was started is over, else 0. That it is

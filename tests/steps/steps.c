@@ -98,6 +98,76 @@ static void take_steps(void)
     free(heard);
 }
 
+/* What is sent on from rank to rank; where it ends, its receiver is a contributor too. */
+struct going {
+    uint32_t hops, counts;
+};
+
+static trihop_stream_t *going;
+static uint64_t came;
+
+static void on_going(void *context, const trihop_message_t *items)
+{
+    const struct going *item = items->bytes;
+
+    (void)context;
+    for (size_t at = 0; at < items->count; at++) {
+        struct going next = {item[at].hops - 1, item[at].counts};
+
+        __atomic_fetch_add(&came, 1, __ATOMIC_RELAXED);
+        if (item[at].hops > 0)
+            OK(trihop_stream_push(going, (rank + 1) % size, &next));
+        else if (item[at].counts)
+            OK(trihop_stream_done(going, 1));
+    }
+}
+
+static void take_steps_of_contributors(void)
+{
+    uint64_t wanted = 0, sum[1];
+
+    OK(trihop_stream_open(job, "contributors", sizeof(struct going), NULL, on_going, NULL, &going));
+    EQUAL(trihop_stream_done(going, 1), TRIHOP_ERR_MISUSE);
+    EQUAL(trihop_stream_begin_step(going, 2, 1), TRIHOP_ERR_INVALID_ARGUMENT);
+    for (step = 0; step < steps; step++) {
+        /* On even steps each rank has its own contributors, rank 0 has none; on odd ones all are counted together. */
+        uint32_t counts = step % 2, items = step % 7;
+        uint64_t mine = counts ? size * (1 + items) : rank % 3;
+        struct going item = {step % 4, counts};
+        int is_over = 0;
+
+        OK(trihop_stream_begin_step(going, counts ? TRIHOP_ALL_CONTRIBUTORS : TRIHOP_LOCAL_CONTRIBUTORS, mine));
+        EQUAL(trihop_stream_fence(going), TRIHOP_ERR_MISUSE);
+        if (counts || mine > 0)
+            for (uint32_t number = 0; number < items; number++)
+                OK(trihop_stream_push(going, (rank + number) % size, &item));
+        for (uint32_t source = 0; source < size; source++)
+            wanted += (counts || source % 3 > 0) ? items * (item.hops + 1) : 0;
+        if (!counts) {
+            EQUAL(trihop_stream_done(going, mine + 1), TRIHOP_ERR_MISUSE);
+            for (uint64_t left = mine; left > 0; left--)
+                OK(trihop_stream_done(going, 1));
+            EQUAL(trihop_stream_push(going, 0, &item), TRIHOP_ERR_MISUSE);
+            EQUAL(trihop_stream_done(going, 1), TRIHOP_ERR_MISUSE);
+        } else {
+            OK(trihop_stream_done(going, 1));
+        }
+        if (step % 3 == 0)
+            OK(trihop_stream_wait(going));
+        else
+            while (!is_over)
+                OK(trihop_stream_test(going, &is_over));
+        /* Others may be in the next step: what has come is counted in the end. */
+        if (step % 5 == 4) {
+            OK(trihop_barrier(job));
+            sum[0] = __atomic_load_n(&came, __ATOMIC_RELAXED);
+            OK(trihop_allreduce(job, TRIHOP_SUM, sum, 1));
+            EQUAL(sum[0], wanted);
+        }
+    }
+    OK(trihop_stream_close(going));
+}
+
 /* Steps by push, pull and advance; each item has its source's number and the step. */
 static void convey(void)
 {
@@ -300,6 +370,7 @@ int main(int argc, char **argv)
     rank = trihop_rank(job);
     size = trihop_size(job);
     take_steps();
+    take_steps_of_contributors();
     convey();
     bounce();
     join_values();

@@ -71,6 +71,16 @@ void handlers(trihop::Job &job) {
         asked.fence();
         EXPECT(answers == (step + 1) * size);
     }
+    /* A step in which handlers send, of contributors that all ranks count together. */
+    const std::uint64_t before = answers;
+    asked.begin_step(trihop::Contributors::All, std::uint64_t{2} * size);
+    asked.push((rank + 1) % size, 8);
+    asked.done();
+    asked.push(rank, 10);
+    asked.done();
+    asked.wait();
+    EXPECT(answers == before + 2);
+    EXPECT(refused([&] { asked.done(); }) == TRIHOP_ERR_MISUSE);
     EXPECT(edges == 20 * size && std::abs(weight - 10.0 * size) < 1e-9);
     EXPECT(refused([&] { plain.wait(); }) == TRIHOP_ERR_MISUSE);
     EXPECT(refused([&] { plain.push(size, 0); }) == TRIHOP_ERR_RANK);

@@ -81,9 +81,9 @@ fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<()
                     item[..8].copy_from_slice(&word(me, target, round).to_le_bytes());
                     stream.push(Rank(target), &item)?;
                 }
-                match end {
-                    End::Round => stream.round()?,
-                    End::Fence => stream.fence()?,
+                match end == End::Round {
+                    true => stream.round()?,
+                    false => stream.fence()?,
                 }
                 let (messages, sum) = (seen.messages.take(), seen.sum.take());
                 // After a fence, others may be further.

@@ -15,6 +15,7 @@ mod membership;
 mod on_demand;
 mod rounds;
 mod schedule;
+mod steps;
 mod world;
 
 use trihop_transport::fabric;

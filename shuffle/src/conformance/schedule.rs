@@ -12,12 +12,17 @@ use crate::simulation::Fabric;
 
 use super::world::World;
 
-/// Seeds of a test: the one of `TRIHOP_SEED`, or as many as asked for.
+/// Seeds of a test: the one of `TRIHOP_SEED`, or as many as `TRIHOP_SCHEDULES` or the test says.
 pub fn seeds(count: u64) -> Vec<u64> {
     match crate::seed::asked_for() {
         Some(seed) => vec![seed],
-        None => (1..=count).collect(),
+        None => (1..=schedules().unwrap_or(count)).collect(),
     }
+}
+
+fn schedules() -> Option<u64> {
+    let count = std::env::var("TRIHOP_SCHEDULES").ok()?;
+    Some(count.parse().expect("TRIHOP_SCHEDULES is a number"))
 }
 
 pub fn tiny(seed: u64) -> StreamOptions {

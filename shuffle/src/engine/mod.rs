@@ -2,6 +2,7 @@
 //! waits.
 
 pub(crate) mod broadcasts;
+pub(crate) mod contribution;
 mod counters;
 mod forward;
 pub(crate) mod inbound;

@@ -18,6 +18,7 @@ use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::broadcasts::Broadcasts;
+use super::contribution::{Contribution, Contributors};
 use super::long::{LongRecords, Targets};
 use super::queues::Queues;
 use crate::config::StreamOptions;
@@ -82,6 +83,10 @@ pub(crate) struct Outbound {
     /// The application has started the end of a step, and nothing of its own is taken before that
     /// is over; what handlers send is.
     is_ending: bool,
+    contribution: Contribution,
+    /// Contributors of the next step that handlers have called done: what others send in it may come
+    /// before it begins here.
+    early: u64,
     /// One of these: looked at by each send.
     refuses: bool,
 }
@@ -128,6 +133,8 @@ impl Outbound {
             broadcasts: 0,
             closed: false,
             is_ending: false,
+            contribution: Contribution::None,
+            early: 0,
             refuses: false,
         }
     }
@@ -149,6 +156,7 @@ impl Outbound {
         (self.sent, self.sent_bytes) = (0, 0);
         (self.would_block, self.broadcasts) = (0, 0);
         (self.closed, self.is_ending, self.refuses) = (false, false, false);
+        (self.contribution, self.early) = (Contribution::None, 0);
     }
 
     /// A call of the application has sent; true every few hundred times, when progress is due: a
@@ -214,6 +222,61 @@ impl Outbound {
     pub fn set_ending(&mut self, is_ending: bool) {
         self.is_ending = is_ending;
         self.refuses = is_ending || self.closed;
+    }
+
+    /// A step begins, of contributors of which some may be done already.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] where those are too many.
+    pub fn begin_step(&mut self, contributors: Contributors) -> Result<()> {
+        self.set_contribution(Contribution::new(contributors));
+        let early = std::mem::take(&mut self.early);
+        if early > 0 { self.done(early) } else { Ok(()) }
+    }
+
+    /// As [`Outbound::done`], by a handler: where no step is under way here that waits for it, it is
+    /// one of the next.
+    pub fn done_in_handler(&mut self, count: u64) -> Result<()> {
+        if self.contribution.waits() {
+            return self.done(count);
+        }
+        let early = self.early.checked_add(count);
+        let why = || format!("{} and {count} contributors are done", self.early);
+        self.early = early.ok_or_else(|| Error::misuse(&self.name, why()))?;
+        Ok(())
+    }
+
+    /// So many contributors of the step have sent what they have to send.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] without a step, and for more than there are.
+    pub fn done(&mut self, count: u64) -> Result<()> {
+        if self.closed {
+            return Err(Error::Closed((*self.name).to_owned()));
+        }
+        let said = self.contribution.done(count);
+        said.map_err(|why| Error::misuse(&self.name, why))?;
+        self.set_ending(self.contribution.is_complete());
+        Ok(())
+    }
+
+    /// What contributors of the step have said.
+    pub fn contribution(&self) -> Contribution {
+        self.contribution
+    }
+
+    /// What is known of them now. Once all are done, only handlers send.
+    pub fn set_contribution(&mut self, contribution: Contribution) {
+        if self.contribution != contribution {
+            self.contribution = contribution;
+            self.set_ending(contribution.is_complete());
+        }
+    }
+
+    /// What was under way on the stream is over, and the application sends again.
+    pub fn end_step(&mut self) {
+        self.contribution = Contribution::None;
+        self.set_ending(false);
     }
 
     /// A send of a handler that asks for room instead of the spill: it may send while a step ends.

@@ -92,6 +92,14 @@ impl<'a> Outbox<'a> {
         self.with(|out| out.send_or_spill(target, kind, bytes))
     }
 
+    /// So many contributors of the stream's step are done: see [`crate::Stream::done`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn done(&mut self, contributors: u64) -> Result<()> {
+        self.outs[self.stream].done_in_handler(contributors)
+    }
+
     #[inline(always)] // as its callers' fast path
     pub(crate) fn push_item(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         // No closure: it would not be inlined, and the item would go through memory.

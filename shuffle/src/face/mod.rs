@@ -8,6 +8,7 @@ pub(crate) mod replies;
 pub(crate) mod reservation;
 pub(crate) mod shuffle;
 pub(crate) mod state;
+pub(crate) mod step;
 pub(crate) mod stream;
 pub(crate) mod untyped;
 mod verbs;

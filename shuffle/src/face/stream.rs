@@ -51,6 +51,14 @@ impl<T: Item> ItemOutbox<'_, T> {
         self.outbox.size()
     }
 
+    /// So many contributors of the stream's step are done: see [`Stream::done`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn done(&mut self, contributors: u64) -> Result<()> {
+        self.outbox.done(contributors)
+    }
+
     /// Sends an item, or spills it.
     ///
     /// # Errors

@@ -228,6 +228,14 @@ impl UntypedOutbox<'_> {
         self.outbox.size()
     }
 
+    /// So many contributors of the stream's step are done: see [`Untyped::done`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn done(&mut self, contributors: u64) -> Result<()> {
+        self.outbox.done(contributors)
+    }
+
     /// Sends a record, or spills it.
     ///
     /// # Errors

@@ -83,6 +83,40 @@ macro_rules! common_verbs {
                 self.handle.start(end)
             }
 
+            /// Begins a step that its contributors end, and does not wait: the program sends, and
+            /// calls [`done`](Self::done) for each contributor that has sent what it has to send;
+            /// handlers send too, and may do that. The step is over on all ranks when all
+            /// contributors are done and all that was sent is handled, also what handlers sent
+            /// because of it. The future says when, or [`Self::test`] and [`Self::wait`] do.
+            ///
+            /// Collective: each rank begins as many steps, in the same order as other ends. Messages
+            /// may come before this rank has begun its own.
+            ///
+            /// # Errors
+            /// As [`Self::start`].
+            pub fn begin_step(
+                &self,
+                contributors: $crate::Contributors,
+            ) -> $crate::error::Result<$crate::over::Step<S>> {
+                let end = $crate::terminate::End::Completion(contributors);
+                self.handle.start(end)?;
+                Ok($crate::over::Step::new(self.handle.clone()))
+            }
+
+            /// So many contributors of the step that has [begun](Self::begin_step) have sent what
+            /// they have to send. Once all of this rank are done, or all of all ranks, a send of the
+            /// program's is [`Error::Misuse`](crate::Error::Misuse) until the step is over. An
+            /// inline job's handlers say it by their outbox. What handlers say before the step has
+            /// begun here counts in it.
+            ///
+            /// # Errors
+            /// [`Error::Misuse`](crate::Error::Misuse) without a step, and for more contributors
+            /// than there are: where those of all ranks are counted, it may be another rank that
+            /// finds too many, and the job ends with [`Error::Mismatch`](crate::Error::Mismatch).
+            pub fn done(&self, contributors: u64) -> $crate::error::Result<()> {
+                self.handle.done(contributors)
+            }
+
             /// One round of progress; true when what was [started](Self::start) is over here. That
             /// is said once: then nothing is under way any more. Without a handler, take what comes
             /// meanwhile: a delivery queue that is full keeps all ranks from the end.

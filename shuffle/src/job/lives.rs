@@ -231,6 +231,8 @@ impl JobState {
         for (_, out) in self.engine.open_streams() {
             out.gauge().end();
         }
+        // Who asks hears of it.
+        self.parked.wake_all();
         self.failure.get_or_insert(error).clone()
     }
 

@@ -2,35 +2,47 @@
 //! deliveries. Others count on what has begun here, so it stays until it has ended.
 
 use std::collections::HashMap;
+use std::task::Waker;
 
 use super::JobState;
 use crate::endpoint::{Engine, StreamId};
+use crate::engine::contribution::Contributors;
 use crate::error::{Error, Result};
 use crate::terminate::End;
 use crate::terminate::collective::Ticket;
 use crate::terminate::flush::Fence;
 use crate::terminate::round::Round;
+use crate::terminate::step::Step;
 
 /// The end of a step, as far as it has come.
 enum Ending {
     Round(Round),
     Fence(Fence),
+    Step(Contributors, Step),
     /// It has ended, and nobody has heard yet.
     Over(End),
 }
 
 impl Ending {
-    fn new(end: End) -> Self {
-        match end {
+    fn new(end: End, engine: &mut Engine, id: StreamId) -> Result<Self> {
+        Ok(match end {
             End::Round => Self::Round(Round::default()),
             End::Fence => Self::Fence(Fence::default()),
-        }
+            End::Completion(contributors) => {
+                let (state, out, collectives) = engine.stream_mut(id)?;
+                Self::Step(
+                    contributors,
+                    Step::begin(contributors, state, out, collectives)?,
+                )
+            }
+        })
     }
 
     fn end(&self) -> End {
         match self {
             Self::Round(_) => End::Round,
             Self::Fence(_) => End::Fence,
+            Self::Step(contributors, _) => End::Completion(*contributors),
             Self::Over(end) => *end,
         }
     }
@@ -41,6 +53,7 @@ impl Ending {
         let is_over = match self {
             Self::Round(round) => round.poll(state, out),
             Self::Fence(fence) => fence.poll(state, out, collectives),
+            Self::Step(_, step) => step.poll(state, out, collectives),
             Self::Over(_) => return Ok(true),
         };
         if is_over {
@@ -63,6 +76,8 @@ struct UnderWay {
     id: StreamId,
     way: Way,
     ending: Ending,
+    /// Is woken once it is over.
+    waker: Option<Waker>,
 }
 
 /// What is under way, by the streams' places.
@@ -83,7 +98,10 @@ impl Parked {
         }
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
-            let _ = under_way.ending.poll(engine, under_way.id);
+            let is_under_way = matches!(under_way.ending.poll(engine, under_way.id), Ok(false));
+            if !is_under_way && let Some(waker) = under_way.waker.take() {
+                waker.wake();
+            }
         }
     }
 
@@ -102,6 +120,28 @@ impl Parked {
 
     fn of_stream(&self, stream: usize) -> Option<&UnderWay> {
         self.endings.iter().find(|of| of.id.stream == stream)
+    }
+
+    /// Wakes all that wait for an end: the job has failed, and they hear of that.
+    pub fn wake_all(&mut self) {
+        let all = self.endings.iter_mut();
+        all.filter_map(|under_way| under_way.waker.take())
+            .for_each(Waker::wake);
+    }
+
+    /// Has this woken when what is under way on a stream is over.
+    pub fn wake(&mut self, stream: usize, waker: &Waker) {
+        let mut all = self.endings.iter_mut();
+        if let Some(under_way) = all.find(|of| of.id.stream == stream) {
+            under_way.waker = Some(waker.clone());
+        }
+    }
+
+    /// The streams with a step under way that contributors end.
+    pub fn steps(&self) -> impl Iterator<Item = StreamId> {
+        let all = self.endings.iter();
+        let steps = all.filter(|under_way| matches!(under_way.ending, Ending::Step(..)));
+        steps.map(|under_way| under_way.id)
     }
 
     /// The streams with a round under way.
@@ -156,9 +196,14 @@ impl JobState {
             return Ok(());
         }
         out.set_ending(way == Way::Started);
-        let mut ending = Ending::new(end);
+        let mut ending = Ending::new(end, &mut self.engine, id)?;
         ending.poll(&mut self.engine, id)?;
-        self.parked.endings.push(UnderWay { id, way, ending });
+        self.parked.endings.push(UnderWay {
+            id,
+            way,
+            ending,
+            waker: None,
+        });
         Ok(())
     }
 
@@ -170,14 +215,14 @@ impl JobState {
         let (state, _) = self.engine.stream(id)?;
         let all = &mut self.parked.endings;
         let Some(at) = all.iter().position(|of| of.id == id) else {
-            let why = "no round or fence is under way: start one first";
+            let why = "no end of a step is under way: start one first";
             return Err(Error::misuse(&state.name, why));
         };
         let is_over = all[at].ending.poll(&mut self.engine, id)?;
         if is_over {
             let ended = all.swap_remove(at).ending.end();
             let (state, out, _) = self.engine.stream_mut(id)?;
-            out.set_ending(false);
+            out.end_step();
             if ended == End::Round {
                 state.rounds.end();
                 // What has waited for that is here: somebody has to move it.

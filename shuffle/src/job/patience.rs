@@ -2,6 +2,7 @@
 
 use super::JobState;
 use crate::terminate::round::Round;
+use crate::terminate::step::Step;
 
 /// Reasons that one line in the log names at most.
 const MOST_REASONS: usize = 8;
@@ -40,6 +41,14 @@ impl JobState {
         let rounds = under_way.filter_map(|id| self.engine.stream(id).ok());
         reasons.extend(rounds.filter_map(|(state, out)| {
             let missing = Round::awaited(state, out)?;
+            Some(format!("`{}`: {missing}", state.name))
+        }));
+        let steps = self
+            .parked
+            .steps()
+            .filter_map(|id| self.engine.stream(id).ok());
+        reasons.extend(steps.filter_map(|(state, out)| {
+            let missing = Step::awaited(out)?;
             Some(format!("`{}`: {missing}", state.name))
         }));
         let awaited = self.engine.collectives.awaited();

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::task::Waker;
 
 use trihop_transport::topology::Rank;
 
@@ -258,7 +259,7 @@ impl<S: Seating> Handle<S> {
             check_undelivered(state)?;
             Ok(None)
         })?;
-        if end == End::Fence {
+        if end != End::Round {
             pass_on_results(&self.seat);
         }
         Ok(())
@@ -278,7 +279,7 @@ impl<S: Seating> Handle<S> {
             self.seat.progress(what)?;
             let end = self.under_way(what)?;
             let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
-            if is_over && end == Some(End::Fence) {
+            if is_over && end != Some(End::Round) {
                 // What others wait for leaves now: the caller may not come back for long. Of a round
                 // all has left, and the next one does not begin in this call.
                 self.seat.progress(what)?;
@@ -293,11 +294,44 @@ impl<S: Seating> Handle<S> {
         self.seat.one_at_a_time(Some(&self.of), what, || {
             let end = self.under_way(what)?;
             let none = || {
-                let why = "no round or fence is under way: start one first";
+                let why = "no end of a step is under way: start one first";
                 Error::misuse(&self.name, why)
             };
             self.wait_alone(end.ok_or_else(none)?)
         })
+    }
+
+    /// Has contributors of the step that has begun be done.
+    pub(crate) fn done(&self, count: u64) -> Result<()> {
+        self.seat.with("the end of a contribution", |job| {
+            let out = job.engine.out(self.id)?;
+            match self.seat.is_in_handler() {
+                true => out.done_in_handler(count)?,
+                false => out.done(count)?,
+            }
+            // Others may wait for it while this rank computes.
+            job.bell.ring();
+            Ok(())
+        })?;
+        self.seat.progress_in_passing()
+    }
+
+    /// As [`Handle::test`]; where it is not over, `waker` is woken when it may be.
+    pub(crate) fn test_or_wake(&self, waker: &Waker) -> Result<bool> {
+        let is_over = self.test()?
+            || self.seat.with("a step that is awaited", |job| {
+                let is_over = job.is_over(self.id)?;
+                if !is_over {
+                    job.parked.wake(self.id.stream, waker);
+                }
+                Ok(is_over)
+            })?;
+        if !is_over && !S::MOVES_ALONE {
+            // Nothing moves here but in calls: so let others run, and be asked again.
+            std::thread::yield_now();
+            waker.wake_by_ref();
+        }
+        Ok(is_over)
     }
 
     fn under_way(&self, what: &'static str) -> Result<Option<End>> {
@@ -499,6 +533,7 @@ fn end_call(end: End) -> &'static str {
     match end {
         End::Round => "a round",
         End::Fence => "a fence",
+        End::Completion(_) => "the end of a step",
     }
 }
 

@@ -191,6 +191,8 @@ impl<'h> Inline<'h> {
 }
 
 impl<'h> Seating for Inline<'h> {
+    const MOVES_ALONE: bool = false;
+
     type OfStream = ();
     type Guard = Rc<Guard<'h>>;
     type Handler = Handler<'h>;

@@ -43,6 +43,9 @@ impl<S: Seating> Seat for S {}
 
 /// What a seat does for those handles.
 pub(crate) trait Seating: Clone {
+    /// Whether it makes progress beside the calls of the program.
+    const MOVES_ALONE: bool;
+
     /// What the seat keeps of a stream, in each of its handles.
     type OfStream: Clone;
 

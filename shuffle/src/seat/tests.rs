@@ -1,8 +1,11 @@
 //! What only shows in whole jobs on the inline seat.
 
 use std::cell::Cell;
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use trihop_transport::bootstrap::{Custom, Launcher};
 use super::Seating;
 use crate::config::{Options, StreamOptions};
 use crate::error::{Error, Result};
-use crate::{Job, Rank, State};
+use crate::{Contributors, Job, Rank, State};
 
 #[test]
 fn a_handler_that_panics_ends_the_job_and_is_called_no_more() {
@@ -68,6 +71,106 @@ fn a_handler_may_take_the_records_of_a_run_at_once() {
     assert_eq!(heard.get(), 2000);
     assert!(calls.get() < 1000, "{} calls", calls.get());
     job.shutdown().unwrap();
+}
+
+/// Awaits a future on this thread; how often it was polled.
+fn block_on<F: Future>(future: F) -> (F::Output, u64) {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    for polls in 1.. {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return (output, polls);
+        }
+        thread::park_timeout(Duration::from_secs(60));
+    }
+    unreachable!("it is polled again and again")
+}
+
+fn single() -> Options {
+    Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    }
+}
+
+/// Each item comes back until it is 0, whose handler is a contributor.
+#[test]
+fn a_step_is_awaited_and_misuse_is_told() {
+    let heard = Cell::new(0);
+    let job = Job::start(single()).unwrap();
+    let stream = job.stream::<u64>("step").handler(|_, items, outbox| {
+        for &item in items {
+            heard.set(heard.get() + 1);
+            match item.checked_sub(1) {
+                Some(less) => outbox.push(Rank(0), less).unwrap(),
+                None => outbox.done(1).unwrap(),
+            }
+        }
+    });
+    let stream = stream.open().unwrap();
+    let is_misuse = |outcome: Result<()>| matches!(outcome, Err(Error::Misuse { .. }));
+    assert!(is_misuse(stream.done(1)), "no step");
+    for step in 1..=3000u64 {
+        let of = match step % 2 {
+            0 => Contributors::All(3),
+            _ => Contributors::Local(3),
+        };
+        let ended = stream.begin_step(of).unwrap();
+        assert!(is_misuse(stream.begin_step(of).map(drop)), "two at once");
+        assert!(is_misuse(stream.round()) && is_misuse(stream.fence()));
+        stream.push(Rank(0), 5).unwrap();
+        assert!(!stream.test().unwrap());
+        stream.push(Rank(0), 6).unwrap();
+        stream.done(1).unwrap();
+        block_on(ended).0.unwrap();
+        assert_eq!(heard.get(), 13 * step);
+        assert!(is_misuse(stream.done(1)) && is_misuse(stream.wait()));
+    }
+    stream.begin_step(Contributors::Local(1)).unwrap();
+    assert!(is_misuse(stream.done(2)));
+    stream.done(1).unwrap();
+    assert!(is_misuse(stream.done(1)) && is_misuse(stream.push(Rank(0), 0)));
+    stream.wait().unwrap();
+    stream.begin_step(Contributors::All(1)).unwrap();
+    let failed = stream.done(2).and_then(|()| stream.wait());
+    assert!(matches!(failed, Err(Error::Mismatch { .. })), "{failed:?}");
+}
+
+#[test]
+fn a_thread_wakes_who_awaits_a_step() {
+    let job = crate::threaded::Job::start(single()).unwrap();
+    let stream = job.stream::<u64>("step").handler(|_, items, stream| {
+        for &item in items {
+            match item.checked_sub(1) {
+                Some(less) => stream.push(Rank(0), less).unwrap(),
+                None => stream.done(1).unwrap(),
+            }
+        }
+    });
+    let stream = stream.open().unwrap();
+    for _ in 0..200 {
+        let ended = stream.begin_step(Contributors::All(2)).unwrap();
+        stream.push(Rank(0), 20).unwrap();
+        let contributor = {
+            let stream = stream.clone();
+            thread::spawn(move || stream.done(1).unwrap())
+        };
+        let (over, polls) = block_on(ended);
+        over.unwrap();
+        assert!(polls < 100, "polled {polls} times");
+        contributor.join().unwrap();
+    }
+    // Who awaits hears of the end of the job too.
+    let ended = stream.begin_step(Contributors::All(1)).unwrap();
+    let _ = stream.done(5);
+    assert!(matches!(block_on(ended).0, Err(Error::Mismatch { .. })));
 }
 
 /// Opens a stream again, which fails on rank 0 after all have agreed on it, and ends the job.

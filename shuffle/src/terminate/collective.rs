@@ -9,7 +9,9 @@
 //! message, and a rank whose own messages have left is not needed by anybody (which the end of a
 //! job relies on).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod tally;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use trihop_transport::topology::{Rank, Topology};
@@ -17,6 +19,7 @@ use trihop_transport::topology::{Rank, Topology};
 use super::reduce::{Kind, Reduce};
 use crate::error::{Error, Result};
 use crate::route::Tree;
+use tally::Tally;
 
 /// What a collective does with the contributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(crate) enum Operation {
     Gather,
     /// A contribution is the root's rank, as 8 bytes, and behind it what the root has to say.
     Broadcast,
+    /// A number that ranks add to until it has reached what all of them say; see [`tally`].
+    Tally,
 }
 
 impl fmt::Display for Operation {
@@ -36,6 +41,7 @@ impl fmt::Display for Operation {
             Self::Reduce(reduce, kind) => write!(f, "a reduction ({reduce:?} of {kind})"),
             Self::Gather => f.write_str("a gathering"),
             Self::Broadcast => f.write_str("a broadcast to all"),
+            Self::Tally => f.write_str("a count of contributors"),
         }
     }
 }
@@ -49,6 +55,7 @@ impl Operation {
             Self::Reduce(reduce, kind) => reduce as u32 | (kind as u32) << 4,
             Self::Gather => 8,
             Self::Broadcast => 9,
+            Self::Tally => 10,
         }
     }
 
@@ -58,13 +65,13 @@ impl Operation {
             .into_iter()
             .flat_map(|kind| Reduce::ALL.map(|reduce| Self::Reduce(reduce, kind)));
         reductions
-            .chain([Self::Gather, Self::Broadcast])
+            .chain([Self::Gather, Self::Broadcast, Self::Tally])
             .find(is_it)
     }
 }
 
 /// Name of one collective: the `number`-th on its channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket {
     channel: u16,
     number: u64,
@@ -93,7 +100,7 @@ pub(crate) struct Outgoing {
 
 const DOWN: u32 = 1 << 8;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Pending {
     operation: Option<Operation>,
     began: bool,
@@ -105,18 +112,19 @@ struct Pending {
     /// By rank; of a broadcast the root's.
     gathered: BTreeMap<u32, Vec<u8>>,
     up_sent: bool,
+    tally: Option<Tally>,
     result: Option<Vec<u8>>,
 }
 
 /// All collectives of a rank.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Collectives {
     rank: u32,
     size: u32,
     parent: Option<Rank>,
     children: Vec<Rank>,
-    next: HashMap<u16, u64>,
-    pending: HashMap<Ticket, Pending>,
+    next: BTreeMap<u16, u64>,
+    pending: BTreeMap<Ticket, Pending>,
     outgoing: VecDeque<Outgoing>,
     mismatch: Option<Error>,
 }
@@ -129,8 +137,8 @@ impl Collectives {
             size: topology.size(),
             parent: tree.parent(),
             children: tree.children().to_vec(),
-            next: HashMap::new(),
-            pending: HashMap::new(),
+            next: BTreeMap::new(),
+            pending: BTreeMap::new(),
             outgoing: VecDeque::new(),
             mismatch: None,
         }
@@ -145,19 +153,22 @@ impl Collectives {
             parts: BTreeMap::new(),
             gathered: BTreeMap::new(),
             up_sent: false,
+            tally: None,
             result: None,
         })
+    }
+
+    fn next_ticket(&mut self, channel: u16) -> Ticket {
+        let next = self.next.entry(channel).or_insert(0);
+        let number = *next;
+        *next += 1;
+        Ticket { channel, number }
     }
 
     /// Contributes to the next collective of a channel; every rank does so in the same order. Where
     /// another rank has called another one, [`Collectives::take_mismatch`] says so.
     pub fn begin(&mut self, channel: u16, operation: Operation, contribution: &[u8]) -> Ticket {
-        let next = self.next.entry(channel).or_insert(0);
-        let ticket = Ticket {
-            channel,
-            number: *next,
-        };
-        *next += 1;
+        let ticket = self.next_ticket(channel);
         let rank = self.rank;
         let entry = self.entry(ticket);
         entry.began = true;
@@ -196,6 +207,9 @@ impl Collectives {
         }
         if !self.children.contains(&source) {
             return Err(Error::bad_peer(source.0, "a contribution, not from below"));
+        }
+        if operation == Operation::Tally {
+            return self.receive_tally(source, ticket, data);
         }
         let entry = self.entry(ticket);
         if entry.heard.contains(&source) {
@@ -239,6 +253,7 @@ impl Collectives {
                 entry.gathered.values().for_each(|bytes| data.extend(bytes));
                 data
             }
+            Operation::Tally => return,
             Operation::Gather => {
                 let mut data = Vec::new();
                 for (rank, bytes) in std::mem::take(&mut entry.gathered) {
@@ -279,7 +294,7 @@ impl Collectives {
         for pending in self
             .pending
             .values()
-            .filter(|p| p.began && p.result.is_none())
+            .filter(|p| p.began && p.result.is_none() && p.tally.is_none())
         {
             let missing = self
                 .children
@@ -445,7 +460,7 @@ mod tests {
     #[test]
     fn operations_have_codes_of_their_own() {
         let all: Vec<Operation> = (0..=255).filter_map(Operation::from_code).collect();
-        assert_eq!(all.len(), 2 + Reduce::ALL.len() * Kind::ALL.len());
+        assert_eq!(all.len(), 3 + Reduce::ALL.len() * Kind::ALL.len());
         assert!(
             all.iter()
                 .all(|operation| Operation::from_code(operation.code()) == Some(*operation))

@@ -125,7 +125,7 @@ impl Counted for OneStream<'_> {
 }
 
 /// A fence under way.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Fence {
     round: Option<Ticket>,
     last: Option<(u64, u64)>,

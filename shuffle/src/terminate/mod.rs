@@ -1,11 +1,16 @@
-//! When it is done: flushes, fences, rounds, and the collectives that carry them.
+//! When it is done: flushes, fences, rounds, steps, and the collectives that carry them.
 
 pub(crate) mod collective;
+#[cfg(test)]
+mod explored;
 pub(crate) mod flush;
 pub(crate) mod reduce;
 pub(crate) mod round;
+pub(crate) mod step;
 
 use std::fmt;
+
+use crate::engine::contribution::Contributors;
 
 /// How the ranks find out that a step of a stream is over: all call the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,6 +21,9 @@ pub enum End {
     /// Handlers send too, on and on: it is over when nothing is on its way any more. That is
     /// counted, along a tree over all ranks, until two counts agree.
     Fence,
+    /// As a fence, once contributors have said that they are [done](crate::Stream::done): until then
+    /// the program sends on.
+    Completion(Contributors),
 }
 
 impl fmt::Display for End {
@@ -23,6 +31,7 @@ impl fmt::Display for End {
         f.write_str(match self {
             Self::Round => "round",
             Self::Fence => "fence",
+            Self::Completion(_) => "step",
         })
     }
 }

@@ -278,6 +278,8 @@ pub struct OfStream {
 }
 
 impl Seating for Threaded {
+    const MOVES_ALONE: bool = true;
+
     type OfStream = Arc<OfStream>;
     type Guard = ();
     type Handler = Deliver;
