@@ -57,13 +57,16 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    Arrival, BroadcastTo, Contributors, Conveyor, ConveyorState, CounterRow, DetailedStats,
-    DumpOutput, End, Error, Inline, Item, ItemOutbox, Job, Merging, Message, Messages, NodeId,
-    Number, OptionRow, Options, Outbox, QueueStats, Queues, Rank, Reduce, Replies, Reservation,
-    Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder,
-    StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, over, route, simulation,
-    threaded,
+    Array, ArrayBuilder, ArrayOutbox, Arrival, BroadcastTo, Codec, Coded, CodedBuilder,
+    CodedOutbox, Contributors, Conveyor, ConveyorState, CounterRow, DetailedStats, DumpOutput, End,
+    Error, Inline, Item, ItemOutbox, Job, Merging, Message, Messages, NodeId, Number, OptionRow,
+    Options, Outbox, Plain, QueueStats, Queues, Rank, Reduce, Replies, Reservation, Result, Seat,
+    Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder, StreamOptions,
+    Topology, Untyped, UntypedBuilder, UntypedOutbox, over, route, simulation, threaded,
 };
+
+#[cfg(feature = "postcard")]
+pub use trihop_shuffle::Postcard;
 
 /// Sizes of a stream's parts, for streams that are unlike any other, and for tests.
 #[doc(hidden)]

@@ -39,6 +39,11 @@ pub use deliver::{Message, Messages};
 pub use engine::contribution::Contributors;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
+pub use face::array::{Array, ArrayBuilder, ArrayOutbox};
+#[cfg(feature = "postcard")]
+pub use face::codec::Postcard;
+pub use face::codec::{Codec, Plain};
+pub use face::coded::CodedOutbox;
 pub use face::conveyor::ConveyorState;
 pub use face::merging::Merging;
 pub use face::replies::Replies;
@@ -49,6 +54,7 @@ pub use seat::{Inline, Seat};
 
 /// What applications hold, over any [`Seat`].
 pub mod over {
+    pub use crate::face::coded::{Coded, CodedBuilder};
     pub use crate::face::conveyor::{Conveyor, UntypedConveyor};
     pub use crate::face::job::Job;
     pub use crate::face::reservation::Reservation;
@@ -94,6 +100,12 @@ pub type Stream<'h, T> = over::Stream<T, Inline<'h>>;
 
 /// Opens a [`Stream`].
 pub type StreamBuilder<'h, T> = over::StreamBuilder<T, Inline<'h>>;
+
+/// A stream of values of a [`Job`] that a [`Codec`] writes and reads.
+pub type Coded<'h, V, C> = over::Coded<V, C, Inline<'h>>;
+
+/// Opens a [`Coded`] stream.
+pub type CodedBuilder<'h, V, C> = over::CodedBuilder<V, C, Inline<'h>>;
 
 /// A stream of a [`Job`] by push, pull and advance.
 pub type Conveyor<'h, T> = over::Conveyor<T, Inline<'h>>;

@@ -13,6 +13,7 @@ mod limits;
 mod long_records;
 mod membership;
 mod on_demand;
+pub(crate) mod ranks;
 mod rounds;
 mod schedule;
 mod steps;

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::topology::{Rank, Topology};
 
+use super::array::ArrayBuilder;
+use super::codec::Codec;
+use super::coded::CodedBuilder;
 use super::shuffle::ShuffleBuilder;
 use super::stream::{Item, StreamBuilder};
 use super::untyped::UntypedBuilder;
@@ -54,6 +57,19 @@ impl Job<Inline<'_>> {
     /// As [`Job::start`].
     pub fn start_with(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Self> {
         Self::over(seat::start(options, bootstrap)?)
+    }
+}
+
+impl<'h> Job<Inline<'h>> {
+    /// An array of elements `E` with keys, to which items `T` are sent by key; `codec` writes and
+    /// reads both. Opening is collective; the same names in the same order on every rank.
+    pub fn array<E, T, C>(&self, name: &str, codec: C) -> ArrayBuilder<'h, E, T, C>
+    where
+        E: 'h,
+        T: 'h,
+        C: Codec<E> + Codec<T> + Clone + 'h,
+    {
+        ArrayBuilder::new(&self.seat, name, self.size(), codec)
     }
 }
 
@@ -113,6 +129,12 @@ impl<S: Seat> Job<S> {
     /// every rank.
     pub fn stream<T: Item>(&self, name: &str) -> StreamBuilder<T, S> {
         StreamBuilder::new(&self.seat, name)
+    }
+
+    /// A stream of values of any length, which `codec` writes and reads. Opening is collective; the
+    /// same names in the same order on every rank.
+    pub fn coded<V, C: Codec<V> + Clone>(&self, name: &str, codec: C) -> CodedBuilder<V, C, S> {
+        CodedBuilder::new(&self.seat, name, codec)
     }
 
     /// A stream of items of `item_bytes` bytes, or of byte records where that is 0: for bindings to

@@ -1,6 +1,9 @@
 //! What an application holds: a job, its shuffles of bytes, its streams of items.
 
+pub(crate) mod array;
 mod broadcast;
+pub(crate) mod codec;
+pub(crate) mod coded;
 pub(crate) mod conveyor;
 pub(crate) mod job;
 pub(crate) mod merging;

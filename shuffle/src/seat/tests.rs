@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use trihop_transport::bootstrap::{Custom, Launcher};
 
 use super::Seating;
 use crate::config::{Options, StreamOptions};
+use crate::conformance::ranks::ranks;
 use crate::error::{Error, Result};
 use crate::{Contributors, Job, Rank, State};
 
@@ -206,30 +207,7 @@ fn open_in_vain(rank: u32, bootstrap: Custom) -> Result<Error> {
 
 #[test]
 fn a_stream_that_one_rank_could_not_open_is_nobodys_and_the_job_ends() {
-    let (table, barrier) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Barrier::new(2)));
-    let (done, ended) = mpsc::channel();
-    for rank in 0..2u32 {
-        let (table, barrier, done) = (Arc::clone(&table), Arc::clone(&barrier), done.clone());
-        thread::spawn(move || {
-            let gather = move |mine: &[u8], all: &mut [u8]| {
-                {
-                    let mut table = table.lock().unwrap();
-                    table.resize(all.len(), 0);
-                    table[rank as usize * mine.len()..][..mine.len()].copy_from_slice(mine);
-                }
-                barrier.wait();
-                all.copy_from_slice(&table.lock().unwrap());
-                barrier.wait();
-                Ok(())
-            };
-            let bootstrap = Custom::new(rank, 2, u64::from(rank), Box::new(gather)).unwrap();
-            done.send((rank, open_in_vain(rank, bootstrap))).unwrap();
-        });
-    }
-    for _ in 0..2 {
-        let (rank, outcome) = ended
-            .recv_timeout(Duration::from_secs(120))
-            .expect("the job hangs");
+    for (rank, outcome) in ranks(2, |rank| rank, open_in_vain) {
         match (rank, outcome) {
             (_, Err(Error::NoProvider { why })) => return eprintln!("skipped: {why}"),
             (0, Ok(error)) => assert!(matches!(error, Error::System { .. }), "{error}"),

@@ -24,6 +24,8 @@ use crate::config::Options;
 use crate::deliver::{Message, Messages};
 use crate::error::{Error, Result};
 use crate::face;
+use crate::face::codec::Codec;
+use crate::face::coded::decoded;
 use crate::face::shuffle::each_message;
 use crate::face::stream::{Item, slice_of};
 use crate::face::untyped::{Arrival, each_arrival};
@@ -73,6 +75,12 @@ pub type Stream<T> = face::stream::Stream<T, Threaded>;
 
 /// Opens a [`Stream`].
 pub type StreamBuilder<T> = face::stream::StreamBuilder<T, Threaded>;
+
+/// A stream of values of a threaded job that a [`Codec`] writes and reads.
+pub type Coded<V, C> = face::coded::Coded<V, C, Threaded>;
+
+/// Opens a [`Coded`] stream.
+pub type CodedBuilder<V, C> = face::coded::CodedBuilder<V, C, Threaded>;
 
 /// A stream by push, pull and advance, for one thread at a time.
 pub type Conveyor<T> = face::conveyor::Conveyor<T, Threaded>;
@@ -166,6 +174,34 @@ impl<T: Item> StreamBuilder<T> {
             let stream = own.of(handle);
             calls.make(items.len() as u64, || handler(source, items, stream));
             Ok(())
+        }))
+    }
+}
+
+impl<V, C> CodedBuilder<V, C>
+where
+    V: 'static,
+    C: Codec<V> + Clone + Send + 'static,
+{
+    /// Calls `handler` for every value that arrives: its sender, the value, and the stream. As
+    /// [`ShuffleBuilder::handler`].
+    pub fn handler(self, mut handler: impl FnMut(Rank, V, &Coded<V, C>) + Send + 'static) -> Self {
+        let codec = self.codec.clone();
+        let of_stream = codec.clone();
+        let mut own = Own::new(move |handle| Coded::over(&Shuffle { handle }, of_stream.clone()));
+        self.handled_by(Box::new(move |delivery, calls, handle| {
+            let stream = own.of(handle);
+            let mut bad = None;
+            let call =
+                |message: Message<'_>, _| match decoded(&codec, message.source, message.bytes) {
+                    Ok(value) => calls.make(1, || handler(message.source, value, stream)),
+                    Err(why) => {
+                        bad = Some(why);
+                        false
+                    }
+                };
+            each_message(delivery, 0, call)?;
+            bad.map_or(Ok(()), Err)
         }))
     }
 }

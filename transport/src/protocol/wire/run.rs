@@ -124,6 +124,9 @@ pub enum BadRun {
     /// A fragment without a beginning, or a beginning inside another record.
     #[error("fragment out of place: {0}")]
     Fragment(&'static str),
+    /// A record whose bytes are no value, as its stream has them.
+    #[error("record of a stream of values: {0}")]
+    Value(&'static str),
     /// A run that this endpoint has no business with.
     #[error("run for rank {0} arrived where no route leads it")]
     Route(u32),
