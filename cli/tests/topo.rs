@@ -255,3 +255,56 @@ fn what_names_no_job_or_no_rank_is_refused_with_the_remedy() {
         refused.stderr
     );
 }
+
+#[test]
+fn routes_are_compared_by_what_they_ask_of_the_busiest_rank() {
+    let report = report(topo("-n 8 --nodes 2 --advise --json"));
+    let routes = report["routes"].as_array().unwrap();
+    let of = |name: &str| routes.iter().find(|route| route["route"] == name).unwrap();
+    let (direct, three_hop) = (of("direct"), of("three-hop"));
+    // Of 64 pairs 8 are a rank and itself, 24 of one node, 32 of two: all by one pair of ranks.
+    assert_eq!(
+        (&direct["hops"], &direct["fabric_hops"]),
+        (&json!(0.875), &json!(0.5))
+    );
+    assert_eq!(
+        (&direct["links"], &direct["most_relayed_bytes"]),
+        (&json!(4), &json!(0.0))
+    );
+    let hops = (24.0 + 32.0 + 2.0 * 2.0 * 12.0) / 64.0;
+    assert_eq!(
+        (&three_hop["hops"], &three_hop["links"]),
+        (&json!(hops), &json!(1))
+    );
+    // The busiest passes on what 3 others exchange with 4, both ways: 24 of 64 pairs, and each rank
+    // sends an eighth of its 100,000 messages of 8 bytes to each.
+    assert_eq!(
+        three_hop["most_relayed_bytes"],
+        json!(24.0 / 8.0 * 800_000.0)
+    );
+    let times = routes
+        .iter()
+        .map(|route| route["predicted_us"].as_f64().unwrap());
+    assert!(times.is_sorted(), "{report}");
+    // Where messages are few, links cost; where they are long, hops do.
+    let first = |words: &str| {
+        let words = format!("--advise --json {words}");
+        let report = self::report(topo(&words));
+        report["routes"][0]["route"].as_str().unwrap().to_owned()
+    };
+    assert_ne!(first("--nodes 64 --per-node 16 --messages 100"), "direct");
+    assert_eq!(
+        first("--nodes 4 --per-node 4 --message-bytes 4096"),
+        "direct"
+    );
+    assert_eq!(topo("-n 8 --nodes 2 --advise --rank 1").status, 2);
+    assert_eq!(topo("-n 8 --nodes 2 --advise --batch-us=-1").status, 2);
+    assert_eq!(topo("-n 8 --nodes 2 --messages 3").status, 2);
+    let shown = topo("--nodes 100 --per-node 20 --advise")
+        .succeeded()
+        .stdout;
+    assert!(
+        shown.contains("mesh:100x20") && shown.contains('~'),
+        "{shown}"
+    );
+}

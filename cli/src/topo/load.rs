@@ -83,19 +83,12 @@ impl Load {
         for from in (0..topology.size()).map(Rank) {
             for to in (0..topology.size()).map(Rank) {
                 let (mut at, mut stage, mut count) = (from, Stage::SOURCE, 0);
-                loop {
-                    let (here, route) = &ranks[at.0 as usize];
-                    match route.next(stage, to).expect("a route leads on") {
-                        Next::Deliver => break,
-                        Next::To(next, over) => {
-                            let next = here.rank_of(next);
-                            if stage != Stage::SOURCE {
-                                relayed[at.0 as usize][usize::from(here.is_local(next))] += 1;
-                            }
-                            count += usize::from(next != at);
-                            (at, stage) = (next, over);
-                        }
+                while let Some(hop) = hop(&ranks[at.0 as usize], stage, to) {
+                    if stage != Stage::SOURCE {
+                        relayed[at.0 as usize][usize::from(hop.stays)] += 1;
                     }
+                    count += usize::from(hop.next != at);
+                    (at, stage) = (hop.next, hop.over);
                 }
                 hops[count] += 1;
             }
@@ -131,6 +124,34 @@ impl Load {
             pairs += count;
         }
         hops as f64 / pairs.max(1) as f64
+    }
+}
+
+/// Where a message goes next.
+pub struct Hop {
+    pub next: Rank,
+    /// The stage that it has then.
+    pub over: Stage,
+    /// Whether both are of one node.
+    pub stays: bool,
+    /// Whether it goes over a lane.
+    pub is_lane: bool,
+}
+
+/// The next hop of a message for `to` that a rank has, of this stage; none where it is delivered.
+/// The rank is given by the job as it sees that, and its route.
+pub fn hop((here, route): &(Topology, JobRoute), stage: Stage, to: Rank) -> Option<Hop> {
+    match route.next(stage, to).expect("a route leads on") {
+        Next::Deliver => None,
+        Next::To(end, over) => {
+            let next = here.rank_of(end);
+            Some(Hop {
+                next,
+                over,
+                stays: here.is_local(next),
+                is_lane: route.is_lane(end, over),
+            })
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! `maps` is what `nexus_dump` of DeltaFS writes of a rank, `load` counts links, hops and relayed
 //! pairs of all ranks, `report` prints both.
 
+mod advise;
 pub mod load;
 mod maps;
 mod report;
@@ -21,6 +22,7 @@ use trihop::{Options, Rank, Topology, transport};
 
 pub use self::maps::Maps;
 
+use self::advise::Advise;
 use self::load::{Load, WALKED_MAX};
 use self::shape::{Ranks, Shape, check_picks, picked};
 
@@ -56,6 +58,10 @@ pub struct TopoArgs {
     /// unless --rank is given. In a job each rank writes its own
     #[arg(long, value_name = "PREFIX")]
     output: Option<PathBuf>,
+
+    /// Routes compared
+    #[command(flatten)]
+    advise: Advise,
 
     /// Prints one JSON object
     #[arg(long)]
@@ -202,6 +208,14 @@ fn show_own(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<()
 }
 
 fn print(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), TopoError> {
+    if args.advise.is_wanted() {
+        let advice = advise::advise(&args.advise, topology);
+        let written = match args.json {
+            true => report::write_advice(topology, &advice),
+            false => advise::write_text(&mut io::stdout().lock(), &args.advise, &advice),
+        };
+        return to_stdout(written);
+    }
     let load = Load::new(topology, route).ok_or_else(|| {
         TopoError::Usage(format!(
             "`{route}` is counted pair by pair: at most {WALKED_MAX} ranks, not {}",
@@ -218,6 +232,11 @@ fn print(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), T
         true => report::write_json(topology, route, &load, maps),
         false => report::write_text(topology, route, &load, maps),
     };
+    to_stdout(written)
+}
+
+/// A reader that has seen enough is no failure.
+fn to_stdout(written: io::Result<()>) -> Result<(), TopoError> {
     match written {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|source| TopoError::Output {

@@ -7,6 +7,7 @@ use serde::ser::{Serialize, Serializer};
 use trihop::Topology;
 use trihop::route::RouteName;
 
+use super::advise::Advice;
 use super::load::Load;
 use super::maps::Maps;
 use super::tally::Summary;
@@ -85,6 +86,30 @@ pub fn write_json(
 ) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let report = Report::new(topology, route, load, OneByOne(Cell::new(Some(maps))));
+    serde_json::to_writer(&mut out, &report)?;
+    writeln!(out)?;
+    out.flush()
+}
+
+/// Routes compared, as one JSON object on a line.
+///
+/// # Errors
+/// Standard output's.
+pub fn write_advice(topology: &Topology, routes: &[Advice]) -> io::Result<()> {
+    #[derive(serde::Serialize)]
+    struct Report<'a> {
+        report: &'static str,
+        ranks: u32,
+        nodes: u32,
+        routes: &'a [Advice],
+    }
+    let mut out = io::stdout().lock();
+    let report = Report {
+        report: "advice",
+        ranks: topology.size(),
+        nodes: topology.nodes(),
+        routes,
+    };
     serde_json::to_writer(&mut out, &report)?;
     writeln!(out)?;
     out.flush()

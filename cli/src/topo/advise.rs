@@ -1,0 +1,261 @@
+//! `trihop topo --advise`: what each route would ask of the ranks of a job, by a model of its costs.
+//!
+//! The model is of a step in which each rank sends so many messages to ranks by chance, and then all
+//! wait. The busiest rank decides. It pays for each message that it sends, passes on or receives;
+//! for each batch, at least one of which goes over each of its links in a step; and for the bytes
+//! that it has on the fabric:
+//!
+//! ```text
+//! time = handled x (HANDLING_NS + bytes / COPYING) + batches x batch_us + fabric bytes / bandwidth
+//! ```
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use clap::Args;
+use serde::Serialize;
+use trihop::route::{JobRoute, RouteName, Stage};
+use trihop::{Rank, StreamOptions, Topology};
+
+use super::load::{Hop, hop};
+
+/// What a rank pays for a message that it handles, in nanoseconds: between what our benchmarks show
+/// for a push with a hop over a lane, and for a receipt.
+const HANDLING_NS: f64 = 5.0;
+/// What it copies meanwhile, in bytes per nanosecond.
+const COPYING: f64 = 8.0;
+/// Ranks of a job of which every pair is followed; of more, as many pairs by chance.
+const ALL_PAIRS: u32 = 1024;
+const PAIRS: u64 = 50_000;
+/// Ranks whose routes are kept at a time.
+const KEPT: usize = 2048;
+
+/// What the model is asked about.
+#[derive(Debug, Clone, Args)]
+pub struct Advise {
+    /// Compares routes for the job by a model of their costs, the cheapest first
+    ///
+    /// Of a step in which each rank sends messages to ranks by chance and then all wait. Figures of
+    /// the model are rough: measure the first two or three with `trihop bench --route`. Hops and
+    /// relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance.
+    #[arg(long, conflicts_with_all = ["route", "rank", "output"])]
+    advise: bool,
+
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", default_value_t = 8, requires = "advise")]
+    message_bytes: u32,
+
+    /// Messages that each rank sends in a step
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100_000,
+        requires = "advise"
+    )]
+    messages: u64,
+
+    /// What a batch costs at each of its two ends, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 2.0, value_parser = positive, requires = "advise")]
+    batch_us: f64,
+
+    /// Bytes per nanosecond (GB/s) that a rank can have on the fabric
+    #[arg(long, value_name = "GB/S", default_value_t = 2.0, value_parser = positive, requires = "advise")]
+    bandwidth: f64,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err("a positive number is needed".to_owned()),
+    }
+}
+
+impl Advise {
+    /// Whether it was asked for.
+    pub fn is_wanted(&self) -> bool {
+        self.advise
+    }
+}
+
+/// What a route asks of the ranks of a job, and what that costs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Advice {
+    pub route: String,
+    /// Most links of a rank.
+    pub links: u64,
+    /// Most lanes from a rank.
+    pub lanes: u64,
+    /// Two batches for each of a rank's links.
+    pub buffer_bytes: u64,
+    /// Of a message, mean.
+    pub hops: f64,
+    /// Of these, between nodes.
+    pub fabric_hops: f64,
+    /// Bytes that a rank passes on in the step: mean, and of the busiest rank.
+    pub relayed_bytes: f64,
+    pub most_relayed_bytes: f64,
+    /// Whether the busiest was found, of all pairs, or is taken for one with the mean.
+    pub is_exact: bool,
+    /// Time of a step by the model.
+    pub predicted_us: f64,
+}
+
+/// Routes that suit the job, the cheapest first.
+pub fn advise(asked: &Advise, topology: &Topology) -> Vec<Advice> {
+    let mut names: Vec<RouteName> = Vec::new();
+    for text in ["three-hop", "direct", "mesh:2d", "mesh:3d", "node-mesh"] {
+        let name = text.parse::<RouteName>().map_err(|why| why.to_string());
+        // A grid of three dimensions needs as many ranks.
+        names.extend(name.and_then(|name| name.for_job(topology)).ok());
+    }
+    names.dedup();
+    let all = names.into_iter();
+    let mut all: Vec<Advice> = all.filter_map(|name| of(asked, topology, name)).collect();
+    all.sort_by(|a, b| a.predicted_us.total_cmp(&b.predicted_us));
+    all
+}
+
+/// Numbers by chance, the same in each run.
+fn random(state: &mut u64, below: u32) -> Rank {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    Rank(((*state >> 32) * u64::from(below) >> 32) as u32)
+}
+
+/// What ranks see of the job, made as they are asked for.
+struct Ranks<'a> {
+    topology: &'a Topology,
+    name: RouteName,
+    known: HashMap<u32, (Topology, JobRoute)>,
+    /// Most of a rank that was asked for.
+    links: u64,
+    lanes: u64,
+}
+
+impl Ranks<'_> {
+    fn hop(&mut self, at: Rank, stage: Stage, to: Rank) -> Option<Hop> {
+        if self.known.len() >= KEPT && !self.known.contains_key(&at.0) {
+            self.known.clear();
+        }
+        let (links, lanes) = (&mut self.links, &mut self.lanes);
+        let seen = self.known.entry(at.0).or_insert_with(|| {
+            let here = self.topology.seen_from(at).expect("a rank of this job");
+            let route = JobRoute::new(self.name, &here).expect("it suits the job");
+            let edges = route.numbers().map(|s| u64::from(route.all_edges(s)));
+            let (edges, of_fabric) = (edges.sum::<u64>(), u64::from(route.links()));
+            *links = of_fabric.max(*links);
+            *lanes = (edges - of_fabric).max(*lanes);
+            (here, route)
+        });
+        hop(seen, stage, to)
+    }
+}
+
+fn of(asked: &Advise, topology: &Topology, name: RouteName) -> Option<Advice> {
+    let size = topology.size();
+    let is_exact = size <= ALL_PAIRS;
+    let mut chance = 1;
+    let pairs: Vec<(Rank, Rank)> = match is_exact {
+        true => (0..size)
+            .flat_map(|from| (0..size).map(move |to| (Rank(from), Rank(to))))
+            .collect(),
+        false => (0..PAIRS)
+            .map(|_| (random(&mut chance, size), random(&mut chance, size)))
+            .collect(),
+    };
+    let mut ranks = Ranks {
+        topology,
+        name,
+        known: HashMap::new(),
+        links: 0,
+        lanes: 0,
+    };
+    let mut relayed: HashMap<u32, u64> = HashMap::new();
+    let (mut hops, mut fabric_hops) = (0u64, 0u64);
+    for &(from, to) in &pairs {
+        let (mut at, mut stage) = (from, Stage::SOURCE);
+        while let Some(hop) = ranks.hop(at, stage, to) {
+            if hop.next != at {
+                hops += 1;
+                fabric_hops += u64::from(!hop.is_lane);
+                if at != from {
+                    *relayed.entry(at.0).or_default() += 1;
+                }
+            }
+            (at, stage) = (hop.next, hop.over);
+        }
+    }
+    let (links, lanes) = (ranks.links, ranks.lanes);
+    let per_pair = |count: u64| count as f64 / pairs.len() as f64;
+    let messages = asked.messages as f64;
+    let bytes = f64::from(asked.message_bytes);
+    // What is relayed for one message that a rank sends, at a rank as busy as the mean and at the
+    // busiest.
+    let mean = per_pair(relayed.values().sum());
+    let most = match is_exact {
+        true => relayed.values().copied().max().unwrap_or(0) as f64 / f64::from(size),
+        false => mean,
+    };
+    let handled = messages * (2.0 + most);
+    let fabric_bytes = messages * per_pair(fabric_hops) * bytes * (1.0 + most) / (1.0 + mean);
+    let options = StreamOptions::default();
+    let room = options.memory_bytes as f64 / 16.0 / links.max(1) as f64;
+    let batch_bytes = (options.remote_buftarget_bytes as f64).min(room);
+    let batches = (fabric_bytes / batch_bytes).max(links as f64);
+    // A batch that is sent, and one that is received.
+    let predicted_us = handled * (HANDLING_NS + bytes / COPYING) / 1e3
+        + 2.0 * batches * asked.batch_us
+        + fabric_bytes / asked.bandwidth / 1e3;
+    Some(Advice {
+        route: name.to_string(),
+        links,
+        lanes,
+        buffer_bytes: (2.0 * links as f64 * batch_bytes) as u64,
+        hops: per_pair(hops),
+        fabric_hops: per_pair(fabric_hops),
+        relayed_bytes: messages * mean * bytes,
+        most_relayed_bytes: messages * most * bytes,
+        is_exact,
+        predicted_us,
+    })
+}
+
+/// A table for people.
+///
+/// # Errors
+/// The writer's.
+pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io::Result<()> {
+    let (messages, bytes) = (asked.messages, asked.message_bytes);
+    writeln!(
+        out,
+        "# a step of {messages} messages of {bytes} bytes from each rank to ranks by chance"
+    )?;
+    writeln!(
+        out,
+        "{:<16} {:>6} {:>6} {:>12} {:>6} {:>7} {:>13} {:>12}",
+        "route", "links", "lanes", "buffers kB", "hops", "fabric", "relayed kB", "model us"
+    )?;
+    for of in advice {
+        let most = match of.is_exact {
+            true => format!("{:.0}", of.most_relayed_bytes / 1e3),
+            false => format!("~{:.0}", of.relayed_bytes / 1e3),
+        };
+        writeln!(
+            out,
+            "{:<16} {:>6} {:>6} {:>12} {:>6.3} {:>7.3} {most:>13} {:>12.0}",
+            of.route,
+            of.links,
+            of.lanes,
+            of.buffer_bytes / 1000,
+            of.hops,
+            of.fabric_hops,
+            of.predicted_us
+        )?;
+    }
+    writeln!(
+        out,
+        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean). Buffers are two batches\n\
+         for each link. The model is rough: measure the first routes with `trihop bench`."
+    )
+}
