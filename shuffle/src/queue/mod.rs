@@ -3,6 +3,7 @@
 pub(crate) mod audience;
 pub(crate) mod counters;
 pub(crate) mod edge;
+mod frames;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod limits;

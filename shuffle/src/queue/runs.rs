@@ -1,14 +1,18 @@
 //! Open runs: records for one final rank, gathered privately at the source before they touch a
 //! shared line.
 //!
-//! The table is bounded, and adapts to how many targets there are. A run begins in a short frame
-//! and moves into a long one when it outgrows that, if one is free. Two targets that share a slot
-//! take turns: each closes the run of the other. Where that happens much the table doubles its
-//! slots, until short frames use up what they may.
+//! The table is bounded, and adapts to how many targets there are. A run begins in a short frame.
+//! When it outgrows that, it moves into the longest that runs have while there is plenty of memory,
+//! and else into one of twice the length. Where no frame can be had, one of the longest runs leaves,
+//! so that all targets have about as much: `open` has runs by the class of their frames. Two
+//! targets that share a slot take turns: each closes the run of the other. Where that happens much
+//! the table doubles its slots, until short frames would use up what they may.
 
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
+
+use super::frames::Frames;
 
 const NOBODY: u32 = u32::MAX;
 
@@ -24,8 +28,9 @@ struct Slot {
     /// Bytes of its frame, 0 where no run is open.
     room: u16,
     count: u16,
-    /// Place in the list of open runs.
+    /// Place in the list of open runs of its class.
     place: u16,
+    class: u8,
 }
 
 const EMPTY: Slot = Slot {
@@ -35,56 +40,8 @@ const EMPTY: Slot = Slot {
     room: 0,
     count: 0,
     place: 0,
+    class: 0,
 };
-
-/// Frames of one length.
-#[derive(Debug)]
-struct Frames {
-    frame_bytes: usize,
-    /// Where those begin that are free.
-    free: Vec<u32>,
-    made: usize,
-    most: usize,
-}
-
-impl Frames {
-    fn new(frame_bytes: usize, most: usize) -> Self {
-        Self {
-            frame_bytes,
-            free: Vec::new(),
-            made: 0,
-            most,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.most * self.frame_bytes
-    }
-
-    fn in_use_bytes(&self) -> usize {
-        (self.made - self.free.len()) * self.frame_bytes
-    }
-
-    fn has_free(&self) -> bool {
-        !self.free.is_empty() || self.made < self.most
-    }
-
-    /// Takes a free frame; `memory` grows where none came back yet.
-    fn take(&mut self, memory: &mut Vec<u8>, bound: usize) -> u32 {
-        if let Some(start) = self.free.pop() {
-            return start;
-        }
-        debug_assert!(self.made < self.most, "asked `has_free` first");
-        self.made += 1;
-        let start = memory.len();
-        if start + self.frame_bytes > memory.capacity() {
-            // Doubled, but never beyond the bound.
-            memory.reserve_exact(start.clamp(self.frame_bytes, bound - start));
-        }
-        memory.resize(start + self.frame_bytes, 0);
-        start as u32
-    }
-}
 
 /// Slots of a new table.
 const FIRST_SLOTS: usize = 16;
@@ -98,33 +55,38 @@ pub(crate) struct RunTable {
     conflicts: usize,
     /// Target whose push waits for another's run to leave.
     refused: Option<u32>,
-    /// Memory of all frames, made as it is needed.
-    memory: Vec<u8>,
-    short: Frames,
-    long: Frames,
-    open: Vec<u16>,
-    /// Place in `open` from which to look for a long run that can make room.
+    frames: Frames,
+    /// Longest run, header included.
+    run_bytes: usize,
+    /// Slots of open runs, by the class of their frames.
+    open: Vec<Vec<u16>>,
+    /// Which of a class left last to make room.
     hand: usize,
 }
 
 impl RunTable {
-    /// Runs of at most `run_bytes` (header included, at most 65,528) for `ranks` targets. Short
-    /// frames take at most `table_bytes`, and long ones as much again.
+    /// Runs of at most `run_bytes` (header included, at most 65,528) for `ranks` targets. A short
+    /// frame for each slot takes at most `table_bytes`, and what runs outgrow that by as much again.
     pub fn new(ranks: u32, run_bytes: usize, table_bytes: usize) -> Self {
         let targets = (ranks as usize).next_power_of_two();
         let short_bytes = SHORT_BYTES.min(run_bytes);
         let affordable = (table_bytes / short_bytes).clamp(1, 1 << 16);
         let most_slots = targets.min(1 << affordable.ilog2());
         let slots = most_slots.min(FIRST_SLOTS);
+        let long = (table_bytes / run_bytes).clamp(1, most_slots);
+        let frames = Frames::new(
+            short_bytes,
+            run_bytes,
+            most_slots * short_bytes + long * run_bytes,
+        );
         Self {
             slots: vec![EMPTY; slots],
             most_slots,
             conflicts: 0,
             refused: None,
-            memory: Vec::new(),
-            short: Frames::new(short_bytes, most_slots),
-            long: Frames::new(run_bytes, (table_bytes / run_bytes).clamp(1, most_slots)),
-            open: Vec::new(),
+            open: vec![Vec::new(); frames.classes()],
+            frames,
+            run_bytes,
             hand: 0,
         }
     }
@@ -137,17 +99,17 @@ impl RunTable {
 
     /// Payload bytes that a run can hold.
     pub fn capacity(&self) -> usize {
-        self.long.frame_bytes - RUN_HEADER_BYTES
+        self.run_bytes - RUN_HEADER_BYTES
     }
 
     /// Memory that the frames of the table may take, in bytes.
     pub fn bytes(&self) -> usize {
-        self.short.bytes() + self.long.bytes() + self.most_slots * size_of::<Slot>()
+        self.frames.bytes() + self.most_slots * size_of::<Slot>()
     }
 
     /// Of these, what open runs and the slots of the table take now.
     pub fn in_use_bytes(&self) -> usize {
-        self.short.in_use_bytes() + self.long.in_use_bytes() + self.slots.len() * size_of::<Slot>()
+        self.frames.in_use_bytes() + self.slots.len() * size_of::<Slot>()
     }
 
     /// Space for one more record of `bytes` in the open run of `target`.
@@ -166,7 +128,7 @@ impl RunTable {
         slot.used = (used + bytes) as u16;
         slot.count += 1;
         let start = slot.start as usize + used;
-        Ok(&mut self.memory[start..start + bytes])
+        Ok(&mut self.frames.memory[start..start + bytes])
     }
 
     /// Appends items to open runs, `most` at a time. What a loop over [`RunTable::push`] would do,
@@ -176,7 +138,7 @@ impl RunTable {
         most: usize,
         items: &mut impl Iterator<Item = (Rank, T)>,
     ) -> (u64, Stop<T>) {
-        gather(&mut self.slots, &mut self.memory, most, items)
+        gather(&mut self.slots, &mut self.frames.memory, most, items)
     }
 
     #[cold]
@@ -202,64 +164,75 @@ impl RunTable {
             }
         }
         let slot = self.slots[index];
-        let bound = self.short.bytes() + self.long.bytes();
-        if slot.room == 0 {
-            let used = RUN_HEADER_BYTES + bytes;
-            let fits_short = used <= self.short.frame_bytes;
-            assert!(
-                used <= self.long.frame_bytes,
-                "record of {bytes} bytes for runs of {} bytes",
-                self.long.frame_bytes
-            );
-            if !fits_short && !self.long.has_free() {
-                return Err(self.next_long());
-            }
-            let frames = if fits_short {
-                &mut self.short
-            } else {
-                &mut self.long
-            };
-            let start = frames.take(&mut self.memory, bound);
-            self.slots[index] = Slot {
-                target,
-                start,
-                used: used as u16,
-                room: frames.frame_bytes as u16,
-                count: 1,
-                place: self.open.len() as u16,
-            };
-            self.open.push(index as u16);
+        let is_new = slot.room == 0;
+        let used = if is_new {
+            RUN_HEADER_BYTES
         } else {
-            let used = usize::from(slot.used) + bytes;
-            let outgrown =
-                usize::from(slot.room) < self.long.frame_bytes && used <= self.long.frame_bytes;
-            if !outgrown || slot.count == u16::MAX || !self.long.has_free() {
-                return Err(index);
-            }
-            let start = self.long.take(&mut self.memory, bound);
-            let old = slot.start as usize;
-            self.memory
-                .copy_within(old..old + usize::from(slot.used), start as usize);
-            self.short.free.push(slot.start);
-            self.slots[index] = Slot {
-                start,
-                used: used as u16,
-                room: self.long.frame_bytes as u16,
-                count: slot.count + 1,
-                ..slot
-            };
+            usize::from(slot.used)
+        } + bytes;
+        assert!(
+            RUN_HEADER_BYTES + bytes <= self.run_bytes,
+            "record of {bytes} bytes for runs of {} bytes",
+            self.run_bytes
+        );
+        if used > self.run_bytes || slot.count == u16::MAX {
+            return Err(index);
         }
+        let class = match !is_new && self.frames.are_plenty() {
+            true => self.frames.classes() - 1,
+            false => self.frames.class_for(used),
+        };
+        let Some(start) = self.frames.take(class) else {
+            // No other run has a longer frame than one that asks for the longest next.
+            let longest = self.longest_open();
+            let is_longest = !is_new && longest == usize::from(slot.class);
+            return Err(if is_longest {
+                index
+            } else {
+                self.one_of(longest)
+            });
+        };
+        let mut count = 1;
+        if !is_new {
+            let old = slot.start as usize;
+            self.frames
+                .memory
+                .copy_within(old..old + usize::from(slot.used), start as usize);
+            self.frames.give_back(slot.start, usize::from(slot.class));
+            self.unlist(&slot);
+            count += slot.count;
+        }
+        self.slots[index] = Slot {
+            target,
+            start,
+            used: used as u16,
+            room: self.frames.bytes_of(class).min(self.run_bytes) as u16,
+            count,
+            place: self.open[class].len() as u16,
+            class: class as u8,
+        };
+        self.open[class].push(index as u16);
         Ok(self.last_pushed(target, bytes))
     }
 
-    /// The slot of a long run, another one each time: any of them makes room.
-    fn next_long(&mut self) -> usize {
-        loop {
-            self.hand = (self.hand + 1) % self.open.len();
-            let index = usize::from(self.open[self.hand]);
-            if usize::from(self.slots[index].room) == self.long.frame_bytes {
-                return index;
-            }
+    /// The class of the longest frames that open runs have; there is an open run.
+    fn longest_open(&self) -> usize {
+        let is_open = |open: &Vec<u16>| !open.is_empty();
+        self.open.iter().rposition(is_open).unwrap_or(0)
+    }
+
+    /// The slot of a run of a class, another one each time.
+    fn one_of(&mut self, class: usize) -> usize {
+        self.hand = (self.hand + 1) % self.open[class].len();
+        usize::from(self.open[class][self.hand])
+    }
+
+    /// An open run is no more in the list of its class.
+    fn unlist(&mut self, slot: &Slot) {
+        let (open, place) = (&mut self.open[usize::from(slot.class)], slot.place);
+        open.swap_remove(usize::from(place));
+        if let Some(&moved) = open.get(usize::from(place)) {
+            self.slots[usize::from(moved)].place = place;
         }
     }
 
@@ -268,7 +241,7 @@ impl RunTable {
         let slots = 2 * self.slots.len();
         self.conflicts = 0;
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; slots]);
-        for open in &mut self.open {
+        for open in self.open.iter_mut().flatten() {
             let slot = old[usize::from(*open)];
             *open = (slot.target as usize & (slots - 1)) as u16;
             self.slots[usize::from(*open)] = slot;
@@ -279,14 +252,14 @@ impl RunTable {
     pub fn last_pushed(&mut self, target: u32, bytes: usize) -> &mut [u8] {
         let slot = self.slots[self.index_of(target)];
         let end = slot.start as usize + usize::from(slot.used);
-        &mut self.memory[end - bytes..end]
+        &mut self.frames.memory[end - bytes..end]
     }
 
     /// As [`RunTable::last_pushed`], to read.
     pub fn last_pushed_ref(&self, target: u32, bytes: usize) -> &[u8] {
         let slot = self.slots[self.index_of(target)];
         let end = slot.start as usize + usize::from(slot.used);
-        &self.memory[end - bytes..end]
+        &self.frames.memory[end - bytes..end]
     }
 
     /// Takes back the last record of `bytes` in the open run of `target`.
@@ -312,8 +285,9 @@ impl RunTable {
         let slot = self.slots[index];
         let (start, used) = (slot.start as usize, usize::from(slot.used));
         let length = align8(used);
-        self.memory[start + used..start + length].fill(0);
-        let frame = &mut self.memory[start..start + length];
+        let memory = &mut self.frames.memory;
+        memory[start + used..start + length].fill(0);
+        let frame = &mut memory[start..start + length];
         RunHeader {
             target: slot.target,
             source,
@@ -328,34 +302,31 @@ impl RunTable {
     pub fn close(&mut self, index: usize) {
         let slot = std::mem::replace(&mut self.slots[index], EMPTY);
         self.refused = None;
-        let frames = if usize::from(slot.room) == self.short.frame_bytes {
-            &mut self.short
-        } else {
-            &mut self.long
-        };
-        frames.free.push(slot.start);
-        let place = usize::from(slot.place);
-        self.open.swap_remove(place);
-        if let Some(&moved) = self.open.get(place) {
-            self.slots[usize::from(moved)].place = slot.place;
-        }
+        self.frames.give_back(slot.start, usize::from(slot.class));
+        self.unlist(&slot);
     }
 
     /// Runs that are open.
     pub fn open_runs(&self) -> usize {
-        self.open.len()
+        self.open.iter().map(Vec::len).sum()
     }
 
     /// Whom the open runs are for.
     pub fn open_targets(&self) -> impl Iterator<Item = u32> {
-        self.open
-            .iter()
-            .map(|&slot| self.slots[usize::from(slot)].target)
+        let open = self.open.iter().flatten();
+        open.map(|&slot| self.slots[usize::from(slot)].target)
     }
 
     /// The `at`-th open run's slot.
     pub fn open_slot(&self, at: usize) -> Option<usize> {
-        self.open.get(at).map(|&i| usize::from(i))
+        let mut left = at;
+        self.open.iter().find_map(|open| match open.get(left) {
+            Some(&index) => Some(usize::from(index)),
+            None => {
+                left -= open.len();
+                None
+            }
+        })
     }
 }
 
@@ -449,8 +420,42 @@ mod tests {
                 leave(&mut table, index);
             }
             prop_assert_eq!(table.in_use_bytes(), table.slots.len() * size_of::<Slot>());
-            prop_assert!(table.memory.len() <= bound, "{} bytes of frames", table.memory.len());
+            prop_assert!(table.frames.memory.len() <= bound, "{} bytes of frames", table.frames.memory.len());
             prop_assert_eq!(sent, got);
+        }
+    }
+
+    /// Items of 8 bytes to targets by chance: how many leave in a run, in the mean.
+    fn mean_items(targets: u32) -> f64 {
+        let mut table = RunTable::new(targets, 1024, 256 << 10);
+        let (mut runs, mut state) = (0, 1u64);
+        let items = 400_000;
+        for _ in 0..items {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let target = ((state >> 32) * u64::from(targets) >> 32) as u32;
+            while let Err(index) = table.push(target, 8) {
+                table.close(index);
+                runs += 1;
+            }
+        }
+        f64::from(items) / f64::from(runs + table.open_runs() as u32)
+    }
+
+    /// Half a megabyte is shared by all targets, however many they are.
+    #[test]
+    fn runs_are_as_long_as_memory_allows() {
+        let lengths =
+            [4, 64, 256, 512, 1024, 2048, 4096].map(|targets| (targets, mean_items(targets)));
+        eprintln!("{lengths:.1?}");
+        for (targets, mean) in lengths {
+            let share = (512 << 10) / targets / 8;
+            let wanted = f64::from(share.min(120)) * 0.4;
+            assert!(
+                mean >= wanted,
+                "{mean} items for {targets} targets, not {wanted}"
+            );
         }
     }
 

@@ -1,0 +1,203 @@
+//! Memory for open runs: frames of any power of two between a shortest and a longest one, cut out
+//! of longest ones and joined again (buddies).
+
+/// No free frame begins here.
+const TAKEN: u8 = u8::MAX;
+
+/// Frames by their class: those of class 0 are the shortest, each class twice as long.
+#[derive(Debug)]
+pub(super) struct Frames {
+    unit_bytes: usize,
+    classes: usize,
+    /// Longest frames that may be made.
+    most: usize,
+    /// Memory of all that were made.
+    pub memory: Vec<u8>,
+    /// By unit, the class of the free frame that begins there.
+    free_at: Vec<u8>,
+    /// By class, where free frames begin; some may be free no more.
+    free: Vec<Vec<u32>>,
+    in_use_bytes: usize,
+}
+
+impl Frames {
+    /// Frames from `shortest` bytes to `longest`, which take at most `bytes`, but one of the longest
+    /// always.
+    pub fn new(shortest: usize, longest: usize, bytes: usize) -> Self {
+        let classes = 1 + longest.div_ceil(shortest).next_power_of_two().ilog2() as usize;
+        let longest = shortest << (classes - 1);
+        Self {
+            unit_bytes: shortest,
+            classes,
+            most: (bytes / longest).max(1),
+            memory: Vec::new(),
+            free_at: Vec::new(),
+            free: vec![Vec::new(); classes],
+            in_use_bytes: 0,
+        }
+    }
+
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// Bytes of a frame of a class.
+    pub fn bytes_of(&self, class: usize) -> usize {
+        self.unit_bytes << class
+    }
+
+    fn longest(&self) -> usize {
+        self.bytes_of(self.classes - 1)
+    }
+
+    /// The class whose frames hold so many bytes, none of which are longer than the longest.
+    pub fn class_for(&self, bytes: usize) -> usize {
+        let units = bytes.div_ceil(self.unit_bytes).max(1);
+        units.next_power_of_two().ilog2() as usize
+    }
+
+    /// Memory that all frames may take.
+    pub fn bytes(&self) -> usize {
+        self.most * self.longest()
+    }
+
+    /// Of that, what frames in use take.
+    pub fn in_use_bytes(&self) -> usize {
+        self.in_use_bytes
+    }
+
+    /// Whether no more than half of the memory is in use, with another longest frame.
+    pub fn are_plenty(&self) -> bool {
+        self.in_use_bytes + self.longest() <= self.bytes() / 2
+    }
+
+    /// Where a frame of a class begins; `None` where none can be had.
+    pub fn take(&mut self, class: usize) -> Option<u32> {
+        let found = (class..self.classes).find_map(|from| Some((from, self.pop(from)?)));
+        let (from, unit) = match found {
+            Some(found) => found,
+            None => (self.classes - 1, self.make()?),
+        };
+        // The rest of what is too long is free.
+        for half in (class..from).rev() {
+            self.put(unit + (1 << half), half);
+        }
+        self.in_use_bytes += self.bytes_of(class);
+        Some((unit * self.unit_bytes) as u32)
+    }
+
+    /// A frame is free again.
+    pub fn give_back(&mut self, start: u32, mut class: usize) {
+        self.in_use_bytes -= self.bytes_of(class);
+        let mut unit = start as usize / self.unit_bytes;
+        // With its other half it is one of the next class.
+        while class + 1 < self.classes {
+            let other = unit ^ 1 << class;
+            if usize::from(self.free_at[other]) != class {
+                break;
+            }
+            self.free_at[other] = TAKEN;
+            unit = unit.min(other);
+            class += 1;
+        }
+        self.put(unit, class);
+    }
+
+    fn put(&mut self, unit: usize, class: usize) {
+        self.free_at[unit] = class as u8;
+        self.free[class].push(unit as u32);
+    }
+
+    /// A free frame of a class. Those that were joined with their other half meanwhile are dropped
+    /// from the list here.
+    fn pop(&mut self, class: usize) -> Option<usize> {
+        while let Some(unit) = self.free[class].pop() {
+            let unit = unit as usize;
+            if usize::from(self.free_at[unit]) == class {
+                self.free_at[unit] = TAKEN;
+                return Some(unit);
+            }
+        }
+        None
+    }
+
+    /// A longest frame, of memory that there was not before.
+    fn make(&mut self) -> Option<usize> {
+        let (start, bytes, bound) = (self.memory.len(), self.longest(), self.bytes());
+        if start + bytes > bound {
+            return None;
+        }
+        if start + bytes > self.memory.capacity() {
+            // Doubled, but never beyond the bound.
+            self.memory.reserve_exact(start.clamp(bytes, bound - start));
+        }
+        self.memory.resize(start + bytes, 0);
+        let units = self.memory.len() / self.unit_bytes;
+        self.free_at.resize(units, TAKEN);
+        Some(start / self.unit_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(crate::seed::properties())]
+
+        /// Frames in use never overlap, lie in memory, and all memory can be had again.
+        #[test]
+        fn frames_lie_apart_and_are_joined_again(
+            shortest in prop_oneof![Just(24usize), Just(64)],
+            longest in 64usize..5000,
+            bytes in 64usize..40_000,
+            calls in proptest::collection::vec((any::<bool>(), any::<u32>()), 0..400),
+        ) {
+            let mut frames = Frames::new(shortest, longest, bytes);
+            prop_assert!(frames.longest() >= longest && frames.longest() < 2 * longest.max(shortest));
+            let mut taken: Vec<(u32, usize)> = Vec::new();
+            for (takes, number) in calls {
+                let class = number as usize % frames.classes();
+                match takes || taken.is_empty() {
+                    true => match frames.take(class) {
+                        Some(start) => taken.push((start, class)),
+                        None => prop_assert!(frames.in_use_bytes() > 0),
+                    },
+                    false => {
+                        let (start, class) = taken.swap_remove(number as usize % taken.len());
+                        frames.give_back(start, class);
+                    }
+                }
+                let mut spans: Vec<(usize, usize)> = taken
+                    .iter()
+                    .map(|&(start, class)| (start as usize, start as usize + frames.bytes_of(class)))
+                    .collect();
+                spans.sort_unstable();
+                prop_assert!(spans.iter().all(|&(start, end)| start % 8 == 0 && end <= frames.memory.len()));
+                prop_assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{spans:?}");
+                let in_use: usize = spans.iter().map(|(start, end)| end - start).sum();
+                prop_assert_eq!(in_use, frames.in_use_bytes());
+                prop_assert!(frames.memory.len() <= frames.bytes());
+            }
+            for (start, class) in taken.drain(..) {
+                frames.give_back(start, class);
+            }
+            let longest = frames.classes() - 1;
+            let all: Vec<u32> = std::iter::from_fn(|| frames.take(longest)).collect();
+            prop_assert_eq!(all.len() * frames.longest(), frames.bytes());
+        }
+
+        /// What is dropped from a list late does not make it grow.
+        #[test]
+        fn lists_of_free_frames_stay_short(class in 0usize..4) {
+            let mut frames = Frames::new(64, 1024, 4096);
+            for _ in 0..1000 {
+                let start = frames.take(class).unwrap();
+                frames.give_back(start, class);
+            }
+            let listed: usize = frames.free.iter().map(Vec::len).sum();
+            prop_assert!(listed < 50, "{listed}");
+        }
+    }
+}
