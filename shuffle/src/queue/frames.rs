@@ -3,6 +3,8 @@
 
 /// No free frame begins here.
 const TAKEN: u8 = u8::MAX;
+/// Frames that were given back since they were joined for the last time, before they are again.
+const JOINED_AFTER: usize = 64;
 
 /// Frames by their class: those of class 0 are the shortest, each class twice as long.
 #[derive(Debug)]
@@ -15,9 +17,11 @@ pub(super) struct Frames {
     pub memory: Vec<u8>,
     /// By unit, the class of the free frame that begins there.
     free_at: Vec<u8>,
-    /// By class, where free frames begin; some may be free no more.
+    /// By class, where free frames begin.
     free: Vec<Vec<u32>>,
     in_use_bytes: usize,
+    /// Frames given back since free ones were joined.
+    returned: usize,
 }
 
 impl Frames {
@@ -34,6 +38,7 @@ impl Frames {
             free_at: Vec::new(),
             free: vec![Vec::new(); classes],
             in_use_bytes: 0,
+            returned: 0,
         }
     }
 
@@ -66,18 +71,19 @@ impl Frames {
         self.in_use_bytes
     }
 
-    /// Whether no more than half of the memory is in use, with another longest frame.
+    /// Whether a quarter of the memory would be free behind another longest frame.
     pub fn are_plenty(&self) -> bool {
-        self.in_use_bytes + self.longest() <= self.bytes() / 2
+        self.in_use_bytes + self.longest() <= self.bytes() / 4 * 3
     }
 
     /// Where a frame of a class begins; `None` where none can be had.
     pub fn take(&mut self, class: usize) -> Option<u32> {
-        let found = (class..self.classes).find_map(|from| Some((from, self.pop(from)?)));
-        let (from, unit) = match found {
-            Some(found) => found,
-            None => (self.classes - 1, self.make()?),
-        };
+        let mut found = self.pop_from(class);
+        if found.is_none() && (self.returned >= JOINED_AFTER || self.in_use_bytes == 0) {
+            self.join();
+            found = self.pop_from(class);
+        }
+        let (from, unit) = found?;
         // The rest of what is too long is free.
         for half in (class..from).rev() {
             self.put(unit + (1 << half), half);
@@ -87,20 +93,22 @@ impl Frames {
     }
 
     /// A frame is free again.
-    pub fn give_back(&mut self, start: u32, mut class: usize) {
+    pub fn give_back(&mut self, start: u32, class: usize) {
         self.in_use_bytes -= self.bytes_of(class);
-        let mut unit = start as usize / self.unit_bytes;
-        // With its other half it is one of the next class.
-        while class + 1 < self.classes {
-            let other = unit ^ 1 << class;
-            if usize::from(self.free_at[other]) != class {
-                break;
+        self.returned += 1;
+        self.put(start as usize / self.unit_bytes, class);
+    }
+
+    /// A frame of this class or a longer one, and which it is.
+    fn pop_from(&mut self, class: usize) -> Option<(usize, usize)> {
+        for from in class..self.classes {
+            if let Some(unit) = self.free[from].pop() {
+                let unit = unit as usize;
+                self.free_at[unit] = TAKEN;
+                return Some((from, unit));
             }
-            self.free_at[other] = TAKEN;
-            unit = unit.min(other);
-            class += 1;
         }
-        self.put(unit, class);
+        Some((self.classes - 1, self.make()?))
     }
 
     fn put(&mut self, unit: usize, class: usize) {
@@ -108,17 +116,26 @@ impl Frames {
         self.free[class].push(unit as u32);
     }
 
-    /// A free frame of a class. Those that were joined with their other half meanwhile are dropped
-    /// from the list here.
-    fn pop(&mut self, class: usize) -> Option<usize> {
-        while let Some(unit) = self.free[class].pop() {
-            let unit = unit as usize;
-            if usize::from(self.free_at[unit]) == class {
-                self.free_at[unit] = TAKEN;
-                return Some(unit);
+    /// Joins free frames with their other halves, where those are free too. Not each time one is
+    /// given back: what was cut once is mostly needed again.
+    #[cold]
+    fn join(&mut self) {
+        self.returned = 0;
+        for class in 0..self.classes - 1 {
+            let half = 1 << class;
+            for unit in (0..self.free_at.len()).step_by(2 * half) {
+                if [unit, unit + half].map(|at| usize::from(self.free_at[at])) == [class; 2] {
+                    self.free_at[unit] = class as u8 + 1;
+                    self.free_at[unit + half] = TAKEN;
+                }
             }
         }
-        None
+        self.free.iter_mut().for_each(Vec::clear);
+        for (unit, &class) in self.free_at.iter().enumerate() {
+            if class != TAKEN {
+                self.free[usize::from(class)].push(unit as u32);
+            }
+        }
     }
 
     /// A longest frame, of memory that there was not before.
@@ -183,21 +200,10 @@ mod tests {
             for (start, class) in taken.drain(..) {
                 frames.give_back(start, class);
             }
+            frames.join();
             let longest = frames.classes() - 1;
             let all: Vec<u32> = std::iter::from_fn(|| frames.take(longest)).collect();
             prop_assert_eq!(all.len() * frames.longest(), frames.bytes());
-        }
-
-        /// What is dropped from a list late does not make it grow.
-        #[test]
-        fn lists_of_free_frames_stay_short(class in 0usize..4) {
-            let mut frames = Frames::new(64, 1024, 4096);
-            for _ in 0..1000 {
-                let start = frames.take(class).unwrap();
-                frames.give_back(start, class);
-            }
-            let listed: usize = frames.free.iter().map(Vec::len).sum();
-            prop_assert!(listed < 50, "{listed}");
         }
     }
 }

@@ -30,8 +30,10 @@ struct Slot {
     count: u16,
     /// Place in the list of open runs of its class.
     place: u16,
-    class: u8,
 }
+
+// A power of two, so that slots are found by a shift.
+const _: () = assert!(size_of::<Slot>() == 16);
 
 const EMPTY: Slot = Slot {
     target: NOBODY,
@@ -40,7 +42,6 @@ const EMPTY: Slot = Slot {
     room: 0,
     count: 0,
     place: 0,
-    class: 0,
 };
 
 /// Slots of a new table.
@@ -65,20 +66,16 @@ pub(crate) struct RunTable {
 }
 
 impl RunTable {
-    /// Runs of at most `run_bytes` (header included, at most 65,528) for `ranks` targets. A short
-    /// frame for each slot takes at most `table_bytes`, and what runs outgrow that by as much again.
+    /// Runs of at most `run_bytes` (header included, at most 65,528) for `ranks` targets. Short
+    /// frames for all slots take at most `table_bytes`, and all frames twice that.
     pub fn new(ranks: u32, run_bytes: usize, table_bytes: usize) -> Self {
         let targets = (ranks as usize).next_power_of_two();
         let short_bytes = SHORT_BYTES.min(run_bytes);
         let affordable = (table_bytes / short_bytes).clamp(1, 1 << 16);
         let most_slots = targets.min(1 << affordable.ilog2());
         let slots = most_slots.min(FIRST_SLOTS);
-        let long = (table_bytes / run_bytes).clamp(1, most_slots);
-        let frames = Frames::new(
-            short_bytes,
-            run_bytes,
-            most_slots * short_bytes + long * run_bytes,
-        );
+        let bytes = (2 * table_bytes).min(2 * run_bytes * most_slots);
+        let frames = Frames::new(short_bytes, run_bytes, bytes);
         Self {
             slots: vec![EMPTY; slots],
             most_slots,
@@ -185,7 +182,7 @@ impl RunTable {
         let Some(start) = self.frames.take(class) else {
             // No other run has a longer frame than one that asks for the longest next.
             let longest = self.longest_open();
-            let is_longest = !is_new && longest == usize::from(slot.class);
+            let is_longest = !is_new && longest == self.class_of(&slot);
             return Err(if is_longest {
                 index
             } else {
@@ -198,7 +195,7 @@ impl RunTable {
             self.frames
                 .memory
                 .copy_within(old..old + usize::from(slot.used), start as usize);
-            self.frames.give_back(slot.start, usize::from(slot.class));
+            self.frames.give_back(slot.start, self.class_of(&slot));
             self.unlist(&slot);
             count += slot.count;
         }
@@ -209,10 +206,14 @@ impl RunTable {
             room: self.frames.bytes_of(class).min(self.run_bytes) as u16,
             count,
             place: self.open[class].len() as u16,
-            class: class as u8,
         };
         self.open[class].push(index as u16);
         Ok(self.last_pushed(target, bytes))
+    }
+
+    /// The class of the frame of an open run.
+    fn class_of(&self, slot: &Slot) -> usize {
+        self.frames.class_for(usize::from(slot.room))
     }
 
     /// The class of the longest frames that open runs have; there is an open run.
@@ -229,7 +230,8 @@ impl RunTable {
 
     /// An open run is no more in the list of its class.
     fn unlist(&mut self, slot: &Slot) {
-        let (open, place) = (&mut self.open[usize::from(slot.class)], slot.place);
+        let class = self.class_of(slot);
+        let (open, place) = (&mut self.open[class], slot.place);
         open.swap_remove(usize::from(place));
         if let Some(&moved) = open.get(usize::from(place)) {
             self.slots[usize::from(moved)].place = place;
@@ -302,7 +304,7 @@ impl RunTable {
     pub fn close(&mut self, index: usize) {
         let slot = std::mem::replace(&mut self.slots[index], EMPTY);
         self.refused = None;
-        self.frames.give_back(slot.start, usize::from(slot.class));
+        self.frames.give_back(slot.start, self.class_of(&slot));
         self.unlist(&slot);
     }
 
