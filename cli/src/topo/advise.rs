@@ -120,7 +120,7 @@ fn random(state: &mut u64, below: u32) -> Rank {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
         .wrapping_add(1_442_695_040_888_963_407);
-    Rank(((*state >> 32) * u64::from(below) >> 32) as u32)
+    Rank((((*state >> 32) * u64::from(below)) >> 32) as u32)
 }
 
 /// What ranks see of the job, made as they are asked for.

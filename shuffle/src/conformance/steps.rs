@@ -62,7 +62,7 @@ fn count(seed: u64, source: u32, step: u32) -> u32 {
 fn local(seed: u64, step: u32, rank: u32, all: bool) -> u64 {
     match all {
         true => 1 + u64::from(count(seed, rank, step)),
-        false => u64::from(random(seed, (rank, step, 1 << 18)) % 4 > 0),
+        false => u64::from(!random(seed, (rank, step, 1 << 18)).is_multiple_of(4)),
     }
 }
 

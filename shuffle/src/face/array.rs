@@ -7,6 +7,11 @@
 //! itself, so that nothing overtakes it on its way. All of that are messages of one stream: a fence,
 //! or a step, ends when the last is where it belongs.
 
+mod keeper;
+mod table;
+#[cfg(test)]
+mod tests;
+
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -15,11 +20,8 @@ use std::rc::Rc;
 use trihop_transport::topology::Rank;
 
 use super::codec::{Codec, with_scratch};
-use super::coded::{decoded, no_value};
 use super::shuffle::{Shuffle, ShuffleBuilder, each_message};
 use crate::config::StreamOptions;
-use crate::deliver::Message;
-use crate::engine::BadRun;
 use crate::engine::contribution::Contributors;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
@@ -27,6 +29,8 @@ use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
 use crate::seat::{Handle, Inline};
 use crate::terminate::End;
+use keeper::Keeper;
+use table::{Elsewhere, Local, Table};
 
 // What a record is, by its kind.
 const ITEM: u32 = 1;
@@ -34,123 +38,6 @@ const ELEMENT: u32 = 2;
 const MOVED: u32 = 3;
 const GONE: u32 = 4;
 const EVERY: u32 = 5;
-
-/// An element on this rank.
-struct Local<E> {
-    element: E,
-    /// How often it has moved.
-    moves: u64,
-    /// Broadcasts by source that it has had elsewhere and this rank has not.
-    ahead: HashMap<u32, u64>,
-}
-
-/// What the rank knows of an element that is not here.
-#[derive(Debug, Clone, Copy)]
-struct Elsewhere {
-    /// None: it was removed.
-    rank: Option<Rank>,
-    moves: u64,
-}
-
-struct Table<E> {
-    here: HashMap<u64, Local<E>>,
-    /// On the owner of a key for good; else for the step in which it has left.
-    elsewhere: HashMap<u64, Elsewhere>,
-    /// Broadcasts that this rank has sent.
-    sent: u64,
-    /// Broadcasts heard, by source.
-    heard: HashMap<u32, u64>,
-    /// Source, number and item of broadcasts: an element may come that has not had them.
-    log: Vec<(u32, u64, Box<[u8]>)>,
-    /// Of the log, those that were there when a step was over for the last time.
-    logged: usize,
-    late: u64,
-    /// What a handler could not send.
-    failure: Option<Error>,
-}
-
-impl<E> Table<E> {
-    fn new() -> Self {
-        Self {
-            here: HashMap::new(),
-            elsewhere: HashMap::new(),
-            sent: 0,
-            heard: HashMap::new(),
-            log: Vec::new(),
-            logged: 0,
-            late: 0,
-            failure: None,
-        }
-    }
-
-    /// The owner of a key hears where its element is, or that it is gone.
-    fn note(&mut self, key: u64, now: Elsewhere) -> Result<(), &'static str> {
-        let known = match self.here.get(&key) {
-            Some(local) => Some((None, local.moves)),
-            None => self
-                .elsewhere
-                .get(&key)
-                .map(|known| (known.rank, known.moves)),
-        };
-        match known {
-            // Who has sent it there knows already.
-            Some((rank, moves)) if moves == now.moves && rank == now.rank => Ok(()),
-            Some((_, moves)) if moves == now.moves => Err("two ranks have inserted the same key"),
-            // It has moved on meanwhile, and that was heard first.
-            Some((_, moves)) if moves > now.moves => Ok(()),
-            _ => {
-                self.elsewhere.insert(key, now);
-                Ok(())
-            }
-        }
-    }
-
-    /// A step is over here: nothing of it is under way, so no element that has left is looked for
-    /// where it was, and none comes without the broadcasts of the step before.
-    fn settle(&mut self, is_owner: impl Fn(u64) -> bool) {
-        self.elsewhere.retain(|&key, _| is_owner(key));
-        self.log.drain(..self.logged);
-        self.logged = self.log.len();
-    }
-
-    /// The record by which an element leaves; it stays until it has left.
-    fn departure(
-        &self,
-        key: u64,
-        codec: &impl Codec<E>,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), String> {
-        let local = &self.here[&key];
-        let mut seen = self.heard.clone();
-        for (&source, &number) in &local.ahead {
-            let known = seen.entry(source).or_default();
-            *known = number.max(*known);
-        }
-        for word in [key, local.moves + 1, seen.len() as u64] {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-        for (source, number) in seen {
-            bytes.extend_from_slice(&u64::from(source).to_le_bytes());
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        codec.encode(&local.element, bytes)
-    }
-
-    /// It has left.
-    fn depart(&mut self, key: u64, to: Rank) {
-        if let Some(local) = self.here.remove(&key) {
-            let moves = local.moves + 1;
-            let rank = Some(to);
-            self.elsewhere.insert(key, Elsewhere { rank, moves });
-        }
-    }
-}
-
-fn word(bytes: &mut &[u8]) -> Option<u64> {
-    let (word, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(u64::from_le_bytes(*word))
-}
 
 fn with_words<R>(words: &[u64], send: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     with_scratch(|bytes| {
@@ -315,183 +202,6 @@ impl<T, C: Codec<T>> ArrayOutbox<'_, T, C> {
 fn encode<V>(codec: &impl Codec<V>, value: &V, bytes: &mut Vec<u8>) -> Result<()> {
     let written = codec.encode(value, bytes);
     written.map_err(|why| Error::config("value", why))
-}
-
-/// What takes the records of an array.
-struct Keeper<'h, E, T, C, H> {
-    table: Rc<RefCell<Table<E>>>,
-    codec: C,
-    owner: Owner<'h>,
-    handler: H,
-    of: PhantomData<fn() -> T>,
-}
-
-impl<E, T, C, H> Keeper<'_, E, T, C, H>
-where
-    C: Codec<E> + Codec<T>,
-    H: FnMut(u64, &mut E, T, &mut ArrayOutbox<'_, T, C>),
-{
-    fn take(&mut self, message: Message<'_>, outbox: &mut Outbox<'_>) -> Result<(), BadRun> {
-        let table = Rc::clone(&self.table);
-        let mut table = in_use(&table);
-        let table = &mut *table;
-        let source = message.source;
-        let mut rest = message.bytes;
-        let no_words = || no_value(source, "a record of an array is too short");
-        let key = word(&mut rest).ok_or_else(no_words)?;
-        match message.kind {
-            ITEM if table.here.contains_key(&key) => self.call(table, key, source, rest, outbox),
-            ITEM => {
-                let owner = (self.owner)(key);
-                let known = table.elsewhere.get(&key).map(|known| known.rank);
-                let next = known.unwrap_or((owner != outbox.rank()).then_some(owner));
-                let Some(next) = next else {
-                    let why = format!("an item for element {key}, which no rank has");
-                    return Err(no_value(source, why));
-                };
-                table.late += 1;
-                let sent = outbox.send(next, ITEM, message.bytes);
-                keep(table, sent);
-                Ok(())
-            }
-            ELEMENT => self.arrive(table, key, source, rest, outbox),
-            MOVED | GONE => {
-                let moves = word(&mut rest).ok_or_else(no_words)?;
-                let rank = (message.kind == MOVED).then_some(source);
-                let noted = table.note(key, Elsewhere { rank, moves });
-                noted.map_err(|why| no_value(source, format!("element {key}: {why}")))
-            }
-            EVERY => {
-                let number = key;
-                let heard = table.heard.entry(source.0).or_default();
-                if number != *heard + 1 {
-                    return Err(no_value(source, "a broadcast out of order"));
-                }
-                *heard = number;
-                table.log.push((source.0, number, rest.into()));
-                let keys: Vec<u64> = table.here.keys().copied().collect();
-                keys.into_iter().try_for_each(|key| {
-                    let ahead = table.here[&key].ahead.get(&source.0);
-                    match ahead.is_some_and(|&ahead| ahead >= number) {
-                        true => Ok(()),
-                        false => self.call(table, key, source, rest, outbox),
-                    }
-                })
-            }
-            _ => Err(no_value(source, "a record of no kind that arrays have")),
-        }
-    }
-
-    /// Calls the handler for an element that is here, and lets it move if it is to.
-    fn call(
-        &mut self,
-        table: &mut Table<E>,
-        key: u64,
-        source: Rank,
-        item: &[u8],
-        outbox: &mut Outbox<'_>,
-    ) -> Result<(), BadRun> {
-        let Some(local) = table.here.get_mut(&key) else {
-            return Ok(());
-        };
-        let item = decoded::<T>(&self.codec, source, item)?;
-        let mut migrates = None;
-        let mut with = ArrayOutbox {
-            outbox: outbox.again(),
-            codec: &self.codec,
-            owner: &*self.owner,
-            sent: &mut table.sent,
-            migrates: &mut migrates,
-            item: PhantomData,
-        };
-        (self.handler)(key, &mut local.element, item, &mut with);
-        let Some(to) = migrates.filter(|&to| to != outbox.rank()) else {
-            return Ok(());
-        };
-        let sent = with_scratch(|bytes| {
-            let written = table.departure(key, &self.codec, bytes);
-            written.map_err(|why| Error::config("value", why))?;
-            outbox.send(to, ELEMENT, bytes)
-        });
-        if keep(table, sent) {
-            table.depart(key, to);
-        }
-        Ok(())
-    }
-
-    /// An element comes.
-    fn arrive(
-        &mut self,
-        table: &mut Table<E>,
-        key: u64,
-        source: Rank,
-        mut rest: &[u8],
-        outbox: &mut Outbox<'_>,
-    ) -> Result<(), BadRun> {
-        let no_words = || no_value(source, "an element without its words");
-        let moves = word(&mut rest).ok_or_else(no_words)?;
-        let mut seen = HashMap::new();
-        for _ in 0..word(&mut rest).ok_or_else(no_words)? {
-            let (from, number) = (word(&mut rest), word(&mut rest));
-            let from = from.and_then(|from| u32::try_from(from).ok());
-            let (from, number) = from.zip(number).ok_or_else(no_words)?;
-            seen.insert(from, number);
-        }
-        let element = decoded::<E>(&self.codec, source, rest)?;
-        if table.here.contains_key(&key) {
-            let why = format!("element {key} comes to where it is");
-            return Err(no_value(source, why));
-        }
-        table.elsewhere.remove(&key);
-        let heard = |from: &u32| table.heard.get(from).copied().unwrap_or(0);
-        let ahead = seen.iter().filter(|(from, number)| heard(from) < **number);
-        let ahead = ahead.map(|(from, number)| (*from, *number)).collect();
-        let local = Local {
-            element,
-            moves,
-            ahead,
-        };
-        table.here.insert(key, local);
-        let owner = (self.owner)(key);
-        if owner != outbox.rank() {
-            let sent = with_words(&[key, moves], |bytes| outbox.send(owner, MOVED, bytes));
-            keep(table, sent);
-        }
-        // What it has missed on its way.
-        let is_new = |(from, number, _): &&(u32, u64, Box<[u8]>)| {
-            *number > seen.get(from).copied().unwrap_or(0)
-        };
-        let missed: Vec<_> = table.log.iter().filter(is_new).cloned().collect();
-        for (at, (from, _, item)) in missed.iter().enumerate() {
-            if !table.here.contains_key(&key) {
-                // It has moved on in between: what is left of them follows it.
-                let to = table.elsewhere.get(&key).and_then(|known| known.rank);
-                let rest = missed[at..].iter();
-                for ((_, _, item), to) in rest.zip(std::iter::repeat(to)) {
-                    let to = to.unwrap_or(owner);
-                    let sent = with_words(&[key], |bytes| {
-                        bytes.extend_from_slice(item);
-                        outbox.send(to, ITEM, bytes)
-                    });
-                    keep(table, sent);
-                }
-                break;
-            }
-            self.call(table, key, Rank(*from), item, outbox)?;
-        }
-        Ok(())
-    }
-}
-
-/// Keeps what a handler could not send, for the next call of the program; whether it could.
-fn keep<E>(table: &mut Table<E>, sent: Result<()>) -> bool {
-    match sent {
-        Ok(()) => true,
-        Err(error) => {
-            table.failure.get_or_insert(error);
-            false
-        }
-    }
 }
 
 fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
@@ -774,154 +484,5 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         let here = self.handle.rank;
         table.settle(|key| (self.owner)(key) == here);
         table.failure.take().map_or(Ok(()), Err)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::conformance::ranks::ranks;
-    use crate::face::codec::Plain;
-    use crate::{Job, Options};
-    use trihop_transport::bootstrap::{Custom, Launcher};
-
-    const RANKS: u32 = 4;
-    const KEYS: u64 = 24;
-    const ITEMS: u64 = 600;
-    const NEWS: u64 = 5;
-    /// An item that is news to all; others are added up.
-    const ALL: u64 = 1 << 40;
-
-    /// What an element has had: a sum, items, news, moves.
-    type Had = [u64; 4];
-
-    fn mixed(number: u64) -> u64 {
-        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) ^ number >> 3
-    }
-
-    /// Elements move about while items, and news for all, are on their way to them.
-    fn wander(rank: u32, bootstrap: Custom) -> Result<(Vec<(u64, Had)>, u64)> {
-        let options = Options {
-            loopback: true,
-            ..Options::default()
-        };
-        let job = Job::start_with(options, Box::new(bootstrap))?;
-        let array = job.array::<Had, u64, _>("wanderers", Plain);
-        let array = array.open(|key, had, item, outbox| {
-            match item {
-                ALL => had[2] += 1,
-                _ => (had[0], had[1]) = (had[0] + item, had[1] + 1),
-            }
-            if mixed(key + had[1] + had[2] * 7) % 5 == 0 {
-                had[3] += 1;
-                let to = mixed(key ^ had[0]) % u64::from(outbox.size());
-                outbox.migrate(Rank(to as u32)).unwrap();
-            }
-            // Some go on to another element.
-            if item % 7 == 1 && item < ALL {
-                outbox.push((key + item) % KEYS, &(item - 1)).unwrap();
-            }
-        })?;
-        for key in (0..KEYS).filter(|key| mixed(*key) % u64::from(RANKS) == u64::from(rank)) {
-            array.insert(key, Had::default())?;
-            assert!(matches!(
-                array.insert(key, Had::default()),
-                Err(Error::Misuse { .. })
-            ));
-        }
-        array.fence()?;
-        for step in 0..4 {
-            let mine = array.len() as u64;
-            array.begin_step()?;
-            // Who has no elements sends nothing.
-            for number in 0..if mine > 0 { ITEMS } else { 0 } {
-                array.push(mixed(number + step) % KEYS, &(number % 50))?;
-                if number % (ITEMS / NEWS) == 3 {
-                    array.broadcast(&ALL)?;
-                }
-                if number % 50 == 0 {
-                    let here = array.with(|key, _| key);
-                    if let Some(&key) = here.first() {
-                        array.migrate(key, Rank((rank + 1) % RANKS))?;
-                    }
-                }
-            }
-            if mine > 0 {
-                array.done(mine)?;
-            }
-            array.wait()?;
-            // How many have sent, which is how often all have had the news.
-            let mut counts = [u64::from(mine > 0) * NEWS];
-            job.allreduce(&mut counts, crate::Reduce::Sum)?;
-            array.with(|key, had| {
-                had[2] = had[2]
-                    .checked_sub(counts[0])
-                    .unwrap_or_else(|| panic!("{key}: {had:?}"));
-                assert_eq!(had[2], 0, "element {key} has had news twice");
-            });
-            job.barrier()?;
-        }
-        let late = array.late();
-        let elements = array.shutdown()?;
-        job.shutdown()?;
-        Ok((elements, late))
-    }
-
-    #[test]
-    fn elements_move_and_each_item_finds_its_own_once() {
-        let (mut elements, mut late) = (Vec::new(), 0);
-        for (rank, outcome) in ranks(RANKS, |rank| rank / 2, wander) {
-            match outcome {
-                Ok((mine, so_late)) => (elements.extend(mine), late += so_late).1,
-                Err(Error::NoProvider { why }) => return eprintln!("skipped: {why}"),
-                Err(error) => panic!("rank {rank}: {error}"),
-            }
-        }
-        elements.sort_unstable();
-        let keys: Vec<u64> = elements.iter().map(|(key, _)| *key).collect();
-        assert_eq!(keys, (0..KEYS).collect::<Vec<_>>());
-        let all = |which: usize| elements.iter().map(|(_, had)| had[which]).sum::<u64>();
-        assert!(all(3) > 100 && late > 100, "{} moves, {late} late", all(3));
-        // What was sent, and what handlers made of it.
-        let per_sender: (u64, u64) =
-            (0..ITEMS)
-                .map(|number| number % 50)
-                .fold((0, 0), |sums, item| {
-                    let more = if item % 7 == 1 { (1, item - 1) } else { (0, 0) };
-                    (sums.0 + 1 + more.0, sums.1 + item + more.1)
-                });
-        let (count, sum) = (all(1), all(0));
-        assert_eq!(
-            count % per_sender.0,
-            0,
-            "{count} items, {per_sender:?} of each"
-        );
-        assert_eq!(sum, count / per_sender.0 * per_sender.1);
-    }
-
-    #[test]
-    fn what_nobody_has_ends_the_job() {
-        let options = Options {
-            launcher: Some(Launcher::Single),
-            ..Options::default()
-        };
-        let job = Job::start(options).unwrap();
-        let array = job.array::<u64, u64, _>("few", Plain);
-        let array = array.open(|_, sum, item, _| *sum += item).unwrap();
-        array.insert(7, 1).unwrap();
-        array.push(7, &2).unwrap();
-        array.fence().unwrap();
-        assert!(matches!(
-            array.migrate(8, Rank(0)),
-            Err(Error::Misuse { .. })
-        ));
-        assert!(matches!(array.migrate(7, Rank(1)), Err(Error::Rank { .. })));
-        array.migrate(7, Rank(0)).unwrap();
-        assert_eq!(array.remove(7).unwrap(), Some(3));
-        assert_eq!(array.remove(7).unwrap(), None);
-        array.fence().unwrap();
-        array.push(7, &1).unwrap();
-        let failed = array.fence().unwrap_err();
-        assert!(matches!(failed, Error::BadPeer { .. }), "{failed:?}");
     }
 }

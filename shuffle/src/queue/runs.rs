@@ -436,7 +436,7 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let target = ((state >> 32) * u64::from(targets) >> 32) as u32;
+            let target = (((state >> 32) * u64::from(targets)) >> 32) as u32;
             while let Err(index) = table.push(target, 8) {
                 table.close(index);
                 runs += 1;

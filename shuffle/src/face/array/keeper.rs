@@ -1,0 +1,200 @@
+//! What takes the records of an array: calls the handler, and lets elements come and go.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use trihop_transport::topology::Rank;
+
+use super::table::{Elsewhere, Local, Table};
+use super::{ArrayOutbox, ELEMENT, EVERY, GONE, ITEM, MOVED, Owner, in_use, with_words};
+use crate::deliver::Message;
+use crate::engine::BadRun;
+use crate::engine::outbox::Outbox;
+use crate::error::{Error, Result};
+use crate::face::codec::{Codec, with_scratch};
+use crate::face::coded::{decoded, no_value};
+
+fn word(bytes: &mut &[u8]) -> Option<u64> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u64::from_le_bytes(*word))
+}
+
+/// What takes the records of an array.
+pub struct Keeper<'h, E, T, C, H> {
+    pub table: Rc<RefCell<Table<E>>>,
+    pub codec: C,
+    pub owner: Owner<'h>,
+    pub handler: H,
+    pub of: PhantomData<fn() -> T>,
+}
+
+impl<E, T, C, H> Keeper<'_, E, T, C, H>
+where
+    C: Codec<E> + Codec<T>,
+    H: FnMut(u64, &mut E, T, &mut ArrayOutbox<'_, T, C>),
+{
+    pub fn take(&mut self, message: Message<'_>, outbox: &mut Outbox<'_>) -> Result<(), BadRun> {
+        let table = Rc::clone(&self.table);
+        let mut table = in_use(&table);
+        let table = &mut *table;
+        let source = message.source;
+        let mut rest = message.bytes;
+        let no_words = || no_value(source, "a record of an array is too short");
+        let key = word(&mut rest).ok_or_else(no_words)?;
+        match message.kind {
+            ITEM if table.here.contains_key(&key) => self.call(table, key, source, rest, outbox),
+            ITEM => {
+                let owner = (self.owner)(key);
+                let known = table.elsewhere.get(&key).map(|known| known.rank);
+                let next = known.unwrap_or((owner != outbox.rank()).then_some(owner));
+                let Some(next) = next else {
+                    let why = format!("an item for element {key}, which no rank has");
+                    return Err(no_value(source, why));
+                };
+                table.late += 1;
+                let sent = outbox.send(next, ITEM, message.bytes);
+                keep(table, sent);
+                Ok(())
+            }
+            ELEMENT => self.arrive(table, key, source, rest, outbox),
+            MOVED | GONE => {
+                let moves = word(&mut rest).ok_or_else(no_words)?;
+                let rank = (message.kind == MOVED).then_some(source);
+                let noted = table.note(key, Elsewhere { rank, moves });
+                noted.map_err(|why| no_value(source, format!("element {key}: {why}")))
+            }
+            EVERY => {
+                let number = key;
+                let heard = table.heard.entry(source.0).or_default();
+                if number != *heard + 1 {
+                    return Err(no_value(source, "a broadcast out of order"));
+                }
+                *heard = number;
+                table.log.push((source.0, number, rest.into()));
+                let keys: Vec<u64> = table.here.keys().copied().collect();
+                keys.into_iter().try_for_each(|key| {
+                    let ahead = table.here[&key].ahead.get(&source.0);
+                    match ahead.is_some_and(|&ahead| ahead >= number) {
+                        true => Ok(()),
+                        false => self.call(table, key, source, rest, outbox),
+                    }
+                })
+            }
+            _ => Err(no_value(source, "a record of no kind that arrays have")),
+        }
+    }
+
+    /// Calls the handler for an element that is here, and lets it move if it is to.
+    fn call(
+        &mut self,
+        table: &mut Table<E>,
+        key: u64,
+        source: Rank,
+        item: &[u8],
+        outbox: &mut Outbox<'_>,
+    ) -> Result<(), BadRun> {
+        let Some(local) = table.here.get_mut(&key) else {
+            return Ok(());
+        };
+        let item = decoded::<T>(&self.codec, source, item)?;
+        let mut migrates = None;
+        let mut with = ArrayOutbox {
+            outbox: outbox.again(),
+            codec: &self.codec,
+            owner: &*self.owner,
+            sent: &mut table.sent,
+            migrates: &mut migrates,
+            item: PhantomData,
+        };
+        (self.handler)(key, &mut local.element, item, &mut with);
+        let Some(to) = migrates.filter(|&to| to != outbox.rank()) else {
+            return Ok(());
+        };
+        let sent = with_scratch(|bytes| {
+            let written = table.departure(key, &self.codec, bytes);
+            written.map_err(|why| Error::config("value", why))?;
+            outbox.send(to, ELEMENT, bytes)
+        });
+        if keep(table, sent) {
+            table.depart(key, to);
+        }
+        Ok(())
+    }
+
+    /// An element comes.
+    fn arrive(
+        &mut self,
+        table: &mut Table<E>,
+        key: u64,
+        source: Rank,
+        mut rest: &[u8],
+        outbox: &mut Outbox<'_>,
+    ) -> Result<(), BadRun> {
+        let no_words = || no_value(source, "an element without its words");
+        let moves = word(&mut rest).ok_or_else(no_words)?;
+        let mut seen = HashMap::new();
+        for _ in 0..word(&mut rest).ok_or_else(no_words)? {
+            let (from, number) = (word(&mut rest), word(&mut rest));
+            let from = from.and_then(|from| u32::try_from(from).ok());
+            let (from, number) = from.zip(number).ok_or_else(no_words)?;
+            seen.insert(from, number);
+        }
+        let element = decoded::<E>(&self.codec, source, rest)?;
+        if table.here.contains_key(&key) {
+            let why = format!("element {key} comes to where it is");
+            return Err(no_value(source, why));
+        }
+        table.elsewhere.remove(&key);
+        let heard = |from: &u32| table.heard.get(from).copied().unwrap_or(0);
+        let ahead = seen.iter().filter(|(from, number)| heard(from) < **number);
+        let ahead = ahead.map(|(from, number)| (*from, *number)).collect();
+        let local = Local {
+            element,
+            moves,
+            ahead,
+        };
+        table.here.insert(key, local);
+        let owner = (self.owner)(key);
+        if owner != outbox.rank() {
+            let sent = with_words(&[key, moves], |bytes| outbox.send(owner, MOVED, bytes));
+            keep(table, sent);
+        }
+        // What it has missed on its way.
+        let is_new = |(from, number, _): &&(u32, u64, Box<[u8]>)| {
+            *number > seen.get(from).copied().unwrap_or(0)
+        };
+        let missed: Vec<_> = table.log.iter().filter(is_new).cloned().collect();
+        for (at, (from, _, item)) in missed.iter().enumerate() {
+            if !table.here.contains_key(&key) {
+                // It has moved on in between: what is left of them follows it.
+                let to = table.elsewhere.get(&key).and_then(|known| known.rank);
+                let rest = missed[at..].iter();
+                for ((_, _, item), to) in rest.zip(std::iter::repeat(to)) {
+                    let to = to.unwrap_or(owner);
+                    let sent = with_words(&[key], |bytes| {
+                        bytes.extend_from_slice(item);
+                        outbox.send(to, ITEM, bytes)
+                    });
+                    keep(table, sent);
+                }
+                break;
+            }
+            self.call(table, key, Rank(*from), item, outbox)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps what a handler could not send, for the next call of the program; whether it could.
+fn keep<E>(table: &mut Table<E>, sent: Result<()>) -> bool {
+    match sent {
+        Ok(()) => true,
+        Err(error) => {
+            table.failure.get_or_insert(error);
+            false
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Where the elements of an array are, as a rank knows it.
+
+use std::collections::HashMap;
+
+use trihop_transport::topology::Rank;
+
+use crate::error::Error;
+use crate::face::codec::Codec;
+
+/// An element on this rank.
+pub struct Local<E> {
+    pub element: E,
+    /// How often it has moved.
+    pub moves: u64,
+    /// Broadcasts by source that it has had elsewhere and this rank has not.
+    pub ahead: HashMap<u32, u64>,
+}
+
+/// What the rank knows of an element that is not here.
+#[derive(Debug, Clone, Copy)]
+pub struct Elsewhere {
+    /// None: it was removed.
+    pub rank: Option<Rank>,
+    pub moves: u64,
+}
+
+pub struct Table<E> {
+    pub here: HashMap<u64, Local<E>>,
+    /// On the owner of a key for good; else for the step in which it has left.
+    pub elsewhere: HashMap<u64, Elsewhere>,
+    /// Broadcasts that this rank has sent.
+    pub sent: u64,
+    /// Broadcasts heard, by source.
+    pub heard: HashMap<u32, u64>,
+    /// Source, number and item of broadcasts: an element may come that has not had them.
+    pub log: Vec<(u32, u64, Box<[u8]>)>,
+    /// Of the log, those that were there when a step was over for the last time.
+    pub logged: usize,
+    pub late: u64,
+    /// What a handler could not send.
+    pub failure: Option<Error>,
+}
+
+impl<E> Table<E> {
+    pub fn new() -> Self {
+        Self {
+            here: HashMap::new(),
+            elsewhere: HashMap::new(),
+            sent: 0,
+            heard: HashMap::new(),
+            log: Vec::new(),
+            logged: 0,
+            late: 0,
+            failure: None,
+        }
+    }
+
+    /// The owner of a key hears where its element is, or that it is gone.
+    pub fn note(&mut self, key: u64, now: Elsewhere) -> Result<(), &'static str> {
+        let known = match self.here.get(&key) {
+            Some(local) => Some((None, local.moves)),
+            None => self
+                .elsewhere
+                .get(&key)
+                .map(|known| (known.rank, known.moves)),
+        };
+        match known {
+            // Who has sent it there knows already.
+            Some((rank, moves)) if moves == now.moves && rank == now.rank => Ok(()),
+            Some((_, moves)) if moves == now.moves => Err("two ranks have inserted the same key"),
+            // It has moved on meanwhile, and that was heard first.
+            Some((_, moves)) if moves > now.moves => Ok(()),
+            _ => {
+                self.elsewhere.insert(key, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// A step is over here: nothing of it is under way, so no element that has left is looked for
+    /// where it was, and none comes without the broadcasts of the step before.
+    pub fn settle(&mut self, is_owner: impl Fn(u64) -> bool) {
+        self.elsewhere.retain(|&key, _| is_owner(key));
+        self.log.drain(..self.logged);
+        self.logged = self.log.len();
+    }
+
+    /// The record by which an element leaves; it stays until it has left.
+    pub fn departure(
+        &self,
+        key: u64,
+        codec: &impl Codec<E>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let local = &self.here[&key];
+        let mut seen = self.heard.clone();
+        for (&source, &number) in &local.ahead {
+            let known = seen.entry(source).or_default();
+            *known = number.max(*known);
+        }
+        for word in [key, local.moves + 1, seen.len() as u64] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        for (source, number) in seen {
+            bytes.extend_from_slice(&u64::from(source).to_le_bytes());
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        codec.encode(&local.element, bytes)
+    }
+
+    /// It has left.
+    pub fn depart(&mut self, key: u64, to: Rank) {
+        if let Some(local) = self.here.remove(&key) {
+            let moves = local.moves + 1;
+            let rank = Some(to);
+            self.elsewhere.insert(key, Elsewhere { rank, moves });
+        }
+    }
+}
