@@ -453,7 +453,7 @@ mod tests {
         eprintln!("{lengths:.1?}");
         for (targets, mean) in lengths {
             let share = (512 << 10) / targets / 8;
-            let wanted = f64::from(share.min(120)) * 0.4;
+            let wanted = f64::from(share.min(120)) * 0.75;
             assert!(
                 mean >= wanted,
                 "{mean} items for {targets} targets, not {wanted}"

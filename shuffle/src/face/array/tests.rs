@@ -142,3 +142,51 @@ fn what_nobody_has_ends_the_job() {
     let failed = array.fence().unwrap_err();
     assert!(matches!(failed, Error::BadPeer { .. }), "{failed:?}");
 }
+
+#[test]
+fn the_owner_believes_the_latest_move() {
+    let mut table = Table::<u64>::new();
+    let at = |rank: u32, moves| Elsewhere {
+        rank: Some(Rank(rank)),
+        moves,
+    };
+    let place = |table: &Table<u64>| table.elsewhere[&7].rank;
+    table.note(7, at(1, 0)).unwrap();
+    table.note(7, at(3, 2)).unwrap();
+    table.note(7, at(2, 1)).expect("late news are no error");
+    assert_eq!(place(&table), Some(Rank(3)));
+    table.note(7, at(3, 2)).expect("known already");
+    table
+        .note(7, at(1, 2))
+        .expect_err("one key was inserted twice");
+    let gone = Elsewhere {
+        rank: None,
+        moves: 3,
+    };
+    table.note(7, gone).unwrap();
+    assert_eq!(place(&table), None);
+    table.settle(|_| false);
+    assert!(table.elsewhere.is_empty(), "others know where it is");
+}
+
+#[test]
+fn an_element_that_comes_ahead_of_a_broadcast_it_has_had_does_not_get_it_again() {
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    let array = job.array::<u64, u64, _>("ahead", Plain);
+    let array = array.open(|_, sum, item, _| *sum += item).unwrap();
+    array.insert(7, 0).unwrap();
+    // As it would come from another rank: its key, one move, and one broadcast of rank 0.
+    let came = [9u64, 1, 1, 0, 1, 100].map(u64::to_le_bytes).concat();
+    array.send(Rank(0), ELEMENT, &came).unwrap();
+    array.fence().unwrap();
+    array.broadcast(&1).unwrap();
+    array.broadcast(&10).unwrap();
+    let mut elements = array.shutdown().unwrap();
+    elements.sort_unstable();
+    assert_eq!(elements, [(7, 11), (9, 110)]);
+    job.shutdown().unwrap();
+}
