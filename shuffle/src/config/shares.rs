@@ -47,7 +47,7 @@ shares! {
     /// Lanes into a rank. Each has 64 KiB where that affords it, less where many ranks share a
     /// node, never below 4 KiB.
     lane_budget_bytes = 1 / 16 in (8192 to usize::MAX);
-    /// Short frames of open runs; long ones take as much again.
+    /// Open runs of all targets: their frames take twice this at most.
     run_table_bytes = 1 / 128 in (64 to usize::MAX);
     /// Spill from which on deliveries wait as long as it drains; a mark, not memory.
     spill_mark_bytes = 1 / 32 in (1 to usize::MAX);
