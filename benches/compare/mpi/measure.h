@@ -134,6 +134,7 @@ struct row {
     long count;
     double messages;   /* of all ranks in one repetition */
     double latency_us; /* below 0: not measured */
+    double round_us;   /* of rounds; 0: there are none */
     int reps;
     double seconds[MEDIAN_MAX], cpu[MEDIAN_MAX];
 };
@@ -150,6 +151,8 @@ static void print_row(const struct row *row)
            row->engine, ranks, groups, row->size, row->count);
     if (row->latency_us >= 0)
         printf("\"latency_us\":%.6f,", row->latency_us);
+    if (row->round_us > 0)
+        printf("\"us_per_round\":%.6f,", row->round_us);
     printf("\"msgs_per_s\":%.1f,\"bytes_per_s\":%.1f,\"cpu_us_per_msg\":%.6f,\"peak_rss_bytes_per_rank\":%lld,"
            "\"seconds\":%.9f,\"checked\":true}\n",
            row->messages / seconds, row->messages * (double)row->size / seconds, cpu * 1e6 / row->messages, peak, seconds);

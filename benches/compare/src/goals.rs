@@ -218,6 +218,27 @@ const GOALS: &[Goal] = &[
         None,
     ),
     (
+        "S12",
+        "round of 8 B / MPI_Alltoallv of Open MPI, P=2 on one node",
+        |r| r.round(2, 1, "Open MPI alltoallv"),
+        Bound::AtMost(5.0),
+        None,
+    ),
+    (
+        "S12",
+        "round of 8 B / MPI_Alltoallv of Open MPI, P=8 on one node",
+        |r| r.round(8, 1, "Open MPI alltoallv"),
+        Bound::AtMost(1.5),
+        None,
+    ),
+    (
+        "S12",
+        "round of 8 B / MPI_Alltoallv of Open MPI over tcp alone, P=8 on 2 nodes",
+        |r| r.round(8, 2, "Open MPI alltoallv, tcp"),
+        Bound::AtMost(1.5),
+        None,
+    ),
+    (
         "S7",
         "histo, wire bytes per message that crosses, P=4",
         |r| r.figure(&histo(4, 2, 5_000_000), OURS, Measure::WireBytes),
@@ -271,6 +292,11 @@ impl Round<'_> {
         measure: Measure,
     ) -> Result<f64, String> {
         self.ratio(&Work::new("ring", 2, 1, 0, size), ours, theirs, measure)
+    }
+
+    fn round(&self, ranks: u32, nodes: u32, rival: &str) -> Result<f64, String> {
+        let work = Work::new("round", ranks, nodes, 0, 8);
+        self.ratio(&work, "trihop, round", &[rival], Measure::RoundUs)
     }
 
     fn direct(&self, ranks: u32) -> Result<f64, String> {

@@ -143,12 +143,12 @@ impl Mpi {
         }
     }
 
-    /// Builds both programs from `sources` into `folder`.
+    /// Builds the programs from `sources` into `folder`.
     ///
     /// # Errors
     /// What is missing or what the compiler said.
     pub fn build(self, sources: &Path, folder: &Path) -> Result<(), String> {
-        for program in ["many", "pair"] {
+        for program in ["many", "pair", "round"] {
             let output = Command::new(self.compiler())
                 .args([
                     "-std=c11",
@@ -248,6 +248,7 @@ mod tests {
             ] {
                 run("many", 2, Form::Shared, &format!("{work} 1 500"));
             }
+            run("round", 3, Form::Shared, "8 1 50");
             run("pair", 2, Form::Tcp, "1 65536");
             run("many", 4, Form::Tcp, "aggregate histo 8 1 500");
             if mpi == Mpi::Mpich {

@@ -113,6 +113,7 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
     );
     all.extend(p2p(setting));
     all.extend(many(setting));
+    all.extend(ROUNDS.map(|(ranks, nodes)| rounds(setting, ranks, nodes)));
     all
 }
 
@@ -265,6 +266,45 @@ fn many(setting: &Setting) -> impl Iterator<Item = Contest> {
                 within: Duration::from_secs(if many.ranks > 8 { 60 } else { 15 }),
             }
         })
+}
+
+/// Ranks and nodes of bulk-synchronous steps, and how many are measured at a time.
+const ROUNDS: [(u32, u32); 3] = [(2, 1), (8, 1), (8, 2)];
+const ROUNDS_COUNT: u64 = 1000;
+/// Rounds and fences of ours beside a loop of `MPI_Alltoallv`.
+fn rounds(setting: &Setting, ranks: u32, nodes: u32) -> Contest {
+    let options = [
+        ("--ranks", u64::from(ranks)),
+        ("--nodes", u64::from(nodes)),
+        ("--size", 8),
+        ("--count", ROUNDS_COUNT),
+    ];
+    let options = options.map(|(name, value)| [name.to_owned(), value.to_string()]);
+    let way = match nodes {
+        1 => Form::Shared.text(),
+        _ => "2 simulated nodes: shared memory inside, libfabric over loopback between",
+    };
+    let mut entries = vec![setting.ours(
+        "trihop",
+        "round",
+        (way, nodes > 1),
+        options.into_iter().flatten(),
+    )];
+    // MPICH's ranks do not let each other run: where they outnumber the cores, a round takes 12 ms.
+    let fair = |(mpi, _): &&(Mpi, Form)| ranks == 2 || *mpi == Mpi::OpenMpi;
+    for (mpi, form) in forms(nodes).iter().filter(fair) {
+        let arguments = [8, u64::from(REPS), ROUNDS_COUNT].map(|number| number.to_string());
+        let system = format!("{} alltoallv", mpi.name());
+        entries.push(setting.mpi(system, (*mpi, "round"), ranks, *form, &arguments, 1));
+    }
+    Contest {
+        goals: &["S12"],
+        work: Work::new("round", ranks, nodes, 0, 0),
+        reference: "trihop, round",
+        sizes: vec![8],
+        entries,
+        within: Duration::from_secs(30),
+    }
 }
 
 /// In which forms rivals do a work on so many nodes.

@@ -18,6 +18,8 @@ pub enum Measure {
     CpuUs,
     /// Bytes handed to the fabric per message that crosses it.
     WireBytes,
+    /// A bulk-synchronous step in microseconds.
+    RoundUs,
 }
 
 impl Measure {
@@ -29,14 +31,15 @@ impl Measure {
             Self::Bandwidth => "bandwidth",
             Self::CpuUs => "CPU per message",
             Self::WireBytes => "wire per message",
+            Self::RoundUs => "time of a round",
         }
     }
 
     /// A value with its unit.
     pub fn show(self, value: f64) -> String {
         match self {
-            Self::LatencyUs if value < 10.0 => format!("{value:.3} us"),
-            Self::LatencyUs => format!("{value:.1} us"),
+            Self::LatencyUs | Self::RoundUs if value < 10.0 => format!("{value:.3} us"),
+            Self::LatencyUs | Self::RoundUs => format!("{value:.1} us"),
             Self::Rate if value < 1e5 => format!("{:.2} k/s", value / 1e3),
             Self::Rate if value < 1e7 => format!("{:.3} M/s", value / 1e6),
             Self::Rate => format!("{:.1} M/s", value / 1e6),
@@ -59,8 +62,8 @@ pub struct Row {
     pub size: usize,
     /// Messages per rank; 0 where a rival does not say.
     pub count: u64,
-    /// What distinguishes several rows of one size: `copy`, `in_place`, `typed`, `bytes`, or
-    /// nothing.
+    /// What distinguishes several rows of one size: `copy`, `in_place`, `typed`, `bytes`, `round`,
+    /// `fence`, or nothing.
     pub variant: String,
     /// Groups of ranks that share memory, where the program says so.
     pub memory_groups: Option<u32>,
@@ -87,6 +90,9 @@ struct JsonRow {
     fi_pingpong_us: Option<f64>,
     cpu_us_per_msg: Option<f64>,
     wire_bytes_per_msg: Option<f64>,
+    /// How a round ends.
+    end: Option<String>,
+    us_per_round: Option<f64>,
 }
 
 /// Yardstick that `trihop bench ring` carries with it.
@@ -122,6 +128,7 @@ pub fn json(line: &str) -> Result<Option<Row>, String> {
         (Measure::LatencyUs, row.latency_us),
         (Measure::CpuUs, row.cpu_us_per_msg),
         (Measure::WireBytes, row.wire_bytes_per_msg),
+        (Measure::RoundUs, row.us_per_round),
     ];
     let mut figures: Figures = optional
         .into_iter()
@@ -132,7 +139,7 @@ pub fn json(line: &str) -> Result<Option<Row>, String> {
     Ok(Some(Row {
         size: row.size,
         count: row.count,
-        variant: row.access.or(row.api).unwrap_or_default(),
+        variant: row.end.or(row.access).or(row.api).unwrap_or_default(),
         memory_groups: row.memory_groups,
         figures,
         yardsticks,
