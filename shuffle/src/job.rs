@@ -96,6 +96,9 @@ impl JobState {
         let now_ns = self.now_ns();
         self.rounds += 1;
         self.parked.advance(&mut self.engine);
+        if self.parked.has_woken() {
+            self.bell.ring();
+        }
         let worked = self.engine.round(handlers, now_ns)?;
         if now_ns.saturating_sub(self.checked_ns) >= LOOK_AROUND.as_nanos() as u64 {
             self.look_after_peers(now_ns)?;

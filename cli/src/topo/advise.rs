@@ -255,7 +255,7 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
     }
     writeln!(
         out,
-        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean). Buffers are two batches\n\
-         for each link. The model is rough: measure the first routes with `trihop bench`."
+        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean; then links\n\
+         and lanes are those of ranks met by chance). Buffers are two batches for each link. The model is rough: measure the first routes with `trihop bench`."
     )
 }

@@ -229,9 +229,20 @@ impl Outbound {
     /// # Errors
     /// [`Error::Misuse`] where those are too many.
     pub fn begin_step(&mut self, contributors: Contributors) -> Result<()> {
-        self.set_contribution(Contribution::new(contributors));
-        let early = std::mem::take(&mut self.early);
-        if early > 0 { self.done(early) } else { Ok(()) }
+        let mut contribution = Contribution::new(contributors);
+        let early = self.early;
+        let counted = if early > 0 {
+            contribution.done(early)
+        } else {
+            Ok(())
+        };
+        counted.map_err(|why| {
+            let why = format!("{why}, as handlers have said before the step");
+            Error::misuse(&self.name, why)
+        })?;
+        self.early = 0;
+        self.set_contribution(contribution);
+        Ok(())
     }
 
     /// As [`Outbound::done`], by a handler: where no step is under way here that waits for it, it is
@@ -267,10 +278,8 @@ impl Outbound {
 
     /// What is known of them now. Once all are done, only handlers send.
     pub fn set_contribution(&mut self, contribution: Contribution) {
-        if self.contribution != contribution {
-            self.contribution = contribution;
-            self.set_ending(contribution.is_complete());
-        }
+        self.contribution = contribution;
+        self.set_ending(contribution.is_complete());
     }
 
     /// What was under way on the stream is over, and the application sends again.
@@ -286,6 +295,21 @@ impl Outbound {
         let sent = send(self);
         self.set_ending(is_ending);
         sent
+    }
+
+    /// Refuses what would count as part of a step's end while a step is under way.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`].
+    pub fn check_no_step(&self, what: &str) -> Result<()> {
+        self.check_not_ending(what)?;
+        match self.contribution {
+            Contribution::None => Ok(()),
+            _ => {
+                let why = format!("{what} in a step of contributors: wait for its end first");
+                Err(Error::misuse(&self.name, why))
+            }
+        }
     }
 
     /// Refuses what the application may not do while a step ends that it has started to end.

@@ -19,18 +19,20 @@ use std::rc::Rc;
 
 use trihop_transport::topology::Rank;
 
-use super::codec::{Codec, with_scratch};
+use super::codec::{Codec, encode, with_scratch};
 use super::shuffle::{Shuffle, ShuffleBuilder, each_message};
 use crate::config::StreamOptions;
+use crate::endpoint::Channel;
 use crate::engine::contribution::Contributors;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
-use crate::seat::{Handle, Inline};
+use crate::seat::{self, Handle, Inline, Seating};
 use crate::terminate::End;
+use crate::terminate::reduce::Reduce;
 use keeper::Keeper;
-use table::{Elsewhere, Local, Table};
+use table::{Local, Table};
 
 // What a record is, by its kind.
 const ITEM: u32 = 1;
@@ -38,6 +40,7 @@ const ELEMENT: u32 = 2;
 const MOVED: u32 = 3;
 const GONE: u32 = 4;
 const EVERY: u32 = 5;
+const INSERTED: u32 = 6;
 
 fn with_words<R>(words: &[u64], send: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     with_scratch(|bytes| {
@@ -78,7 +81,8 @@ where
         }
     }
 
-    /// Who knows where the element of a key is: the same on all ranks. Without this, the ranks in
+    /// Who knows where the element of a key is: the same on all ranks, and for any key, since those
+    /// of other ranks are asked for too. Without this, the ranks in
     /// turn, by key. What is sent to an element that is with its owner goes straight there.
     pub fn owner(mut self, owner: impl Fn(u64) -> Rank + 'h) -> Self {
         self.owner = Rc::new(owner);
@@ -199,9 +203,22 @@ impl<T, C: Codec<T>> ArrayOutbox<'_, T, C> {
     }
 }
 
-fn encode<V>(codec: &impl Codec<V>, value: &V, bytes: &mut Vec<u8>) -> Result<()> {
-    let written = codec.encode(value, bytes);
-    written.map_err(|why| Error::config("value", why))
+/// While it lives, no call on this thread makes progress.
+struct Quiet<'a, 'h>(Option<&'a Inline<'h>>);
+
+impl<'a, 'h> Quiet<'a, 'h> {
+    fn begin(seat: &'a Inline<'h>) -> Self {
+        // Where a call hands out deliveries already, that call ends it.
+        Self(seat.begin_taking().is_ok().then_some(seat))
+    }
+}
+
+impl Drop for Quiet<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.0 {
+            seat.end_taking();
+        }
+    }
 }
 
 fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
@@ -219,7 +236,9 @@ fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
 /// sent on to where it is, each exactly once. What is sent to one element keeps its order as long as
 /// that stays.
 ///
-/// All ranks insert their elements and then [fence](Array::fence) before anybody sends to them.
+/// All ranks insert their elements and then [fence](Array::fence) before anybody sends to them. A rank
+/// keeps the broadcasts of the step and of the one before, for elements that come to it: steps end by
+/// calls of the array, not by [`Job::fence`](crate::Job::fence) alone.
 /// Items and elements travel by the [`Codec`] of the array.
 ///
 /// ```
@@ -259,50 +278,56 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     /// Puts an element here. Everybody sends to it after the next fence, not before.
     ///
     /// # Errors
-    /// [`Error::Misuse`] where this rank has the key already; as [`crate::Shuffle::send`]. Where
-    /// another rank has it, the job ends.
+    /// [`Error::Misuse`] where this rank has the key, or knows where else it is; as
+    /// [`crate::Shuffle::send`]. Where only its owner finds that another rank has it, the job ends.
     pub fn insert(&self, key: u64, element: E) -> Result<()> {
-        let table = in_use(&self.table);
-        if table.here.contains_key(&key) {
-            let why = format!("element {key} is here already");
-            return Err(Error::misuse(&self.handle.name, why));
-        }
-        drop(table);
         let owner = self.owner_of(key)?;
-        if owner != self.handle.rank {
-            with_words(&[key, 0], |bytes| self.send(owner, MOVED, bytes))?;
-        } else if in_use(&self.table).elsewhere.contains_key(&key) {
-            let why = format!("element {key} is on another rank already");
-            return Err(Error::misuse(&self.handle.name, why));
-        }
-        let local = Local {
-            element,
-            moves: 0,
-            ahead: HashMap::new(),
-        };
-        in_use(&self.table).here.insert(key, local);
-        Ok(())
+        let mut element = Some(element);
+        self.attempt(|out| {
+            let mut table = in_use(&self.table);
+            if table.knows(key) {
+                let why = format!("element {key} is here, has left, or was removed a step ago");
+                return Err(Error::misuse(&self.handle.name, why));
+            }
+            if owner != self.handle.rank {
+                with_words(&[key], |bytes| out.try_send(owner, INSERTED, bytes))?;
+            }
+            if let Some(element) = element.take() {
+                let local = Local {
+                    element,
+                    moves: 0,
+                    ahead: HashMap::new(),
+                };
+                table.here.insert(key, local);
+                table.inserted += 1;
+            }
+            Ok(())
+        })
     }
 
     /// Takes an element that is here away; `None` where it is not. What is sent to it later ends the
-    /// job.
+    /// job. Its key may be inserted again once two steps, or fences, are over.
     ///
     /// # Errors
     /// As [`crate::Shuffle::send`].
     pub fn remove(&self, key: u64) -> Result<Option<E>> {
         let owner = self.owner_of(key)?;
-        let Some(local) = in_use(&self.table).here.remove(&key) else {
-            return Ok(None);
-        };
-        let moves = local.moves + 1;
-        match owner == self.handle.rank {
-            true => {
-                let gone = Elsewhere { rank: None, moves };
-                in_use(&self.table).elsewhere.insert(key, gone);
+        let mut removed = None;
+        self.attempt(|out| {
+            let mut table = in_use(&self.table);
+            let Some(local) = table.here.get(&key) else {
+                return Ok(());
+            };
+            let moves = local.moves + 1;
+            if owner != self.handle.rank {
+                with_words(&[key, moves], |bytes| out.try_send(owner, GONE, bytes))?;
             }
-            false => with_words(&[key, moves], |bytes| self.send(owner, GONE, bytes))?,
-        }
-        Ok(Some(local.element))
+            removed = table.here.remove(&key);
+            table.inserted -= 1;
+            table.gone(key, moves);
+            Ok(())
+        })?;
+        Ok(removed.map(|local| local.element))
     }
 
     /// Sends an item to the element of a key, wherever that is; waits as
@@ -351,8 +376,7 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
                 return Ok(());
             }
             with_scratch(|bytes| {
-                let written = table.departure(key, &self.codec, bytes);
-                written.map_err(|why| Error::config("value", why))?;
+                table.departure(key, &self.codec, bytes)?;
                 out.try_send(to, ELEMENT, bytes)
             })?;
             table.depart(key, to);
@@ -360,9 +384,12 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         })
     }
 
-    /// Uses every element that is here, in no order; what comes of each.
+    /// Uses every element that is here, in no order; what comes of each. `each` may send, on any
+    /// stream, but no progress is made meanwhile: where there is no room, a send is
+    /// [`Error::WouldBlock`].
     pub fn with<R>(&self, mut each: impl FnMut(u64, &mut E) -> R) -> Vec<R> {
         let mut table = in_use(&self.table);
+        let _quiet = Quiet::begin(&self.handle.seat);
         let all = table.here.iter_mut();
         all.map(|(&key, local)| each(key, &mut local.element))
             .collect()
@@ -393,20 +420,25 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         self.settle()
     }
 
-    /// Begins a step of which each element that is here now is a contributor: a rank without any is
-    /// done at once. See [`Shuffle::begin_step`](crate::Shuffle::begin_step); the step ends by
-    /// [`Array::test`] or [`Array::wait`]. An element's contribution is done on the rank where the
-    /// step has begun for it.
+    /// Begins a step of which each element is a contributor, wherever it is by then. Waits until all
+    /// ranks do. See [`Shuffle::begin_step`](crate::Shuffle::begin_step); the step ends by
+    /// [`Array::test`] or [`Array::wait`]. Nobody inserts or removes elements meanwhile.
     ///
     /// # Errors
     /// As that.
     pub fn begin_step(&self) -> Result<()> {
-        let contributors = self.len() as u64;
-        self.handle
-            .start(End::Completion(Contributors::Local(contributors)))
+        let mut elements = [in_use(&self.table).inserted];
+        let seat = &self.handle.seat;
+        let what = "counting elements";
+        seat.one_at_a_time(None, what, || {
+            seat::allreduce(seat, Channel::Calls, &mut elements, Reduce::Sum)
+        })?;
+        let all = u64::try_from(elements[0]).unwrap_or(0);
+        let end = End::Completion(Contributors::All(all));
+        self.handle.start(end).map(drop)
     }
 
-    /// So many of this rank's contributors have sent what they have to send.
+    /// So many elements have sent what they have to send, on whichever rank they are.
     ///
     /// # Errors
     /// As [`Shuffle::done`](crate::Shuffle::done).
@@ -476,6 +508,7 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
 
     /// Sends as soon as there is room. Nobody else uses the table while `send` does.
     fn attempt(&self, send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
+        self.check_failure()?;
         self.handle.send_with(send)
     }
 
@@ -483,6 +516,13 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         let mut table = in_use(&self.table);
         let here = self.handle.rank;
         table.settle(|key| (self.owner)(key) == here);
-        table.failure.take().map_or(Ok(()), Err)
+        drop(table);
+        self.check_failure()
+    }
+
+    /// What handlers could not send.
+    fn check_failure(&self) -> Result<()> {
+        let failure = in_use(&self.table).failure.take();
+        failure.map_or(Ok(()), Err)
     }
 }

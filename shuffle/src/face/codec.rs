@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::stream::Item;
+use crate::error::{self, Error};
 
 /// Writes values of a type as bytes, and reads them back on another rank. All ranks of a stream have
 /// the same codec.
@@ -60,6 +61,16 @@ impl<V: serde::Serialize + serde::de::DeserializeOwned> Codec<V> for Postcard {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// The bytes of a value, behind what is there.
+pub(super) fn encode<V>(
+    codec: &impl Codec<V>,
+    value: &V,
+    bytes: &mut Vec<u8>,
+) -> error::Result<()> {
+    let written = codec.encode(value, bytes);
+    written.map_err(|why| Error::config("value", why))
 }
 
 thread_local! {

@@ -5,14 +5,14 @@ use std::marker::PhantomData;
 
 use trihop_transport::topology::Rank;
 
-use super::codec::{Codec, with_scratch};
+use super::codec::{Codec, encode, with_scratch};
 use super::shuffle::{Shuffle, ShuffleBuilder, each_message};
 use super::verbs::common_verbs;
 use crate::config::StreamOptions;
 use crate::deliver::Message;
 use crate::engine::BadRun;
 use crate::engine::outbox::Outbox;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::queue::audience::BroadcastTo;
 use crate::seat::{Handle, Inline, Seat};
 
@@ -23,8 +23,7 @@ pub(super) fn encoded<V, R>(
     send: impl FnOnce(&[u8]) -> Result<R>,
 ) -> Result<R> {
     with_scratch(|bytes| {
-        let written = codec.encode(value, bytes);
-        written.map_err(|why| Error::config("value", why))?;
+        encode(codec, value, bytes)?;
         send(bytes)
     })
 }
@@ -287,7 +286,7 @@ common_verbs!([V, C: Codec<V>, S: Seat] Coded<V, C, S>);
 mod tests {
     use super::*;
     use crate::face::codec::Plain;
-    use crate::{Job, Options, State};
+    use crate::{Error, Job, Options, State};
     use trihop_transport::bootstrap::Launcher;
 
     fn single() -> Options {

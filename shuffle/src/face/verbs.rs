@@ -80,7 +80,7 @@ macro_rules! common_verbs {
             /// [`Error::Misuse`](crate::Error::Misuse) while an end is under way; a stream that was
             /// shut down; [`Error::Nested`](crate::Error::Nested) inside a handler.
             pub fn start(&self, end: $crate::terminate::End) -> $crate::error::Result<()> {
-                self.handle.start(end)
+                self.handle.start(end).map(drop)
             }
 
             /// Begins a step that its contributors end, and does not wait: the program sends, and
@@ -99,15 +99,15 @@ macro_rules! common_verbs {
                 contributors: $crate::Contributors,
             ) -> $crate::error::Result<$crate::over::Step<S>> {
                 let end = $crate::terminate::End::Completion(contributors);
-                self.handle.start(end)?;
-                Ok($crate::over::Step::new(self.handle.clone()))
+                let number = self.handle.start(end)?;
+                Ok($crate::over::Step::new(self.handle.clone(), number))
             }
 
             /// So many contributors of the step that has [begun](Self::begin_step) have sent what
             /// they have to send. Once all of this rank are done, or all of all ranks, a send of the
             /// program's is [`Error::Misuse`](crate::Error::Misuse) until the step is over. An
             /// inline job's handlers say it by their outbox. What handlers say before the step has
-            /// begun here counts in it.
+            /// begun here, or once all that count here are done, counts in the next one.
             ///
             /// # Errors
             /// [`Error::Misuse`](crate::Error::Misuse) without a step, and for more contributors

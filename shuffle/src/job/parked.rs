@@ -76,6 +76,8 @@ struct UnderWay {
     id: StreamId,
     way: Way,
     ending: Ending,
+    /// Of all that this rank has begun.
+    number: u64,
     /// Is woken once it is over.
     waker: Option<Waker>,
 }
@@ -84,6 +86,10 @@ struct UnderWay {
 #[derive(Default)]
 pub(crate) struct Parked {
     endings: Vec<UnderWay>,
+    /// Ends that were begun.
+    begun: u64,
+    /// To be woken by somebody who does not use the state.
+    woken: Vec<Waker>,
     barriers: HashMap<usize, Ticket>,
     /// The fence of all streams, and whether it is over.
     of_all: Option<(Fence, bool)>,
@@ -99,8 +105,8 @@ impl Parked {
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
             let is_under_way = matches!(under_way.ending.poll(engine, under_way.id), Ok(false));
-            if !is_under_way && let Some(waker) = under_way.waker.take() {
-                waker.wake();
+            if !is_under_way {
+                self.woken.extend(under_way.waker.take());
             }
         }
     }
@@ -125,16 +131,30 @@ impl Parked {
     /// Wakes all that wait for an end: the job has failed, and they hear of that.
     pub fn wake_all(&mut self) {
         let all = self.endings.iter_mut();
-        all.filter_map(|under_way| under_way.waker.take())
-            .for_each(Waker::wake);
+        let wakers = all.filter_map(|under_way| under_way.waker.take());
+        self.woken.extend(wakers);
     }
 
-    /// Has this woken when what is under way on a stream is over.
-    pub fn wake(&mut self, stream: usize, waker: &Waker) {
+    /// Those whose wait is over.
+    pub fn take_woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Whether there are any.
+    pub fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// The number of the end that is under way on a stream.
+    pub fn number_of(&self, stream: usize) -> Option<u64> {
+        self.of_stream(stream).map(|under_way| under_way.number)
+    }
+
+    /// Has this woken when what is under way on a stream is over; the waker that had waited for it.
+    pub fn wake(&mut self, stream: usize, waker: &Waker) -> Option<Waker> {
         let mut all = self.endings.iter_mut();
-        if let Some(under_way) = all.find(|of| of.id.stream == stream) {
-            under_way.waker = Some(waker.clone());
-        }
+        let under_way = all.find(|of| of.id.stream == stream)?;
+        under_way.waker.replace(waker.clone())
     }
 
     /// The streams with a step under way that contributors end.
@@ -158,7 +178,9 @@ impl Parked {
 
     /// The stream is closed: another may get its place.
     pub fn forget(&mut self, stream: usize) {
-        self.endings.retain(|of| of.id.stream != stream);
+        for mut gone in self.endings.extract_if(.., |of| of.id.stream == stream) {
+            self.woken.extend(gone.waker.take());
+        }
         self.barriers.remove(&stream);
     }
 
@@ -179,12 +201,12 @@ impl JobState {
         true
     }
 
-    /// Begins the end of a step of a stream. A call that waits goes on with one of its kind that gave
-    /// way.
+    /// Begins the end of a step of a stream; its number. A call that waits goes on with one of its
+    /// kind that gave way.
     ///
     /// # Errors
     /// [`Error::Misuse`] where another is under way.
-    pub fn begin_end(&mut self, id: StreamId, end: End, way: Way) -> Result<()> {
+    pub fn begin_end(&mut self, id: StreamId, end: End, way: Way) -> Result<u64> {
         let (state, out, _) = self.engine.stream_mut(id)?;
         let before = self.parked.of_stream(id.stream);
         if let Some(before) = before {
@@ -193,18 +215,24 @@ impl JobState {
                 let why = format!("a {end} while a {under_way} is under way: wait for that first");
                 return Err(Error::misuse(&state.name, why));
             }
-            return Ok(());
+            return Ok(before.number);
         }
         out.set_ending(way == Way::Started);
-        let mut ending = Ending::new(end, &mut self.engine, id)?;
+        let begun = Ending::new(end, &mut self.engine, id);
+        if begun.is_err() {
+            self.engine.stream_mut(id)?.1.end_step();
+        }
+        let mut ending = begun?;
         ending.poll(&mut self.engine, id)?;
+        self.parked.begun += 1;
         self.parked.endings.push(UnderWay {
             id,
             way,
             ending,
+            number: self.parked.begun,
             waker: None,
         });
-        Ok(())
+        Ok(self.parked.begun)
     }
 
     /// Whether the end of a step that is under way is over; that is said once.
@@ -220,7 +248,9 @@ impl JobState {
         };
         let is_over = all[at].ending.poll(&mut self.engine, id)?;
         if is_over {
-            let ended = all.swap_remove(at).ending.end();
+            let mut over = all.swap_remove(at);
+            let ended = over.ending.end();
+            self.parked.woken.extend(over.waker.take());
             let (state, out, _) = self.engine.stream_mut(id)?;
             out.end_step();
             if ended == End::Round {

@@ -179,7 +179,13 @@ impl RunTable {
             true => self.frames.classes() - 1,
             false => self.frames.class_for(used),
         };
-        let Some(start) = self.frames.take(class) else {
+        let enough = self.frames.class_for(used);
+        let mut class = class;
+        let start = self.frames.take(class).or_else(|| {
+            class = enough;
+            self.frames.take(enough)
+        });
+        let Some(start) = start else {
             // No other run has a longer frame than one that asks for the longest next.
             let longest = self.longest_open();
             let is_longest = !is_new && longest == self.class_of(&slot);

@@ -17,7 +17,7 @@ use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
-use crate::job::Way;
+use crate::job::{JobState, Way};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::End;
 use crate::terminate::collective::Operation;
@@ -241,7 +241,7 @@ impl<S: Seating> Handle<S> {
         self.wait_alone(end)
     }
 
-    fn begin_end(&self, end: End, way: Way) -> Result<()> {
+    fn begin_end(&self, end: End, way: Way) -> Result<u64> {
         self.seat.with(end_call(end), |job| {
             let (state, out) = job.engine.stream(self.id)?;
             check_open(state, out)?;
@@ -265,8 +265,8 @@ impl<S: Seating> Handle<S> {
         Ok(())
     }
 
-    /// Ends a step, without waiting.
-    pub(crate) fn start(&self, end: End) -> Result<()> {
+    /// Ends a step, without waiting; the number of that end.
+    pub(crate) fn start(&self, end: End) -> Result<u64> {
         self.seat.one_at_a_time(Some(&self.of), end_call(end), || {
             self.begin_end(end, Way::Started)
         })
@@ -275,17 +275,20 @@ impl<S: Seating> Handle<S> {
     /// One round of progress, and whether the end that was started is over.
     pub(crate) fn test(&self) -> Result<bool> {
         let what = "a test";
-        self.seat.one_at_a_time(Some(&self.of), what, || {
+        self.seat
+            .one_at_a_time(Some(&self.of), what, || self.test_alone(what))
+    }
+
+    fn test_alone(&self, what: &'static str) -> Result<bool> {
+        self.seat.progress(what)?;
+        let end = self.under_way(what)?;
+        let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
+        if is_over && end != Some(End::Round) {
+            // What others wait for leaves now: the caller may not come back for long. Of a round all
+            // has left, and the next one does not begin in this call.
             self.seat.progress(what)?;
-            let end = self.under_way(what)?;
-            let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
-            if is_over && end != Some(End::Round) {
-                // What others wait for leaves now: the caller may not come back for long. Of a round
-                // all has left, and the next one does not begin in this call.
-                self.seat.progress(what)?;
-            }
-            Ok(is_over)
-        })
+        }
+        Ok(is_over)
     }
 
     /// Waits until the end that was started is over.
@@ -316,22 +319,29 @@ impl<S: Seating> Handle<S> {
         self.seat.progress_in_passing()
     }
 
-    /// As [`Handle::test`]; where it is not over, `waker` is woken when it may be.
-    pub(crate) fn test_or_wake(&self, waker: &Waker) -> Result<bool> {
-        let is_over = self.test()?
-            || self.seat.with("a step that is awaited", |job| {
-                let is_over = job.is_over(self.id)?;
-                if !is_over {
-                    job.parked.wake(self.id.stream, waker);
-                }
-                Ok(is_over)
-            })?;
-        if !is_over && !S::MOVES_ALONE {
+    /// As [`Handle::test`], of the end with this number, which is over too where somebody else has
+    /// heard so; where it is not over, `waker` is woken when it may be.
+    pub(crate) fn test_or_wake(&self, number: u64, waker: &Waker) -> Result<bool> {
+        let what = "a step that is awaited";
+        let is_under_way = |job: &JobState| job.parked.number_of(self.id.stream) == Some(number);
+        self.seat.one_at_a_time(Some(&self.of), what, || {
+            if !self.seat.with(what, |job| Ok(is_under_way(job)))? || self.test_alone(what)? {
+                return Ok(true);
+            }
+            if S::MOVES_ALONE {
+                // The old one goes without the state in use: it may own anything.
+                let before = self
+                    .seat
+                    .with(what, |job| Ok(job.parked.wake(self.id.stream, waker)))?;
+                drop(before);
+                // It may have ended in between, and nobody was woken.
+                return self.seat.with(what, |job| job.is_over(self.id));
+            }
             // Nothing moves here but in calls: so let others run, and be asked again.
             std::thread::yield_now();
             waker.wake_by_ref();
-        }
-        Ok(is_over)
+            Ok(false)
+        })
     }
 
     fn under_way(&self, what: &'static str) -> Result<Option<End>> {
@@ -355,7 +365,7 @@ impl<S: Seating> Handle<S> {
             }
             let (state, out, collectives) = job.engine.stream_mut(self.id)?;
             check_open(state, out)?;
-            out.check_not_ending("a barrier")?;
+            out.check_no_step("a barrier")?;
             Ok(collectives.begin(state.id, Operation::SUM, &[]))
         })?;
         let outcome = self.seat.wait(what, |job| {

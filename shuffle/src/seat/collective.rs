@@ -33,7 +33,7 @@ pub(crate) fn fence(seat: &impl Seating) -> Result<()> {
     seat.may_wait(what)?;
     seat.with(what, |job| {
         let mut streams = job.engine.open_streams();
-        streams.try_for_each(|(_, out)| out.check_not_ending(what))
+        streams.try_for_each(|(_, out)| out.check_no_step(what))
     })?;
     seat.wait(what, |job| {
         if job.fence_all() {

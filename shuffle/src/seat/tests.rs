@@ -126,6 +126,7 @@ fn a_step_is_awaited_and_misuse_is_told() {
         let ended = stream.begin_step(of).unwrap();
         assert!(is_misuse(stream.begin_step(of).map(drop)), "two at once");
         assert!(is_misuse(stream.round()) && is_misuse(stream.fence()));
+        assert!(is_misuse(stream.barrier()) && is_misuse(job.fence()));
         stream.push(Rank(0), 5).unwrap();
         assert!(!stream.test().unwrap());
         stream.push(Rank(0), 6).unwrap();
@@ -138,6 +139,17 @@ fn a_step_is_awaited_and_misuse_is_told() {
     assert!(is_misuse(stream.done(2)));
     stream.done(1).unwrap();
     assert!(is_misuse(stream.done(1)) && is_misuse(stream.push(Rank(0), 0)));
+    stream.wait().unwrap();
+    // What handlers say too early counts, and too much of it is told before anything has begun.
+    stream.push(Rank(0), 0).unwrap();
+    stream.push(Rank(0), 0).unwrap();
+    stream.fence().unwrap();
+    assert!(is_misuse(
+        stream.begin_step(Contributors::Local(1)).map(drop)
+    ));
+    assert!(is_misuse(stream.done(1)) && is_misuse(stream.wait()));
+    stream.begin_step(Contributors::Local(3)).unwrap();
+    stream.push(Rank(0), 7).unwrap();
     stream.wait().unwrap();
     stream.begin_step(Contributors::All(1)).unwrap();
     let failed = stream.done(2).and_then(|()| stream.wait());
@@ -167,6 +179,18 @@ fn a_thread_wakes_who_awaits_a_step() {
         over.unwrap();
         assert!(polls < 100, "polled {polls} times");
         contributor.join().unwrap();
+    }
+    // Whoever hears of it first, who awaits it hears too.
+    for _ in 0..200 {
+        let ended = stream.begin_step(Contributors::All(1)).unwrap();
+        let awaits = thread::spawn(move || block_on(ended).0);
+        stream.done(1).unwrap();
+        let heard = stream.wait();
+        assert!(
+            matches!(heard, Ok(()) | Err(Error::Misuse { .. })),
+            "{heard:?}"
+        );
+        awaits.join().unwrap().unwrap();
     }
     // Who awaits hears of the end of the job too.
     let ended = stream.begin_step(Contributors::All(1)).unwrap();

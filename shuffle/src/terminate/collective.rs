@@ -202,6 +202,7 @@ impl Collectives {
                     "a collective's result, not from above",
                 ));
             }
+            self.check_result(source, ticket, operation, data)?;
             self.finish(ticket, operation, data.to_vec());
             return Ok(());
         }
@@ -210,6 +211,13 @@ impl Collectives {
         }
         if operation == Operation::Tally {
             return self.receive_tally(source, ticket, data);
+        }
+        let next = self.next.get(&ticket.channel).copied().unwrap_or(0);
+        if ticket.number < next && !self.pending.contains_key(&ticket) {
+            let why = format!(
+                "rank {source} calls {operation}, and others have called another collective"
+            );
+            return Err(Error::mismatch("(collectives)", why));
         }
         let entry = self.entry(ticket);
         if entry.heard.contains(&source) {

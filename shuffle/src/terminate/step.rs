@@ -50,9 +50,12 @@ impl Step {
         out: &mut Outbound,
         collectives: &mut Collectives,
     ) -> bool {
-        let mut contribution = out.contribution();
+        let before = out.contribution();
+        let mut contribution = before;
         let fence = self.fence(&mut contribution, collectives);
-        out.set_contribution(contribution);
+        if contribution != before {
+            out.set_contribution(contribution);
+        }
         fence.is_some_and(|fence| fence.poll(state, out, collectives))
     }
 

@@ -1,5 +1,6 @@
 //! The engine among threads: one uses it at a time, and a progress thread keeps it moving.
 
+use std::task::Waker;
 use std::time::Duration;
 
 use trihop_transport::park::{Backoff, Monitor, MonitorGuard, Step};
@@ -156,6 +157,11 @@ impl SharedEngine {
             if let Some(something) = asked() {
                 turn.unlocked(|| does(something));
             }
+            let woken = turn.job.parked.take_woken();
+            if !woken.is_empty() {
+                // Whatever a waker does, it does not use the engine under our feet.
+                turn.unlocked(|| woken.into_iter().for_each(Waker::wake));
+            }
             match self.round(&mut turn) {
                 Ok(true) => {
                     backoff.reset();
@@ -186,6 +192,9 @@ impl SharedEngine {
             }
         }
         turn.wake_all();
+        let woken = turn.job.parked.take_woken();
+        drop(turn);
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// Sleeps without the turn, until there is something to do.

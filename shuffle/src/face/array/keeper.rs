@@ -7,12 +7,12 @@ use std::rc::Rc;
 
 use trihop_transport::topology::Rank;
 
-use super::table::{Elsewhere, Local, Table};
-use super::{ArrayOutbox, ELEMENT, EVERY, GONE, ITEM, MOVED, Owner, in_use, with_words};
+use super::table::{Local, Table};
+use super::{ArrayOutbox, ELEMENT, EVERY, GONE, INSERTED, ITEM, MOVED, Owner, in_use, with_words};
 use crate::deliver::Message;
 use crate::engine::BadRun;
 use crate::engine::outbox::Outbox;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::face::codec::{Codec, with_scratch};
 use crate::face::coded::{decoded, no_value};
 
@@ -63,8 +63,16 @@ where
             MOVED | GONE => {
                 let moves = word(&mut rest).ok_or_else(no_words)?;
                 let rank = (message.kind == MOVED).then_some(source);
-                let noted = table.note(key, Elsewhere { rank, moves });
+                let noted = table.note(key, rank, moves);
                 noted.map_err(|why| no_value(source, format!("element {key}: {why}")))
+            }
+            INSERTED if table.knows(key) => {
+                let why = format!("element {key} was inserted twice");
+                Err(no_value(source, why))
+            }
+            INSERTED => {
+                let noted = table.note(key, Some(source), 0);
+                noted.map_err(|why| no_value(source, why))
             }
             EVERY => {
                 let number = key;
@@ -114,8 +122,7 @@ where
             return Ok(());
         };
         let sent = with_scratch(|bytes| {
-            let written = table.departure(key, &self.codec, bytes);
-            written.map_err(|why| Error::config("value", why))?;
+            table.departure(key, &self.codec, bytes)?;
             outbox.send(to, ELEMENT, bytes)
         });
         if keep(table, sent) {
@@ -138,11 +145,16 @@ where
         let mut seen = HashMap::new();
         for _ in 0..word(&mut rest).ok_or_else(no_words)? {
             let (from, number) = (word(&mut rest), word(&mut rest));
-            let from = from.and_then(|from| u32::try_from(from).ok());
+            let size = outbox.size();
+            let from = from.and_then(|from| u32::try_from(from).ok().filter(|&from| from < size));
             let (from, number) = from.zip(number).ok_or_else(no_words)?;
             seen.insert(from, number);
         }
         let element = decoded::<E>(&self.codec, source, rest)?;
+        let before = table.elsewhere.get(&key).map_or(0, |known| known.moves);
+        if moves <= before || moves == u64::MAX {
+            return Err(no_value(source, "an element with fewer moves than it had"));
+        }
         if table.here.contains_key(&key) {
             let why = format!("element {key} comes to where it is");
             return Err(no_value(source, why));

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use trihop_transport::topology::Rank;
 
-use crate::error::Error;
-use crate::face::codec::Codec;
+use crate::error::{Error, Result};
+use crate::face::codec::{Codec, encode};
 
 /// An element on this rank.
 pub struct Local<E> {
@@ -19,6 +19,8 @@ pub struct Local<E> {
 /// What the rank knows of an element that is not here.
 #[derive(Debug, Clone, Copy)]
 pub struct Elsewhere {
+    /// A step was over since it was heard.
+    pub is_old: bool,
     /// None: it was removed.
     pub rank: Option<Rank>,
     pub moves: u64,
@@ -26,8 +28,11 @@ pub struct Elsewhere {
 
 pub struct Table<E> {
     pub here: HashMap<u64, Local<E>>,
-    /// On the owner of a key for good; else for the step in which it has left.
+    /// On the owner of a key as long as there is the element; else for the step in which it has left,
+    /// and the one behind that.
     pub elsewhere: HashMap<u64, Elsewhere>,
+    /// Elements that this rank has inserted, less those that it has removed.
+    pub inserted: i64,
     /// Broadcasts that this rank has sent.
     pub sent: u64,
     /// Broadcasts heard, by source.
@@ -46,6 +51,7 @@ impl<E> Table<E> {
         Self {
             here: HashMap::new(),
             elsewhere: HashMap::new(),
+            inserted: 0,
             sent: 0,
             heard: HashMap::new(),
             log: Vec::new(),
@@ -56,7 +62,17 @@ impl<E> Table<E> {
     }
 
     /// The owner of a key hears where its element is, or that it is gone.
-    pub fn note(&mut self, key: u64, now: Elsewhere) -> Result<(), &'static str> {
+    pub fn note(
+        &mut self,
+        key: u64,
+        rank: Option<Rank>,
+        moves: u64,
+    ) -> std::result::Result<(), &'static str> {
+        let now = Elsewhere {
+            rank,
+            moves,
+            is_old: false,
+        };
         let known = match self.here.get(&key) {
             Some(local) => Some((None, local.moves)),
             None => self
@@ -80,18 +96,17 @@ impl<E> Table<E> {
     /// A step is over here: nothing of it is under way, so no element that has left is looked for
     /// where it was, and none comes without the broadcasts of the step before.
     pub fn settle(&mut self, is_owner: impl Fn(u64) -> bool) {
-        self.elsewhere.retain(|&key, _| is_owner(key));
+        // What is not old may be of the next step already.
+        self.elsewhere.retain(|&key, of| {
+            let stays = is_owner(key) && of.rank.is_some();
+            stays || !std::mem::replace(&mut of.is_old, true)
+        });
         self.log.drain(..self.logged);
         self.logged = self.log.len();
     }
 
     /// The record by which an element leaves; it stays until it has left.
-    pub fn departure(
-        &self,
-        key: u64,
-        codec: &impl Codec<E>,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), String> {
+    pub fn departure(&self, key: u64, codec: &impl Codec<E>, bytes: &mut Vec<u8>) -> Result<()> {
         let local = &self.here[&key];
         let mut seen = self.heard.clone();
         for (&source, &number) in &local.ahead {
@@ -105,7 +120,7 @@ impl<E> Table<E> {
             bytes.extend_from_slice(&u64::from(source).to_le_bytes());
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        codec.encode(&local.element, bytes)
+        encode(codec, &local.element, bytes)
     }
 
     /// It has left.
@@ -113,7 +128,32 @@ impl<E> Table<E> {
         if let Some(local) = self.here.remove(&key) {
             let moves = local.moves + 1;
             let rank = Some(to);
-            self.elsewhere.insert(key, Elsewhere { rank, moves });
+            self.elsewhere.insert(
+                key,
+                Elsewhere {
+                    rank,
+                    moves,
+                    is_old: false,
+                },
+            );
         }
+    }
+
+    /// Whether an element of this key is here, or known to be, or to have been, elsewhere.
+    pub fn knows(&self, key: u64) -> bool {
+        self.here.contains_key(&key) || self.elsewhere.contains_key(&key)
+    }
+
+    /// It was removed.
+    pub fn gone(&mut self, key: u64, moves: u64) {
+        let (rank, is_old) = (None, false);
+        self.elsewhere.insert(
+            key,
+            Elsewhere {
+                rank,
+                moves,
+                is_old,
+            },
+        );
     }
 }

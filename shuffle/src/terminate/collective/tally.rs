@@ -32,11 +32,7 @@ impl Collectives {
         match &self.entry(ticket).result {
             None => self.pass_up(ticket, true),
             Some(result) if result[..] == wanted.to_le_bytes() => {}
-            Some(_) => {
-                let why =
-                    format!("{wanted} contributors of all ranks here, another number elsewhere");
-                self.mismatch = Some(Error::mismatch("(collectives)", why));
-            }
+            Some(_) => self.mismatch = Some(differs(wanted)),
         }
         ticket
     }
@@ -76,6 +72,28 @@ impl Collectives {
         self.tally(ticket, source.0, wanted, more)?;
         self.pass_up(ticket, false);
         Ok(())
+    }
+
+    /// Refuses a result from above that is none of what this rank has called.
+    pub(super) fn check_result(
+        &self,
+        source: Rank,
+        ticket: Ticket,
+        operation: Operation,
+        data: &[u8],
+    ) -> Result<()> {
+        let Some(entry) = self.pending.get(&ticket) else {
+            return Ok(());
+        };
+        let called = entry.operation.unwrap_or(operation);
+        if called != operation {
+            let why = format!("rank {source} has called {operation}, and this rank {called}");
+            return Err(Error::mismatch("(collectives)", why));
+        }
+        match entry.tally {
+            Some(tally) if data != tally.wanted.to_le_bytes() => Err(differs(tally.wanted)),
+            _ => Ok(()),
+        }
     }
 
     fn tally(&mut self, ticket: Ticket, source: u32, wanted: u64, more: u64) -> Result<()> {
@@ -143,4 +161,53 @@ fn too_much(rank: u32, wanted: u64) -> Error {
         "more contributors are done than the {wanted} of all ranks, by what rank {rank} or a rank behind it says"
     );
     Error::mismatch("(collectives)", why)
+}
+
+fn differs(wanted: u64) -> Error {
+    let why = format!("{wanted} contributors of all ranks here, another number elsewhere");
+    Error::mismatch("(collectives)", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trihop_transport::topology::Topology;
+
+    /// Rank 0, which is above, has all that it wants; rank 1 calls something else.
+    fn differs_from(calls: impl Fn(&mut Collectives) -> Ticket) {
+        let at = |rank| Topology::from_node_sizes(&[2], Rank(rank)).unwrap();
+        let (mut above, mut below) = (Collectives::new(&at(0)), Collectives::new(&at(1)));
+        let ticket = above.begin_tally(7, 3);
+        above.add(ticket, 3);
+        assert!(above.result(ticket).is_some());
+        calls(&mut below);
+        let (down, up) = (
+            above.front().unwrap().clone(),
+            below.front().unwrap().clone(),
+        );
+        let told = below.receive(Rank(0), down.kind, &down.bytes);
+        assert!(matches!(told, Err(Error::Mismatch { .. })), "{told:?}");
+        // What comes too late makes no entry that stays for ever.
+        let _ = above.receive(Rank(1), up.kind, &up.bytes);
+        assert!(above.pending.is_empty());
+    }
+
+    #[test]
+    fn who_comes_late_with_something_else_is_told() {
+        differs_from(|below| below.begin_tally(7, 5));
+        differs_from(|below| below.begin(7, Operation::SUM, &[]));
+    }
+
+    #[test]
+    fn more_than_is_wanted_is_told() {
+        let at = |rank| Topology::from_node_sizes(&[2], Rank(rank)).unwrap();
+        let mut above = Collectives::new(&at(0));
+        let ticket = above.begin_tally(7, 3);
+        above.add(ticket, 4);
+        assert!(above.take_mismatch().is_some());
+        let mut below = Collectives::new(&at(1));
+        let ticket = below.begin_tally(7, 3);
+        below.add(ticket, u64::MAX);
+        assert!(below.take_mismatch().is_some());
+    }
 }
