@@ -32,6 +32,7 @@ library: ## Builds the C library, shared and static
 	@tools/install.sh build
 	cargo rustc --locked --profile $(PROFILE) --package trihop --lib --features capi --crate-type cdylib,staticlib -- \
 	    -C link-arg=-Wl,-soname,$(soname) -C link-arg=-Wl,-z,nodelete
+	@ln -sf libtrihop.so $(built)/$(soname)
 
 install: library ## Installs library, headers, CLI and manual pages below PREFIX (/usr/local), for packagers below DESTDIR
 	cargo build --locked --profile $(PROFILE) --package trihop-cli

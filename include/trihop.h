@@ -687,8 +687,9 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 // Leaves the job: every stream that is still open is fenced, and everyone is waited for.
 // Collective over all ranks.
 //
-// The job is gone afterwards, whatever is returned, with one exception: inside a handler the call
-// is refused with `TRIHOP_ERR_NESTED`. Handles of its streams remain valid, answer
+// The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the call
+// is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in a step
+// of a stream, with `TRIHOP_ERR_MISUSE`. Handles of its streams remain valid, answer
 // `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
 // Threads: any, but no other call on the job may be under way or follow. After
 // `trihop_init_custom` the allgather is called on this thread.
@@ -1180,8 +1181,9 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 // handler is not called any more once this has returned. What still waits for `trihop_stream_take`
 // is given up; the log says how much.
 //
-// The stream is gone afterwards, whatever is returned, with two exceptions: inside a handler the
-// call is refused with `TRIHOP_ERR_NESTED`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
+// The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler the
+// call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in a step,
+// with `TRIHOP_ERR_MISUSE`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
 // (a stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
 // nothing but that in between: a fence would be the others' close.
 // Threads: any, but no other call on the stream may be under way or follow.

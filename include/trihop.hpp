@@ -187,7 +187,12 @@ public:
         if (job_ == nullptr)
             return;
         if (scope_.is_left_by_exception()) {
-            trihop_abort(job_, EXIT_FAILURE, "an exception left the scope of the job");
+            const char *last = trihop_last_error();
+            const bool is_told = last != nullptr && *last != 0;
+            char why[512];
+            std::snprintf(why, sizeof why, "an exception left the scope of the job%s%s",
+                          is_told ? "; the last error of trihop here: " : "", is_told ? last : "");
+            trihop_abort(job_, EXIT_FAILURE, why);
             return; /* streams and handlers may still be in use */
         }
         if (trihop_finalize(job_) != TRIHOP_OK)
@@ -291,6 +296,9 @@ public:
     /* Sends an item on the same stream. It never waits. */
     void push(std::uint32_t target, const T &item) const { check(trihop_stream_push(message_->stream, target, &item)); }
 
+    /* So many contributors of the stream's step are done. */
+    void done(std::uint64_t contributors = 1) const { check(trihop_stream_done(message_->stream, contributors)); }
+
     /* Gives the items to a handler of one after the other, without its source or with it, or of all of them. */
     template <class F> static void hand_to(F &handler, const trihop_message_t *message) {
         const Items items(message);
@@ -325,6 +333,9 @@ public:
     void send(std::uint32_t target, std::uint32_t kind, const void *bytes, std::size_t length) const {
         check(trihop_stream_send(message_->stream, target, kind, bytes, length));
     }
+
+    /* So many contributors of the stream's step are done. */
+    void done(std::uint64_t contributors = 1) const { check(trihop_stream_done(message_->stream, contributors)); }
 
     template <class F> static void hand_to(F &handler, const trihop_message_t *message) { handler(Record(message)); }
 
@@ -386,7 +397,7 @@ public:
         if (stream_ == nullptr)
             return;
         const trihop_status_t status = close_anyhow();
-        if (status == TRIHOP_ERR_NESTED)
+        if (is_open_after(status))
             check(status); /* it goes on */
         stream_ = nullptr;
         ended(status);
@@ -417,7 +428,7 @@ protected:
             std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
         if (handler_ && handler_->has_failed())
             std::fprintf(stderr, "trihop: a handler has thrown, and its stream was closed before anybody asked\n");
-        if (handler_ && status == TRIHOP_ERR_NESTED) {
+        if (handler_ && is_open_after(status)) {
             handler_->drop();
             (void)handler_.release(); /* it is still open */
         }
@@ -431,6 +442,10 @@ protected:
     }
 
 private:
+    static bool is_open_after(trihop_status_t status) {
+        return status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_MISUSE;
+    }
+
     /* What nobody has taken is given up. */
     trihop_status_t close_anyhow() {
         trihop_status_t status = trihop_stream_close(stream_);

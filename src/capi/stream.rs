@@ -370,8 +370,9 @@ pub unsafe extern "C" fn trihop_stream_dump(
 /// handler is not called any more once this has returned. What still waits for `trihop_stream_take`
 /// is given up; the log says how much.
 ///
-/// The stream is gone afterwards, whatever is returned, with two exceptions: inside a handler the
-/// call is refused with `TRIHOP_ERR_NESTED`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
+/// The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler the
+/// call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in a step,
+/// with `TRIHOP_ERR_MISUSE`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
 /// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
 /// nothing but that in between: a fence would be the others' close.
 /// Threads: any, but no other call on the stream may be under way or follow.
@@ -381,7 +382,10 @@ pub unsafe extern "C" fn trihop_stream_close(stream: *mut trihop_stream_t) -> tr
         // SAFETY: the header asks for null or a stream that was not closed.
         let open = unsafe { argument::reference(stream, "stream")? };
         let outcome = either!(&open.stream, stream => stream.clone().shutdown());
-        if !matches!(outcome, Err(Error::Nested(_) | Error::WouldBlock)) {
+        if !matches!(
+            outcome,
+            Err(Error::Nested(_) | Error::Misuse { .. } | Error::WouldBlock)
+        ) {
             // SAFETY: made by `trihop_stream_open`; the header allows no other call on it.
             drop(unsafe { Box::from_raw(stream) });
         }

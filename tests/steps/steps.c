@@ -145,6 +145,10 @@ static void take_steps_of_contributors(void)
             wanted += (counts || source % 3 > 0) ? items * (item.hops + 1) : 0;
         if (!counts) {
             EQUAL(trihop_stream_done(going, mine + 1), TRIHOP_ERR_MISUSE);
+            if (mine > 0) {
+                EQUAL(trihop_stream_close(going), TRIHOP_ERR_MISUSE);
+                EQUAL(trihop_finalize(job), TRIHOP_ERR_MISUSE);
+            }
             for (uint64_t left = mine; left > 0; left--)
                 OK(trihop_stream_done(going, 1));
             EQUAL(trihop_stream_push(going, 0, &item), TRIHOP_ERR_MISUSE);

@@ -45,8 +45,11 @@ void handlers(trihop::Job &job) {
         weight += edge.weight;
         edges++;
     });
+    bool counts = false;
     trihop::Stream<std::uint64_t> asked(job, "asked", [&](const trihop::Items<std::uint64_t> &items) {
         for (std::uint64_t item : items) {
+            if (counts && item % 2 != 0)
+                items.done();
             if (item % 2 == 0)
                 items.push(items.source(), item + 1);
             else
@@ -73,13 +76,18 @@ void handlers(trihop::Job &job) {
     }
     /* A step in which handlers send, of contributors that all ranks count together. */
     const std::uint64_t before = answers;
-    asked.begin_step(trihop::Contributors::All, std::uint64_t{2} * size);
+    job.barrier();
+    counts = true;
+    job.barrier();
+    asked.begin_step(trihop::Contributors::All, std::uint64_t{4} * size);
     asked.push((rank + 1) % size, 8);
     asked.done();
     asked.push(rank, 10);
     asked.done();
     asked.wait();
     EXPECT(answers == before + 2);
+    job.barrier();
+    counts = false;
     EXPECT(refused([&] { asked.done(); }) == TRIHOP_ERR_MISUSE);
     EXPECT(edges == 20 * size && std::abs(weight - 10.0 * size) < 1e-9);
     EXPECT(refused([&] { plain.wait(); }) == TRIHOP_ERR_MISUSE);

@@ -271,6 +271,21 @@ impl Outbound {
         Ok(())
     }
 
+    /// Refuses the end of the stream while contributors of this rank are not done: nobody else could
+    /// end their step.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`].
+    pub fn check_contributed(&self) -> Result<()> {
+        match self.contribution {
+            Contribution::Local { left: left @ 1.. } => {
+                let why = format!("shut down in a step: {left} of its contributors are not done");
+                Err(Error::misuse(&self.name, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What contributors of the step have said.
     pub fn contribution(&self) -> Contribution {
         self.contribution

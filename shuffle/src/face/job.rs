@@ -270,12 +270,13 @@ impl<S: Seat> Job<S> {
     /// of a job that has failed is dropped.
     ///
     /// # Errors
-    /// As [`Job::barrier`]; [`crate::Error::Nested`] inside a handler, with nothing done.
+    /// As [`Job::barrier`]; with nothing done [`crate::Error::Nested`] inside a handler, and
+    /// [`crate::Error::Misuse`] where contributors of this rank's are not done in a step.
     pub fn shutdown(self) -> Result<()> {
         let outcome = self.collective("shutting down", || seat::shut_down(&self.seat));
         if !matches!(
             outcome,
-            Err(crate::Error::Nested(_) | crate::Error::Closed(_))
+            Err(crate::Error::Nested(_) | crate::Error::Closed(_) | crate::Error::Misuse { .. })
         ) {
             self.seat.ended(outcome.is_err());
         }

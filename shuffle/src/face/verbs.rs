@@ -178,6 +178,8 @@ macro_rules! common_verbs {
             /// # Errors
             /// As [`Self::fence`]; after `WouldBlock` nothing but taking and this call again, for
             /// which a clone is kept: a fence in between would be the others' shutdown.
+            /// [`Error::Misuse`](crate::Error::Misuse), with nothing done, where contributors of this
+            /// rank's are not done in a step.
             pub fn shutdown(self) -> $crate::error::Result<()> {
                 self.handle.shut_down()
             }

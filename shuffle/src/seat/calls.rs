@@ -280,9 +280,13 @@ impl<S: Seating> Handle<S> {
     }
 
     fn test_alone(&self, what: &'static str) -> Result<bool> {
-        self.seat.progress(what)?;
+        let has_moved = self.seat.progress(what)?;
         let end = self.under_way(what)?;
         let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
+        if !is_over && !has_moved {
+            // Who asks in a loop lets others run, of whom there may be more than cores.
+            std::thread::yield_now();
+        }
         if is_over && end != Some(End::Round) {
             // What others wait for leaves now: the caller may not come back for long. Of a round all
             // has left, and the next one does not begin in this call.
@@ -337,8 +341,7 @@ impl<S: Seating> Handle<S> {
                 // It may have ended in between, and nobody was woken.
                 return self.seat.with(what, |job| job.is_over(self.id));
             }
-            // Nothing moves here but in calls: so let others run, and be asked again.
-            std::thread::yield_now();
+            // Nothing moves here but in calls: so be asked again.
             waker.wake_by_ref();
             Ok(false)
         })
@@ -397,6 +400,7 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn shut_down(&self) -> Result<()> {
         let what = "shutting down";
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
+            self.with_out(what, |out| out.check_contributed())?;
             // What was started is over before.
             if self
                 .seat
@@ -418,7 +422,7 @@ impl<S: Seating> Handle<S> {
                 Ok(())
             })
         });
-        if !matches!(outcome, Err(Error::Nested(_))) {
+        if !matches!(outcome, Err(Error::Nested(_) | Error::Misuse { .. })) {
             self.seat.closed(self.id, &self.of, outcome.is_err());
         }
         outcome

@@ -21,6 +21,10 @@ use crate::terminate::collective::Operation;
 pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
     let what = "shutting down";
     seat.may_wait(what)?;
+    seat.with(what, |job| {
+        let mut streams = job.engine.open_streams();
+        streams.try_for_each(|(_, out)| out.check_contributed())
+    })?;
     for id in seat.with(what, |job| Ok(job.engine.open_ids()))? {
         end_stream(seat, id)?;
     }
