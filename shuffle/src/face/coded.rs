@@ -217,7 +217,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     /// Sends a value; waits as [`Shuffle::send`](crate::Shuffle::send) does.
     ///
     /// # Errors
-    /// As that; [`Error::Config`] for a value that the codec refuses.
+    /// As that; [`Error::Config`](crate::Error::Config) for a value that the codec refuses.
     pub fn push(&self, target: Rank, value: &V) -> Result<()> {
         encoded(&self.codec, value, |bytes| {
             self.handle.send(
@@ -230,7 +230,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     /// Sends a value if there is room now; never waits and makes no progress.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`], with nothing taken; as [`Coded::push`].
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock), with nothing taken; as [`Coded::push`].
     pub fn try_push(&self, target: Rank, value: &V) -> Result<()> {
         encoded(&self.codec, value, |bytes| {
             self.handle.try_send(|out| out.try_send(target, 0, bytes))
