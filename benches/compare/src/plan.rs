@@ -113,7 +113,7 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
     );
     all.extend(p2p(setting));
     all.extend(many(setting));
-    all.extend(ROUNDS.map(|(ranks, nodes)| rounds(setting, ranks, nodes)));
+    all.extend(ROUNDS.map(|(ranks, nodes, count)| rounds(setting, ranks, nodes, count)));
     all
 }
 
@@ -268,16 +268,16 @@ fn many(setting: &Setting) -> impl Iterator<Item = Contest> {
         })
 }
 
-/// Ranks and nodes of bulk-synchronous steps, and how many are measured at a time.
-const ROUNDS: [(u32, u32); 3] = [(2, 1), (8, 1), (8, 2)];
-const ROUNDS_COUNT: u64 = 1000;
+/// Ranks and nodes of bulk-synchronous steps, and how many are measured at a time: of two ranks more,
+/// until the kernel has them on a core each.
+const ROUNDS: [(u32, u32, u64); 3] = [(2, 1, 20_000), (8, 1, 1000), (8, 2, 1000)];
 /// Rounds and fences of ours beside a loop of `MPI_Alltoallv`.
-fn rounds(setting: &Setting, ranks: u32, nodes: u32) -> Contest {
+fn rounds(setting: &Setting, ranks: u32, nodes: u32, count: u64) -> Contest {
     let options = [
         ("--ranks", u64::from(ranks)),
         ("--nodes", u64::from(nodes)),
         ("--size", 8),
-        ("--count", ROUNDS_COUNT),
+        ("--count", count),
     ];
     let options = options.map(|(name, value)| [name.to_owned(), value.to_string()]);
     let way = match nodes {
@@ -293,7 +293,7 @@ fn rounds(setting: &Setting, ranks: u32, nodes: u32) -> Contest {
     // MPICH's ranks do not let each other run: where they outnumber the cores, a round takes 12 ms.
     let fair = |(mpi, _): &&(Mpi, Form)| ranks == 2 || *mpi == Mpi::OpenMpi;
     for (mpi, form) in forms(nodes).iter().filter(fair) {
-        let arguments = [8, u64::from(REPS), ROUNDS_COUNT].map(|number| number.to_string());
+        let arguments = [8, u64::from(REPS), count].map(|number| number.to_string());
         let system = format!("{} alltoallv", mpi.name());
         entries.push(setting.mpi(system, (*mpi, "round"), ranks, *form, &arguments, 1));
     }
