@@ -82,8 +82,8 @@ where
     }
 
     /// Who knows where the element of a key is: the same on all ranks, and for any key, since those
-    /// of other ranks are asked for too. Without this, the ranks in
-    /// turn, by key. What is sent to an element that is with its owner goes straight there.
+    /// of other ranks are asked for too. Without this, the ranks in turn, by key. What is sent to an
+    /// element that is with its owner goes straight there.
     pub fn owner(mut self, owner: impl Fn(u64) -> Rank + 'h) -> Self {
         self.owner = Rc::new(owner);
         self
@@ -236,10 +236,10 @@ fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
 /// sent on to where it is, each exactly once. What is sent to one element keeps its order as long as
 /// that stays.
 ///
-/// All ranks insert their elements and then [fence](Array::fence) before anybody sends to them. A rank
-/// keeps the broadcasts of the step and of the one before, for elements that come to it: steps end by
-/// calls of the array, not by [`Job::fence`](crate::Job::fence) alone.
-/// Items and elements travel by the [`Codec`] of the array.
+/// All ranks insert their elements and then [fence](Array::fence) before anybody sends to them. A
+/// rank keeps the broadcasts of the step and of the one before, for elements that come to it: steps
+/// end by calls of the array, not by [`Job::fence`](crate::Job::fence) alone. Items and elements
+/// travel by the [`Codec`] of the array.
 ///
 /// ```
 /// use trihop_shuffle::{Job, Options, Plain, Rank};
@@ -286,7 +286,7 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         self.attempt(|out| {
             let mut table = in_use(&self.table);
             if table.knows(key) {
-                let why = format!("element {key} is here, has left, or was removed a step ago");
+                let why = format!("element {key} is here, has left, or was removed not long ago");
                 return Err(Error::misuse(&self.handle.name, why));
             }
             if owner != self.handle.rank {
@@ -306,7 +306,7 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     }
 
     /// Takes an element that is here away; `None` where it is not. What is sent to it later ends the
-    /// job. Its key may be inserted again once two steps, or fences, are over.
+    /// job. Its key may be inserted again once three steps, or fences, are over.
     ///
     /// # Errors
     /// As [`crate::Shuffle::send`].
@@ -384,9 +384,12 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         })
     }
 
-    /// Uses every element that is here, in no order; what comes of each. `each` may send, on any
-    /// stream, but no progress is made meanwhile: where there is no room, a send is
+    /// Uses every element that is here, in no order; what comes of each. `each` may push, to this
+    /// array and on any stream, but no progress is made meanwhile: where there is no room, that is
     /// [`Error::WouldBlock`].
+    ///
+    /// # Panics
+    /// Where `each` makes another call of the array.
     pub fn with<R>(&self, mut each: impl FnMut(u64, &mut E) -> R) -> Vec<R> {
         let mut table = in_use(&self.table);
         let _quiet = Quiet::begin(&self.handle.seat);
@@ -522,7 +525,9 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
 
     /// What handlers could not send.
     fn check_failure(&self) -> Result<()> {
-        let failure = in_use(&self.table).failure.take();
+        // Inside of `with` the next call says so.
+        let table = self.table.try_borrow_mut();
+        let failure = table.ok().and_then(|mut table| table.failure.take());
         failure.map_or(Ok(()), Err)
     }
 }
