@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::super::{BenchArgs, row};
-use super::job::Measured;
+use super::job::{Measured, ROUND_RANKS};
 use crate::output;
 
 /// One row, as documented for scripts.
@@ -60,8 +60,9 @@ struct Row {
     fence_rounds: u32,
     /// User and system time of the fence per rank, in microseconds.
     fence_cpu_us_per_rank: f64,
-    /// User and system time of a round per rank in which nobody sends, in microseconds.
-    round_cpu_us_per_rank: f64,
+    /// User and system time of a round per rank in which nobody sends, in microseconds; none above
+    /// [`ROUND_RANKS`].
+    round_cpu_us_per_rank: Option<f64>,
     /// Time to build the job, to send and deliver, and of the fence, in seconds.
     build_seconds: f64,
     /// Time to send and deliver everything, in seconds.
@@ -131,7 +132,9 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
         rounds_per_msg: ratio(large.rounds, large.messages),
         fence_rounds: large.fence_rounds,
         fence_cpu_us_per_rank: large.fence.cpu_seconds * 1e6 / ranks as f64,
-        round_cpu_us_per_rank: large.round.cpu_seconds * 1e6 / ranks as f64,
+        round_cpu_us_per_rank: large
+            .round
+            .map(|round| round.cpu_seconds * 1e6 / ranks as f64),
         build_seconds: large.build.seconds,
         seconds: large.traffic.seconds,
         fence_seconds: large.fence.seconds,
@@ -221,7 +224,10 @@ pub fn print(
         ),
         (
             "round without messages",
-            format!("{:.1} us CPU per rank", row.round_cpu_us_per_rank),
+            match row.round_cpu_us_per_rank {
+                Some(us) => format!("{us:.1} us CPU per rank"),
+                None => format!("not measured above {ROUND_RANKS} ranks: it touches every lane"),
+            },
         ),
         (
             "seconds",
