@@ -687,9 +687,9 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 // Leaves the job: every stream that is still open is fenced, and everyone is waited for.
 // Collective over all ranks.
 //
-// The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the call
-// is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in a step
-// of a stream, with `TRIHOP_ERR_MISUSE`. Handles of its streams remain valid, answer
+// The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the
+// call is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in
+// a step of a stream, with `TRIHOP_ERR_MISUSE`. Handles of its streams remain valid, answer
 // `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
 // Threads: any, but no other call on the job may be under way or follow. After
 // `trihop_init_custom` the allgather is called on this thread.
@@ -1068,9 +1068,9 @@ trihop_status_t trihop_stream_broadcast(const struct trihop_stream_t *stream,
 
 // So many contributors of the step that has begun have sent what they have to send. Once all of
 // this rank are done, or all of all ranks, sends of the program fail with `TRIHOP_ERR_MISUSE`
-// until the step is over, as this does without a step, or for more than there are (where those of
-// all ranks are counted, another rank may find that, and the job ends with `TRIHOP_ERR_MISMATCH`).
-// What handlers say before the step has begun on this rank counts in it.
+// until the step is over, as this does without a step, or for more than there are (where those
+// of all ranks are counted, another rank may find that, and the job ends with
+// `TRIHOP_ERR_MISMATCH`). What handlers say before the step has begun on this rank counts in it.
 //
 // Threads: any, and inside handlers.
 trihop_status_t trihop_stream_done(const struct trihop_stream_t *stream, uint64_t contributors);
@@ -1116,13 +1116,14 @@ trihop_status_t trihop_stream_round(const struct trihop_stream_t *stream);
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_start(const struct trihop_stream_t *stream, int32_t end);
 
-// Begins a step that its contributors end, and does not wait. A contributor is whatever the program
-// likes: a thread, an object, a task. Each sends, and `trihop_stream_done` is called for it once it
-// has sent what it has to send; handlers send too, and may do that. The step is over on all ranks
-// when all contributors are done and all that was sent is handled, also what handlers sent because
-// of it: `trihop_stream_test` and `trihop_stream_wait` say when. There are `count` contributors, of
-// this rank or of all ranks, as `of` says (of `trihop_contributors_t`). Collective: each rank begins
-// as many steps, in the same order as other ends. Not inside a handler.
+// Begins a step that its contributors end, and does not wait. A contributor is whatever the
+// program likes: a thread, an object, a task. Each sends, and `trihop_stream_done` is called for
+// it once it has sent what it has to send; handlers send too, and may do that. The step is over
+// on all ranks when all contributors are done and all that was sent is handled, also what
+// handlers sent because of it: `trihop_stream_test` and `trihop_stream_wait` say when. There are
+// `count` contributors, of this rank or of all ranks, as `of` says (of `trihop_contributors_t`).
+// Collective: each rank begins as many steps, in the same order as other ends. Not inside a
+// handler.
 //
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_begin_step(const struct trihop_stream_t *stream,
@@ -1181,12 +1182,12 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 // handler is not called any more once this has returned. What still waits for `trihop_stream_take`
 // is given up; the log says how much.
 //
-// The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler the
-// call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in a step,
-// with `TRIHOP_ERR_MISUSE`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
-// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
-// nothing but that in between: a fence would be the others' close.
-// Threads: any, but no other call on the stream may be under way or follow.
+// The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler
+// the call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in
+// a step, with `TRIHOP_ERR_MISUSE`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK` (a
+// stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
+// nothing but that in between: a fence would be the others' close. Threads: any, but no other
+// call on the stream may be under way or follow.
 trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
 
 // Makes a conveyor of a stream of items without a handler, on which nothing else is called until

@@ -78,7 +78,10 @@ enum class Reduce : std::int32_t {
 enum class End : std::int32_t { Round = TRIHOP_ROUND, Fence = TRIHOP_FENCE };
 
 /* Whose contributors end a step: see trihop_contributors_t. */
-enum class Contributors : std::int32_t { Local = TRIHOP_LOCAL_CONTRIBUTORS, All = TRIHOP_ALL_CONTRIBUTORS };
+enum class Contributors : std::int32_t {
+    Local = TRIHOP_LOCAL_CONTRIBUTORS,
+    All = TRIHOP_ALL_CONTRIBUTORS
+};
 
 /* Which queues a flush empties: see trihop_queues_t. */
 enum class Queues : std::int32_t {
@@ -297,7 +300,10 @@ public:
     void push(std::uint32_t target, const T &item) const { check(trihop_stream_push(message_->stream, target, &item)); }
 
     /* So many contributors of the stream's step are done. */
-    void done(std::uint64_t contributors = 1) const { check(trihop_stream_done(message_->stream, contributors)); }
+    void done(std::uint64_t contributors = 1) const
+    {
+        check(trihop_stream_done(message_->stream, contributors));
+    }
 
     /* Gives the items to a handler of one after the other, without its source or with it, or of all of them. */
     template <class F> static void hand_to(F &handler, const trihop_message_t *message) {
@@ -335,7 +341,10 @@ public:
     }
 
     /* So many contributors of the stream's step are done. */
-    void done(std::uint64_t contributors = 1) const { check(trihop_stream_done(message_->stream, contributors)); }
+    void done(std::uint64_t contributors = 1) const
+    {
+        check(trihop_stream_done(message_->stream, contributors));
+    }
 
     template <class F> static void hand_to(F &handler, const trihop_message_t *message) { handler(Record(message)); }
 

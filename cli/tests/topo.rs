@@ -276,8 +276,8 @@ fn routes_are_compared_by_what_they_ask_of_the_busiest_rank() {
         (&three_hop["hops"], &three_hop["links"]),
         (&json!(hops), &json!(1))
     );
-    // The busiest passes on what 3 others exchange with 4, both ways: 24 of 64 pairs, and each rank
-    // sends an eighth of its 100,000 messages of 8 bytes to each.
+    // The busiest passes on what 3 others exchange with 4, both ways: 24 of 64 pairs, and each
+    // rank sends an eighth of its 100,000 messages of 8 bytes to each.
     assert_eq!(
         three_hop["most_relayed_bytes"],
         json!(24.0 / 8.0 * 800_000.0)

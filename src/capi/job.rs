@@ -103,9 +103,9 @@ pub unsafe extern "C" fn trihop_job_options(
 /// Leaves the job: every stream that is still open is fenced, and everyone is waited for.
 /// Collective over all ranks.
 ///
-/// The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the call
-/// is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in a step
-/// of a stream, with `TRIHOP_ERR_MISUSE`. Handles of its streams remain valid, answer
+/// The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the
+/// call is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in
+/// a step of a stream, with `TRIHOP_ERR_MISUSE`. Handles of its streams remain valid, answer
 /// `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
 /// Threads: any, but no other call on the job may be under way or follow. After
 /// `trihop_init_custom` the allgather is called on this thread.

@@ -226,13 +226,14 @@ pub unsafe extern "C" fn trihop_stream_start(
     unsafe { with(stream, start) }
 }
 
-/// Begins a step that its contributors end, and does not wait. A contributor is whatever the program
-/// likes: a thread, an object, a task. Each sends, and `trihop_stream_done` is called for it once it
-/// has sent what it has to send; handlers send too, and may do that. The step is over on all ranks
-/// when all contributors are done and all that was sent is handled, also what handlers sent because
-/// of it: `trihop_stream_test` and `trihop_stream_wait` say when. There are `count` contributors, of
-/// this rank or of all ranks, as `of` says (of `trihop_contributors_t`). Collective: each rank begins
-/// as many steps, in the same order as other ends. Not inside a handler.
+/// Begins a step that its contributors end, and does not wait. A contributor is whatever the
+/// program likes: a thread, an object, a task. Each sends, and `trihop_stream_done` is called for
+/// it once it has sent what it has to send; handlers send too, and may do that. The step is over
+/// on all ranks when all contributors are done and all that was sent is handled, also what
+/// handlers sent because of it: `trihop_stream_test` and `trihop_stream_wait` say when. There are
+/// `count` contributors, of this rank or of all ranks, as `of` says (of `trihop_contributors_t`).
+/// Collective: each rank begins as many steps, in the same order as other ends. Not inside a
+/// handler.
 ///
 /// Threads: as `trihop_stream_fence`.
 #[unsafe(no_mangle)]
@@ -370,12 +371,12 @@ pub unsafe extern "C" fn trihop_stream_dump(
 /// handler is not called any more once this has returned. What still waits for `trihop_stream_take`
 /// is given up; the log says how much.
 ///
-/// The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler the
-/// call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in a step,
-/// with `TRIHOP_ERR_MISUSE`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK`
-/// (a stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
-/// nothing but that in between: a fence would be the others' close.
-/// Threads: any, but no other call on the stream may be under way or follow.
+/// The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler
+/// the call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in
+/// a step, with `TRIHOP_ERR_MISUSE`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK` (a
+/// stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
+/// nothing but that in between: a fence would be the others' close. Threads: any, but no other
+/// call on the stream may be under way or follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_stream_close(stream: *mut trihop_stream_t) -> trihop_status_t {
     guard(|| {

@@ -126,17 +126,20 @@ static void take_steps_of_contributors(void)
 {
     uint64_t wanted = 0, sum[1];
 
-    OK(trihop_stream_open(job, "contributors", sizeof(struct going), NULL, on_going, NULL, &going));
+    OK(trihop_stream_open(
+        job, "contributors", sizeof(struct going), NULL, on_going, NULL, &going));
     EQUAL(trihop_stream_done(going, 1), TRIHOP_ERR_MISUSE);
     EQUAL(trihop_stream_begin_step(going, 2, 1), TRIHOP_ERR_INVALID_ARGUMENT);
     for (step = 0; step < steps; step++) {
-        /* On even steps each rank has its own contributors, rank 0 has none; on odd ones all are counted together. */
+        /* On even steps each rank has its own contributors, rank 0 has none; on odd ones all are
+         * counted together. */
         uint32_t counts = step % 2, items = step % 7;
         uint64_t mine = counts ? size * (1 + items) : rank % 3;
         struct going item = {step % 4, counts};
         int is_over = 0;
 
-        OK(trihop_stream_begin_step(going, counts ? TRIHOP_ALL_CONTRIBUTORS : TRIHOP_LOCAL_CONTRIBUTORS, mine));
+        OK(trihop_stream_begin_step(
+            going, counts ? TRIHOP_ALL_CONTRIBUTORS : TRIHOP_LOCAL_CONTRIBUTORS, mine));
         EQUAL(trihop_stream_fence(going), TRIHOP_ERR_MISUSE);
         if (counts || mine > 0)
             for (uint32_t number = 0; number < items; number++)

@@ -1,7 +1,9 @@
-/* round SIZE REPS ROUNDS: bulk-synchronous steps over MPI_Alltoallv: each rank sends an item of SIZE bytes to each rank,
- * itself included, and then all have theirs. What came is verified in every round, as `trihop bench round` does.
+/* round SIZE REPS ROUNDS: bulk-synchronous steps over MPI_Alltoallv: each rank sends an item of
+ * SIZE bytes to each rank, itself included, and then all have theirs. What came is verified in
+ * every round, as `trihop bench round` does.
  *
- * One warm-up, REPS repetitions of ROUNDS rounds, the time by the slowest rank, the median of the repetitions. */
+ * One warm-up, REPS repetitions of ROUNDS rounds, the time by the slowest rank, the median of the
+ * repetitions. */
 
 #include "measure.h"
 
@@ -26,12 +28,14 @@ int main(int argc, char **argv)
     if (reps > MEDIAN_MAX)
         reps = MEDIAN_MAX;
     unsigned char *out = allocate(size * (size_t)ranks), *in = allocate(size * (size_t)ranks);
-    int *counts = allocate(sizeof(int) * (size_t)ranks), *starts = allocate(sizeof(int) * (size_t)ranks);
+    int *counts = allocate(sizeof(int) * (size_t)ranks);
+    int *starts = allocate(sizeof(int) * (size_t)ranks);
     for (int peer = 0; peer < ranks; peer++) {
         counts[peer] = (int)size;
         starts[peer] = (int)size * peer;
     }
-    struct row row = {.bench = "round", .engine = "alltoallv", .size = size, .latency_us = -1, .reps = (int)reps};
+    struct row row = {
+        .bench = "round", .engine = "alltoallv", .size = size, .latency_us = -1, .reps = (int)reps};
     row.count = rounds * ranks;
     for (int rep = -1; rep < reps; rep++) {
         MPI_Barrier(MPI_COMM_WORLD);
@@ -42,7 +46,8 @@ int main(int argc, char **argv)
                 uint64_t item = word(rank, peer, round);
                 memcpy(out + (size_t)peer * size, &item, sizeof item);
             }
-            MPI_Alltoallv(out, counts, starts, MPI_BYTE, in, counts, starts, MPI_BYTE, MPI_COMM_WORLD);
+            MPI_Alltoallv(
+                out, counts, starts, MPI_BYTE, in, counts, starts, MPI_BYTE, MPI_COMM_WORLD);
             for (int peer = 0; peer < ranks; peer++) {
                 uint64_t item;
                 memcpy(&item, in + (size_t)peer * size, sizeof item);

@@ -268,8 +268,8 @@ fn many(setting: &Setting) -> impl Iterator<Item = Contest> {
         })
 }
 
-/// Ranks and nodes of bulk-synchronous steps, and how many are measured at a time: of two ranks more,
-/// until the kernel has them on a core each.
+/// Ranks and nodes of bulk-synchronous steps, and how many are measured at a time: of two ranks
+/// more, until the kernel has them on a core each.
 const ROUNDS: [(u32, u32, u64); 3] = [(2, 1, 20_000), (8, 1, 1000), (8, 2, 1000)];
 /// Rounds and fences of ours beside a loop of `MPI_Alltoallv`.
 fn rounds(setting: &Setting, ranks: u32, nodes: u32, count: u64) -> Contest {
@@ -290,7 +290,8 @@ fn rounds(setting: &Setting, ranks: u32, nodes: u32, count: u64) -> Contest {
         (way, nodes > 1),
         options.into_iter().flatten(),
     )];
-    // MPICH's ranks do not let each other run: where they outnumber the cores, a round takes 12 ms.
+    // MPICH's ranks do not let each other run: where they outnumber the cores, a round takes 12
+    // ms.
     let fair = |(mpi, _): &&(Mpi, Form)| ranks == 2 || *mpi == Mpi::OpenMpi;
     for (mpi, form) in forms(nodes).iter().filter(fair) {
         let arguments = [8, u64::from(REPS), count].map(|number| number.to_string());

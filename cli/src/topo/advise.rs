@@ -1,12 +1,14 @@
-//! `trihop topo --advise`: what each route would ask of the ranks of a job, by a model of its costs.
+//! `trihop topo --advise`: what each route would ask of the ranks of a job, by a model of its
+//! costs.
 //!
-//! The model is of a step in which each rank sends so many messages to ranks by chance, and then all
-//! wait. The busiest rank decides. It pays for each message that it sends, passes on or receives;
-//! for each batch, at least one of which goes over each of its links in a step; and for the bytes
-//! that it has on the fabric:
+//! The model is of a step in which each rank sends so many messages to ranks by chance, and then
+//! all wait. The busiest rank decides. It pays for each message that it sends, passes on or
+//! receives; for each batch, at least one of which goes over each of its links in a step; and for
+//! the bytes that it has on the fabric:
 //!
 //! ```text
-//! time = handled x (HANDLING_NS + bytes / COPYING) + batches x batch_us + fabric bytes / bandwidth
+//! time = handled x (HANDLING_NS + bytes / COPYING) + batches x batch_us
+//!        + fabric bytes / bandwidth
 //! ```
 
 use std::collections::HashMap;
@@ -19,8 +21,8 @@ use trihop::{Rank, StreamOptions, Topology};
 
 use super::load::{Hop, hop};
 
-/// What a rank pays for a message that it handles, in nanoseconds: between what our benchmarks show
-/// for a push with a hop over a lane, and for a receipt.
+/// What a rank pays for a message that it handles, in nanoseconds: between what our benchmarks
+/// show for a push with a hop over a lane, and for a receipt.
 const HANDLING_NS: f64 = 5.0;
 /// What it copies meanwhile, in bytes per nanosecond.
 const COPYING: f64 = 8.0;
@@ -35,9 +37,9 @@ const KEPT: usize = 2048;
 pub struct Advise {
     /// Compares routes for the job by a model of their costs, the cheapest first
     ///
-    /// Of a step in which each rank sends messages to ranks by chance and then all wait. Figures of
-    /// the model are rough: measure the first two or three with `trihop bench --route`. Hops and
-    /// relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance.
+    /// Of a step in which each rank sends messages to ranks by chance and then all wait. Figures
+    /// of the model are rough: measure the first two or three with `trihop bench --route`. Hops
+    /// and relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance.
     #[arg(long, conflicts_with_all = ["route", "rank", "output"])]
     advise: bool,
 
@@ -55,11 +57,13 @@ pub struct Advise {
     messages: u64,
 
     /// What a batch costs at each of its two ends, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 2.0, value_parser = positive, requires = "advise")]
+    #[arg(long, value_name = "US", default_value_t = 2.0)]
+    #[arg(value_parser = positive, requires = "advise")]
     batch_us: f64,
 
     /// Bytes per nanosecond (GB/s) that a rank can have on the fabric
-    #[arg(long, value_name = "GB/S", default_value_t = 2.0, value_parser = positive, requires = "advise")]
+    #[arg(long, value_name = "GB/S", default_value_t = 2.0)]
+    #[arg(value_parser = positive, requires = "advise")]
     bandwidth: f64,
 }
 
@@ -255,7 +259,8 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
     }
     writeln!(
         out,
-        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean; then links\n\
-         and lanes are those of ranks met by chance). Buffers are two batches for each link. The model is rough: measure the first routes with `trihop bench`."
+        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean; then\n\
+         links and lanes are those of ranks met by chance). Buffers are two batches for each\n\
+         link. The model is rough: measure the first routes with `trihop bench`."
     )
 }

@@ -41,7 +41,7 @@ impl Turns {
                         outbox.send(Rank(1), NEWS, b"").unwrap();
                         outbox.send(Rank(3), NEWS, b"").unwrap();
                     }
-                    true
+                    Ok(true)
                 })
             }
         };

@@ -66,7 +66,7 @@ fn play(seed: u64, route: RouteName) {
                     message.source
                 );
                 *heard.borrow_mut().entry((here.0, now)).or_default() += 1;
-                true
+                Ok(true)
             })
         }
     };

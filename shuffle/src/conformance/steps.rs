@@ -87,7 +87,7 @@ fn play(seed: u64, route: RouteName) {
                 } else if way(seed, step) == Way::All {
                     outbox.done(1).unwrap();
                 }
-                true
+                Ok(true)
             })
         }
     };

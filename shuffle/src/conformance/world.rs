@@ -112,12 +112,12 @@ impl World {
             move |here: Rank, delivery: Delivery<'_>, done: usize, outbox: &mut Outbox<'_>| {
                 each_message(delivery, done, |message, first| {
                     if !first && outbox.has_overfilled() {
-                        return false;
+                        return Ok(false);
                     }
                     let (source, kind, bytes) = (message.source.0, message.kind, message.bytes);
                     if kind & ANSWER != 0 {
                         note(&seen, here, source | ANSWER, kind & !ANSWER, bytes);
-                        return true;
+                        return Ok(true);
                     }
                     note(&seen, here, source, kind, bytes);
                     if replies {
@@ -125,7 +125,7 @@ impl World {
                         let answer = payload(here.0 | ANSWER, u64::from(kind), bytes.len());
                         outbox.send(Rank(source), kind | ANSWER, &answer).unwrap();
                     }
-                    true
+                    Ok(true)
                 })
             }
         };

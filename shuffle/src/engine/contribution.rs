@@ -6,7 +6,8 @@
 pub enum Contributors {
     /// So many of this rank; other ranks have their own. A rank with none is done at once.
     Local(u64),
-    /// So many of all ranks together, wherever they turn out to be: each rank says the same number.
+    /// So many of all ranks together, wherever they turn out to be: each rank says the same
+    /// number.
     All(u64),
 }
 

@@ -1,11 +1,11 @@
 //! Arrays: elements with keys, each on some rank, to which items are sent by key.
 //!
-//! An element begins where it is inserted, and may move. The owner of its key, which a function of
-//! the program's names, knows where it is; so does, for a step, a rank that it has left. Who does
-//! not sends what comes for it to the owner. A rank tells the owner of an element once that has
-//! arrived there: until then the owner sends to where it was, which sends on behind the element
-//! itself, so that nothing overtakes it on its way. All of that are messages of one stream: a fence,
-//! or a step, ends when the last is where it belongs.
+//! An element begins where it is inserted, and may move. The owner of its key, which a function
+//! of the program's names, knows where it is; so does, for a step, a rank that it has left. Who
+//! does not sends what comes for it to the owner. A rank tells the owner of an element once that
+//! has arrived there: until then the owner sends to where it was, which sends on behind the
+//! element itself, so that nothing overtakes it on its way. All of that are messages of one
+//! stream: a fence, or a step, ends when the last is where it belongs.
 
 mod keeper;
 mod table;
@@ -81,9 +81,9 @@ where
         }
     }
 
-    /// Who knows where the element of a key is: the same on all ranks, and for any key, since those
-    /// of other ranks are asked for too. Without this, the ranks in turn, by key. What is sent to an
-    /// element that is with its owner goes straight there.
+    /// Who knows where the element of a key is: the same on all ranks, and for any key, since
+    /// those of other ranks are asked for too. Without this, the ranks in turn, by key. What is
+    /// sent to an element that is with its owner goes straight there.
     pub fn owner(mut self, owner: impl Fn(u64) -> Rank + 'h) -> Self {
         self.owner = Rc::new(owner);
         self
@@ -115,15 +115,13 @@ where
         let shuffle = self
             .shuffle
             .handle_by(Box::new(move |delivery, done, outbox| {
-                let mut bad = None;
-                let taken = each_message(delivery, done, |message, first| {
+                each_message(delivery, done, |message, first| {
                     if !first && outbox.has_overfilled() {
-                        return false;
+                        return Ok(false);
                     }
-                    bad = keeper.take(message, outbox).err();
-                    bad.is_none()
-                });
-                bad.map_or(taken, Err)
+                    keeper.take(message, outbox)?;
+                    Ok(true)
+                })
             }));
         Ok(Array {
             handle: shuffle.open()?.handle,
@@ -183,8 +181,8 @@ impl<T, C: Codec<T>> ArrayOutbox<'_, T, C> {
         Ok(())
     }
 
-    /// Has the element for which the handler was called move to another rank, as soon as the handler
-    /// has returned.
+    /// Has the element for which the handler was called move to another rank, as soon as the
+    /// handler has returned.
     ///
     /// # Errors
     /// A rank that is not in the job.
@@ -225,21 +223,21 @@ fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
     match table.try_borrow_mut() {
         Ok(table) => table,
         Err(_) => panic!(
-            "an array is in use: a call of it was made inside of its handler, or inside of its `with`"
+            "an array is in use: it was called inside of its handler, or inside of its `with`"
         ),
     }
 }
 
-/// Elements with keys of 64 bits, of which each rank of an inline job has some, and to which items
-/// are sent by key: the cells of a grid, the vertices of a graph, the patients of a simulation. An
-/// element may move to another rank, between steps or while items are on their way to it: they are
-/// sent on to where it is, each exactly once. What is sent to one element keeps its order as long as
-/// that stays.
+/// Elements with keys of 64 bits, of which each rank of an inline job has some, and to which
+/// items are sent by key: the cells of a grid, the vertices of a graph, the patients of a
+/// simulation. An element may move to another rank, between steps or while items are on their way
+/// to it: they are sent on to where it is, each exactly once. What is sent to one element keeps
+/// its order as long as that stays.
 ///
 /// All ranks insert their elements and then [fence](Array::fence) before anybody sends to them. A
-/// rank keeps the broadcasts of the step and of the one before, for elements that come to it: steps
-/// end by calls of the array, not by [`Job::fence`](crate::Job::fence) alone. Items and elements
-/// travel by the [`Codec`] of the array.
+/// rank keeps the broadcasts of the step and of the one before, for elements that come to it:
+/// steps end by calls of the array, not by [`Job::fence`](crate::Job::fence) alone. Items and
+/// elements travel by the [`Codec`] of the array.
 ///
 /// ```
 /// use trihop_shuffle::{Job, Options, Plain, Rank};
@@ -249,7 +247,8 @@ fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
 /// let counters = job.array::<u64, u64, _>("counters", Plain).open(|_key, sum, number, outbox| {
 ///     *sum += number;
 ///     if *sum % 1000 == 0 {
-///         outbox.migrate(Rank((outbox.rank().0 + 1) % outbox.size())).expect("a rank of the job");
+///         let next = Rank((outbox.rank().0 + 1) % outbox.size());
+///         outbox.migrate(next).expect("a rank of the job");
 ///     }
 /// })?;
 /// for key in (0..100).filter(|key| key % u64::from(job.size()) == u64::from(job.rank().0)) {
@@ -279,7 +278,8 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     ///
     /// # Errors
     /// [`Error::Misuse`] where this rank has the key, or knows where else it is; as
-    /// [`crate::Shuffle::send`]. Where only its owner finds that another rank has it, the job ends.
+    /// [`crate::Shuffle::send`]. Where only its owner finds that another rank has it, the job
+    /// ends.
     pub fn insert(&self, key: u64, element: E) -> Result<()> {
         let owner = self.owner_of(key)?;
         let mut element = Some(element);
@@ -305,8 +305,8 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         })
     }
 
-    /// Takes an element that is here away; `None` where it is not. What is sent to it later ends the
-    /// job. Its key may be inserted again once three steps, or fences, are over.
+    /// Takes an element that is here away; `None` where it is not. What is sent to it later ends
+    /// the job. Its key may be inserted again once three steps, or fences, are over.
     ///
     /// # Errors
     /// As [`crate::Shuffle::send`].
@@ -423,8 +423,8 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
         self.settle()
     }
 
-    /// Begins a step of which each element is a contributor, wherever it is by then. Waits until all
-    /// ranks do. See [`Shuffle::begin_step`](crate::Shuffle::begin_step); the step ends by
+    /// Begins a step of which each element is a contributor, wherever it is by then. Waits until
+    /// all ranks do. See [`Shuffle::begin_step`](crate::Shuffle::begin_step); the step ends by
     /// [`Array::test`] or [`Array::wait`]. Nobody inserts or removes elements meanwhile.
     ///
     /// # Errors

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use super::stream::Item;
 use crate::error::{self, Error};
 
-/// Writes values of a type as bytes, and reads them back on another rank. All ranks of a stream have
-/// the same codec.
+/// Writes values of a type as bytes, and reads them back on another rank. All ranks of a stream
+/// have the same codec.
 pub trait Codec<V> {
     /// Appends the bytes of a value to `bytes`, which may hold something already.
     ///

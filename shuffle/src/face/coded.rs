@@ -7,7 +7,7 @@ use trihop_transport::topology::Rank;
 
 use super::codec::{Codec, encode, with_scratch};
 use super::shuffle::{Shuffle, ShuffleBuilder, each_message};
-use super::verbs::common_verbs;
+use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
 use crate::deliver::Message;
 use crate::engine::BadRun;
@@ -80,36 +80,27 @@ impl<V, C: Codec<V> + Clone, S: Seat> CodedBuilder<V, C, S> {
 }
 
 impl<'h, V: 'h, C: Codec<V> + Clone + 'h> CodedBuilder<V, C, Inline<'h>> {
-    /// Calls `handler` for every value that arrives, with its sender. Without a handler, values wait
-    /// for [`Coded::take`].
+    /// Calls `handler` for every value that arrives, with its sender. Without a handler, values
+    /// wait for [`Coded::take`].
     pub fn handler(
         self,
         mut handler: impl FnMut(Rank, V, &mut CodedOutbox<'_, V, C>) + 'h,
     ) -> Self {
         let codec = self.codec.clone();
         self.handled_by(Box::new(move |delivery, done, outbox| {
-            let mut bad = None;
-            let taken = each_message(delivery, done, |message, first| {
+            each_message(delivery, done, |message, first| {
                 if !first && outbox.has_overfilled() {
-                    return false;
+                    return Ok(false);
                 }
-                match decoded(&codec, message.source, message.bytes) {
-                    Ok(value) => {
-                        let mut outbox = CodedOutbox {
-                            outbox: outbox.again(),
-                            codec: &codec,
-                            value: PhantomData,
-                        };
-                        handler(message.source, value, &mut outbox);
-                        true
-                    }
-                    Err(why) => {
-                        bad = Some(why);
-                        false
-                    }
-                }
-            });
-            bad.map_or(taken, Err)
+                let value = decoded(&codec, message.source, message.bytes)?;
+                let mut outbox = CodedOutbox {
+                    outbox: outbox.again(),
+                    codec: &codec,
+                    value: PhantomData,
+                };
+                handler(message.source, value, &mut outbox);
+                Ok(true)
+            })
         }))
     }
 }
@@ -121,25 +112,9 @@ pub struct CodedOutbox<'a, V, C> {
     value: PhantomData<fn() -> V>,
 }
 
+outbox_verbs!([V, C: Codec<V>] CodedOutbox<'_, V, C>);
+
 impl<V, C: Codec<V>> CodedOutbox<'_, V, C> {
-    /// This rank.
-    pub fn rank(&self) -> Rank {
-        self.outbox.rank()
-    }
-
-    /// Ranks of the job.
-    pub fn size(&self) -> u32 {
-        self.outbox.size()
-    }
-
-    /// So many contributors of the stream's step are done: see [`Coded::done`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn done(&mut self, contributors: u64) -> Result<()> {
-        self.outbox.done(contributors)
-    }
-
     /// Sends a value, or spills it.
     ///
     /// # Errors
@@ -161,9 +136,9 @@ impl<V, C: Codec<V>> CodedOutbox<'_, V, C> {
     }
 }
 
-/// A stream of values of any length between all ranks of a job, which a [`Codec`] writes and reads.
-/// For plain data of one length, a [`Stream`](crate::Stream) costs less. Clones are handles of the
-/// same stream.
+/// A stream of values of any length between all ranks of a job, which a [`Codec`] writes and
+/// reads. For plain data of one length, a [`Stream`](crate::Stream) costs less. Clones are
+/// handles of the same stream.
 ///
 /// ```
 /// # #[cfg(feature = "postcard")] {
@@ -259,23 +234,19 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
         })
     }
 
-    /// One round of progress, then every value that waits is handed to `take`; returns how many. For
-    /// streams without a handler.
+    /// One round of progress, then every value that waits is handed to `take`; returns how many.
+    /// For streams without a handler.
     ///
     /// # Errors
     /// As [`Shuffle::take`](crate::Shuffle::take).
     pub fn take(&self, mut take: impl FnMut(Rank, V)) -> Result<u64> {
         self.handle.take(|delivery| {
-            let mut bad = None;
             let one = |message: Message<'_>, _| {
-                match decoded(&self.codec, message.source, message.bytes) {
-                    Ok(value) => take(message.source, value),
-                    Err(why) => bad = Some(why),
-                }
-                bad.is_none()
+                let value = decoded(&self.codec, message.source, message.bytes)?;
+                take(message.source, value);
+                Ok(true)
             };
-            each_message(delivery, 0, one)?;
-            bad.map_or(Ok(()), Err)
+            each_message(delivery, 0, one).map(drop)
         })
     }
 }

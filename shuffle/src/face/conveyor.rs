@@ -28,9 +28,9 @@ pub enum ConveyorState {
     Complete,
 }
 
-/// The items of a step, of whatever type. Pulls are short, and programs go far into memory between
-/// them: what a processor may do at once then is what counts. So a pull of one item looks at the run
-/// that has begun and at two places in it, and changes one.
+/// The items of a step, of whatever type. Pulls are short, and programs go far into memory
+/// between them: what a processor may do at once then is what counts. So a pull of one item looks
+/// at the run that has begun and at two places in it, and changes one.
 pub(crate) struct Belt<S: Seating> {
     handle: Handle<S>,
     item_bytes: usize,

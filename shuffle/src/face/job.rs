@@ -131,8 +131,8 @@ impl<S: Seat> Job<S> {
         StreamBuilder::new(&self.seat, name)
     }
 
-    /// A stream of values of any length, which `codec` writes and reads. Opening is collective; the
-    /// same names in the same order on every rank.
+    /// A stream of values of any length, which `codec` writes and reads. Opening is collective;
+    /// the same names in the same order on every rank.
     pub fn coded<V, C: Codec<V> + Clone>(&self, name: &str, codec: C) -> CodedBuilder<V, C, S> {
         CodedBuilder::new(&self.seat, name, codec)
     }

@@ -76,10 +76,10 @@ impl<'h> ShuffleBuilder<Inline<'h>> {
             each_message(delivery, done, |message, first| {
                 // Between the records of a run a spill may be filled: the rest of the run waits.
                 if !first && outbox.has_overfilled() {
-                    return false;
+                    return Ok(false);
                 }
                 handler(message, outbox);
-                true
+                Ok(true)
             })
         }))
     }
@@ -100,12 +100,12 @@ impl<'h> ShuffleBuilder<Inline<'h>> {
     }
 }
 
-/// Hands the records from number `done` on to `take`, until it returns false; returns how many are
-/// done then.
+/// Hands the records from number `done` on to `take`, until it returns false or fails; returns how
+/// many are done then.
 pub(crate) fn each_message(
     delivery: Delivery<'_>,
     done: usize,
-    mut take: impl FnMut(Message<'_>, bool) -> bool,
+    mut take: impl FnMut(Message<'_>, bool) -> Result<bool, BadRun>,
 ) -> Result<usize, BadRun> {
     match delivery {
         Delivery::Run(run) => {
@@ -113,16 +113,12 @@ pub(crate) fn each_message(
             let mut now = 0;
             for record in run.records() {
                 let (kind, bytes) = record?;
-                if now >= done
-                    && !take(
-                        Message {
-                            source,
-                            kind,
-                            bytes,
-                        },
-                        now == done,
-                    )
-                {
+                let message = Message {
+                    source,
+                    kind,
+                    bytes,
+                };
+                if now >= done && !take(message, now == done)? {
                     break;
                 }
                 now += 1;
@@ -134,14 +130,12 @@ pub(crate) fn each_message(
             kind,
             bytes,
         } => {
-            take(
-                Message {
-                    source: Rank(source),
-                    kind,
-                    bytes,
-                },
-                true,
-            );
+            let message = Message {
+                source: Rank(source),
+                kind,
+                bytes,
+            };
+            take(message, true)?;
             Ok(1)
         }
     }
@@ -193,7 +187,7 @@ impl<S: Seat> Shuffle<S> {
         self.handle.take(|delivery| {
             let all = |message: Message<'_>, _| {
                 take(message);
-                true
+                Ok(true)
             };
             each_message(delivery, 0, all).map(|_| ())
         })

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use crate::error::Result;
 use crate::seat::{Handle, Seat};
 
-/// The end of a step that [`Stream::begin_step`](crate::Stream::begin_step) has begun, as a future:
-/// ready when the step is over, whoever has heard so. It may be dropped, and the stream asked
-/// instead.
+/// The end of a step that [`Stream::begin_step`](crate::Stream::begin_step) has begun, as a
+/// future: ready when the step is over, whoever has heard so. It may be dropped, and the stream
+/// asked instead.
 ///
 /// On a threaded job the progress thread wakes who awaits it. An inline job moves on only when the
 /// future is polled, so it asks to be polled again at once.

@@ -6,7 +6,7 @@ use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::verbs::common_verbs;
+use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::endpoint::Channel;
@@ -29,6 +29,8 @@ pub struct ItemOutbox<'a, T> {
     item: PhantomData<T>,
 }
 
+outbox_verbs!([T: Item] ItemOutbox<'_, T>);
+
 impl<T: Item> ItemOutbox<'_, T> {
     /// What sends on another stream of the same job, from inside a handler: by the same rules.
     ///
@@ -39,24 +41,6 @@ impl<T: Item> ItemOutbox<'_, T> {
             outbox: self.outbox.for_handle(&stream.handle)?,
             item: PhantomData,
         })
-    }
-
-    /// This rank.
-    pub fn rank(&self) -> Rank {
-        self.outbox.rank()
-    }
-
-    /// Ranks of the job.
-    pub fn size(&self) -> u32 {
-        self.outbox.size()
-    }
-
-    /// So many contributors of the stream's step are done: see [`Stream::done`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn done(&mut self, contributors: u64) -> Result<()> {
-        self.outbox.done(contributors)
     }
 
     /// Sends an item, or spills it.

@@ -8,7 +8,7 @@ use super::broadcast::broadcast;
 use super::reservation::{reserve, zeroed};
 use super::shuffle::each_message;
 use super::stream::{extend, push};
-use super::verbs::common_verbs;
+use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message, Messages};
 use crate::endpoint::Channel;
@@ -179,7 +179,7 @@ pub(crate) fn each_arrival(
                 count: 1,
                 bytes,
             };
-            take(arrival, first)
+            Ok(take(arrival, first))
         });
     }
     let Delivery::Run(run) = delivery else {
@@ -205,6 +205,8 @@ pub struct UntypedOutbox<'a> {
     item_bytes: usize,
 }
 
+outbox_verbs!([] UntypedOutbox<'_>);
+
 impl UntypedOutbox<'_> {
     /// What sends on another stream of the same job: by the same rules.
     ///
@@ -216,24 +218,6 @@ impl UntypedOutbox<'_> {
             outbox: self.outbox.for_handle(&stream.handle)?,
             item_bytes: stream.item_bytes,
         })
-    }
-
-    /// This rank.
-    pub fn rank(&self) -> Rank {
-        self.outbox.rank()
-    }
-
-    /// Ranks of the job.
-    pub fn size(&self) -> u32 {
-        self.outbox.size()
-    }
-
-    /// So many contributors of the stream's step are done: see [`Untyped::done`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn done(&mut self, contributors: u64) -> Result<()> {
-        self.outbox.done(contributors)
     }
 
     /// Sends a record, or spills it.

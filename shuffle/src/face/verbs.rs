@@ -89,8 +89,8 @@ macro_rules! common_verbs {
             /// contributors are done and all that was sent is handled, also what handlers sent
             /// because of it. The future says when, or [`Self::test`] and [`Self::wait`] do.
             ///
-            /// Collective: each rank begins as many steps, in the same order as other ends. Messages
-            /// may come before this rank has begun its own.
+            /// Collective: each rank begins as many steps, in the same order as other ends.
+            /// Messages may come before this rank has begun its own.
             ///
             /// # Errors
             /// As [`Self::start`].
@@ -104,10 +104,10 @@ macro_rules! common_verbs {
             }
 
             /// So many contributors of the step that has [begun](Self::begin_step) have sent what
-            /// they have to send. Once all of this rank are done, or all of all ranks, a send of the
-            /// program's is [`Error::Misuse`](crate::Error::Misuse) until the step is over. An
-            /// inline job's handlers say it by their outbox. What handlers say before the step has
-            /// begun here, or once all that count here are done, counts in the next one.
+            /// they have to send. Once all of this rank are done, or all of all ranks, a send of
+            /// the program's is [`Error::Misuse`](crate::Error::Misuse) until the step is over.
+            /// An inline job's handlers say it by their outbox. What handlers say before the step
+            /// has begun here, or once all that count here are done, counts in the next one.
             ///
             /// # Errors
             /// [`Error::Misuse`](crate::Error::Misuse) without a step, and for more contributors
@@ -117,9 +117,9 @@ macro_rules! common_verbs {
                 self.handle.done(contributors)
             }
 
-            /// One round of progress; true when what was [started](Self::start) is over here. That
-            /// is said once: then nothing is under way any more. Without a handler, take what comes
-            /// meanwhile: a delivery queue that is full keeps all ranks from the end.
+            /// One round of progress; true when what was [started](Self::start) is over here.
+            /// That is said once: then nothing is under way any more. Without a handler, take
+            /// what comes meanwhile: a delivery queue that is full keeps all ranks from the end.
             ///
             /// # Errors
             /// [`Error::Misuse`](crate::Error::Misuse) when nothing was started; as [`Self::poll`].
@@ -178,8 +178,8 @@ macro_rules! common_verbs {
             /// # Errors
             /// As [`Self::fence`]; after `WouldBlock` nothing but taking and this call again, for
             /// which a clone is kept: a fence in between would be the others' shutdown.
-            /// [`Error::Misuse`](crate::Error::Misuse), with nothing done, where contributors of this
-            /// rank's are not done in a step.
+            /// [`Error::Misuse`](crate::Error::Misuse), with nothing done, where contributors of
+            /// this rank's are not done in a step.
             pub fn shutdown(self) -> $crate::error::Result<()> {
                 self.handle.shut_down()
             }
@@ -187,4 +187,29 @@ macro_rules! common_verbs {
     };
 }
 
-pub(crate) use common_verbs;
+/// Gives what a handler gets to send with, around an [`Outbox`](crate::Outbox), what all have.
+macro_rules! outbox_verbs {
+    ([$($generics:tt)*] $face:ty) => {
+        impl<$($generics)*> $face {
+            /// This rank.
+            pub fn rank(&self) -> $crate::Rank {
+                self.outbox.rank()
+            }
+
+            /// Ranks of the job.
+            pub fn size(&self) -> u32 {
+                self.outbox.size()
+            }
+
+            /// So many contributors of the stream's step are done, as by the stream's own `done`.
+            ///
+            /// # Errors
+            /// As that.
+            pub fn done(&mut self, contributors: u64) -> $crate::error::Result<()> {
+                self.outbox.done(contributors)
+            }
+        }
+    };
+}
+
+pub(crate) use {common_verbs, outbox_verbs};

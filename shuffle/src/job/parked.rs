@@ -150,7 +150,8 @@ impl Parked {
         self.of_stream(stream).map(|under_way| under_way.number)
     }
 
-    /// Has this woken when what is under way on a stream is over; the waker that had waited for it.
+    /// Has this woken when what is under way on a stream is over; the waker that had waited for
+    /// it.
     pub fn wake(&mut self, stream: usize, waker: &Waker) -> Option<Waker> {
         let mut all = self.endings.iter_mut();
         let under_way = all.find(|of| of.id.stream == stream)?;

@@ -25,8 +25,8 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Frames from `shortest` bytes to `longest`, which take at most `bytes`, but one of the longest
-    /// always.
+    /// Frames from `shortest` bytes to `longest`, which take at most `bytes`, but one of the
+    /// longest always.
     pub fn new(shortest: usize, longest: usize, bytes: usize) -> Self {
         let classes = 1 + longest.div_ceil(shortest).next_power_of_two().ilog2() as usize;
         let longest = shortest << (classes - 1);
@@ -172,7 +172,8 @@ mod tests {
             calls in proptest::collection::vec((any::<bool>(), any::<u32>()), 0..400),
         ) {
             let mut frames = Frames::new(shortest, longest, bytes);
-            prop_assert!(frames.longest() >= longest && frames.longest() < 2 * longest.max(shortest));
+            prop_assert!(frames.longest() >= longest);
+            prop_assert!(frames.longest() < 2 * longest.max(shortest));
             let mut taken: Vec<(u32, usize)> = Vec::new();
             for (takes, number) in calls {
                 let class = number as usize % frames.classes();
@@ -188,10 +189,12 @@ mod tests {
                 }
                 let mut spans: Vec<(usize, usize)> = taken
                     .iter()
-                    .map(|&(start, class)| (start as usize, start as usize + frames.bytes_of(class)))
+                    .map(|&(start, class)| (start as usize, class))
+                    .map(|(start, class)| (start, start + frames.bytes_of(class)))
                     .collect();
                 spans.sort_unstable();
-                prop_assert!(spans.iter().all(|&(start, end)| start % 8 == 0 && end <= frames.memory.len()));
+                let bytes = frames.memory.len();
+                prop_assert!(spans.iter().all(|&(start, end)| start % 8 == 0 && end <= bytes));
                 prop_assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{spans:?}");
                 let in_use: usize = spans.iter().map(|(start, end)| end - start).sum();
                 prop_assert_eq!(in_use, frames.in_use_bytes());

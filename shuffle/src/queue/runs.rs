@@ -2,11 +2,11 @@
 //! shared line.
 //!
 //! The table is bounded, and adapts to how many targets there are. A run begins in a short frame.
-//! When it outgrows that, it moves into the longest that runs have while there is plenty of memory,
-//! and else into one of twice the length. Where no frame can be had, one of the longest runs leaves,
-//! so that all targets have about as much: `open` has runs by the class of their frames. Two
-//! targets that share a slot take turns: each closes the run of the other. Where that happens much
-//! the table doubles its slots, until short frames would use up what they may.
+//! When it outgrows that, it moves into the longest that runs have while there is plenty of
+//! memory, and else into one of twice the length. Where no frame can be had, one of the longest
+//! runs leaves, so that all targets have about as much: `open` has runs by the class of their
+//! frames. Two targets that share a slot take turns: each closes the run of the other. Where that
+//! happens much the table doubles its slots, until short frames would use up what they may.
 
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
 use trihop_transport::topology::Rank;
@@ -428,7 +428,8 @@ mod tests {
                 leave(&mut table, index);
             }
             prop_assert_eq!(table.in_use_bytes(), table.slots.len() * size_of::<Slot>());
-            prop_assert!(table.frames.memory.len() <= bound, "{} bytes of frames", table.frames.memory.len());
+            let bytes = table.frames.memory.len();
+            prop_assert!(bytes <= bound, "{bytes} bytes of frames");
             prop_assert_eq!(sent, got);
         }
     }

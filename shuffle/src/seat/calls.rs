@@ -288,8 +288,8 @@ impl<S: Seating> Handle<S> {
             std::thread::yield_now();
         }
         if is_over && end != Some(End::Round) {
-            // What others wait for leaves now: the caller may not come back for long. Of a round all
-            // has left, and the next one does not begin in this call.
+            // What others wait for leaves now: the caller may not come back for long. Of a round
+            // all has left, and the next one does not begin in this call.
             self.seat.progress(what)?;
         }
         Ok(is_over)

@@ -156,7 +156,8 @@ pub(crate) fn broadcast(seat: &impl Seating, root: Rank, bytes: &[u8]) -> Result
     if rank == root && bytes.len() > BROADCAST_BYTES {
         let bytes = bytes.len();
         let why = format!(
-            "{bytes} bytes are more than the {BROADCAST_BYTES} of a broadcast of the job: send them on a stream"
+            "{bytes} bytes are more than the {BROADCAST_BYTES} of a broadcast of the job: \
+             send them on a stream"
         );
         return Err(Error::config("bytes", why));
     }

@@ -84,10 +84,10 @@ impl<'h> Simulation<'h> {
             move |rank: Rank, delivery: Delivery<'_>, done: usize, outbox: &mut Outbox<'_>| {
                 each(delivery, item_bytes, done, |message, first| {
                     if !first && outbox.has_overfilled() {
-                        return false;
+                        return Ok(false);
                     }
                     handler(rank, message, &mut SimulationOutbox { outbox, item_bytes });
-                    true
+                    Ok(true)
                 })
             },
         );

@@ -51,13 +51,13 @@ pub(super) fn check_item(item_bytes: usize, bytes: &[u8]) -> Result<(), Error> {
     Err(Error::config("item_bytes", why))
 }
 
-/// Hands over records, or items, from number `done` on until `take` returns false; returns how many
-/// are done then.
+/// Hands over records, or items, from number `done` on until `take` returns false or fails;
+/// returns how many are done then.
 pub(super) fn each(
     delivery: Delivery<'_>,
     item_bytes: usize,
     done: usize,
-    mut take: impl FnMut(Message<'_>, bool) -> bool,
+    mut take: impl FnMut(Message<'_>, bool) -> Result<bool, BadRun>,
 ) -> Result<usize, BadRun> {
     let run = match delivery {
         Delivery::Run(run) if item_bytes > 0 => run,
@@ -78,7 +78,7 @@ pub(super) fn each(
             kind: 0,
             bytes,
         };
-        if !take(message, number == done) {
+        if !take(message, number == done)? {
             return Ok(number);
         }
     }

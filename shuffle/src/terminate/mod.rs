@@ -21,8 +21,8 @@ pub enum End {
     /// Handlers send too, on and on: it is over when nothing is on its way any more. That is
     /// counted, along a tree over all ranks, until two counts agree.
     Fence,
-    /// As a fence, once contributors have said that they are [done](crate::Stream::done): until then
-    /// the program sends on.
+    /// As a fence, once contributors have said that they are [done](crate::Stream::done): until
+    /// then the program sends on.
     Completion(Contributors),
 }
 

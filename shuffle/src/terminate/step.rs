@@ -1,8 +1,8 @@
 //! Completion detection: a step that ends by what its contributors say.
 //!
-//! A rank whose contributors are its own is done when all of them are. Where only the number of all
-//! is known, they are counted along a tree. Either way a fence comes behind: what was sent, and what
-//! handlers send because of it, is handled before the step is over.
+//! A rank whose contributors are its own is done when all of them are. Where only the number of
+//! all is known, they are counted along a tree. Either way a fence comes behind: what was sent,
+//! and what handlers send because of it, is handled before the step is over.
 
 use crate::engine::StreamState;
 use crate::engine::contribution::{Contribution, Contributors};

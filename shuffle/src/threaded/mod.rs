@@ -130,7 +130,7 @@ impl ShuffleBuilder {
         let mut own = Own::new(|handle| Shuffle { handle });
         self.handle_by(Box::new(move |delivery, calls, handle| {
             let shuffle = own.of(handle);
-            let call = |message: Message<'_>, _| calls.make(1, || handler(message, shuffle));
+            let call = |message: Message<'_>, _| Ok(calls.make(1, || handler(message, shuffle)));
             each_message(delivery, 0, call).map(|_| ())
         }))
     }
@@ -191,17 +191,11 @@ where
         let mut own = Own::new(move |handle| Coded::over(&Shuffle { handle }, of_stream.clone()));
         self.handled_by(Box::new(move |delivery, calls, handle| {
             let stream = own.of(handle);
-            let mut bad = None;
-            let call =
-                |message: Message<'_>, _| match decoded(&codec, message.source, message.bytes) {
-                    Ok(value) => calls.make(1, || handler(message.source, value, stream)),
-                    Err(why) => {
-                        bad = Some(why);
-                        false
-                    }
-                };
-            each_message(delivery, 0, call)?;
-            bad.map_or(Ok(()), Err)
+            let call = |message: Message<'_>, _| {
+                let value = decoded(&codec, message.source, message.bytes)?;
+                Ok(calls.make(1, || handler(message.source, value, stream)))
+            };
+            each_message(delivery, 0, call).map(drop)
         }))
     }
 }

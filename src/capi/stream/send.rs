@@ -315,9 +315,9 @@ pub unsafe extern "C" fn trihop_stream_broadcast(
 
 /// So many contributors of the step that has begun have sent what they have to send. Once all of
 /// this rank are done, or all of all ranks, sends of the program fail with `TRIHOP_ERR_MISUSE`
-/// until the step is over, as this does without a step, or for more than there are (where those of
-/// all ranks are counted, another rank may find that, and the job ends with `TRIHOP_ERR_MISMATCH`).
-/// What handlers say before the step has begun on this rank counts in it.
+/// until the step is over, as this does without a step, or for more than there are (where those
+/// of all ranks are counted, another rank may find that, and the job ends with
+/// `TRIHOP_ERR_MISMATCH`). What handlers say before the step has begun on this rank counts in it.
 ///
 /// Threads: any, and inside handlers.
 #[unsafe(no_mangle)]

@@ -228,8 +228,8 @@ pub struct WarmJob {
     before: Memory,
 }
 
-/// Ranks up to which a round is measured too: it has a mark on every edge, used or not, and so touches
-/// memory of all lanes in this one process, several times what messages do.
+/// Ranks up to which a round is measured too: it has a mark on every edge, used or not, and so
+/// touches memory of all lanes in this one process, several times what messages do.
 pub const ROUND_RANKS: u32 = 100_000;
 
 impl WarmJob {

@@ -28,8 +28,8 @@ pub struct Elsewhere {
 
 pub struct Table<E> {
     pub here: HashMap<u64, Local<E>>,
-    /// On the owner of a key as long as there is the element; else for the step in which it has left,
-    /// and the one behind that.
+    /// On the owner of a key as long as there is the element; else for the step in which it has
+    /// left, and the one behind that.
     pub elsewhere: HashMap<u64, Elsewhere>,
     /// Elements that this rank has inserted, less those that it has removed.
     pub inserted: i64,

@@ -1,5 +1,5 @@
-//! Tallies: a number that all ranks add to, each as often as it likes, until it has reached what it
-//! is to reach. Every rank hears of that.
+//! Tallies: a number that all ranks add to, each as often as it likes, until it has reached what
+//! it is to reach. Every rank hears of that.
 //!
 //! What a rank adds goes up the tree at once, together with whatever still waits to leave for the
 //! same tally, so no wave is needed and nobody asks again: a rank that adds nothing sends one
@@ -158,7 +158,8 @@ impl Collectives {
 
 fn too_much(rank: u32, wanted: u64) -> Error {
     let why = format!(
-        "more contributors are done than the {wanted} of all ranks, by what rank {rank} or a rank behind it says"
+        "more contributors are done than the {wanted} of all ranks, \
+         by what rank {rank} or a rank behind it says"
     );
     Error::mismatch("(collectives)", why)
 }

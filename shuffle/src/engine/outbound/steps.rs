@@ -1,0 +1,120 @@
+//! Steps of a stream, as far as they bear on its sends: contributors that are done or not, and an
+//! end that has been started, after which only handlers send.
+
+use super::Outbound;
+use crate::engine::contribution::{Contribution, Contributors};
+use crate::error::{Error, Result};
+
+impl Outbound {
+    /// The application sends nothing until the step is over, or may again.
+    pub fn set_ending(&mut self, is_ending: bool) {
+        self.is_ending = is_ending;
+        self.refuses = is_ending || self.closed;
+    }
+
+    /// A step begins, of contributors of which some may be done already.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] where those are too many.
+    pub fn begin_step(&mut self, contributors: Contributors) -> Result<()> {
+        let mut contribution = Contribution::new(contributors);
+        let early = self.early;
+        let counted = if early > 0 {
+            contribution.done(early)
+        } else {
+            Ok(())
+        };
+        counted.map_err(|why| {
+            let why = format!("{why}, as handlers have said before the step");
+            Error::misuse(&self.name, why)
+        })?;
+        self.early = 0;
+        self.set_contribution(contribution);
+        Ok(())
+    }
+
+    /// As [`Outbound::done`], by a handler: where no step is under way here that waits for it, it is
+    /// one of the next.
+    pub fn done_in_handler(&mut self, count: u64) -> Result<()> {
+        if self.contribution.waits() {
+            return self.done(count);
+        }
+        let early = self.early.checked_add(count);
+        let why = || format!("{} and {count} contributors are done", self.early);
+        self.early = early.ok_or_else(|| Error::misuse(&self.name, why()))?;
+        Ok(())
+    }
+
+    /// So many contributors of the step have sent what they have to send.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] without a step, and for more than there are.
+    pub fn done(&mut self, count: u64) -> Result<()> {
+        if self.closed {
+            return Err(Error::Closed((*self.name).to_owned()));
+        }
+        let said = self.contribution.done(count);
+        said.map_err(|why| Error::misuse(&self.name, why))?;
+        self.set_ending(self.contribution.is_complete());
+        Ok(())
+    }
+
+    /// Refuses the end of the stream while contributors of this rank are not done: nobody else could
+    /// end their step.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`].
+    pub fn check_contributed(&self) -> Result<()> {
+        match self.contribution {
+            Contribution::Local { left: left @ 1.. } => {
+                let why = format!("shut down in a step: {left} of its contributors are not done");
+                Err(Error::misuse(&self.name, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What contributors of the step have said.
+    pub fn contribution(&self) -> Contribution {
+        self.contribution
+    }
+
+    /// What is known of them now. Once all are done, only handlers send.
+    pub fn set_contribution(&mut self, contribution: Contribution) {
+        self.contribution = contribution;
+        self.set_ending(contribution.is_complete());
+    }
+
+    /// What was under way on the stream is over, and the application sends again.
+    pub fn end_step(&mut self) {
+        self.contribution = Contribution::None;
+        self.set_ending(false);
+    }
+
+    /// Refuses what would count as part of a step's end while a step is under way.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`].
+    pub fn check_no_step(&self, what: &str) -> Result<()> {
+        self.check_not_ending(what)?;
+        match self.contribution {
+            Contribution::None => Ok(()),
+            _ => {
+                let why = format!("{what} in a step of contributors: wait for its end first");
+                Err(Error::misuse(&self.name, why))
+            }
+        }
+    }
+
+    /// Refuses what the application may not do while a step ends that it has started to end.
+    pub fn check_not_ending(&self, what: &str) -> Result<()> {
+        match self.is_ending {
+            false => Ok(()),
+            true => {
+                let why =
+                    format!("{what} after the end of the step was started: wait for that first");
+                Err(Error::misuse(&self.name, why))
+            }
+        }
+    }
+}
