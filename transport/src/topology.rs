@@ -287,12 +287,18 @@ impl Topology {
 
     /// Number of ranks on the node that has fewest.
     pub fn fewest_local(&self) -> u32 {
-        self.placement.local_sizes.0
+        self.placement.local_sizes[0]
+    }
+
+    /// Number of ranks on the larger one of the two nodes that have fewest. No two nodes are both
+    /// smaller.
+    pub fn larger_of_fewest(&self) -> u32 {
+        self.placement.local_sizes[1]
     }
 
     /// Number of ranks on the node that has most.
     pub fn most_local(&self) -> u32 {
-        self.placement.local_sizes.1
+        self.placement.local_sizes[2]
     }
 
     /// The rank with number `local` on a node.

@@ -1,14 +1,14 @@
 //! What a route asks of all ranks of a job: links, hops, relayed pairs. Exact, and without looking
-//! at every pair where the route says whom its ranks speak for.
+//! at every pair where the route says what goes through its edges.
 //!
-//! An edge between nodes carries what the ranks behind its one end send to the ranks behind its
-//! other end, and the same backwards: all ranks of two nodes with three hops, its two ends alone on
-//! the direct route. So it is enough to look at each such edge once, and ranks of equal local rank
-//! on nodes of equal size have the same ranks behind them.
+//! An edge between nodes carries what some ranks of the one node send to some of the other, and the
+//! same backwards. So it is enough to look at each such edge once, and ranks of equal local rank on
+//! nodes of equal size carry the same, but for what is left out where a node would speak with
+//! itself.
 
 use std::collections::HashMap;
 
-use trihop::route::{JobRoute, Next, Reach, RouteName, Stage};
+use trihop::route::{EndpointId, JobRoute, Next, Reach, RouteName, Stage, Through};
 use trihop::{Rank, Topology};
 
 use super::tally::Tally;
@@ -26,6 +26,8 @@ pub struct Load {
     pub links: Tally,
     /// Other ranks of a rank's node, to which it has lanes.
     pub local_peers: Tally,
+    /// Ordered pairs whose messages a rank has on its links, either way.
+    pub carried: Tally,
     /// Ordered pairs whose messages a rank, being neither end, passes from its node to the fabric.
     pub source_relayed: Tally,
     /// Ordered pairs whose messages a rank, being neither end, passes from the fabric to its node.
@@ -36,35 +38,32 @@ pub struct Load {
 
 impl Load {
     /// Counts over all ranks of `topology`: time follows ranks + nodes x distinct numbers of ranks
-    /// on a node. Of a route that does not say whom its ranks speak for, each pair is followed;
+    /// on a node. Of a route that does not say what goes through its edges, each pair is followed;
     /// `None` where ranks are too many for that, and where the route does not suit the job.
     pub fn new(topology: &Topology, route: RouteName) -> Option<Self> {
         let mut load = Self {
             hops: vec![0; 1 + HOPS_SHOWN.max(route.stages().len())],
             ..Self::default()
         };
-        let mut behind = Behind::default();
+        let Some(mut carried) = Carried::new(route.for_job(topology).ok()?) else {
+            let few = topology.size() <= WALKED_MAX;
+            return few.then(|| Self::walked(topology, route));
+        };
         for rank in (0..topology.size()).map(Rank) {
             let here = topology.seen_from(rank).expect("a rank of this job");
             let route_here = JobRoute::new(route, &here).ok()?;
-            let Some(near) = route_here.ranks_behind(rank.into()) else {
-                let few = topology.size() <= WALKED_MAX;
-                return few.then(|| Self::walked(topology, route));
-            };
             let local_peers = u64::from(here.local_size()) - 1;
-            let between = crossing(&route_here)
-                .map(|(_, edges)| u64::from(edges))
-                .sum::<u64>();
-            let far = behind.other_ends(&here, &route_here);
+            let sum = carried.by(&here, &route_here);
             load.links.add(u64::from(route_here.links()));
             load.local_peers.add(local_peers);
-            // Every link is used both ways, so a rank relays as many pairs to its node as from it.
-            load.source_relayed.add((near - 1) * far);
-            load.target_relayed.add(far * (near - 1));
+            load.carried.add(sum.pairs);
+            load.source_relayed.add(sum.source_relayed);
+            load.target_relayed.add(sum.target_relayed);
             load.hops[0] += 1;
-            load.hops[1] += local_peers + between;
-            load.hops[2] += (near - 1) * between + (far - between);
-            load.hops[3] += (near - 1) * (far - between);
+            load.hops[1] += local_peers;
+            for (hops, pairs) in load.hops[1..].iter_mut().zip(sum.hops) {
+                *hops += pairs;
+            }
         }
         Some(load)
     }
@@ -80,12 +79,17 @@ impl Load {
             .collect();
         let mut hops = vec![0; 1 + HOPS_SHOWN.max(name.stages().len())];
         let mut relayed = vec![[0; 2]; ranks.len()];
+        let mut carried = vec![0; ranks.len()];
         for from in (0..topology.size()).map(Rank) {
             for to in (0..topology.size()).map(Rank) {
                 let (mut at, mut stage, mut count) = (from, Stage::SOURCE, 0);
                 while let Some(hop) = hop(&ranks[at.0 as usize], stage, to) {
                     if stage != Stage::SOURCE {
                         relayed[at.0 as usize][usize::from(hop.stays)] += 1;
+                    }
+                    if !hop.stays {
+                        carried[at.0 as usize] += 1;
+                        carried[hop.next.0 as usize] += 1;
                     }
                     count += usize::from(hop.next != at);
                     (at, stage) = (hop.next, hop.over);
@@ -105,6 +109,7 @@ impl Load {
                     .iter()
                     .map(|(here, _)| u64::from(here.local_size()) - 1),
             ),
+            carried: tally(&mut carried.iter().copied()),
             source_relayed: tally(&mut relayed.iter().map(|[to_others, _]| *to_others)),
             target_relayed: tally(&mut relayed.iter().map(|[_, to_node]| *to_node)),
             hops,
@@ -155,28 +160,69 @@ pub fn hop((here, route): &(Topology, JobRoute), stage: Stage, to: Rank) -> Opti
     }
 }
 
-/// Stages of a rank's edges to other nodes, and how many edges each has.
-fn crossing(route: &JobRoute) -> impl Iterator<Item = (Stage, u32)> + '_ {
-    route
-        .numbers()
-        .map(|stage| (stage, route.edges(stage, Reach::Beyond)))
+/// The other ends of a rank's edges to other nodes.
+fn crossing(route: &JobRoute) -> impl Iterator<Item = EndpointId> + '_ {
+    route.numbers().flat_map(move |stage| {
+        let edges = 0..route.edges(stage, Reach::Beyond);
+        edges.map(move |number| route.edge(stage, Reach::Beyond, number))
+    })
 }
 
-/// Ranks behind the other ends of a rank's edges to other nodes, by its local rank, the size of its
-/// node, and whether that node is one of those that it speaks with for others, which it does not
-/// for itself.
-#[derive(Default)]
-struct Behind(HashMap<(u32, u32, bool), u64>);
+/// What the edges of a rank to other nodes carry, in ordered pairs.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sum {
+    /// All of them, both ways.
+    pairs: u64,
+    source_relayed: u64,
+    target_relayed: u64,
+    /// Those that go out, by the number of hops, from 1 on.
+    hops: [u64; 3],
+}
 
-impl Behind {
-    fn other_ends(&mut self, here: &Topology, route: &JobRoute) -> u64 {
-        let speaks_with_own = here.representative(here.node(), here.node()) == here.rank();
-        let key = (here.local_rank(), here.local_size(), speaks_with_own);
-        *self.0.entry(key).or_insert_with(|| {
-            let ends = crossing(route).flat_map(|(stage, edges)| {
-                (0..edges).map(move |number| route.edge(stage, Reach::Beyond, number))
-            });
-            ends.filter_map(|end| route.ranks_behind(end)).sum()
+impl Sum {
+    /// Adds what goes through an edge, there and back.
+    fn add(&mut self, [there, back]: [Through; 2]) {
+        self.pairs += there.sources * there.targets + back.sources * back.targets;
+        let (others, at_end) = (there.sources - 1, there.targets.min(1));
+        self.source_relayed += others * there.targets;
+        self.target_relayed += back.sources * (back.targets - back.targets.min(1));
+        self.hops[0] += at_end;
+        self.hops[1] += others * at_end + there.targets - at_end;
+        self.hops[2] += others * (there.targets - at_end);
+    }
+}
+
+/// What ranks carry, by what makes a difference: the local rank, the ranks of the node, and which
+/// of the node's links, that are dealt out to its ranks in turn, would lead to itself.
+struct Carried {
+    rails: u32,
+    sums: HashMap<(u32, u32, u32), Sum>,
+}
+
+impl Carried {
+    /// `None` where the route, as it is in the job, does not say what goes through its edges.
+    fn new(route: RouteName) -> Option<Self> {
+        let rails = match route {
+            RouteName::ThreeHop(rails) | RouteName::FabricOnly(rails) => rails.number(),
+            RouteName::Direct => 1,
+            _ => return None,
+        };
+        Some(Self {
+            rails,
+            sums: HashMap::new(),
+        })
+    }
+
+    fn by(&mut self, here: &Topology, route: &JobRoute) -> Sum {
+        let (local, ranks) = (here.local_rank(), here.local_size());
+        let own = u64::from(here.node().0) * u64::from(self.rails) % u64::from(ranks);
+        let place = (local + ranks - own as u32) % ranks;
+        let key = (local, ranks, place.min(self.rails));
+        *self.sums.entry(key).or_insert_with(|| {
+            let mut sum = Sum::default();
+            let carried = crossing(route).filter_map(|end| route.through(end));
+            carried.for_each(|through| sum.add(through));
+            sum
         })
     }
 }
@@ -222,7 +268,7 @@ mod tests {
     #[test]
     fn the_example_of_deltafs_has_313_links_at_most() {
         let topology = Topology::from_node_sizes(&[32; 10_000], Rank(0)).unwrap();
-        let load = Load::new(&topology, RouteName::ThreeHop).unwrap();
+        let load = Load::new(&topology, RouteName::default()).unwrap();
         let links = load.links.summary();
         assert_eq!((links.max, links.total), (313, 10_000 * 9_999));
         assert_eq!(load.local_peers.summary().max, 31);

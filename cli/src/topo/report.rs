@@ -26,6 +26,7 @@ struct Report<M: Serialize> {
     route: String,
     links: Summary,
     local_peers: Summary,
+    carried_pairs: Summary,
     source_relayed_pairs: Summary,
     target_relayed_pairs: Summary,
     mean_hops: f64,
@@ -65,6 +66,7 @@ impl<M: Serialize> Report<M> {
             route: route.to_string(),
             links: load.links.summary(),
             local_peers: load.local_peers.summary(),
+            carried_pairs: load.carried.summary(),
             source_relayed_pairs: load.source_relayed.summary(),
             target_relayed_pairs: load.target_relayed.summary(),
             mean_hops: load.mean_hops(),
@@ -157,6 +159,7 @@ pub fn write_text(
     for (what, summary) in [
         ("links per rank", &report.links),
         ("other ranks of the node per rank", &report.local_peers),
+        ("pairs per rank on its links", &report.carried_pairs),
         (
             "pairs relayed per rank as source representative",
             &report.source_relayed_pairs,
@@ -175,7 +178,8 @@ pub fn write_text(
         } = summary;
         writeln!(
             out,
-            "\n# {what}: min {min}, mean {mean:.3}, max {max}, total {total}"
+            "\n# {what}: min {min}, mean {mean:.3}, max {max} ({:.2} of the mean), total {total}",
+            *max as f64 / mean.max(f64::MIN_POSITIVE)
         )?;
         let rows = summary
             .histogram

@@ -86,7 +86,7 @@ impl World {
         replies: bool,
         handler: bool,
     ) -> Self {
-        let route = RouteName::ThreeHop;
+        let route = RouteName::default();
         Self::routed(route, sizes, options, seed, fabric, replies, handler)
     }
 

@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
     use crate::route::JobRoute;
-    use crate::route::RouteName;
+    use crate::route::{Rails, RouteName};
 
     fn agreed(stream: &StreamOptions, job: &Options) -> Agreed {
         let topology = Topology::from_node_sizes(&[2, 2], Rank(1)).unwrap();
@@ -232,7 +232,10 @@ mod tests {
 
     #[test]
     fn queues_of_a_node_differ_only_where_they_are_links() {
-        for (route, differ) in [(RouteName::ThreeHop, false), (RouteName::FabricOnly, true)] {
+        for (route, differ) in [
+            (RouteName::default(), false),
+            (RouteName::FabricOnly(Rails::default()), true),
+        ] {
             let mut options = Options::default();
             options.stream.route = route;
             let here = of(&options);

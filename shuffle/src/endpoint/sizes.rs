@@ -192,7 +192,7 @@ mod tests {
         item_bytes: usize,
     ) -> Option<(String, StreamOptions)> {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
-        let route = JobRoute::new(RouteName::ThreeHop, &topology).unwrap();
+        let route = JobRoute::new(RouteName::default(), &topology).unwrap();
         let stream_sizes = StreamSizes::new(&topology, &route, options);
         let error = stream_sizes
             .check_item(item_bytes, &topology, &route, options)

@@ -136,7 +136,7 @@ mod tests {
 
     fn need() -> Need {
         let (topology, limits) = (topology(), SimOptions::default().limits);
-        let route = JobRoute::new(RouteName::ThreeHop, &topology).unwrap();
+        let route = JobRoute::new(RouteName::default(), &topology).unwrap();
         Need::of(
             &topology,
             &route,

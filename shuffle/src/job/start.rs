@@ -214,7 +214,7 @@ mod tests {
     use trihop_transport::topology::Topology;
 
     use super::*;
-    use crate::route::RouteName;
+    use crate::route::{Rails, RouteName};
 
     #[test]
     fn the_universe_given_to_libfabric_is_the_peers_of_this_rank_not_the_nodes() {
@@ -226,10 +226,11 @@ mod tests {
             choice(&Options::default(), ends.len()).universe
         };
         // Ranks of 200 nodes with 4 ranks each have 50 links at most, alone on their nodes 199.
-        assert_eq!(universe(RouteName::ThreeHop, &[4; 200], 6), Some(50));
-        assert_eq!(universe(RouteName::ThreeHop, &[1; 200], 5), Some(199));
+        assert_eq!(universe(RouteName::default(), &[4; 200], 6), Some(50));
+        assert_eq!(universe(RouteName::default(), &[1; 200], 5), Some(199));
         // On two nodes, each rank of the other one.
         assert_eq!(universe(RouteName::Direct, &[20, 48], 5), Some(48));
-        assert_eq!(universe(RouteName::ThreeHop, &[20, 48], 5), Some(16));
+        let one = RouteName::ThreeHop(Rails::ONE);
+        assert_eq!(universe(one, &[20, 48], 5), Some(16));
     }
 }

@@ -202,7 +202,7 @@ mod tests {
             asked in proptest::collection::vec((0u32..3000, 0usize..3), 100),
             removed in proptest::collection::vec(0u32..3000, 0..5),
         ) {
-            let stages = crate::route::RouteName::ThreeHop;
+            let stages = crate::route::RouteName::default();
             let topology = trihop_transport::topology::Topology::from_node_sizes(&[1], 0.into()).unwrap();
             let stages: Vec<Stage> = crate::route::JobRoute::new(stages, &topology).unwrap().numbers().collect();
             let mut table = EdgeTable::new();

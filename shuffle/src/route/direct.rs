@@ -1,6 +1,6 @@
 //! One hop: an edge to every rank of the node, one to every other rank.
 
-use super::{EndpointId, Next, Reach, Route, Stage, StageSpec, other_local, stage};
+use super::{EndpointId, Next, Reach, Route, Stage, StageSpec, Through, other_local, stage};
 use trihop_transport::topology::{Rank, Topology};
 
 /// To a rank of the node.
@@ -113,7 +113,11 @@ impl Route for Direct {
         }
     }
 
-    fn ranks_behind(&self, _: EndpointId) -> Option<u64> {
-        Some(1)
+    fn through(&self, _: EndpointId) -> Option<[Through; 2]> {
+        let one = Through {
+            sources: 1,
+            targets: 1,
+        };
+        Some([one; 2])
     }
 }

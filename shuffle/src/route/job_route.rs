@@ -7,7 +7,8 @@ use trihop_transport::topology::{Rank, Topology};
 use crate::error::{Error, Result};
 
 use super::{
-    EndpointId, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Tree, direct,
+    EndpointId, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Through, Tree,
+    direct,
 };
 
 /// A route of a job, as one of its ranks sees it: a rule, and the media of its stages.
@@ -145,9 +146,9 @@ impl JobRoute {
         rule!(self.passes(at, source))
     }
 
-    /// As [`Route::ranks_behind`].
-    pub fn ranks_behind(&self, end: EndpointId) -> Option<u64> {
-        rule!(self.ranks_behind(end))
+    /// As [`Route::through`].
+    pub fn through(&self, end: EndpointId) -> Option<[Through; 2]> {
+        rule!(self.through(end))
     }
 }
 
@@ -237,9 +238,7 @@ impl JobRoute {
     /// Links of an endpoint of the job where ranks speak for their nodes: that needs no memory
     /// beyond what the job has anyway.
     pub fn least_links(&self) -> u32 {
-        let rule = Rule::new(RouteName::ThreeHop, self.topology.clone());
-        let stages = RouteName::ThreeHop.stages();
-        let route = Self::of(String::new(), stages, rule, &self.topology);
-        route.most_links()
+        let route = Self::new(RouteName::default(), &self.topology);
+        route.map_or(0, |route| route.most_links())
     }
 }

@@ -13,6 +13,7 @@ mod grid;
 mod mesh;
 mod node_mesh;
 mod own;
+mod rails;
 mod three_hop;
 mod tree;
 
@@ -22,6 +23,7 @@ pub use job_route::JobRoute;
 pub use mesh::Mesh;
 pub use node_mesh::NodeMesh;
 pub use own::{OwnRoute, register};
+pub use rails::Rails;
 pub use three_hop::ThreeHop;
 pub use tree::Tree;
 
@@ -147,6 +149,15 @@ pub enum Next {
     To(EndpointId, Stage),
 }
 
+/// Whose messages go through an edge between two nodes, one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Through {
+    /// Ranks that send them, the one at this end of the edge included.
+    pub sources: u64,
+    /// Ranks that they are for, the one at the other end included; 0 where there is none.
+    pub targets: u64,
+}
+
 /// A routing rule, as one rank sees it; the same for every rank of a job. Those of a program's own
 /// are made known by [`register`].
 pub trait Route {
@@ -180,11 +191,11 @@ pub trait Route {
     /// Whether the tree of a broadcast of `source` passes this endpoint at this stage.
     fn passes(&self, at: Stage, source: Rank) -> bool;
 
-    /// How many ranks an endpoint speaks for: those whose messages its edges to other nodes carry,
-    /// itself included. Only of routes on which the ranks of a node reach each other in one hop,
-    /// and those of two nodes over one edge between them. Then loads follow from it; `None` where
-    /// they can only be counted by following each pair.
-    fn ranks_behind(&self, _end: EndpointId) -> Option<u64> {
+    /// What goes through the edge to an endpoint of another node, there and back. Only of routes on
+    /// which the ranks of a node reach each other in one hop, and those of two nodes over one edge
+    /// between them. Then loads follow from it; `None` where they can only be counted by following
+    /// each pair.
+    fn through(&self, _end: EndpointId) -> Option<[Through; 2]> {
         None
     }
 }
@@ -197,7 +208,7 @@ macro_rules! routes {
         $variant:ident $(($given:ident: $type:ident))? = $name:literal, $rule:ident, $stages:expr;
     )+) => {
         /// Name of a route, as options and reports give it, with what it is given: `mesh:4x8`.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum RouteName {
             $($(#[$about])* $variant $(($type))?,)+
             /// One that this program has registered.
@@ -221,7 +232,10 @@ macro_rules! routes {
             /// The stages of its edges, in order.
             pub fn stages(self) -> &'static [StageSpec] {
                 match self {
-                    $(Self::$variant $(($given))? => $stages,)+
+                    $(Self::$variant $(($given))? => {
+                        $(let _ = $given;)?
+                        $stages
+                    })+
                     Self::Own(own) => own.stages(),
                 }
             }
@@ -274,7 +288,12 @@ macro_rules! routes {
                 match self {
                     $(Self::$variant $(($given))? => {
                         f.write_str($name)?;
-                        $(write!(f, ":{}", $given)?;)?
+                        $(
+                            let given = $given.to_string();
+                            if !given.is_empty() {
+                                write!(f, ":{given}")?;
+                            }
+                        )?
                         Ok(())
                     })+
                     Self::Own(own) => f.write_str(own.name()),
@@ -317,16 +336,17 @@ macro_rules! routes {
 
 // The table: what a route is, its name, its rule, and the stages of its edges.
 routes! { $
-    /// `three-hop`: over the representatives of both nodes.
-    #[default]
-    ThreeHop = "three-hop", ThreeHop, &three_hop::STAGES;
+    /// `three-hop`: over the representatives of both nodes. `three-hop:2` has two rails between any
+    /// two nodes, `three-hop:1` the representatives that nexus would choose, and `three-hop` alone
+    /// as many rails as suit the job.
+    ThreeHop(rails: Rails) = "three-hop", ThreeHop, &three_hop::STAGES;
 
     /// `direct`: a link per rank of other nodes.
     Direct = "direct", Direct, &direct::STAGES;
 
     /// `fabric-only`: as `three-hop`, but ranks of a node reach each other over the fabric too, for
     /// nodes on which the provider is faster than shared memory, or where both shall be compared.
-    FabricOnly = "fabric-only", ThreeHop, const { &over_fabric(three_hop::STAGES) };
+    FabricOnly(rails: Rails) = "fabric-only", ThreeHop, const { &over_fabric(three_hop::STAGES) };
 
     /// `mesh`: along a grid, one hop for each coordinate that differs. `mesh:4x4x8` has these
     /// lengths, `mesh:3d` three that suit the nodes, and `mesh` alone two.
@@ -341,6 +361,12 @@ routes! { $
 mod job_route;
 #[cfg(test)]
 mod tests;
+
+impl Default for RouteName {
+    fn default() -> Self {
+        Self::ThreeHop(Rails::default())
+    }
+}
 
 impl FromStr for RouteName {
     type Err = String;
@@ -367,6 +393,10 @@ impl RouteName {
             "mesh:4d",
             "node-mesh:1d",
             "node-mesh:3d",
+            "three-hop:1",
+            "three-hop:2",
+            "three-hop:3",
+            "fabric-only:1",
         ]
         .map(|name| name.parse().unwrap());
         Self::all().into_iter().chain(given).collect()

@@ -297,7 +297,7 @@ impl Check<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Direct, JobRoute, ThreeHop};
+    use crate::route::{Direct, JobRoute, Rails, ThreeHop};
 
     /// A rule of the house that does one thing otherwise.
     struct Wrong {
@@ -362,10 +362,10 @@ mod tests {
         let name = format!("wrong-{how}");
         let build = move |topology: &Topology| Wrong {
             topology: topology.clone(),
-            rule: ThreeHop::new(topology.clone()),
+            rule: ThreeHop::new(topology.clone(), Rails::ONE),
             how,
         };
-        register(&name, RouteName::ThreeHop.stages(), build).unwrap()
+        register(&name, RouteName::default().stages(), build).unwrap()
     }
 
     #[test]

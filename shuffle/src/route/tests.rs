@@ -66,7 +66,8 @@ proptest! {
             prop_assert!(follow(name, &sizes, source, target).len() <= 1 + name.stages().len());
         }
         prop_assert!(follow(RouteName::Direct, &sizes, source, target).len() <= 2);
-        let [lanes, fabric] = [RouteName::ThreeHop, RouteName::FabricOnly].map(|name| follow(name, &sizes, source, target));
+        let [lanes, fabric] = [RouteName::default(), RouteName::FabricOnly(Rails::default())]
+            .map(|name| follow(name, &sizes, source, target));
         prop_assert_eq!(lanes, fabric, "the same way");
     }
 
@@ -97,9 +98,10 @@ proptest! {
         let source = pick % total;
         let topology = Topology::from_node_sizes(&sizes, Rank(source)).unwrap();
         for (name, links) in [
-            (RouteName::ThreeHop, topology.nodes() - 1),
+            (RouteName::default(), topology.nodes() - 1),
+            (RouteName::ThreeHop(Rails::ONE), topology.nodes() - 1),
             (RouteName::Direct, total - topology.local_size()),
-            (RouteName::FabricOnly, total - 1),
+            (RouteName::FabricOnly(Rails::default()), total - 1),
         ] {
             prop_assert_eq!(follow_copies(name, &sizes, source).1, links, "{}", name);
         }

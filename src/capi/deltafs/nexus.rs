@@ -16,7 +16,7 @@ use super::tables::{Hop, Part, Tables};
 use super::thread_usage;
 use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or};
-use crate::route::RouteName;
+use crate::route::{Rails, RouteName};
 use crate::threaded::Job;
 use crate::transport::bootstrap;
 use crate::transport::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
@@ -91,7 +91,11 @@ impl nexus_ctx {
                      uses two; unset it, or give NULL for localhand",
                 ));
             }
-            options.stream.route = RouteName::FabricOnly;
+            options.stream.route = RouteName::FabricOnly(Rails::ONE);
+        }
+        // The tables of a nexus name one representative for each node.
+        if options.stream.route == RouteName::default() {
+            options.stream.route = RouteName::ThreeHop(Rails::ONE);
         }
         options.check()?;
         let launcher = bootstrap::start(options.launcher, options.bootstrap_timeout())?;

@@ -10,8 +10,8 @@ pub(super) struct Placement {
     pub(super) blocks: Vec<Block>,
     pub(super) size: u32,
     pub(super) nodes: u32,
-    /// Ranks of the emptiest and of the fullest node.
-    pub(super) local_sizes: (u32, u32),
+    /// Ranks of the two emptiest nodes, in order (twice the same of one node), and of the fullest.
+    pub(super) local_sizes: [u32; 3],
     /// Blocks by their first node, where no node is in two blocks.
     by_node: Option<Vec<u32>>,
 }
@@ -129,9 +129,9 @@ impl Placement {
     }
 }
 
-/// Ranks of the emptiest and of the fullest node that these blocks make up: a sweep over where
-/// blocks begin and end.
-fn local_sizes(blocks: &[Block]) -> (u32, u32) {
+/// Ranks of the two emptiest nodes that these blocks make up, in order, and of the fullest: a sweep
+/// over where blocks begin and end.
+fn local_sizes(blocks: &[Block]) -> [u32; 3] {
     let mut edges: Vec<(u64, i64)> = blocks
         .iter()
         .flat_map(|b| {
@@ -140,20 +140,25 @@ fn local_sizes(blocks: &[Block]) -> (u32, u32) {
         })
         .collect();
     edges.sort_unstable_by_key(|&(node, _)| node);
-    let (mut ranks, mut fewest, mut most) = (0, i64::MAX, 0);
+    let (mut ranks, mut fewest, mut second, mut most) = (0, i64::MAX, i64::MAX, 0);
     for (index, &(node, change)) in edges.iter().enumerate() {
         ranks += change;
         // Behind the last edge there are no nodes; before the last change at a node its ranks are
         // not complete.
         match edges.get(index + 1) {
             Some(&(next, _)) if next != node => {
-                fewest = fewest.min(ranks);
+                // As many nodes have so many as lie between; two of them can count.
+                for _ in 0..(next - node).min(2) {
+                    second = second.min(ranks.max(fewest));
+                    fewest = fewest.min(ranks);
+                }
                 most = most.max(ranks);
             }
             _ => {}
         }
     }
-    (fewest as u32, most as u32)
+    let second = if second == i64::MAX { fewest } else { second };
+    [fewest, second, most].map(|ranks| ranks as u32)
 }
 
 /// Blocks being gathered in rank order; neighbours that one block can express are merged.

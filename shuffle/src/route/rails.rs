@@ -1,0 +1,114 @@
+//! Rails: the links between two nodes, of which the final rank of a run picks one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use trihop_transport::topology::Topology;
+
+/// How much more than the mean the busiest rank may carry, in quarters.
+const QUARTERS: u64 = 5;
+
+/// How many links there are between any two nodes.
+///
+/// With one, a node of 64 ranks that speaks with seven others has seven ranks that carry
+/// everything, and 57 that carry nothing. With more, the links of a node are dealt out to its ranks
+/// in turn, and the final rank of a run picks the link: what one rank sends to another keeps its
+/// order. With as many as a node has ranks, each link ends at the final rank itself, and the last
+/// hop is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Rails(u32);
+
+impl Rails {
+    /// One link between two nodes, between the ranks that nexus would choose.
+    pub const ONE: Self = Self(1);
+
+    /// How many; 0 while they are to be chosen.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The rails of a job. Where they are to be chosen, they are the fewest with which each rank
+    /// has a link, and none carries more than 1.25 times the mean. They are never more than the
+    /// larger one of any two nodes has ranks: no two rails have the same ends.
+    ///
+    /// # Errors
+    /// None; other routes refuse what does not suit the job.
+    pub fn for_job(self, topology: &Topology) -> Result<Self, String> {
+        let most = topology.larger_of_fewest();
+        Ok(Self(match self.0 {
+            0 => (1..most)
+                .find(|&rails| is_balanced(rails, topology))
+                .unwrap_or(most),
+            given => given.min(most),
+        }))
+    }
+}
+
+/// Whether so many rails are dealt out well enough, also on the node that has most ranks. What a
+/// rank carries is the number of its links by the number of ranks that pick one of them.
+fn is_balanced(rails: u32, topology: &Topology) -> bool {
+    let (rails, ranks) = (u64::from(rails), u64::from(topology.most_local()));
+    let nodes = u64::from(topology.nodes());
+    let busiest = (nodes * rails).div_ceil(ranks) * ranks.div_ceil(rails);
+    // Of what is dealt out in turn, the own node's part is left out, which is once a rank at most.
+    let all_have_one = nodes * rails / ranks > 1;
+    nodes < 2 || all_have_one && 4 * busiest <= QUARTERS * (nodes - 1)
+}
+
+impl fmt::Display for Rails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            rails => rails.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Rails {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(rails @ 1..) => Ok(Self(rails)),
+            _ => Err(format!("`{text}` is no number of links between two nodes")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::topology::Rank;
+
+    use super::*;
+
+    #[test]
+    fn rails_are_the_fewest_that_leave_no_rank_without_work() {
+        for (shape, rails) in [
+            ((1, 8), 1),        // there are no other nodes
+            ((2, 1), 1),        // there is one pair of ranks
+            ((2, 2), 2),        // the last hop is gone
+            ((2, 64), 64),      // one link for each rank
+            ((8, 64), 16),      // two for each, less one for some
+            ((64, 64), 2),      // two for each, less two for one of them
+            ((1024, 64), 1),    // 16 links for each rank
+            ((10_000, 192), 1), // 52 or 53 links for each rank
+        ] {
+            let sizes = vec![shape.1; shape.0];
+            let topology = Topology::from_node_sizes(&sizes, Rank(0)).unwrap();
+            let chosen = Rails::default().for_job(&topology).unwrap();
+            assert_eq!(chosen.number(), rails, "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_rails_have_the_same_ends() {
+        let most = |sizes: &[u32]| {
+            let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
+            Rails(1000).for_job(&topology).unwrap().number()
+        };
+        assert_eq!(most(&[1, 64]), 64);
+        assert_eq!(most(&[1, 2, 64]), 2);
+        assert_eq!(most(&[5, 5, 5]), 5);
+        assert_eq!(most(&[7]), 7, "there are none, and it does not matter");
+    }
+}
