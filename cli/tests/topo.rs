@@ -34,7 +34,7 @@ fn histogram(summary: &Value) -> Vec<[u64; 3]> {
 
 /// Ranks 0, 2, 4 on node 0 and 1, 3, 5 on node 1, as launchers that deal ranks out in turn place
 /// them.
-const DEALT_OUT: &str = "--ranks 6 --mapping (vector,(0,2,1))";
+const DEALT_OUT: &str = "--ranks 6 --mapping (vector,(0,2,1)) --route three-hop:1";
 
 #[test]
 fn maps_are_those_that_nexus_would_make() {
@@ -108,7 +108,7 @@ fn files(directory: &Path) -> usize {
 fn counts_of_a_small_job_are_those_on_paper() {
     // Nodes {0, 1} and {2}: rank 1 represents node 1, and rank 2 represents node 0, where it
     // reaches rank 1.
-    let report = report(topo("--node-sizes 2,1 --json"));
+    let report = report(topo("--node-sizes 2,1 --json --route three-hop:1"));
     assert_eq!((&report["ranks"], &report["nodes"]), (&3.into(), &2.into()));
     let hops = json!([{"hops": 0, "pairs": 3}, {"hops": 1, "pairs": 4}, {"hops": 2, "pairs": 2}, {"hops": 3, "pairs": 0}]);
     assert_eq!(report["hops"], hops);
@@ -117,6 +117,11 @@ fn counts_of_a_small_job_are_those_on_paper() {
     for relayed in ["source_relayed_pairs", "target_relayed_pairs"] {
         assert_eq!(histogram(&report[relayed]), [[0, 0, 2], [1, 1, 1]]);
     }
+    // 0 and 1 exchange two pairs each with 2: over the one link, or over one of their own each.
+    assert_eq!(histogram(&report["carried_pairs"]), [[0, 0, 1], [4, 4, 2]]);
+    let rails = self::report(topo("--node-sizes 2,1 --json"));
+    assert_eq!(rails["route"], "three-hop:2");
+    assert_eq!(histogram(&rails["links"]), [[1, 1, 2], [2, 2, 1]]);
     let direct = self::report(topo("--node-sizes 2,1 --json --route direct"));
     assert_eq!(histogram(&direct["links"]), [[1, 1, 2], [2, 2, 1]]);
     assert_eq!(
@@ -137,7 +142,7 @@ fn the_route_of_the_environment_counts_unless_one_is_given() {
         report(run(command))["route"].clone()
     };
     assert_eq!(route(""), "direct");
-    assert_eq!(route("--route three-hop"), "three-hop");
+    assert_eq!(route("--route three-hop"), "three-hop:1");
 }
 
 #[test]
@@ -261,7 +266,7 @@ fn routes_are_compared_by_what_they_ask_of_the_busiest_rank() {
     let report = report(topo("-n 8 --nodes 2 --advise --json"));
     let routes = report["routes"].as_array().unwrap();
     let of = |name: &str| routes.iter().find(|route| route["route"] == name).unwrap();
-    let (direct, three_hop) = (of("direct"), of("three-hop"));
+    let (direct, three_hop, rails) = (of("direct"), of("three-hop:1"), of("three-hop:4"));
     // Of 64 pairs 8 are a rank and itself, 24 of one node, 32 of two: all by one pair of ranks.
     assert_eq!(
         (&direct["hops"], &direct["fabric_hops"]),
@@ -281,6 +286,14 @@ fn routes_are_compared_by_what_they_ask_of_the_busiest_rank() {
     assert_eq!(
         three_hop["most_relayed_bytes"],
         json!(24.0 / 8.0 * 800_000.0)
+    );
+    // With a rail for each rank, it passes on what 3 others send to the one at the other end.
+    assert_eq!(
+        (&rails["hops"], &rails["most_relayed_bytes"]),
+        (
+            &json!((24.0 + 8.0 + 2.0 * 24.0) / 64.0),
+            &json!(3.0 / 8.0 * 800_000.0)
+        )
     );
     let times = routes
         .iter()

@@ -9,6 +9,14 @@ fn of<'s>(stats: &'s DetailedStats, stage: &str) -> &'s StageStats {
     stats.stage(stage).expect("three hops have this stage")
 }
 
+/// With the representatives that nexus would choose.
+fn one_rail() -> StreamOptions {
+    StreamOptions {
+        route: "three-hop:1".parse().expect("a route"),
+        ..StreamOptions::default()
+    }
+}
+
 fn runs(class: &StageStats) -> (u64, u64) {
     let sum = |of: fn(&trihop_shuffle::QueueStats) -> u64| class.queues.iter().map(of).sum::<u64>();
     assert_eq!(class.all.own_runs, sum(|q| q.own_runs));
@@ -34,7 +42,7 @@ fn each_hop_counts_what_is_its_own_and_what_it_forwards() {
             origin_buftarget_bytes: 1,
             relay_buftarget_bytes: 1,
             remote_buftarget_bytes: 1,
-            ..StreamOptions::default()
+            ..one_rail()
         },
         ..SimulationOptions::default()
     };
@@ -106,7 +114,7 @@ fn waits_flushes_and_batches_in_flight_show_while_they_last_and_after() {
                 ..ShimOptions::default()
             },
             linger_us: 10_000_000,
-            ..StreamOptions::default()
+            ..one_rail()
         },
         ..SimulationOptions::default()
     };
@@ -148,7 +156,7 @@ fn a_full_lane_is_waited_for_once_until_it_takes_something() {
         stream: StreamOptions {
             origin_maxrpc: 1,
             origin_buftarget_bytes: 64,
-            ..StreamOptions::default()
+            ..one_rail()
         },
         ..SimulationOptions::default()
     };
@@ -203,7 +211,7 @@ fn every_pool_shows_what_is_in_use_of_it_until_it_is_not() {
             remote_buftarget_bytes: 2000,
             origin_buftarget_bytes: 1,
             linger_us: 10_000_000,
-            ..StreamOptions::default()
+            ..one_rail()
         },
         ..SimulationOptions::default()
     };

@@ -218,7 +218,8 @@ pub struct BenchArgs {
     pub api: Vec<a2a::Api>,
     #[command(flatten)]
     pub scale: scale::ScaleArgs,
-    /// Route of the messages: three-hop, direct, fabric-only, mesh, node-mesh, mesh:AxB..., mesh:Nd
+    /// Route of the messages: three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K,
+    /// mesh:AxB..., mesh:Nd
     /// [default: TRIHOP_ROUTE, or three-hop]
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,

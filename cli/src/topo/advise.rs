@@ -107,7 +107,14 @@ pub struct Advice {
 /// Routes that suit the job, the cheapest first.
 pub fn advise(asked: &Advise, topology: &Topology) -> Vec<Advice> {
     let mut names: Vec<RouteName> = Vec::new();
-    for text in ["three-hop", "direct", "mesh:2d", "mesh:3d", "node-mesh"] {
+    for text in [
+        "three-hop:1",
+        "three-hop",
+        "direct",
+        "mesh:2d",
+        "mesh:3d",
+        "node-mesh",
+    ] {
         let name = text.parse::<RouteName>().map_err(|why| why.to_string());
         // A grid of three dimensions needs as many ranks.
         names.extend(name.and_then(|name| name.for_job(topology)).ok());

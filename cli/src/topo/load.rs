@@ -233,7 +233,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn agrees(topology: &Topology) -> Result<(), TestCaseError> {
-        for name in RouteName::all() {
+        let rails =
+            ["three-hop:1", "three-hop:2", "fabric-only:3"].map(|name| name.parse().unwrap());
+        for name in RouteName::all().into_iter().chain(rails) {
             let load = Load::new(topology, name).expect("few ranks");
             prop_assert_eq!(
                 &load,
@@ -262,6 +264,29 @@ mod tests {
             used.dedup();
             let nodes: Vec<u32> = places.iter().map(|p| used.binary_search(p).unwrap() as u32).collect();
             agrees(&Topology::from_node_of(&nodes, Rank(0)).unwrap())?;
+        }
+    }
+
+    /// The busiest carries at most 1.25 times the mean, and nobody is without a link.
+    fn is_shared_out(nodes: u32, ranks: u32) {
+        let topology = Topology::from_node_sizes(&vec![ranks; nodes as usize], Rank(0)).unwrap();
+        let load = Load::new(&topology, RouteName::default()).unwrap();
+        let (carried, links) = (load.carried.summary(), load.links.summary());
+        let shape = format!("{nodes} x {ranks}: {links:?}, {carried:?}");
+        assert!(links.min > 0, "{shape}");
+        assert!(carried.max as f64 <= 1.25 * carried.mean, "{shape}");
+        let remote = u64::from(nodes) * u64::from(nodes - 1) * u64::from(ranks).pow(2);
+        assert_eq!(carried.total, 2 * remote, "{shape}");
+    }
+
+    #[test]
+    fn rails_share_out_what_a_node_exchanges_with_others() {
+        for nodes in [2, 3, 4, 5, 8, 13, 16, 32, 50, 64, 100, 130, 200, 500, 1000] {
+            for ranks in [1, 2, 3, 4, 7, 8, 16, 31, 32, 48, 61, 64, 96, 128, 192] {
+                if nodes * ranks <= 10_000 {
+                    is_shared_out(nodes, ranks);
+                }
+            }
         }
     }
 

@@ -37,16 +37,16 @@ const PLACEMENT_KEY: &str = "trihop-topo";
 ///
 /// With `--rank`, also what nexus_dump of DeltaFS writes: a line `NX-r: rank size local-rank
 /// local-size node nodes`, then `NX-r: lmap RANK ADDRESS` for each rank of its node, and `NX-r:
-/// rmap NODE ADDRESS` for each node that it represents. Where nexus has an address there is the
-/// rank that has it.
+/// rmap NODE ADDRESS` for each of its links, to the node that it leads to. Where nexus has an
+/// address there is the rank that has it. With `--route three-hop:1` the links are those of nexus.
 #[derive(Debug, Clone, Args)]
 pub struct TopoArgs {
     /// The job that is meant
     #[command(flatten)]
     shape: Shape,
 
-    /// Route: three-hop, direct, fabric-only, mesh, node-mesh, mesh:AxB..., mesh:Nd; by default
-    /// TRIHOP_ROUTE, else three-hop
+    /// Route: three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd; by
+    /// default TRIHOP_ROUTE, else three-hop
     #[arg(long, value_name = "NAME")]
     route: Option<RouteName>,
 

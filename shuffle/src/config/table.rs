@@ -68,6 +68,10 @@ macro_rules! options_table {
                 /// A rank puts together long records of twice this at a time.
                 agreed max_message_bytes: usize as u64 = (64 MiB) in (0 to 4_294_967_295) "bytes";
                 /// How messages travel.
+                /// `three-hop` goes over representatives of both nodes, with as many links between
+                /// two nodes (rails) as give every rank its share of the work: the target of a
+                /// message picks one. `three-hop:1` has one, between the ranks that nexus would
+                /// choose, and `three-hop:4` four, or as many as the larger node has ranks.
                 /// `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
                 /// `three-hop`, with two links to each rank of the node in the place of lanes;
                 /// `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
@@ -77,7 +81,7 @@ macro_rules! options_table {
                 /// among the ranks of a node. A Rust program may bring its own. All but `three-hop`
                 /// are refused where an eighth of `memory_bytes` does not hold two batches for each
                 /// link.
-                agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, node-mesh, mesh:AxB..., mesh:Nd") "";
+                agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd") "";
             }
             job {
                 /// Who started the job.

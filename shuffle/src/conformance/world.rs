@@ -18,7 +18,7 @@ use crate::engine::outbox::Outbox;
 use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::face::shuffle::each_message;
-use crate::route::RouteName;
+use crate::route::{Rails, RouteName};
 use crate::simulation::{Fabric, Member, Schedule, Simulation, SimulationError, SimulationOptions};
 use crate::stats::Stats;
 
@@ -77,7 +77,7 @@ fn note(seen: &Seen, here: Rank, source: u32, number: u32, bytes: &[u8]) {
 
 impl World {
     /// A job with these node sizes. `replies`: handlers answer each message whose kind's top bit is
-    /// clear, once.
+    /// clear, once. One rail, so that all three hops are there.
     pub fn new(
         sizes: &[u32],
         options: &StreamOptions,
@@ -86,7 +86,7 @@ impl World {
         replies: bool,
         handler: bool,
     ) -> Self {
-        let route = RouteName::default();
+        let route = RouteName::ThreeHop(Rails::ONE);
         Self::routed(route, sizes, options, seed, fabric, replies, handler)
     }
 

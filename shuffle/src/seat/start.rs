@@ -26,8 +26,7 @@ pub(crate) fn start<'h>(options: Options, bootstrap: Box<dyn Bootstrap>) -> Resu
             .take()
             .expect("put there by `JobState::start`"))
     })?;
-    let mut bootstrap = launchers_fence(&seat, bootstrap)?;
-    bootstrap.forget();
+    let bootstrap = launchers_fence(&seat, bootstrap)?;
     seat.with("the start", |job| {
         job.bootstrap = Some(bootstrap);
         job.log_started();

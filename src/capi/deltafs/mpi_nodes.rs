@@ -115,10 +115,6 @@ impl Bootstrap for MpiNodes {
     fn fences_on_callers_thread(&self) -> bool {
         self.launcher.fences_on_callers_thread()
     }
-
-    fn forget(&mut self) {
-        self.launcher.forget();
-    }
 }
 
 /// The first rank of this process's node as MPI splits the world; none where MPI is not up, is of

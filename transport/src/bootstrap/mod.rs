@@ -144,9 +144,6 @@ pub trait Bootstrap: Send {
     fn fences_on_callers_thread(&self) -> bool {
         false
     }
-
-    /// Start-up is over: no [`Bootstrap::get`] follows, and what was kept for it may go.
-    fn forget(&mut self) {}
 }
 
 /// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then

@@ -25,8 +25,8 @@ const CARD_BYTES: usize = 24;
 /// Ranks that find each other through an [`Allgather`].
 ///
 /// A fence costs two of them: 8 bytes per rank, then as many as the rank that put most. Memory:
-/// `size` times that for each fence before which anybody put anything, until [`Bootstrap::forget`];
-/// at most [`Custom::STAGED_BYTES_MAX`] per rank and fence.
+/// `size` times that for each fence before which anybody put anything; at most
+/// [`Custom::STAGED_BYTES_MAX`] per rank and fence.
 pub struct Custom {
     allgather: Allgather,
     topology: Topology,
@@ -191,10 +191,6 @@ impl Bootstrap for Custom {
 
     fn fences_on_callers_thread(&self) -> bool {
         true
-    }
-
-    fn forget(&mut self) {
-        self.tables = Vec::new();
     }
 }
 
