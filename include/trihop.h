@@ -351,6 +351,10 @@ typedef struct trihop_options_t {
   // Default 64 MiB; 0 to 4,294,967,295; in bytes. Equal on all ranks.
   uint64_t max_message_bytes;
   // How messages travel.
+  // `three-hop` goes over representatives of both nodes, with as many links between
+  // two nodes (rails) as give every rank its share of the work: the target of a
+  // message picks one. `three-hop:1` has one, between the ranks that nexus would
+  // choose, and `three-hop:4` four, or as many as the larger node has ranks.
   // `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
   // `three-hop`, with two links to each rank of the node in the place of lanes;
   // `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
@@ -360,7 +364,7 @@ typedef struct trihop_options_t {
   // among the ranks of a node. A Rust program may bring its own. All but `three-hop`
   // are refused where an eighth of `memory_bytes` does not hold two batches for each
   // link.
-  // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, mesh:AxB..., mesh:Nd. Equal on all ranks.
+  // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.
   char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.
@@ -802,7 +806,8 @@ trihop_status_t trihop_rank_at(const struct trihop_job_t *job,
                                uint32_t local_rank,
                                uint32_t *rank);
 
-// Stores the rank on node `of` that speaks with node `towards` on the three-hop route.
+// Stores the rank on node `of` that speaks with node `towards` where there is one link between two
+// nodes: on the route `three-hop:1`.
 //
 // Threads: any.
 trihop_status_t trihop_representative(const struct trihop_job_t *job,

@@ -48,8 +48,8 @@ enum Waiting {
 enum Path {
     /// To every rank in turn.
     Around,
-    /// To and fro between two ranks as far apart as the three-hop route knows: neither represents
-    /// its node.
+    /// To and fro between two ranks of which neither represents its node: three hops apart on the
+    /// route three-hop:1, and two with a rail for each rank.
     Pair,
 }
 
