@@ -76,6 +76,24 @@ impl Lives {
         self.board.news().filter(|_| !self.board.is_over())
     }
 
+    /// News that end the job at this time.
+    fn ending_news(&mut self, now_ns: u64) -> Option<News> {
+        let news = self.news()?;
+        // A program that ends its processes without ending its job may have done so after its last
+        // step: what it sent before that arrives later than the news, and completes what is waited
+        // for here.
+        let may_wait = news.cause.is_end() && self.is_within_grace(now_ns);
+        (!may_wait).then_some(news)
+    }
+
+    /// Whether what was sent before a process ended may still be on its way.
+    fn is_within_grace(&mut self, now_ns: u64) -> bool {
+        if self.seen_ns == 0 {
+            self.seen_ns = now_ns;
+        }
+        now_ns.saturating_sub(self.seen_ns) < GRACE_NS
+    }
+
     /// Posts news unless there are some, and wakes everybody for them.
     fn post(&self, news: &News) {
         if self.board.post(news) {
@@ -163,23 +181,10 @@ impl JobState {
 
     #[cold]
     fn hear_news(&mut self) -> Result<()> {
-        match self.lives.news() {
-            // A program that ends its processes without ending its job may have done so after its
-            // last step: what it sent before that arrives later than the news, and completes what
-            // is waited for here.
-            Some(news) if news.cause.is_end() && self.is_within_grace() => Ok(()),
+        match self.lives.ending_news(self.now_ns()) {
             Some(news) => Err(news.into_error(&self.engine.topology).into()),
             None => Ok(()),
         }
-    }
-
-    /// Whether what was sent before a process ended may still be on its way.
-    fn is_within_grace(&mut self) -> bool {
-        let now_ns = self.now_ns();
-        if self.lives.seen_ns == 0 {
-            self.lives.seen_ns = now_ns;
-        }
-        now_ns.saturating_sub(self.lives.seen_ns) < GRACE_NS
     }
 
     /// Whether news are there that no call has failed with yet: they are looked at again soon.
@@ -314,5 +319,60 @@ impl JobState {
     /// Whether the node's watch, if it is here, is connected as well as it can be.
     pub fn watch_is_settled(&self) -> bool {
         self.lives.watch.as_ref().is_none_or(Watch::is_settled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a rank whose node's board has `news`.
+    fn lives(news: &News) -> Lives {
+        let topology = Topology::from_node_sizes(&[2], Rank(0)).unwrap();
+        let lives = Lives::new(Met {
+            board: Board::create(&topology).unwrap(),
+            bells: Vec::new(),
+            wake: None,
+        });
+        assert_eq!(lives.news(), None);
+        lives.post(news);
+        lives
+    }
+
+    #[test]
+    fn what_was_sent_before_a_process_ended_has_a_while_to_arrive() {
+        for cause in [Cause::Ended, Cause::Closed] {
+            let ended = News {
+                rank: Rank(1),
+                cause,
+            };
+            let mut lives = lives(&ended);
+            // Since this rank sees it: whatever time it is, and however late that is.
+            let seen_ns = 7 * GRACE_NS;
+            for now_ns in [seen_ns, seen_ns + 1, seen_ns + GRACE_NS - 1] {
+                assert_eq!(lives.ending_news(now_ns), None, "at {now_ns}");
+            }
+            for now_ns in [seen_ns + GRACE_NS, seen_ns + 2 * GRACE_NS] {
+                assert_eq!(
+                    lives.ending_news(now_ns),
+                    Some(ended.clone()),
+                    "at {now_ns}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_ends_the_job_at_once() {
+        let failed = News::failed(Rank(1), "no room");
+        assert_eq!(lives(&failed).ending_news(1), Some(failed));
+    }
+
+    #[test]
+    fn nothing_ends_a_job_that_is_over() {
+        let failed = News::failed(Rank(1), "no room");
+        let mut lives = lives(&failed);
+        lives.end();
+        assert_eq!(lives.ending_news(1), None);
     }
 }
