@@ -3,10 +3,14 @@
 //! that is lost is a model that never ends.
 #![cfg(trihop_shuttle)]
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Wake, Waker};
+
 use shuttle::sync::Barrier;
 use trihop_loom_tests::shuttled::explore_jobs;
 use trihop_shuffle::threaded::{Job, Shuffle};
-use trihop_shuffle::{Options, Queues, Rank, Shares, ShimOptions, StreamOptions};
+use trihop_shuffle::{Contributors, Options, Queues, Rank, Shares, ShimOptions, StreamOptions};
 use trihop_transport::bootstrap::{Allgather, Custom, Launcher};
 use trihop_transport::sync::{Arc, Condvar, Mutex, thread};
 
@@ -37,7 +41,7 @@ impl Gathering {
 }
 
 /// Runs a job of `size` ranks of one node, each of which does `part`.
-fn run(size: usize, part: impl Fn(Job) + Copy + Send + Sync + 'static) {
+fn run(size: usize, part: impl Fn(Job) + Clone + Send + Sync + 'static) {
     let gathering = Arc::new(Gathering {
         table: Mutex::default(),
         barrier: Barrier::new(size),
@@ -54,7 +58,7 @@ fn run(size: usize, part: impl Fn(Job) + Copy + Send + Sync + 'static) {
     };
     let others: Vec<_> = (1..size)
         .map(|number| {
-            let gathering = Arc::clone(&gathering);
+            let (rank, gathering) = (rank.clone(), Arc::clone(&gathering));
             thread::spawn(move || rank(number, gathering))
         })
         .collect();
@@ -191,6 +195,55 @@ fn threads_that_flush_at_once_end_both() {
             other.join().unwrap();
             heard.wait_for(2 * RECORDS as usize);
             drop(shuffle);
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+/// A waker that keeps the progress thread from its work for a while, without the turn.
+struct Dawdler;
+
+impl Wake for Dawdler {
+    fn wake(self: std::sync::Arc<Self>) {
+        for _ in 0..100 {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Two threads wait for the same record to be taken, while the progress thread is awake and does
+/// something else. What one of them has seen nobody finds any more: the other one has to hear of it
+/// before the progress thread sleeps.
+#[test]
+fn threads_that_flush_the_same_record_end_both() {
+    explore_jobs(|| {
+        let flushed = Arc::new(Heard::default());
+        run(2, move |job| {
+            let (shuffle, _) = listening(&job, tiny());
+            let step = job.shuffle("step").handler(|_, _| ()).open().unwrap();
+            for kind in 0..RECORDS {
+                let mut over = step.begin_step(Contributors::Local(0)).unwrap();
+                let mut is_over = false;
+                if job.rank() == Rank(0) {
+                    let waker = Waker::from(std::sync::Arc::new(Dawdler));
+                    let mut context = Context::from_waker(&waker);
+                    is_over = Pin::new(&mut over).poll(&mut context).is_ready();
+                    shuffle.send(Rank(1), kind, b"record").unwrap();
+                    let other = thread::spawn({
+                        let shuffle = shuffle.clone();
+                        move || shuffle.flush(Queues::ORIGIN).unwrap()
+                    });
+                    shuffle.flush(Queues::ORIGIN).unwrap();
+                    other.join().unwrap();
+                    flushed.add(kind);
+                }
+                // Further calls of the other rank would send something.
+                flushed.wait_for(kind as usize + 1);
+                if !is_over {
+                    step.wait().unwrap();
+                }
+            }
+            drop((shuffle, step));
             job.shutdown().unwrap();
         });
     });
