@@ -1,4 +1,5 @@
 //! Kills at random moments: start-up, opening of streams, sending, long records, fences, shutdown.
+//! Ranks are in Rust and in C (`tests/lives/phases.c`), by turns, both inline and with threads.
 //!
 //! `TRIHOP_KILLS=N` says how many, `TRIHOP_SEED=N` which ones. A survivor names the rank that was
 //! killed. Two things else are allowed: a survivor that has not joined yet may have its error from
@@ -6,15 +7,18 @@
 //! and who has arrived at the end may find all others there.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 use trihop::Result;
+use trihop::capi::status::trihop_status_t::TRIHOP_ERR_PEER_DEAD;
 
+use crate::launched::compiled::{Compiler, client_of};
 use crate::ranks::{Post, Ranks, Seat, SeatKind, Spec, WATCHDOG, is_rank, number, rank, say};
 
 /// Kills of a run that nobody asked for more of.
-const QUICK: u64 = 10;
+const QUICK: u64 = 12;
 
 /// What ranks say when they come to it; a kill follows one of these after a random time.
 const PHASES: [&str; 6] = ["begins", "opens", "sends", "long", "fences", "ends"];
@@ -76,19 +80,61 @@ fn all_phases(seat: Seat) -> Result<()> {
     seat.shutdown()
 }
 
+/// What a job's ranks are.
+struct Kind {
+    seat: SeatKind,
+    /// In C; else they are this test.
+    program: Option<PathBuf>,
+}
+
+impl Kind {
+    /// All that can be had here.
+    fn all() -> Vec<Self> {
+        let mut programs = vec![None];
+        if Compiler::C.is_there() {
+            let in_c = client_of("lives", "phases", Compiler::C, &["include"]);
+            programs.push(Some(in_c));
+        }
+        let seats = |program: Option<PathBuf>| {
+            SeatKind::ALL.map(|seat| Self {
+                seat,
+                program: program.clone(),
+            })
+        };
+        programs.into_iter().flat_map(seats).collect()
+    }
+
+    fn name(&self) -> String {
+        let language = if self.program.is_some() { "C" } else { "Rust" };
+        format!("{language} {:?}", self.seat)
+    }
+
+    /// Whether this end of a survivor names the dead; in C by its status too.
+    fn names(&self, end: &str, victim: u32) -> bool {
+        let status = match self.program {
+            Some(_) => format!("error {}: ", TRIHOP_ERR_PEER_DEAD as i32),
+            None => "error ".to_owned(),
+        };
+        end.starts_with(&status) && end.contains(&format!("rank {victim} is gone"))
+    }
+}
+
 /// One kill; how long it took the last survivor to name the dead, unless the job was over before.
-fn kill(test: &str, random: &mut Random) -> (String, Option<Duration>) {
+fn kill(test: &str, kind: &Kind, random: &mut Random) -> (String, Option<Duration>) {
     let node_sizes = SHAPES[random.below(SHAPES.len() as u64) as usize];
     let size: u32 = node_sizes
         .split(',')
         .map(|n| n.parse::<u32>().unwrap())
         .sum();
-    let seat = SeatKind::ALL[random.below(2) as usize];
     let victim = random.below(u64::from(size)) as u32;
     let phase = PHASES[random.below(PHASES.len() as u64) as usize];
     let delay = Duration::from_micros(random.below(DELAY_US));
-    let what = format!("nodes {node_sizes}, {seat:?}, rank {victim} {delay:?} after `{phase}`");
-    let spec = Spec::new(test, node_sizes, seat, victim);
+    let name = kind.name();
+    let what = format!("nodes {node_sizes}, {name}, rank {victim} {delay:?} after `{phase}`");
+    let spec = Spec {
+        program: kind.program.as_deref(),
+        ..Spec::new(test, node_sizes, kind.seat, victim)
+    };
     let mut ranks = spec.start();
     let deadline = Instant::now() + Duration::from_secs(60);
     while let Some((rank, word)) = ranks.next(deadline) {
@@ -100,7 +146,7 @@ fn kill(test: &str, random: &mut Random) -> (String, Option<Duration>) {
             ranks.wait_for_survivors(Some(victim), WATCHDOG);
             return (
                 what.clone(),
-                check(&ranks, &what, victim, size, killed, ran),
+                check(&ranks, kind, &what, victim, size, killed, ran),
             );
         }
     }
@@ -113,6 +159,7 @@ fn kill(test: &str, random: &mut Random) -> (String, Option<Duration>) {
 
 fn check(
     ranks: &Ranks,
+    kind: &Kind,
     what: &str,
     victim: u32,
     size: u32,
@@ -130,7 +177,7 @@ fn check(
             assert!(arrived, "{what}: rank {rank} has not noticed: {}", told());
             continue;
         }
-        let named = end.contains(&format!("rank {victim} is gone"));
+        let named = kind.names(end, victim);
         let starting = [
             "bootstrap",
             "before the job had started",
@@ -166,9 +213,11 @@ fn whoever_is_killed_at_a_random_moment_is_named_by_every_survivor() {
     let kills = number("TRIHOP_KILLS").unwrap_or(QUICK);
     eprintln!("{kills} kills; replay with TRIHOP_KILLS={kills} TRIHOP_SEED={seed}");
     let mut random = Random(seed);
+    let kinds = Kind::all();
     let (mut histogram, mut over) = (BTreeMap::new(), 0);
     for kill_number in 0..kills {
-        let (what, last) = kill(test, &mut random);
+        let kind = &kinds[kill_number as usize % kinds.len()];
+        let (what, last) = kill(test, kind, &mut random);
         eprintln!("kill {kill_number}: {what}: {last:?}");
         match last {
             Some(time) => {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -209,6 +210,9 @@ pub struct Spec<'a> {
     /// Options of `trihop run`, or another launcher with its options.
     pub launch: &'a [&'a str],
     pub launcher: Option<&'a str>,
+    /// A program that is each rank in place of the test; its argument is the seat, and what it says
+    /// is as [`say`] writes it.
+    pub program: Option<&'a Path>,
     pub variables: &'a [(&'a str, &'a str)],
 }
 
@@ -222,6 +226,7 @@ impl<'a> Spec<'a> {
             victim,
             launch: &[],
             launcher: None,
+            program: None,
             variables: &[],
         }
     }
@@ -241,8 +246,16 @@ impl<'a> Spec<'a> {
             // rank's shell does not.
             command.args(["sh", "-c", "\"$0\" \"$@\"; exec sleep 1000"]);
         }
-        command.arg(std::env::current_exe().unwrap());
-        command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);
+        match self.program {
+            Some(program) => {
+                command.arg(program);
+                command.arg(format!("{:?}", self.seat).to_lowercase());
+            }
+            None => {
+                command.arg(std::env::current_exe().unwrap());
+                command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);
+            }
+        }
         command
             .env("RUST_BACKTRACE", "0")
             .env("LIVES_SEAT", format!("{:?}", self.seat));
