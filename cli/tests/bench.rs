@@ -222,7 +222,9 @@ fn the_direct_route_is_one_hop() {
         )
     };
     assert_eq!(by("--route direct"), ("direct".to_owned(), 1));
-    assert_eq!(by(""), ("three-hop".to_owned(), 3));
+    assert_eq!(by("--route three-hop:1"), ("three-hop:1".to_owned(), 3));
+    // A rail for each rank: the last hop is gone.
+    assert_eq!(by(""), ("three-hop:2".to_owned(), 2));
     let mut from_environment = command("ig --count 1000 --ranks 4 --nodes 2 --json");
     from_environment.env("TRIHOP_ROUTE", "direct");
     assert_eq!(

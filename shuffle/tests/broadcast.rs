@@ -72,30 +72,27 @@ fn all_broadcast(
 }
 
 #[test]
-fn a_thousand_ranks_broadcast_over_each_pair_of_nodes_once() {
+fn a_thousand_ranks_broadcast_over_each_rail_once() {
     let (nodes, local) = (40u64, 25u64);
     let ranks = nodes * local;
     let sizes = vec![local as u32; nodes as usize];
-    let sum = all_broadcast(
-        &sizes,
-        SimulationOptions::default(),
-        BroadcastTo::Others,
-        1,
-        16,
-    )
-    .unwrap();
-    assert_eq!(sum.sent, ranks * (ranks - 1));
-    assert_eq!(sum.delivered, sum.sent);
-    assert_eq!(sum.broadcasts, ranks);
-    // Per broadcast: one frame per other rank of the node, one per other node, one per rank that is
-    // not its node's representative.
-    assert_eq!(sum.origin_frames, ranks * (local - 1));
-    assert_eq!(sum.remote_frames, ranks * (nodes - 1));
-    assert_eq!(sum.relay_frames, ranks * (nodes - 1) * (local - 1));
-    assert_eq!(
-        sum.broadcast_copies, sum.sent,
-        "as many copies as ranks that get one"
-    );
+    for rails in [1, 4] {
+        let mut options = SimulationOptions::default();
+        options.stream.route = format!("three-hop:{rails}").parse().unwrap();
+        let sum = all_broadcast(&sizes, options, BroadcastTo::Others, 1, 16).unwrap();
+        assert_eq!(sum.sent, ranks * (ranks - 1));
+        assert_eq!(sum.delivered, sum.sent);
+        assert_eq!(sum.broadcasts, ranks);
+        // Per broadcast: one frame per other rank of the node, one per rail to each other node, one
+        // per rank at which no rail ends.
+        assert_eq!(sum.origin_frames, ranks * (local - 1));
+        assert_eq!(sum.remote_frames, ranks * (nodes - 1) * rails);
+        assert_eq!(sum.relay_frames, ranks * (nodes - 1) * (local - rails));
+        assert_eq!(
+            sum.broadcast_copies, sum.sent,
+            "as many copies as ranks that get one"
+        );
+    }
 }
 
 #[test]

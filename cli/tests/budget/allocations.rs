@@ -163,10 +163,13 @@ fn records(job: Job<'static>, pattern: Pattern, bytes: usize, scale: u64) {
     job.shutdown().unwrap();
 }
 
+/// One rail between two nodes, so that ranks are three hops apart.
+const ALL_HOPS: [(&str, &str); 1] = [("TRIHOP_ROUTE", "three-hop:1")];
+
 #[test]
 fn items_allocate_nothing_on_any_of_three_hops() {
     let test = "allocations::items_allocate_nothing_on_any_of_three_hops";
-    on_ranks(test, "2,2", |job| items(job, Pattern::Chain));
+    on_ranks_with(test, "2,2", &ALL_HOPS, |job| items(job, Pattern::Chain));
 }
 
 #[test]
@@ -188,13 +191,17 @@ fn items_over_direct_connections_allocate_nothing() {
 #[test]
 fn records_allocate_nothing_on_any_of_three_hops() {
     let test = "allocations::records_allocate_nothing_on_any_of_three_hops";
-    on_ranks(test, "2,2", |job| records(job, Pattern::Chain, 8, 1));
+    on_ranks_with(test, "2,2", &ALL_HOPS, |job| {
+        records(job, Pattern::Chain, 8, 1)
+    });
 }
 
 #[test]
 fn records_of_a_kibibyte_allocate_nothing_on_any_of_three_hops() {
     let test = "allocations::records_of_a_kibibyte_allocate_nothing_on_any_of_three_hops";
-    on_ranks(test, "2,2", |job| records(job, Pattern::Chain, 1024, 4));
+    on_ranks_with(test, "2,2", &ALL_HOPS, |job| {
+        records(job, Pattern::Chain, 1024, 4)
+    });
 }
 
 #[test]

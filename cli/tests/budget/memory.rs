@@ -97,7 +97,7 @@ fn resident_memory_is_the_same_after_a_hundred_times_as_many_messages() {
             );
             let route = JobRoute::new(RouteName::default(), job.topology()).unwrap();
             let relays = route.links() > 0;
-            assert!(!relays || batches > 10_000, "{batches} batches received");
+            assert!(!relays || batches > 5_000, "{batches} batches received");
             job.shutdown().unwrap();
         });
     }

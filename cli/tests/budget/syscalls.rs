@@ -88,6 +88,8 @@ fn a_steady_stream_over_three_hops_hardly_enters_the_kernel() {
     let launched = job(test, "2,2");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&trace);
+    // One rail between two nodes, so that ranks are three hops apart.
+    command.env("TRIHOP_ROUTE", "three-hop:1");
     command
         .arg(launched.get_program())
         .args(launched.get_args());

@@ -36,7 +36,9 @@ static REGISTERED: Mutex<Vec<OwnRoute>> = Mutex::new(Vec::new());
 /// streams then take as well, on all ranks alike. It is checked whenever a stream with it is
 /// opened: each rank follows its ways to all ranks (to 1,024 of them in larger jobs), and up to
 /// 1,024 ranks its broadcasts too. So a way that does not end at its target, that goes back to an
-/// earlier stage, or of whose edges one end does not know is refused, and no message goes astray.
+/// earlier stage, or of whose edges one end does not know is refused, and no message goes astray;
+/// and so are broadcasts that go other ways than messages to one rank, and would not keep their
+/// order with those.
 ///
 /// `build` is called for the rank that the topology is seen from, and while a route is checked for
 /// others too.
@@ -240,15 +242,19 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn way(&mut self, target: Rank) -> Result<(), String> {
+    /// The endpoints on the way to a rank, from this one on.
+    fn way(&mut self, target: Rank) -> Result<Vec<EndpointId>, String> {
         let source = self.topology.rank();
         let (mut here, mut at) = (self.topology.endpoint(), Stage::SOURCE);
+        let mut passed = vec![here];
         let astray = |here: EndpointId, at: Stage| {
             format!("from rank {source} to rank {target} it ends at rank {here}, stage {at}")
         };
         loop {
             match self.rule(here)?.next(at, target) {
-                Some(Next::Deliver) if here == target.into() && at > Stage::SOURCE => return Ok(()),
+                Some(Next::Deliver) if here == target.into() && at > Stage::SOURCE => {
+                    return Ok(passed);
+                }
                 Some(Next::To(next, Stage::FIRST))
                     if next == here && at == Stage::SOURCE && target == source =>
                 {
@@ -257,6 +263,7 @@ impl Check<'_> {
                 Some(Next::To(next, over)) if next != here => {
                     self.hop(here, at, (next, over))?;
                     (here, at) = (next, over);
+                    passed.push(here);
                 }
                 _ => return Err(astray(here, at)),
             }
@@ -266,8 +273,9 @@ impl Check<'_> {
     fn broadcast(&mut self) -> Result<(), String> {
         let source = self.topology.rank();
         let mut got = vec![0u32; self.topology.size() as usize];
-        let mut under_way = vec![(self.topology.endpoint(), Stage::SOURCE)];
-        while let Some((here, at)) = under_way.pop() {
+        let me = self.topology.endpoint();
+        let mut under_way = vec![(me, Stage::SOURCE, vec![me])];
+        while let Some((here, at, passed)) = under_way.pop() {
             let rule = self.rule(here)?;
             if at > Stage::SOURCE {
                 got[here.0 as usize] += 1;
@@ -276,11 +284,18 @@ impl Check<'_> {
                         "a broadcast of rank {source} comes to rank {here} twice, or unasked for"
                     ));
                 }
+                // Else one could overtake the other.
+                if passed != self.way(Rank(here.0))? {
+                    return Err(format!(
+                        "broadcasts of rank {source} come to rank {here} by another way than other messages"
+                    ));
+                }
             }
             for number in 0..rule.copies(at, source) {
                 let copy = rule.copy(at, source, number);
                 self.hop(here, at, copy)?;
-                under_way.push(copy);
+                let (next, over) = copy;
+                under_way.push((next, over, [&passed[..], &[next]].concat()));
             }
         }
         got[source.0 as usize] += 1;
@@ -303,6 +318,8 @@ mod tests {
     struct Wrong {
         topology: Topology,
         rule: ThreeHop,
+        /// That of broadcasts.
+        copies: ThreeHop,
         how: u32,
     }
 
@@ -345,24 +362,27 @@ mod tests {
         fn copies(&self, at: Stage, source: Rank) -> u32 {
             match self.how {
                 6 if at.number() == 2 => 0,
-                _ => self.rule.copies(at, source),
+                _ => self.copies.copies(at, source),
             }
         }
 
         fn copy(&self, at: Stage, source: Rank, number: u32) -> (EndpointId, Stage) {
-            self.rule.copy(at, source, number)
+            self.copies.copy(at, source, number)
         }
 
         fn passes(&self, at: Stage, source: Rank) -> bool {
-            self.how != 7 && self.rule.passes(at, source)
+            self.how != 7 && self.copies.passes(at, source)
         }
     }
 
     fn registered(how: u32) -> RouteName {
         let name = format!("wrong-{how}");
+        let rails = if how == 8 { "2" } else { "1" };
+        let rails = rails.parse().unwrap();
         let build = move |topology: &Topology| Wrong {
             topology: topology.clone(),
-            rule: ThreeHop::new(topology.clone(), Rails::ONE),
+            rule: ThreeHop::new(topology.clone(), rails),
+            copies: ThreeHop::new(topology.clone(), Rails::ONE),
             how,
         };
         register(&name, RouteName::default().stages(), build).unwrap()
@@ -372,11 +392,13 @@ mod tests {
     fn a_route_that_would_lead_astray_is_refused_with_the_reason() {
         let opened = |how: u32| {
             let route = registered(how);
+            // The one rail of the last is among the two.
+            let sizes = if how == 8 { [1, 3] } else { [2, 3] };
             let of = |rank| {
-                let topology = Topology::from_node_sizes(&[2, 3], Rank(rank)).unwrap();
+                let topology = Topology::from_node_sizes(&sizes, Rank(rank)).unwrap();
                 JobRoute::new(route, &topology).map(drop)
             };
-            let refused: Vec<String> = (0..5)
+            let refused: Vec<String> = (0..sizes.iter().sum())
                 .filter_map(|r| Some(of(r).err()?.to_string()))
                 .collect();
             refused
@@ -390,6 +412,7 @@ mod tests {
             (5, "where 0 are said to be the most"),
             (6, "0 times"),
             (7, "unasked for"),
+            (8, "by another way than other messages"),
         ] {
             let refused = opened(how);
             assert!(

@@ -4,7 +4,10 @@
 //! Between two nodes there are [`Rails`], of which the target picks one. The links of a node are
 //! numbered: those to node 0, those to node 1 and so on, `rails` to each, its own included, and
 //! each belongs to the rank whose local rank is its number modulo the ranks of the node. With one
-//! rail these are the representatives that nexus chooses.
+//! rail these are the representatives that nexus chooses. A broadcast takes all rails, since it may
+//! not overtake, nor be overtaken by, what its source sends to one rank alone.
+
+use std::sync::Arc;
 
 use super::{EndpointId, Next, Rails, Reach, Route, Stage, StageSpec, Through, other_local, stage};
 use trihop_transport::topology::{NodeId, Rank, Topology};
@@ -29,10 +32,9 @@ pub struct ThreeHop {
     topology: Topology,
     /// Links between two nodes.
     rails: u64,
-    /// The nodes to which the same rail belongs to the same local rank lie so many apart.
-    apart: u32,
-    /// How far on the node is whose rail belongs to the next local rank that gets any of them.
-    inverse: u32,
+    /// Numbers of this rank's links by which ranks of the other node are reached, where those are
+    /// not all of them.
+    reaching: Option<Arc<[u32]>>,
 }
 
 /// Links of this rank by their numbers, without those to its own node.
@@ -43,32 +45,25 @@ struct Links {
     own: u32,
 }
 
-/// Nodes that this rank has a rail to, without its own: every `apart`-th.
-struct Nodes {
-    first: u32,
-    count: u32,
-    /// How many come before its own, where that is one of them.
-    own: Option<u32>,
-}
-
 impl ThreeHop {
     /// The route as seen from this rank of `topology`, with so many rails: see
     /// [`Rails::for_job`].
     pub fn new(topology: Topology, rails: Rails) -> Self {
-        let (rails, local_size) = (rails.number().max(1), topology.local_size());
-        let common = gcd(rails, local_size);
-        let apart = local_size / common;
-        let rails_apart = u64::from(rails / common % apart);
-        let is_inverse = |&number: &u32| {
-            let product = rails_apart * u64::from(number) % u64::from(apart);
-            product == 1 % u64::from(apart)
-        };
-        Self {
-            inverse: (0..apart).find(is_inverse).expect("they have no divisor"),
-            apart,
-            rails: rails.into(),
+        let mut route = Self {
+            rails: rails.number().max(1).into(),
+            reaching: None,
             topology,
+        };
+        // On a node with fewer ranks than rails some rails are nobody's.
+        if route.rails > u64::from(route.topology.fewest_local()) {
+            let reaches = |&number: &u32| {
+                let (node, rail) = route.link_numbered(number);
+                rail < u64::from(route.topology.local_size_of(node))
+            };
+            let numbers = 0..route.links().count;
+            route.reaching = Some(numbers.filter(reaches).collect());
         }
+        route
     }
 
     /// Number that a rail to a node has among the links of the node at this end.
@@ -109,14 +104,6 @@ impl ThreeHop {
         self.rail_at(local, ranks, self.topology.node()) % self.rails
     }
 
-    /// The rail that broadcasts of a rank take.
-    fn rail_of_copies(&self, source: Rank) -> u64 {
-        match self.rails {
-            1 => 0,
-            rails => u64::from(self.topology.local_rank_of(source)) % rails,
-        }
-    }
-
     /// Links of this rank.
     fn links(&self) -> Links {
         let step = u64::from(self.topology.local_size());
@@ -132,53 +119,36 @@ impl ThreeHop {
         }
     }
 
-    /// The rank at the other end of the `number`-th of them.
-    fn remote(&self, number: u32) -> EndpointId {
+    /// Where the `number`-th of them leads, and which of the rails it is.
+    fn link_numbered(&self, number: u32) -> (NodeId, u64) {
         let Links { before, own, .. } = self.links();
         let place = u64::from(number) + u64::from(if number < before { 0 } else { own });
         let step = u64::from(self.topology.local_size());
         let link = u64::from(self.topology.local_rank()) + place * step;
-        let node = NodeId((link / self.rails) as u32);
-        self.listener(node, link % self.rails).into()
+        (NodeId((link / self.rails) as u32), link % self.rails)
     }
 
-    /// The other nodes to which a rail belongs to this rank.
-    fn nodes_of(&self, rail: u64) -> Nodes {
-        let ranks = self.topology.local_size();
-        let local = u64::from(self.topology.local_rank());
-        let common = u64::from(ranks / self.apart);
-        let behind = (local + u64::from(ranks) - rail % u64::from(ranks)) % u64::from(ranks);
-        if behind % common != 0 {
-            return Nodes {
-                first: 0,
-                count: 0,
-                own: None,
-            };
-        }
-        let apart = u64::from(self.apart);
-        let first = (behind / common * u64::from(self.inverse) % apart) as u32;
-        let (nodes, node) = (self.topology.nodes(), self.topology.node().0);
-        let own = (node % self.apart == first).then_some(node / self.apart);
-        let all = nodes.saturating_sub(first).div_ceil(self.apart);
-        Nodes {
-            first,
-            count: all - u32::from(own.is_some()),
-            own,
+    /// The rank at its other end.
+    fn remote(&self, number: u32) -> EndpointId {
+        let (node, rail) = self.link_numbered(number);
+        self.listener(node, rail).into()
+    }
+
+    /// How many copies of a broadcast this rank sends to other nodes: one by each link that leads
+    /// to somebody.
+    fn copies_beyond(&self) -> u32 {
+        match &self.reaching {
+            Some(numbers) => numbers.len() as u32,
+            None => self.links().count,
         }
     }
 
-    /// Where the copy of a broadcast goes that is the `number`-th to another node.
-    fn copy_beyond(&self, source: Rank, number: u32) -> EndpointId {
-        let rail = self.rail_of_copies(source);
-        let Nodes { first, own, .. } = self.nodes_of(rail);
-        let place = number + u32::from(own.is_some_and(|own| own <= number));
-        self.listener(NodeId(first + place * self.apart), rail)
-            .into()
-    }
-
-    /// How many copies of a broadcast this rank sends to other nodes.
-    fn copies_beyond(&self, source: Rank) -> u32 {
-        self.nodes_of(self.rail_of_copies(source)).count
+    /// The rail by which broadcasts of a rank of another node come to this one, where they do not
+    /// come by way of a neighbour.
+    fn rail_from(&self, source: Rank) -> Option<u64> {
+        let here = &self.topology;
+        let rail = self.rail_at(here.local_rank(), here.local_size(), here.node_of(source));
+        (rail < self.rails).then_some(rail)
     }
 
     /// Ranks of a node with so many that pick this rail.
@@ -260,19 +230,33 @@ impl Route for ThreeHop {
     fn copies(&self, at: Stage, source: Rank) -> u32 {
         let others = self.topology.local_size() - 1;
         match at {
-            Stage::SOURCE => self.copies_beyond(source) + others,
-            ORIGIN => self.copies_beyond(source),
-            REMOTE => others,
+            Stage::SOURCE => self.copies_beyond() + others,
+            ORIGIN => self.copies_beyond(),
+            REMOTE => match self.rail_from(source) {
+                Some(rail) => self.pickers(others + 1, rail) as u32 - 1,
+                None => 0,
+            },
             _ => 0,
         }
     }
 
-    fn copy(&self, at: Stage, source: Rank, number: u32) -> (EndpointId, Stage) {
+    fn copy(&self, at: Stage, _: Rank, number: u32) -> (EndpointId, Stage) {
         if at == REMOTE {
-            return (other_local(&self.topology, number), RELAY);
+            // To those that pick the same rail as this one.
+            let here = &self.topology;
+            let ranks = u64::from(here.local_size());
+            let apart = (u64::from(number) + 1) * self.rails;
+            let local = (u64::from(here.local_rank()) + apart) % ranks;
+            return (here.rank_at(here.node(), local as u32).into(), RELAY);
         }
-        match number.checked_sub(self.copies_beyond(source)) {
-            None => (self.copy_beyond(source, number), REMOTE),
+        match number.checked_sub(self.copies_beyond()) {
+            None => {
+                let number = match &self.reaching {
+                    Some(numbers) => numbers[number as usize],
+                    None => number,
+                };
+                (self.remote(number), REMOTE)
+            }
             Some(number) => (other_local(&self.topology, number), ORIGIN),
         }
     }
@@ -280,12 +264,10 @@ impl Route for ThreeHop {
     fn passes(&self, at: Stage, source: Rank) -> bool {
         let node = self.topology.node_of(source);
         let is_local = node == self.topology.node();
-        let comes_here =
-            || self.speaker(node, self.rail_of_copies(source)) == self.topology.local_rank();
         match at {
             ORIGIN => is_local,
-            REMOTE => !is_local && comes_here(),
-            RELAY => !is_local && !comes_here(),
+            REMOTE => !is_local && self.rail_from(source).is_some(),
+            RELAY => !is_local && self.rail_from(source).is_none(),
             _ => false,
         }
     }
@@ -319,11 +301,4 @@ impl ThreeHop {
             && EndpointId::from(self.listener(node, rail)) == peer;
         is_one.then_some(rail)
     }
-}
-
-fn gcd(mut one: u32, mut other: u32) -> u32 {
-    while other > 0 {
-        (one, other) = (other, one % other);
-    }
-    one
 }
