@@ -397,7 +397,7 @@ fn broadcasts_come_to_all_others_once_and_to_their_sender_when_asked() {
 }
 
 #[test]
-fn a_broadcast_crosses_to_a_node_once() {
+fn a_broadcast_crosses_to_a_node_once_by_each_rail() {
     let bytes = |options: &str| {
         let report = run(exchange(
             "1,4",
@@ -407,8 +407,11 @@ fn a_broadcast_crosses_to_a_node_once() {
         report["wire_bytes"].as_u64().unwrap()
     };
     // Four ranks there, 500 messages of 1,000 bytes.
-    let wire_bytes = bytes("--broadcast");
-    assert!((500_000..900_000).contains(&wire_bytes), "{wire_bytes}");
+    for (route, rails) in [("three-hop:1", 1), ("three-hop:2", 2), ("three-hop", 4)] {
+        let wire_bytes = bytes(&format!("--broadcast --route {route}"));
+        let once = 500_000 * rails..900_000 * rails;
+        assert!(once.contains(&wire_bytes), "{route}: {wire_bytes}");
+    }
     let printed = run(exchange("2,1", "--count 3 --broadcast --print"));
     printed.report(18);
     assert_eq!(

@@ -119,6 +119,13 @@ fn counts_of_a_small_job_are_those_on_paper() {
     }
     // 0 and 1 exchange two pairs each with 2: over the one link, or over one of their own each.
     assert_eq!(histogram(&report["carried_pairs"]), [[0, 0, 1], [4, 4, 2]]);
+    let shown = topo("--node-sizes 2,1 --route three-hop:1").succeeded();
+    assert!(
+        shown.stdout.contains("1.50 times the mean"),
+        "{}",
+        shown.stdout
+    );
+    assert!(shown.stdout.contains("`three-hop:2` shares that out"));
     let rails = self::report(topo("--node-sizes 2,1 --json"));
     assert_eq!(rails["route"], "three-hop:2");
     assert_eq!(histogram(&rails["links"]), [[1, 1, 2], [2, 2, 1]]);

@@ -12,6 +12,9 @@ use super::load::Load;
 use super::maps::Maps;
 use super::tally::Summary;
 
+/// How much more than the mean the busiest rank may carry before other rails are advised.
+const SHARED_OUT: f64 = 1.25;
+
 /// Longest bar of a histogram.
 const BAR: u64 = 40;
 
@@ -186,6 +189,18 @@ pub fn write_text(
             .iter()
             .map(|row| (row.from, row.to, row.ranks));
         write_histogram(&mut out, "ranks", &rows.collect::<Vec<_>>())?;
+    }
+    let carried = &report.carried_pairs;
+    let by_mean = carried.max as f64 / carried.mean.max(f64::MIN_POSITIVE);
+    if let RouteName::ThreeHop(_) = route
+        && by_mean > SHARED_OUT
+        && let Ok(better) = RouteName::default().for_job(topology)
+        && better != route
+    {
+        writeln!(
+            out,
+            "\nThe busiest rank has {by_mean:.2} times the mean on its links; `{better}` shares that out."
+        )?;
     }
     out.flush()
 }
