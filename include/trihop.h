@@ -332,7 +332,7 @@ typedef struct trihop_options_t {
   uint64_t linger_us;
   // Size of a run, header included.
   // At most a quarter of a lane counts.
-  // Default 1,024; 24 to 16,384; in bytes.
+  // Default 8,192; 24 to 16,384; in bytes.
   uint64_t run_bytes;
   // Memory of the stream's queues on a rank, in fixed shares.
   // Lanes, batches, receive slots, open runs and deliveries that wait are shares of

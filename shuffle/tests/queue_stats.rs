@@ -9,9 +9,10 @@ fn of<'s>(stats: &'s DetailedStats, stage: &str) -> &'s StageStats {
     stats.stage(stage).expect("three hops have this stage")
 }
 
-/// With the representatives that nexus would choose.
+/// With the representatives that nexus would choose, and runs that records of 900 bytes do not share.
 fn one_rail() -> StreamOptions {
     StreamOptions {
+        run_bytes: 1024,
         route: "three-hop:1".parse().expect("a route"),
         ..StreamOptions::default()
     }

@@ -53,7 +53,7 @@ macro_rules! options_table {
                 local linger_us: u64 as u64 = (100) in (0 to 10_000_000) "microseconds";
                 /// Size of a run, header included.
                 /// At most a quarter of a lane counts.
-                local run_bytes: usize as u64 = (1_024) in (24 to 16_384) "bytes";
+                local run_bytes: usize as u64 = (8_192) in (24 to 16_384) "bytes";
                 /// Memory of the stream's queues on a rank, in fixed shares.
                 /// Lanes, batches, receive slots, open runs and deliveries that wait are shares of
                 /// it. What each link must have, two batches and a small slot, comes on top where

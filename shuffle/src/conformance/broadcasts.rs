@@ -110,6 +110,8 @@ fn a_refused_broadcast_has_taken_nothing_and_a_taken_one_goes_out_whole() {
     let options = StreamOptions {
         origin_maxrpc: 1,
         origin_buftarget_bytes: 64,
+        // A record of 900 bytes is a run of its own.
+        run_bytes: 1024,
         ..StreamOptions::default()
     };
     let mut world = World::new(&[3, 2], &options, 7, sim_with_eager(7, 4096), false, true);

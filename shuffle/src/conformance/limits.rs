@@ -11,6 +11,8 @@ fn prompt() -> StreamOptions {
         origin_buftarget_bytes: 1000,
         relay_buftarget_bytes: 1,
         remote_buftarget_bytes: 1,
+        // Records of 900 bytes are runs of their own.
+        run_bytes: 1024,
         ..StreamOptions::default()
     }
 }
