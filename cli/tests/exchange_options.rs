@@ -163,7 +163,8 @@ fn each_rank_tells_what_it_used_while_sending_and_altogether() {
 
 #[test]
 fn each_rank_tells_what_its_queues_and_threads_did() {
-    let options = "--count 5000 --detail --remote-buftarget-bytes 2000 --remote-maxrpc 1";
+    let options =
+        "--count 5000 --detail --remote-buftarget-bytes 2000 --remote-maxrpc 1 --run-bytes 1024";
     for (options, threads) in [
         (options.to_owned(), &[][..]),
         (format!("{options} --threaded"), &["progress", "deliver"]),

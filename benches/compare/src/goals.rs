@@ -137,28 +137,28 @@ const GOALS: &[Goal] = &[
     ),
     (
         "S2",
-        "histo, three hops, P=4",
+        "histo, two nodes, P=4",
         |r| r.rate(&histo(4, 2, 5_000_000)),
         Bound::AtLeast(128e6),
         Some(Measure::Rate),
     ),
     (
         "S2",
-        "histo, three hops, P=8",
+        "histo, two nodes, P=8",
         |r| r.rate(&histo(8, 2, 5_000_000)),
         Bound::AtLeast(128e6),
         Some(Measure::Rate),
     ),
     (
         "S2",
-        "histo, three hops / direct, P=4",
+        "histo, two nodes / direct, P=4",
         |r| r.direct(4),
         Bound::AtLeast(0.9),
         None,
     ),
     (
         "S2",
-        "histo, three hops / direct, P=8",
+        "histo, two nodes / direct, P=8",
         |r| r.direct(8),
         Bound::AtLeast(0.9),
         None,
@@ -172,21 +172,21 @@ const GOALS: &[Goal] = &[
     ),
     (
         "S3",
-        "histo, CPU per message over three hops, P=4",
+        "histo, CPU per message on two nodes, P=4",
         |r| r.figure(&histo(4, 2, 5_000_000), OURS, Measure::CpuUs),
         Bound::AtMost(0.015),
         Some(Measure::CpuUs),
     ),
     (
         "S4",
-        "ig, three hops, P=4",
+        "ig, two nodes, P=4",
         |r| r.rate(&Work::new("ig", 4, 2, 1_000_000, 16)),
         Bound::AtLeast(45e6),
         Some(Measure::Rate),
     ),
     (
         "S5",
-        "a2a, 128 B, three hops, P=4",
+        "a2a, 128 B, two nodes, P=4",
         |r| {
             r.figure(
                 &Work::new("a2a", 4, 2, 500_000, 128),
@@ -199,7 +199,7 @@ const GOALS: &[Goal] = &[
     ),
     (
         "S5",
-        "a2a, 1 KiB, three hops, P=4",
+        "a2a, 1 KiB, two nodes, P=4",
         |r| {
             r.figure(
                 &Work::new("a2a", 4, 2, 65_536, 1024),

@@ -53,9 +53,10 @@ fn fill_queues(job: &Job<'_>, stream: &Stream<'_, u64>, messages: u64) {
 /// A stream of which all memory is touched, and all memory of the provider: that has a ring of
 /// completions, whose pages become resident one by one until it was once around.
 pub fn warmed_up<'h>(job: &Job<'h>) -> Stream<'h, u64> {
-    // Each run is a batch, so that what is used or leaks once per batch shows.
+    // Each run is a batch, and runs are short, so that what is used or leaks once per batch shows.
     let options = StreamOptions {
         remote_buftarget_bytes: 128,
+        run_bytes: 1024,
         ..StreamOptions::default()
     };
     let stream = job

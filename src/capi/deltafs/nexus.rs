@@ -94,8 +94,9 @@ impl nexus_ctx {
             options.stream.route = RouteName::FabricOnly(Rails::ONE);
         }
         // The tables of a nexus name one representative for each node.
-        if options.stream.route == RouteName::default() {
-            options.stream.route = RouteName::ThreeHop(Rails::ONE);
+        match &mut options.stream.route {
+            RouteName::ThreeHop(rails) | RouteName::FabricOnly(rails) => *rails = Rails::ONE,
+            _ => {}
         }
         options.check()?;
         let launcher = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
