@@ -327,7 +327,8 @@ typedef struct trihop_options_t {
   // progress.
   // Default 0; 0 to 255.
   uint64_t priority;
-  // Longest time that a partial run or batch waits while its rank makes progress.
+  // Time that a partial run or batch waits while its rank makes progress.
+  // A run that grows all the while has ten times as much, since it is full soon.
   // Default 100; 0 to 10,000,000; in microseconds.
   uint64_t linger_us;
   // Size of a run, header included.

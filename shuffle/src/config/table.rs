@@ -49,7 +49,8 @@ macro_rules! options_table {
                 /// Place of the stream among others: a higher one is served first in each round of
                 /// progress.
                 local priority: u8 as u64 = (0) in (0 to 255) "";
-                /// Longest time that a partial run or batch waits while its rank makes progress.
+                /// Time that a partial run or batch waits while its rank makes progress.
+                /// A run that grows all the while has ten times as much, since it is full soon.
                 local linger_us: u64 as u64 = (100) in (0 to 10_000_000) "microseconds";
                 /// Size of a run, header included.
                 /// At most a quarter of a lane counts.

@@ -17,7 +17,7 @@ fn lingering() -> StreamOptions {
 }
 
 /// An application that sends without a pause has each of its runs closed in time, not when it is
-/// full.
+/// full: soon where nothing is added to it any more.
 #[test]
 fn a_partial_run_leaves_by_age_while_its_rank_sends() {
     let mut world = World::new(&[2], &lingering(), 1, sim_with_eager(1, 4096), false, true);
@@ -31,10 +31,33 @@ fn a_partial_run_leaves_by_age_while_its_rank_sends() {
             }
         }
     };
-    send_until(&mut world, LINGER_NS);
+    send_until(&mut world, 9 * LINGER_NS);
     assert!(world.heard(1, 0).is_empty(), "the run is still open");
-    send_until(&mut world, 2 * LINGER_NS);
+    send_until(&mut world, 11 * LINGER_NS);
     assert!(!world.heard(1, 0).is_empty(), "and leaves in time");
+}
+
+#[test]
+fn a_run_that_rests_leaves_soon_while_others_grow() {
+    let mut world = World::new(&[3], &lingering(), 1, sim_with_eager(1, 4096), false, true);
+    assert!(world.send(0, 2, 0, 8));
+    let mut heard_at = None;
+    for number in 0..60 {
+        assert!(world.send(0, 1, number, 8));
+        let now_ns = u64::from(number + 1) * 5000;
+        for rank in 0..3 {
+            world.round(rank, now_ns).unwrap();
+        }
+        if heard_at.is_none() && !world.heard(2, 0).is_empty() {
+            heard_at = Some(now_ns);
+        }
+    }
+    assert!(world.heard(1, 0).is_empty(), "it grows all the while");
+    let waited_ns = heard_at.expect("it does not wait for the others");
+    assert!(
+        (LINGER_NS..=2 * LINGER_NS + 10_000).contains(&waited_ns),
+        "{waited_ns}"
+    );
 }
 
 /// A link whose batch grows while other things move has it sealed in time.

@@ -33,6 +33,9 @@ use crate::queue::runs::{RunTable, Stop};
 use crate::queue::spill::Spill;
 use crate::route::Stage;
 
+/// How much longer than others a run may wait to which something is added all the time.
+const GROWING: u64 = 10;
+
 /// Calls that send between two rounds of progress while nothing is refused.
 pub(crate) const CALLS_PER_ROUND: u32 = 512;
 
@@ -66,6 +69,8 @@ pub(crate) struct Outbound {
     max_message_bytes: usize,
     linger_ns: u64,
     runs_since_ns: u64,
+    /// When it was last looked which runs rest.
+    runs_looked_at_ns: u64,
     pushed: bool,
     /// Records that the application or a handler sent.
     pub sent: u64,
@@ -125,6 +130,7 @@ impl Outbound {
             max_message_bytes: options.max_message_bytes,
             linger_ns: options.linger_us * 1000,
             runs_since_ns: 0,
+            runs_looked_at_ns: 0,
             pushed: false,
             sent: 0,
             calls: 0,
@@ -521,16 +527,30 @@ impl Outbound {
         self.runs.open_runs() == 0 && self.go_on()
     }
 
+    /// Closes the open runs to which nothing was added since this last looked.
+    fn close_resting_runs(&mut self) {
+        let mut at = 0;
+        while let Some(slot) = self.runs.open_slot(at) {
+            if !self.runs.is_resting(slot) || !self.emit(slot) {
+                at += 1; // as in `close_runs`
+            }
+        }
+    }
+
     /// Moves on what has waited long enough: at once while the application only polls, by age while
-    /// it sends.
+    /// it sends. A run that grows is soon full by itself: it has more time than one that rests.
     pub fn age(&mut self, now_ns: u64, idle: bool, why: SendReason) {
         if self.runs.open_runs() > 0 {
             if self.runs_since_ns == 0 {
                 self.runs_since_ns = now_ns.max(1);
             }
-            let aged = now_ns.saturating_sub(self.runs_since_ns) >= self.linger_ns;
+            let since = |then_ns| now_ns.saturating_sub(then_ns);
+            let aged = since(self.runs_since_ns) >= GROWING * self.linger_ns;
             if aged || (!self.pushed && idle) {
                 self.close_runs();
+            } else if since(self.runs_looked_at_ns) >= self.linger_ns {
+                self.runs_looked_at_ns = now_ns;
+                self.close_resting_runs();
             }
         } else {
             self.runs_since_ns = 0;

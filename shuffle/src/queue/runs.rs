@@ -44,6 +44,9 @@ const EMPTY: Slot = Slot {
     place: 0,
 };
 
+/// What a slot takes, with what was last seen of its run.
+const SLOT_BYTES: usize = size_of::<Slot>() + size_of::<u16>();
+
 /// Slots of a new table.
 const FIRST_SLOTS: usize = 16;
 
@@ -51,6 +54,8 @@ const FIRST_SLOTS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct RunTable {
     slots: Vec<Slot>,
+    /// Records of each slot's run when it was last asked whether that rests.
+    looked_at: Vec<u16>,
     most_slots: usize,
     /// Runs that gave way to another target since the table last grew.
     conflicts: usize,
@@ -78,6 +83,7 @@ impl RunTable {
         let frames = Frames::new(short_bytes, run_bytes, bytes);
         Self {
             slots: vec![EMPTY; slots],
+            looked_at: vec![0; slots],
             most_slots,
             conflicts: 0,
             refused: None,
@@ -101,12 +107,12 @@ impl RunTable {
 
     /// Memory that the frames of the table may take, in bytes.
     pub fn bytes(&self) -> usize {
-        self.frames.bytes() + self.most_slots * size_of::<Slot>()
+        self.frames.bytes() + self.most_slots * SLOT_BYTES
     }
 
     /// Of these, what open runs and the slots of the table take now.
     pub fn in_use_bytes(&self) -> usize {
-        self.frames.in_use_bytes() + self.slots.len() * size_of::<Slot>()
+        self.frames.in_use_bytes() + self.slots.len() * SLOT_BYTES
     }
 
     /// Space for one more record of `bytes` in the open run of `target`.
@@ -248,6 +254,7 @@ impl RunTable {
     fn double(&mut self) {
         let slots = 2 * self.slots.len();
         self.conflicts = 0;
+        self.looked_at = vec![0; slots];
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; slots]);
         for open in self.open.iter_mut().flatten() {
             let slot = old[usize::from(*open)];
@@ -310,6 +317,7 @@ impl RunTable {
     pub fn close(&mut self, index: usize) {
         let slot = std::mem::replace(&mut self.slots[index], EMPTY);
         self.refused = None;
+        self.looked_at[index] = 0;
         self.frames.give_back(slot.start, self.class_of(&slot));
         self.unlist(&slot);
     }
@@ -323,6 +331,12 @@ impl RunTable {
     pub fn open_targets(&self) -> impl Iterator<Item = u32> {
         let open = self.open.iter().flatten();
         open.map(|&slot| self.slots[usize::from(slot)].target)
+    }
+
+    /// Whether nothing was added to an open run since this was last asked of it.
+    pub fn is_resting(&mut self, index: usize) -> bool {
+        let count = self.slots[index].count;
+        std::mem::replace(&mut self.looked_at[index], count) == count
     }
 
     /// The `at`-th open run's slot.
