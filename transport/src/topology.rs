@@ -290,9 +290,9 @@ impl Topology {
         self.placement.local_sizes[0]
     }
 
-    /// Number of ranks on the larger one of the two nodes that have fewest. No two nodes are both
-    /// smaller.
-    pub fn larger_of_fewest(&self) -> u32 {
+    /// Number of ranks on the smaller one of the two nodes that have most: no two nodes both have
+    /// more.
+    pub fn smaller_of_most(&self) -> u32 {
         self.placement.local_sizes[1]
     }
 

@@ -27,14 +27,14 @@ impl Rails {
         self.0
     }
 
-    /// The rails of a job. Where they are to be chosen, they are the fewest with which each rank
-    /// has a link, and none carries more than 1.25 times the mean. They are never more than the
-    /// larger one of any two nodes has ranks: no two rails have the same ends.
+    /// The rails of a job. Where they are to be chosen, they are the fewest with which each rank of
+    /// nodes of one size has a link, and none carries more than 1.25 times the mean. No more count
+    /// between two nodes than the smaller of them has ranks: no two rails share an end.
     ///
     /// # Errors
     /// None; other routes refuse what does not suit the job.
     pub fn for_job(self, topology: &Topology) -> Result<Self, String> {
-        let most = topology.larger_of_fewest();
+        let most = topology.smaller_of_most();
         Ok(Self(match self.0 {
             0 => (1..most)
                 .find(|&rails| is_balanced(rails, topology))
@@ -101,13 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn no_two_rails_have_the_same_ends() {
+    fn rails_are_no_more_than_any_two_nodes_can_have() {
         let most = |sizes: &[u32]| {
             let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
             Rails(1000).for_job(&topology).unwrap().number()
         };
-        assert_eq!(most(&[1, 64]), 64);
+        assert_eq!(most(&[1, 64]), 1);
         assert_eq!(most(&[1, 2, 64]), 2);
+        assert_eq!(most(&[1, 1, 64, 32]), 32);
         assert_eq!(most(&[5, 5, 5]), 5);
         assert_eq!(most(&[7]), 7, "there are none, and it does not matter");
     }

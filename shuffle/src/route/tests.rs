@@ -27,6 +27,23 @@ fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32)
     (got, crossed)
 }
 
+/// The edges that a message from `source` takes to `target`.
+fn way(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<(EndpointId, Stage)> {
+    let mut way = vec![(EndpointId(source), Stage::SOURCE)];
+    loop {
+        let (here, stage) = way[way.len() - 1];
+        let seen = Topology::from_node_sizes(sizes, Rank(here.0)).unwrap();
+        match JobRoute::new(name, &seen)
+            .unwrap()
+            .next(stage, Rank(target))
+            .expect("a route")
+        {
+            Next::To(next, over) => way.push((next, over)),
+            Next::Deliver => return way.split_off(1),
+        }
+    }
+}
+
 /// Follows a message from `source` to `target`; returns the ranks that it passed on its way.
 fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
     let at_rank =
@@ -97,15 +114,15 @@ proptest! {
         let source = pick % total;
         let at_rank = |rank: u32| Topology::from_node_sizes(&sizes, Rank(rank)).unwrap();
         for name in RouteName::several() {
-            let mut under_way = vec![(EndpointId(source), Stage::SOURCE, vec![source])];
+            let mut under_way = vec![(EndpointId(source), Stage::SOURCE, Vec::new())];
             while let Some((here, stage, passed)) = under_way.pop() {
                 if stage != Stage::SOURCE {
-                    prop_assert_eq!(&passed, &follow(name, &sizes, source, here.0), "{} {:?}", name, sizes);
+                    prop_assert_eq!(&passed, &way(name, &sizes, source, here.0), "{} {:?}", name, sizes);
                 }
                 let route = JobRoute::new(name, &at_rank(here.0)).unwrap();
                 for number in 0..route.copies(stage, Rank(source)) {
                     let (next, over) = route.copy(stage, Rank(source), number);
-                    under_way.push((next, over, [&passed[..], &[next.0]].concat()));
+                    under_way.push((next, over, [&passed[..], &[(next, over)]].concat()));
                 }
             }
         }
@@ -121,7 +138,8 @@ proptest! {
         let topology = Topology::from_node_sizes(&sizes, Rank(source)).unwrap();
         let most = Rails::default().for_job(&topology).unwrap().number();
         let nodes = (0..topology.nodes()).filter(|&node| node != topology.node().0);
-        let over_rails = nodes.map(|node| sizes[node as usize].min(most)).sum::<u32>();
+        let own = topology.local_size();
+        let over_rails = nodes.map(|node| sizes[node as usize].min(own).min(most)).sum::<u32>();
         for (name, links) in [
             (RouteName::default(), over_rails),
             (RouteName::ThreeHop(Rails::ONE), topology.nodes() - 1),

@@ -32,9 +32,9 @@ pub struct ThreeHop {
     topology: Topology,
     /// Links between two nodes.
     rails: u64,
-    /// Numbers of this rank's links by which ranks of the other node are reached, where those are
-    /// not all of them.
-    reaching: Option<Arc<[u32]>>,
+    /// This rank's links, where some of those that are dealt out are not there: between nodes of
+    /// which one has fewer ranks than there are rails.
+    listed: Option<Arc<[u64]>>,
 }
 
 /// Links of this rank by their numbers, without those to its own node.
@@ -51,19 +51,31 @@ impl ThreeHop {
     pub fn new(topology: Topology, rails: Rails) -> Self {
         let mut route = Self {
             rails: rails.number().max(1).into(),
-            reaching: None,
+            listed: None,
             topology,
         };
-        // On a node with fewer ranks than rails some rails are nobody's.
         if route.rails > u64::from(route.topology.fewest_local()) {
-            let reaches = |&number: &u32| {
-                let (node, rail) = route.link_numbered(number);
-                rail < u64::from(route.topology.local_size_of(node))
-            };
             let numbers = 0..route.links().count;
-            route.reaching = Some(numbers.filter(reaches).collect());
+            let links = numbers.map(|number| route.dealt_out(number));
+            let is_there = |&link: &u64| {
+                let (node, rail) = route.split(link);
+                rail < route.rails_to(node)
+            };
+            route.listed = Some(links.filter(is_there).collect());
         }
         route
+    }
+
+    /// Rails between this node and another one.
+    #[inline]
+    fn rails_to(&self, node: NodeId) -> u64 {
+        match self.rails {
+            1 => 1,
+            rails => {
+                let here = &self.topology;
+                rails.min(here.local_size().min(here.local_size_of(node)).into())
+            }
+        }
     }
 
     /// Number that a rail to a node has among the links of the node at this end.
@@ -101,7 +113,7 @@ impl ThreeHop {
             self.topology.local_rank_of(target),
             self.topology.local_size_of(node),
         );
-        self.rail_at(local, ranks, self.topology.node()) % self.rails
+        self.rail_at(local, ranks, self.topology.node()) % self.rails_to(node)
     }
 
     /// Links of this rank.
@@ -119,41 +131,48 @@ impl ThreeHop {
         }
     }
 
-    /// Where the `number`-th of them leads, and which of the rails it is.
-    fn link_numbered(&self, number: u32) -> (NodeId, u64) {
+    /// The `number`-th of them.
+    fn dealt_out(&self, number: u32) -> u64 {
         let Links { before, own, .. } = self.links();
         let place = u64::from(number) + u64::from(if number < before { 0 } else { own });
         let step = u64::from(self.topology.local_size());
-        let link = u64::from(self.topology.local_rank()) + place * step;
+        u64::from(self.topology.local_rank()) + place * step
+    }
+
+    /// Where a link leads, and which of the rails it is.
+    fn split(&self, link: u64) -> (NodeId, u64) {
         (NodeId((link / self.rails) as u32), link % self.rails)
     }
 
-    /// The rank at its other end.
-    fn remote(&self, number: u32) -> EndpointId {
-        let (node, rail) = self.link_numbered(number);
-        self.listener(node, rail).into()
-    }
-
-    /// How many copies of a broadcast this rank sends to other nodes: one by each link that leads
-    /// to somebody.
-    fn copies_beyond(&self) -> u32 {
-        match &self.reaching {
-            Some(numbers) => numbers.len() as u32,
+    /// Links that this rank has.
+    fn remotes(&self) -> u32 {
+        match &self.listed {
+            Some(links) => links.len() as u32,
             None => self.links().count,
         }
+    }
+
+    /// The rank at the other end of the `number`-th.
+    fn remote(&self, number: u32) -> EndpointId {
+        let (node, rail) = self.split(match &self.listed {
+            Some(links) => links[number as usize],
+            None => self.dealt_out(number),
+        });
+        self.listener(node, rail).into()
     }
 
     /// The rail by which broadcasts of a rank of another node come to this one, where they do not
     /// come by way of a neighbour.
     fn rail_from(&self, source: Rank) -> Option<u64> {
         let here = &self.topology;
-        let rail = self.rail_at(here.local_rank(), here.local_size(), here.node_of(source));
-        (rail < self.rails).then_some(rail)
+        let node = here.node_of(source);
+        let rail = self.rail_at(here.local_rank(), here.local_size(), node);
+        (rail < self.rails_to(node)).then_some(rail)
     }
 
-    /// Ranks of a node with so many that pick this rail.
-    fn pickers(&self, ranks: u32, rail: u64) -> u64 {
-        u64::from(ranks).saturating_sub(rail).div_ceil(self.rails)
+    /// Ranks of a node with so many that pick this one of so many rails.
+    fn pickers(ranks: u32, rail: u64, rails: u64) -> u64 {
+        u64::from(ranks).saturating_sub(rail).div_ceil(rails)
     }
 }
 
@@ -190,7 +209,7 @@ impl Route for ThreeHop {
         match (stage, reach) {
             (RELAY, Reach::Node) if self.topology.nodes() == 1 => 0, // nothing comes from elsewhere
             (ORIGIN | RELAY, Reach::Node) => self.topology.local_size() - 1,
-            (REMOTE, Reach::Beyond) => self.links().count,
+            (REMOTE, Reach::Beyond) => self.remotes(),
             _ => 0,
         }
     }
@@ -221,7 +240,7 @@ impl Route for ThreeHop {
             (REMOTE, Reach::Beyond) => {
                 let (nodes, ranks) = (u64::from(here.nodes()), u64::from(here.fewest_local()));
                 let dealt = (nodes * self.rails).div_ceil(ranks);
-                dealt.min((nodes - 1) * self.rails.div_ceil(ranks)) as u32
+                dealt.min(nodes - 1) as u32
             }
             _ => 0,
         }
@@ -230,33 +249,29 @@ impl Route for ThreeHop {
     fn copies(&self, at: Stage, source: Rank) -> u32 {
         let others = self.topology.local_size() - 1;
         match at {
-            Stage::SOURCE => self.copies_beyond() + others,
-            ORIGIN => self.copies_beyond(),
+            Stage::SOURCE => self.remotes() + others,
+            ORIGIN => self.remotes(),
             REMOTE => match self.rail_from(source) {
-                Some(rail) => self.pickers(others + 1, rail) as u32 - 1,
+                Some(rail) => {
+                    let rails = self.rails_to(self.topology.node_of(source));
+                    Self::pickers(others + 1, rail, rails) as u32 - 1
+                }
                 None => 0,
             },
             _ => 0,
         }
     }
 
-    fn copy(&self, at: Stage, _: Rank, number: u32) -> (EndpointId, Stage) {
+    fn copy(&self, at: Stage, source: Rank, number: u32) -> (EndpointId, Stage) {
         if at == REMOTE {
             // To those that pick the same rail as this one.
             let here = &self.topology;
-            let ranks = u64::from(here.local_size());
-            let apart = (u64::from(number) + 1) * self.rails;
-            let local = (u64::from(here.local_rank()) + apart) % ranks;
+            let apart = (u64::from(number) + 1) * self.rails_to(here.node_of(source));
+            let local = (u64::from(here.local_rank()) + apart) % u64::from(here.local_size());
             return (here.rank_at(here.node(), local as u32).into(), RELAY);
         }
-        match number.checked_sub(self.copies_beyond()) {
-            None => {
-                let number = match &self.reaching {
-                    Some(numbers) => numbers[number as usize],
-                    None => number,
-                };
-                (self.remote(number), REMOTE)
-            }
+        match number.checked_sub(self.remotes()) {
+            None => (self.remote(number), REMOTE),
             Some(number) => (other_local(&self.topology, number), ORIGIN),
         }
     }
@@ -274,14 +289,14 @@ impl Route for ThreeHop {
 
     fn through(&self, end: EndpointId) -> Option<[Through; 2]> {
         let node = self.topology.node_of_endpoint(end);
-        let rail = self.rail_between(end, node)?;
+        let (rail, rails) = (self.rail_between(end, node)?, self.rails_to(node));
         let [here, there] = [
             self.topology.local_size(),
             self.topology.local_size_of(node),
         ];
         Some([(here, there), (there, here)].map(|(from, to)| Through {
             sources: from.into(),
-            targets: self.pickers(to, rail),
+            targets: Self::pickers(to, rail, rails),
         }))
     }
 }
@@ -290,15 +305,10 @@ impl ThreeHop {
     /// The rail between this rank and one of another node, if there is one.
     fn rail_between(&self, peer: EndpointId, node: NodeId) -> Option<u64> {
         let here = &self.topology;
-        let (own, theirs) = (here.local_size(), here.local_size_of(node));
-        // There are no more rails than ranks on the larger node: at that end each has another rank.
-        let rail = match own > theirs {
-            true => self.rail_at(here.local_rank(), own, node),
-            false => self.rail_at(here.place_of(peer), theirs, here.node()),
-        };
-        let is_one = rail < self.rails
-            && self.speaker(node, rail) == here.local_rank()
-            && EndpointId::from(self.listener(node, rail)) == peer;
+        // At either end each rail has another rank.
+        let rail = self.rail_at(here.local_rank(), here.local_size(), node);
+        let is_one =
+            rail < self.rails_to(node) && EndpointId::from(self.listener(node, rail)) == peer;
         is_one.then_some(rail)
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::route::{Rails, RouteName};
 use crate::threaded::{Job, Shuffle};
 use crate::transport::sync::{Arc, Mutex};
 use crate::{Error, Queues, Rank, StreamOptions, Topology};
@@ -156,6 +157,8 @@ fn options() -> StreamOptions {
         max_message_bytes: 8,
         remote_maxrpc: 1,
         remote_buftarget_bytes: 192,
+        // As the shuffles', which have these links anyway.
+        route: RouteName::ThreeHop(Rails::ONE),
         ..StreamOptions::default()
     }
 }

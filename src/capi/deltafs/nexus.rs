@@ -37,6 +37,8 @@ const NX_DONE: nexus_ret_t = 7;
 pub struct nexus_ctx {
     pub(super) job: Job,
     pub(super) tables: Tables,
+    /// How messages of all shuffles travel: as the tables say.
+    pub(super) route: RouteName,
     /// Messages that all shuffles have handed to callbacks; alone, so relaxed.
     pub(super) deliveries: Arc<AtomicU64>,
     /// As whom nexus speaks; alone, so relaxed.
@@ -98,6 +100,7 @@ impl nexus_ctx {
             RouteName::ThreeHop(rails) | RouteName::FabricOnly(rails) => *rails = Rails::ONE,
             _ => {}
         }
+        let route = options.stream.route;
         options.check()?;
         let launcher = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
         let job = Job::start_with(options, mpi_nodes::with_nodes_of_mpi(launcher)?)?;
@@ -127,6 +130,7 @@ impl nexus_ctx {
         Ok(Self {
             rank: AtomicU32::new(job.rank().0),
             tables,
+            route,
             deliveries,
             barrier,
             openings,

@@ -5,6 +5,9 @@ use std::ffi::c_int;
 use crate::capi::status::Failure;
 use crate::{Error, Options, ShimOptions, StreamOptions};
 
+/// Bytes that a run may have however short batches are to be.
+const SHORTEST_RUN: usize = 1024;
+
 /// `struct shuffle_opts`; the header says what each field means.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,9 @@ impl shuffle_opts {
         stream.origin_buftarget_bytes = at_most("origin_buftarget_bytes", target(self.lobuftarget));
         stream.relay_buftarget_bytes = at_most("relay_buftarget_bytes", target(self.lrbuftarget));
         stream.remote_buftarget_bytes = at_most("remote_buftarget_bytes", target(self.rbuftarget));
+        // A run is part of a batch, and no longer than one.
+        let batch_bytes = stream.origin_buftarget_bytes.max(SHORTEST_RUN);
+        stream.run_bytes = stream.run_bytes.min(batch_bytes);
         if self.lobuftarget <= 1 {
             // A program that does not batch wants its messages soon, also beside the bulk of other
             // shuffles.

@@ -13,7 +13,7 @@ use crate::capi::argument;
 use crate::capi::status::{Failure, guard_or, trihop_status_t};
 use crate::threaded::{Job, Shuffle};
 use crate::transport::sync::{Arc, Ordering};
-use crate::{BroadcastTo, Error, Message, Options, Queues, Rank, Stats};
+use crate::{BroadcastTo, Error, Message, Options, Queues, Rank, Stats, StreamOptions};
 
 /// `shuffle_deliverfn_t`.
 type Deliver =
@@ -55,7 +55,11 @@ impl shuffle {
     ) -> Result<Box<Self>, Failure> {
         not_in_callback("opening a shuffle")?;
         let opts = opts.copied().unwrap_or_else(shuffle_opts::good);
-        let stream = opts.choose(&Options::from_env()?.stream)?;
+        let base = StreamOptions {
+            route: nexus.route,
+            ..Options::from_env()?.stream
+        };
+        let stream = opts.choose(&base)?;
         stream.check()?;
         let mut caller = Caller::new(deliver, nexus.job.rank());
         let deliveries = Arc::clone(&nexus.deliveries);

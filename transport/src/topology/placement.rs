@@ -10,7 +10,7 @@ pub(super) struct Placement {
     pub(super) blocks: Vec<Block>,
     pub(super) size: u32,
     pub(super) nodes: u32,
-    /// Ranks of the two emptiest nodes, in order (twice the same of one node), and of the fullest.
+    /// Ranks of the emptiest node, and of the two fullest, in order (twice the same of one node).
     pub(super) local_sizes: [u32; 3],
     /// Blocks by their first node, where no node is in two blocks.
     by_node: Option<Vec<u32>>,
@@ -129,7 +129,7 @@ impl Placement {
     }
 }
 
-/// Ranks of the two emptiest nodes that these blocks make up, in order, and of the fullest: a sweep
+/// Ranks of the emptiest node that these blocks make up, and of the two fullest, in order: a sweep
 /// over where blocks begin and end.
 fn local_sizes(blocks: &[Block]) -> [u32; 3] {
     let mut edges: Vec<(u64, i64)> = blocks
@@ -140,7 +140,7 @@ fn local_sizes(blocks: &[Block]) -> [u32; 3] {
         })
         .collect();
     edges.sort_unstable_by_key(|&(node, _)| node);
-    let (mut ranks, mut fewest, mut second, mut most) = (0, i64::MAX, i64::MAX, 0);
+    let (mut ranks, mut fewest, mut second, mut most) = (0, i64::MAX, 0, 0);
     for (index, &(node, change)) in edges.iter().enumerate() {
         ranks += change;
         // Behind the last edge there are no nodes; before the last change at a node its ranks are
@@ -149,15 +149,15 @@ fn local_sizes(blocks: &[Block]) -> [u32; 3] {
             Some(&(next, _)) if next != node => {
                 // As many nodes have so many as lie between; two of them can count.
                 for _ in 0..(next - node).min(2) {
-                    second = second.min(ranks.max(fewest));
-                    fewest = fewest.min(ranks);
+                    second = second.max(ranks.min(most));
+                    most = most.max(ranks);
                 }
-                most = most.max(ranks);
+                fewest = fewest.min(ranks);
             }
             _ => {}
         }
     }
-    let second = if second == i64::MAX { fewest } else { second };
+    let second = if second == 0 { most } else { second };
     [fewest, second, most].map(|ranks| ranks as u32)
 }
 
