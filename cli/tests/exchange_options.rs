@@ -401,10 +401,10 @@ fn broadcasts_come_to_all_others_once_and_to_their_sender_when_asked() {
 fn a_broadcast_crosses_to_a_node_once_by_each_rail() {
     let bytes = |options: &str| {
         let report = run(exchange(
-            "1,4",
+            "4,4",
             &format!("--count 500 --size 1000 --max-sender 0 {options}"),
         ))
-        .report(2000);
+        .report(3500);
         report["wire_bytes"].as_u64().unwrap()
     };
     // Four ranks there, 500 messages of 1,000 bytes.

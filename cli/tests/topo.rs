@@ -117,18 +117,20 @@ fn counts_of_a_small_job_are_those_on_paper() {
     for relayed in ["source_relayed_pairs", "target_relayed_pairs"] {
         assert_eq!(histogram(&report[relayed]), [[0, 0, 2], [1, 1, 1]]);
     }
-    // 0 and 1 exchange two pairs each with 2: over the one link, or over one of their own each.
+    // 0 and 1 exchange two pairs each with 2, over the one link.
     assert_eq!(histogram(&report["carried_pairs"]), [[0, 0, 1], [4, 4, 2]]);
-    let shown = topo("--node-sizes 2,1 --route three-hop:1").succeeded();
+    // Of two by two, 8 pairs go over one link, or 4 over each of two.
+    let shown = topo("--node-sizes 2,2 --route three-hop:1").succeeded();
     assert!(
-        shown.stdout.contains("1.50 times the mean"),
+        shown.stdout.contains("2.00 times the mean"),
         "{}",
         shown.stdout
     );
     assert!(shown.stdout.contains("`three-hop:2` shares that out"));
-    let rails = self::report(topo("--node-sizes 2,1 --json"));
+    let rails = self::report(topo("--node-sizes 2,2 --json"));
     assert_eq!(rails["route"], "three-hop:2");
-    assert_eq!(histogram(&rails["links"]), [[1, 1, 2], [2, 2, 1]]);
+    assert_eq!(histogram(&rails["links"]), [[1, 1, 4]]);
+    assert_eq!(histogram(&rails["carried_pairs"]), [[4, 4, 4]]);
     let direct = self::report(topo("--node-sizes 2,1 --json --route direct"));
     assert_eq!(histogram(&direct["links"]), [[1, 1, 2], [2, 2, 1]]);
     assert_eq!(

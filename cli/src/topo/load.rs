@@ -291,6 +291,32 @@ mod tests {
     }
 
     #[test]
+    fn a_small_node_does_not_keep_the_others_from_sharing_out() {
+        for sizes in [
+            &[1, 1, 64, 64, 64, 64, 64, 64][..],
+            &[58, 64, 64, 64],
+            &[1, 32, 32, 32],
+        ] {
+            let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
+            let load = Load::new(&topology, RouteName::default()).unwrap();
+            // Of the ranks of nodes that are not the small ones.
+            let (carried, links) = (load.carried.summary(), load.links.summary());
+            let one = Load::new(&topology, "three-hop:1".parse().unwrap()).unwrap();
+            let before = one.carried.summary();
+            assert!(
+                4 * carried.max <= 3 * before.max,
+                "{sizes:?}: {} of {}",
+                carried.max,
+                before.max
+            );
+            assert!(
+                links.max <= u64::from(topology.nodes()),
+                "{sizes:?}: {links:?}"
+            );
+        }
+    }
+
+    #[test]
     fn the_example_of_deltafs_has_313_links_at_most() {
         let topology = Topology::from_node_sizes(&[32; 10_000], Rank(0)).unwrap();
         let load = Load::new(&topology, RouteName::default()).unwrap();

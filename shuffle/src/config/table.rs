@@ -72,7 +72,7 @@ macro_rules! options_table {
                 /// `three-hop` goes over representatives of both nodes, with as many links between
                 /// two nodes (rails) as give every rank its share of the work: the target of a
                 /// message picks one. `three-hop:1` has one, between the ranks that nexus would
-                /// choose, and `three-hop:4` four, or as many as the larger node has ranks.
+                /// choose, and `three-hop:4` four, or as many as the smaller node has ranks.
                 /// `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
                 /// `three-hop`, with two links to each rank of the node in the place of lanes;
                 /// `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths

@@ -66,6 +66,13 @@ impl ThreeHop {
         route
     }
 
+    /// Whether anything that has come from another node goes on inside of its own.
+    fn relays(&self) -> bool {
+        let ranks = self.topology.fewest_local();
+        let all_equal = ranks == self.topology.most_local();
+        self.topology.nodes() > 1 && !(all_equal && self.rails >= u64::from(ranks))
+    }
+
     /// Rails between this node and another one.
     #[inline]
     fn rails_to(&self, node: NodeId) -> u64 {
@@ -207,7 +214,7 @@ impl Route for ThreeHop {
 
     fn edges(&self, stage: Stage, reach: Reach) -> u32 {
         match (stage, reach) {
-            (RELAY, Reach::Node) if self.topology.nodes() == 1 => 0, // nothing comes from elsewhere
+            (RELAY, Reach::Node) if !self.relays() => 0,
             (ORIGIN | RELAY, Reach::Node) => self.topology.local_size() - 1,
             (REMOTE, Reach::Beyond) => self.remotes(),
             _ => 0,
@@ -225,7 +232,7 @@ impl Route for ThreeHop {
         let here = &self.topology;
         let node = here.node_of_endpoint(peer);
         match stage {
-            RELAY if here.nodes() == 1 => false,
+            RELAY if !self.relays() => false,
             ORIGIN | RELAY => node == here.node() && peer != here.endpoint(),
             REMOTE => node != here.node() && self.rail_between(peer, node).is_some(),
             _ => false,
@@ -235,7 +242,7 @@ impl Route for ThreeHop {
     fn most_edges(&self, stage: Stage, reach: Reach) -> u32 {
         let here = &self.topology;
         match (stage, reach) {
-            (RELAY, Reach::Node) if here.nodes() == 1 => 0,
+            (RELAY, Reach::Node) if !self.relays() => 0,
             (ORIGIN | RELAY, Reach::Node) => here.most_local() - 1,
             (REMOTE, Reach::Beyond) => {
                 let (nodes, ranks) = (u64::from(here.nodes()), u64::from(here.fewest_local()));
