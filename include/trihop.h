@@ -355,15 +355,15 @@ typedef struct trihop_options_t {
   // `three-hop` goes over representatives of both nodes, with as many links between
   // two nodes (rails) as give every rank its share of the work: the target of a
   // message picks one. `three-hop:1` has one, between the ranks that nexus would
-  // choose, and `three-hop:4` four, or as many as the larger node has ranks.
+  // choose, and `three-hop:4` four, or as many as the smaller node has ranks.
   // `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
   // `three-hop`, with two links to each rank of the node in the place of lanes;
   // `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
   // are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
   // (`mesh:3d`, and two dimensions where nothing is said). `node-mesh` does so on a
   // grid of nodes, with three hops for each coordinate at most and the links divided
-  // among the ranks of a node. A Rust program may bring its own. All but `three-hop`
-  // are refused where an eighth of `memory_bytes` does not hold two batches for each
+  // among the ranks of a node. A Rust program may bring its own. All others than
+  // `three-hop` alone are refused where an eighth of `memory_bytes` does not hold two batches for each
   // link.
   // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.
   char route[64];

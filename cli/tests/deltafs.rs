@@ -681,6 +681,27 @@ fn a_single_transport_and_direct_links_are_not_to_be_had_at_once() {
     }
 }
 
+/// One link between two nodes, between the ranks that the tables name.
+#[test]
+fn shuffles_have_the_representatives_of_nexus() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    for text in logged(Some(JOBS[1]), ALONE[3]).1 {
+        let chosen: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("route chosen"))
+            .collect();
+        assert!(chosen.iter().any(|line| line.contains("logged")), "{text}");
+        for line in chosen {
+            assert!(
+                line.contains("three-hop:1") || line.contains("tree"),
+                "{line}"
+            );
+        }
+    }
+}
+
 #[test]
 fn logs_go_to_a_file_for_each_rank() {
     if Compiler::C.is_there() {

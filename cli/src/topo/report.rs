@@ -5,15 +5,12 @@ use std::io::{self, BufWriter, Write};
 
 use serde::ser::{Serialize, Serializer};
 use trihop::Topology;
-use trihop::route::RouteName;
+use trihop::route::{Rails, RouteName};
 
 use super::advise::Advice;
 use super::load::Load;
 use super::maps::Maps;
 use super::tally::Summary;
-
-/// How much more than the mean the busiest rank may carry before other rails are advised.
-const SHARED_OUT: f64 = 1.25;
 
 /// Longest bar of a histogram.
 const BAR: u64 = 40;
@@ -193,7 +190,7 @@ pub fn write_text(
     let carried = &report.carried_pairs;
     let by_mean = carried.max as f64 / carried.mean.max(f64::MIN_POSITIVE);
     if let RouteName::ThreeHop(_) = route
-        && by_mean > SHARED_OUT
+        && by_mean > Rails::SHARED_OUT
         && let Ok(better) = RouteName::default().for_job(topology)
         && better != route
     {

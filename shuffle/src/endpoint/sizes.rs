@@ -147,8 +147,8 @@ const MAX_LANE_BYTES: u32 = 64 << 10;
 /// Batches that may be in flight on one link, whatever is asked for lanes.
 const LINK_MAXRPC: u32 = 1024;
 
-/// Refuses a route whose links need more memory for batches than they may have. (Representatives
-/// have as few links as there can be, and get what these need.)
+/// Refuses a route whose links need more memory for batches than they may have. (The default one
+/// has few links, and gets what these need.)
 pub(crate) fn check_memory(route: &JobRoute, options: &StreamOptions) -> Result<()> {
     let links = route.most_links() as usize;
     let Shares {

@@ -235,8 +235,8 @@ impl JobRoute {
         self.lane_stages[place]
     }
 
-    /// Links of an endpoint of the job where ranks speak for their nodes: that needs no memory
-    /// beyond what the job has anyway.
+    /// Links of an endpoint of the job on the default route: a job has the memory for so many
+    /// anyway.
     pub fn least_links(&self) -> u32 {
         let route = Self::new(RouteName::default(), &self.topology);
         route.map_or(0, |route| route.most_links())

@@ -5,9 +5,6 @@ use std::str::FromStr;
 
 use trihop_transport::topology::Topology;
 
-/// How much more than the mean the busiest rank may carry, in quarters.
-const QUARTERS: u64 = 5;
-
 /// How many links there are between any two nodes.
 ///
 /// With one, a node of 64 ranks that speaks with seven others has seven ranks that carry
@@ -19,6 +16,9 @@ const QUARTERS: u64 = 5;
 pub struct Rails(u32);
 
 impl Rails {
+    /// How much of the mean the busiest rank may carry where rails are chosen.
+    pub const SHARED_OUT: f64 = 1.25;
+
     /// One link between two nodes, between the ranks that nexus would choose.
     pub const ONE: Self = Self(1);
 
@@ -52,7 +52,7 @@ fn is_balanced(rails: u32, topology: &Topology) -> bool {
     let busiest = (nodes * rails).div_ceil(ranks) * ranks.div_ceil(rails);
     // Of what is dealt out in turn, the own node's part is left out, which is once a rank at most.
     let all_have_one = nodes * rails / ranks > 1;
-    nodes < 2 || all_have_one && 4 * busiest <= QUARTERS * (nodes - 1)
+    nodes < 2 || all_have_one && busiest as f64 <= Rails::SHARED_OUT * (nodes - 1) as f64
 }
 
 impl fmt::Display for Rails {

@@ -46,11 +46,11 @@ struct Links {
 }
 
 impl ThreeHop {
-    /// The route as seen from this rank of `topology`, with so many rails: see
-    /// [`Rails::for_job`].
+    /// The route as seen from this rank of `topology`, with so many rails as they are
+    /// [for the job](Rails::for_job).
     pub fn new(topology: Topology, rails: Rails) -> Self {
         let mut route = Self {
-            rails: rails.number().max(1).into(),
+            rails: rails.for_job(&topology).map_or(1, Rails::number).into(),
             listed: None,
             topology,
         };

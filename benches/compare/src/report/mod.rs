@@ -188,7 +188,7 @@ const NOTES: [&str; 8] = [
     "Every figure is the median over the rounds; each round launches every program once, ours first in odd rounds and last in even ones, and each launch warms up once and takes the median of its own repetitions.",
     "Ratios are ours / theirs, formed within each round: above 1 is better for rates and bandwidths, below 1 for latencies and CPU.",
     "Every program checks its results; a wrong one would be a row without a figure.",
-    "Rivals over tcp have one hop and no shared memory between any two ranks, unless two simulated nodes are named; ours crosses two simulated nodes with three hops. MPI ranks are kept on cores, ours are not, except in ring and p2p.",
+    "Rivals over tcp have one hop and no shared memory between any two ranks, unless two simulated nodes are named; ours crosses two simulated nodes, with lanes inside of each and a link for each rank. MPI ranks are kept on cores, ours are not, except in ring and p2p.",
     "fi_pingpong has no stream: its bandwidth is size / (half a round trip), one message at a time; ours is that of a stream with up to 64 messages or 4 MiB under way. F2 is the smallest of ours / theirs over the powers of two from 8 B to 1 MiB, so at small sizes it says little more than that a window helps. Of our protocols only the one counts that the engine would choose at that size.",
     "Between threads rtrb, crossbeam-channel and iceoryx2 publish each message; ours writes frames and publishes 16 KiB of them at once, and in round trips each one.",
     "`ring` and our queue between threads use a lane of 1 MiB and publish per 16 KiB; the engine's lanes hold 64 KiB at most and publish per 4 KiB, so its streams get less out of a ring than these rows.",
