@@ -18,6 +18,7 @@ use super::world::World;
 use crate::config::{Shares, StreamOptions};
 use crate::endpoint::WIRE_LABEL;
 use crate::queue::Input;
+use crate::queue::counters::SendReason;
 use crate::route::Stage;
 use crate::simulation::{Fabric, SECRET, TICK_NS};
 
@@ -263,6 +264,34 @@ fn marks_that_are_not_of_their_edge_are_refused() {
     assert!(refused.contains("mark of a round"), "{refused}");
 }
 
+/// Where each rank has a rail of its own, nothing that comes over one is for a neighbour: there are
+/// no lanes for that.
+#[test]
+fn a_run_that_came_by_anothers_rail_is_refused() {
+    let (route, options) = ("three-hop".parse().unwrap(), StreamOptions::default());
+    let fabric = sim_with_eager(1, 4096);
+    let mut world = World::routed(route, &[2, 2], &options, 1, fabric, false, true);
+    let header = RunHeader {
+        source: 0,
+        target: 3,
+        count: 1,
+        flags: 0,
+    };
+    let write = |space: &mut [u8]| {
+        space.fill(0);
+        header.write(24, space);
+    };
+    let (queues, edge) = (&mut world.out(0).queues, Stage::numbered(REMOTE));
+    assert!(queues.push_to(EndpointId(2), edge, 24, 0, Input::APPLICATION, write));
+    queues.mark(edge, SendReason::Full);
+    let refused = (0..2000).find_map(|_| world.job.step().err());
+    let refused = refused.expect("it has nowhere to go").to_string();
+    assert!(
+        refused.contains("rank 0") && refused.contains("rank 3"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn broken_messages_with_a_jobs_own_tags_are_counted_and_harm_nobody() {
     let net = network();
@@ -470,7 +499,7 @@ fn refusal(bytes: usize, count: u16) -> String {
             space.fill(0);
             header.write(bytes, space);
         }));
-        remote.seal(crate::queue::counters::SendReason::Full);
+        remote.seal(SendReason::Full);
     }
     let refused = (1..20_000).find_map(|tick| {
         if let Fabric::Simulated(net) = &world.job.fabric {

@@ -197,7 +197,7 @@ impl Route for ThreeHop {
         if node == here.node() {
             return match at {
                 Stage::SOURCE => Some(Next::To(target.into(), ORIGIN)),
-                REMOTE => Some(Next::To(target.into(), RELAY)),
+                REMOTE if self.relays() => Some(Next::To(target.into(), RELAY)),
                 _ => None,
             };
         }
