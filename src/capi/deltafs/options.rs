@@ -158,6 +158,8 @@ mod tests {
         let chosen = good().choose(&base()).unwrap();
         let expected = StreamOptions {
             own_thread: true,
+            // No longer than a batch.
+            run_bytes: base().origin_buftarget_bytes,
             ..base()
         };
         assert_eq!(chosen, expected);

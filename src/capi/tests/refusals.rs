@@ -36,7 +36,7 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
         let mut short = options.clone();
         short.memory_bytes = 1 << 19;
         assert_eq!(open(16_320, &raw const short), TRIHOP_ERR_CONFIG);
-        let advice = "memory_bytes is 524288 for 1 ranks of a node and 1 links: make it 1048576";
+        let advice = "memory_bytes is 524288 for 1 ranks of a node and 0 links: make it 1048576";
         assert!(last_error().contains(advice), "{}", last_error());
         short.memory_bytes = 1 << 20;
         assert_eq!(

@@ -64,6 +64,7 @@ fn a_close_that_gives_way_keeps_the_stream_and_is_made_again() {
         let (mut job, mut stream) = (null_mut(), null_mut());
         let mut narrow = options.clone();
         narrow.deliverq_max = 1;
+        narrow.run_bytes = 1024;
         let mut heard = Heard::default();
         let context = (&raw mut heard).cast();
         // SAFETY: as above.
