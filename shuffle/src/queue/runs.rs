@@ -441,7 +441,7 @@ mod tests {
             while let Some(index) = table.open_slot(0) {
                 leave(&mut table, index);
             }
-            prop_assert_eq!(table.in_use_bytes(), table.slots.len() * size_of::<Slot>());
+            prop_assert_eq!(table.in_use_bytes(), table.slots.len() * SLOT_BYTES);
             let bytes = table.frames.memory.len();
             prop_assert!(bytes <= bound, "{bytes} bytes of frames");
             prop_assert_eq!(sent, got);
