@@ -212,8 +212,8 @@ impl Wake for Dawdler {
 }
 
 /// Two threads wait for the same record to be taken, while the progress thread is awake and does
-/// something else. What one of them has seen nobody finds any more: the other one has to hear of it
-/// before the progress thread sleeps.
+/// something else. What one of them has seen nobody finds any more: the other one has to hear of
+/// it before the progress thread sleeps.
 #[test]
 fn threads_that_flush_the_same_record_end_both() {
     explore_jobs(|| {

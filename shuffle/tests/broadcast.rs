@@ -83,8 +83,8 @@ fn a_thousand_ranks_broadcast_over_each_rail_once() {
         assert_eq!(sum.sent, ranks * (ranks - 1));
         assert_eq!(sum.delivered, sum.sent);
         assert_eq!(sum.broadcasts, ranks);
-        // Per broadcast: one frame per other rank of the node, one per rail to each other node, one
-        // per rank at which no rail ends.
+        // Per broadcast: one frame per other rank of the node, one per rail to each other node,
+        // one per rank at which no rail ends.
         assert_eq!(sum.origin_frames, ranks * (local - 1));
         assert_eq!(sum.remote_frames, ranks * (nodes - 1) * rails);
         assert_eq!(sum.relay_frames, ranks * (nodes - 1) * (local - rails));

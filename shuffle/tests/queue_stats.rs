@@ -9,7 +9,8 @@ fn of<'s>(stats: &'s DetailedStats, stage: &str) -> &'s StageStats {
     stats.stage(stage).expect("three hops have this stage")
 }
 
-/// With the representatives that nexus would choose, and runs that records of 900 bytes do not share.
+/// With the representatives that nexus would choose, and runs that records of 900 bytes do not
+/// share.
 fn one_rail() -> StreamOptions {
     StreamOptions {
         run_bytes: 1024,

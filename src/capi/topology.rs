@@ -180,8 +180,8 @@ pub unsafe extern "C" fn trihop_rank_at(
     unsafe { answer(job, rank, "rank", find) }
 }
 
-/// Stores the rank on node `of` that speaks with node `towards` where there is one link between two
-/// nodes: on the route `three-hop:1`.
+/// Stores the rank on node `of` that speaks with node `towards` where there is one link between
+/// two nodes: on the route `three-hop:1`.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
 /*
- * A rank of cli/tests/lives/kills.rs: says each phase that it comes to, and at its end `done` or the
- * error of the first call that has failed, with its status. One rank of the job is killed meanwhile.
+ * A rank of cli/tests/lives/kills.rs: says each phase that it comes to, and at its end `done` or
+ * the error of the first call that has failed, with its status. One rank of the job is killed
+ * meanwhile.
  *
  *   phases inline|threaded
  */
@@ -28,7 +29,8 @@ static uint32_t size;
 static void say(const char *word, const char *rest)
 {
     char line[4096];
-    int length = snprintf(line, sizeof line, "@@%s %ld %s%s\n", getenv("TRIHOP_RANK"), (long)getpid(), word, rest);
+    const char *rank = getenv("TRIHOP_RANK");
+    int length = snprintf(line, sizeof line, "@@%s %ld %s%s\n", rank, (long)getpid(), word, rest);
 
     if (length >= (int)sizeof line) {
         length = sizeof line;

@@ -35,8 +35,13 @@ int main(int argc, char **argv)
         starts[peer] = (int)size * peer;
     }
     struct row row = {
-        .bench = "round", .engine = "alltoallv", .size = size, .latency_us = -1, .reps = (int)reps};
-    row.count = rounds * ranks;
+        .bench = "round",
+        .engine = "alltoallv",
+        .size = size,
+        .latency_us = -1,
+        .reps = (int)reps,
+        .count = rounds * ranks,
+    };
     for (int rep = -1; rep < reps; rep++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double cpu = cpu_seconds(), start = MPI_Wtime();

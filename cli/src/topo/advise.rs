@@ -266,8 +266,8 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
     }
     writeln!(
         out,
-        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean; then\n\
-         links and lanes are those of ranks met by chance). Buffers are two batches for each\n\
-         link. The model is rough: measure the first routes with `trihop bench`."
+        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean;\n\
+         then links and lanes are those of ranks met by chance). Buffers are two batches for\n\
+         each link. The model is rough: measure the first routes with `trihop bench`."
     )
 }

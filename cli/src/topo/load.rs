@@ -1,10 +1,10 @@
 //! What a route asks of all ranks of a job: links, hops, relayed pairs. Exact, and without looking
 //! at every pair where the route says what goes through its edges.
 //!
-//! An edge between nodes carries what some ranks of the one node send to some of the other, and the
-//! same backwards. So it is enough to look at each such edge once, and ranks of equal local rank on
-//! nodes of equal size carry the same, but for what is left out where a node would speak with
-//! itself.
+//! An edge between nodes carries what some ranks of the one node send to some of the other, and
+//! the same backwards. So it is enough to look at each such edge once, and ranks of equal local
+//! rank on nodes of equal size carry the same, but for what is left out where a node would speak
+//! with itself.
 
 use std::collections::HashMap;
 

@@ -179,7 +179,7 @@ pub fn write_text(
         writeln!(
             out,
             "\n# {what}: min {min}, mean {mean:.3}, max {max} ({:.2} of the mean), total {total}",
-            *max as f64 / mean.max(f64::MIN_POSITIVE)
+            summary.max_by_mean()
         )?;
         let rows = summary
             .histogram
@@ -187,16 +187,18 @@ pub fn write_text(
             .map(|row| (row.from, row.to, row.ranks));
         write_histogram(&mut out, "ranks", &rows.collect::<Vec<_>>())?;
     }
-    let carried = &report.carried_pairs;
-    let by_mean = carried.max as f64 / carried.mean.max(f64::MIN_POSITIVE);
+    let by_mean = report.carried_pairs.max_by_mean();
     if let RouteName::ThreeHop(_) = route
         && by_mean > Rails::SHARED_OUT
-        && let Ok(better) = RouteName::default().for_job(topology)
-        && better != route
+        && let Ok(other) = RouteName::default().for_job(topology)
+        && let Some(load) = Load::new(topology, other)
+        && load.carried.summary().max_by_mean() < by_mean
     {
         writeln!(
             out,
-            "\nThe busiest rank has {by_mean:.2} times the mean on its links; `{better}` shares that out."
+            "\nThe busiest rank has {by_mean:.2} times the mean on its links; with `{other}` \
+             {:.2} times.",
+            load.carried.summary().max_by_mean()
         )?;
     }
     out.flush()

@@ -29,6 +29,13 @@ pub struct Summary {
     pub histogram: Vec<Row>,
 }
 
+impl Summary {
+    /// How many times the mean the most is.
+    pub fn max_by_mean(&self) -> f64 {
+        self.max as f64 / self.mean.max(f64::MIN_POSITIVE)
+    }
+}
+
 impl Tally {
     /// Another value.
     pub fn add(&mut self, value: u64) {

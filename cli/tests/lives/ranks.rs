@@ -210,8 +210,8 @@ pub struct Spec<'a> {
     /// Options of `trihop run`, or another launcher with its options.
     pub launch: &'a [&'a str],
     pub launcher: Option<&'a str>,
-    /// A program that is each rank in place of the test; its argument is the seat, and what it says
-    /// is as [`say`] writes it.
+    /// A program that is each rank in place of the test; its argument is the seat, and what it
+    /// says is as [`say`] writes it.
     pub program: Option<&'a Path>,
     pub variables: &'a [(&'a str, &'a str)],
 }

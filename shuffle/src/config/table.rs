@@ -79,9 +79,9 @@ macro_rules! options_table {
                 /// are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
                 /// (`mesh:3d`, and two dimensions where nothing is said). `node-mesh` does so on a
                 /// grid of nodes, with three hops for each coordinate at most and the links divided
-                /// among the ranks of a node. A Rust program may bring its own. All others than
-                /// `three-hop` alone are refused where an eighth of `memory_bytes` does not hold two batches for each
-                /// link.
+                /// among the ranks of a node. A Rust program may bring its own. Where an eighth of
+                /// `memory_bytes` does not hold two batches for each link, all others than
+                /// `three-hop` alone are refused.
                 agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd") "";
             }
             job {

@@ -264,8 +264,8 @@ fn marks_that_are_not_of_their_edge_are_refused() {
     assert!(refused.contains("mark of a round"), "{refused}");
 }
 
-/// Where each rank has a rail of its own, nothing that comes over one is for a neighbour: there are
-/// no lanes for that.
+/// Where each rank has a rail of its own, nothing that comes over one is for a neighbour: there
+/// are no lanes for that.
 #[test]
 fn a_run_that_came_by_anothers_rail_is_refused() {
     let (route, options) = ("three-hop".parse().unwrap(), StreamOptions::default());

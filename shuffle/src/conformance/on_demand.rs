@@ -1,18 +1,21 @@
 //! Links that are so many that they share receive slots, and ask for them.
 
+use std::cell::Cell;
+
 use trihop_transport::link::Limits;
 use trihop_transport::sim::{Net, SimOptions};
+use trihop_transport::topology::{Rank, Topology};
 
 use super::schedule::mixed;
 use super::world::World;
 use crate::config::{Shares, StreamOptions};
 use crate::engine::inbound::CONTROL_BYTES;
-use crate::route::RouteName;
-use crate::simulation::Fabric;
+use crate::route::{Rails, RouteName};
+use crate::simulation::{Fabric, Simulation, SimulationOptions};
 
 /// A network whose endpoints take so many receives, and not one more.
-fn network(posted_receives: usize, seed: u64) -> Fabric {
-    Fabric::Simulated(Net::new(SimOptions {
+fn sim_options(posted_receives: usize, seed: u64) -> SimOptions {
+    SimOptions {
         seed,
         kept_bytes: CONTROL_BYTES,
         limits: Limits {
@@ -21,7 +24,11 @@ fn network(posted_receives: usize, seed: u64) -> Fabric {
             ..SimOptions::default().limits
         },
         ..SimOptions::default()
-    }))
+    }
+}
+
+fn network(posted_receives: usize, seed: u64) -> Fabric {
+    Fabric::Simulated(Net::new(sim_options(posted_receives, seed)))
 }
 
 #[test]
@@ -62,4 +69,38 @@ fn slots_that_others_hold_come_back() {
         }
     }
     world.fence();
+}
+
+/// Of several streams, the ends of a link do as the one wants that has fewest receives left, though
+/// the other has enough for slots of its own.
+#[test]
+fn ends_with_more_receives_left_do_as_the_others() {
+    let sizes: Vec<u32> = [4; 40].into_iter().chain([1]).collect();
+    let topology = Topology::from_node_sizes(&sizes, Rank(0)).unwrap();
+    let options = SimulationOptions {
+        network: sim_options(400, 4),
+        stream: StreamOptions {
+            route: RouteName::ThreeHop(Rails::ONE),
+            ..StreamOptions::default()
+        },
+        streams: 3,
+        ..SimulationOptions::default()
+    };
+    let came = Cell::new(0);
+    let mut job = Simulation::new(&topology, options, |_, _, _| came.set(came.get() + 1)).unwrap();
+    let receives: Vec<usize> = job.receives.to_vec();
+    let lone = topology.size() - 1;
+    for stream in 0..3 {
+        job.use_stream(stream).unwrap();
+        for rank in (0..lone).map(Rank) {
+            job.try_send(rank, Rank(lone), 0, b"there").unwrap();
+            job.try_send(Rank(lone), rank, 0, b"back").unwrap();
+            job.settle().unwrap();
+        }
+        job.fence().unwrap();
+    }
+    drop(job);
+    assert_eq!(came.get(), 3 * 2 * lone);
+    // The first has slots of its own for 40 links, the others share them.
+    assert!(receives[1] > 40 * 8 && receives[2] < 40 * 6, "{receives:?}");
 }

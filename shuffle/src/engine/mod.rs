@@ -81,7 +81,7 @@ impl Inbound {
             inbox,
             backlog: route.lane_stages().iter().copied().map(backlog).collect(),
             listed: vec![false; lanes],
-            active: Vec::with_capacity(lanes),
+            active: Vec::new(),
             stages: route.stages(),
             links,
             reassembly: Reassembly::new(

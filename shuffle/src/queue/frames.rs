@@ -108,7 +108,7 @@ impl Frames {
                 return Some((from, unit));
             }
         }
-        Some((self.classes - 1, self.make()?))
+        self.make(class)
     }
 
     fn put(&mut self, unit: usize, class: usize) {
@@ -123,7 +123,9 @@ impl Frames {
         self.returned = 0;
         for class in 0..self.classes - 1 {
             let half = 1 << class;
-            for unit in (0..self.free_at.len()).step_by(2 * half) {
+            // Memory that has not grown to a longest frame yet may lack the other half.
+            let pairs = self.free_at.len() / (2 * half);
+            for unit in (0..pairs).map(|pair| pair * 2 * half) {
                 if [unit, unit + half].map(|at| usize::from(self.free_at[at])) == [class; 2] {
                     self.free_at[unit] = class as u8 + 1;
                     self.free_at[unit + half] = TAKEN;
@@ -138,20 +140,35 @@ impl Frames {
         }
     }
 
-    /// A longest frame, of memory that there was not before.
-    fn make(&mut self) -> Option<usize> {
-        let (start, bytes, bound) = (self.memory.len(), self.longest(), self.bytes());
-        if start + bytes > bound {
-            return None;
+    /// A frame of this class or longer, of memory that there was not before. Memory begins with the
+    /// first frame and doubles up to a longest one: who sends little touches little. Then it grows
+    /// by longest ones.
+    fn make(&mut self, class: usize) -> Option<(usize, usize)> {
+        loop {
+            let (start, bound) = (self.memory.len(), self.bytes());
+            let bytes = match start {
+                0 => self.unit_bytes << class,
+                _ => start.min(self.longest()),
+            };
+            if start + bytes > bound {
+                return None;
+            }
+            if start + bytes > self.memory.capacity() {
+                // Doubled, but never beyond the bound.
+                self.memory.reserve_exact(start.clamp(bytes, bound - start));
+            }
+            self.memory.resize(start + bytes, 0);
+            let units = self.memory.len() / self.unit_bytes;
+            self.free_at.resize(units, TAKEN);
+            let made = (bytes / self.unit_bytes).ilog2() as usize;
+            let unit = start / self.unit_bytes;
+            if made >= class {
+                return Some((made, unit));
+            }
+            self.put(unit, made);
+            // What lies before it may be free too: worth a look when no frame is found.
+            self.returned = JOINED_AFTER;
         }
-        if start + bytes > self.memory.capacity() {
-            // Doubled, but never beyond the bound.
-            self.memory.reserve_exact(start.clamp(bytes, bound - start));
-        }
-        self.memory.resize(start + bytes, 0);
-        let units = self.memory.len() / self.unit_bytes;
-        self.free_at.resize(units, TAKEN);
-        Some(start / self.unit_bytes)
     }
 }
 

@@ -191,10 +191,10 @@ pub trait Route {
     /// Whether the tree of a broadcast of `source` passes this endpoint at this stage.
     fn passes(&self, at: Stage, source: Rank) -> bool;
 
-    /// What goes through the edge to an endpoint of another node, there and back. Only of routes on
-    /// which the ranks of a node reach each other in one hop, and those of two nodes over one edge
-    /// between them. Then loads follow from it; `None` where they can only be counted by following
-    /// each pair.
+    /// What goes through the edge to an endpoint of another node, there and back. Only of routes
+    /// on which the ranks of a node reach each other in one hop, and those of two nodes over one
+    /// edge between them. Then loads follow from it; `None` where they can only be counted by
+    /// following each pair.
     fn through(&self, _end: EndpointId) -> Option<[Through; 2]> {
         None
     }
@@ -336,9 +336,9 @@ macro_rules! routes {
 
 // The table: what a route is, its name, its rule, and the stages of its edges.
 routes! { $
-    /// `three-hop`: over the representatives of both nodes. `three-hop:2` has two rails between any
-    /// two nodes, `three-hop:1` the representatives that nexus would choose, and `three-hop` alone
-    /// as many rails as suit the job.
+    /// `three-hop`: over the representatives of both nodes. `three-hop:2` has two rails between
+    /// any two nodes, `three-hop:1` the representatives that nexus would choose, and `three-hop`
+    /// alone as many rails as suit the job.
     ThreeHop(rails: Rails) = "three-hop", ThreeHop, &three_hop::STAGES;
 
     /// `direct`: a link per rank of other nodes.

@@ -287,7 +287,8 @@ impl Check<'_> {
                 // Else one could overtake the other.
                 if passed != self.way(Rank(here.0))? {
                     return Err(format!(
-                        "broadcasts of rank {source} come to rank {here} by another way than other messages"
+                        "broadcasts of rank {source} come to rank {here} by another way than \
+                         other messages"
                     ));
                 }
             }

@@ -8,10 +8,10 @@ use trihop_transport::topology::Topology;
 /// How many links there are between any two nodes.
 ///
 /// With one, a node of 64 ranks that speaks with seven others has seven ranks that carry
-/// everything, and 57 that carry nothing. With more, the links of a node are dealt out to its ranks
-/// in turn, and the final rank of a run picks the link: what one rank sends to another keeps its
-/// order. With as many as a node has ranks, each link ends at the final rank itself, and the last
-/// hop is gone.
+/// everything, and 57 that carry nothing. With more, the links of a node are dealt out to its
+/// ranks in turn, and the final rank of a run picks the link: what one rank sends to another keeps
+/// its order. With as many as a node has ranks, each link ends at the final rank itself, and the
+/// last hop is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rails(u32);
 
@@ -27,9 +27,9 @@ impl Rails {
         self.0
     }
 
-    /// The rails of a job. Where they are to be chosen, they are the fewest with which each rank of
-    /// nodes of one size has a link, and none carries more than 1.25 times the mean. No more count
-    /// between two nodes than the smaller of them has ranks: no two rails share an end.
+    /// The rails of a job. Where they are to be chosen, they are the fewest with which each rank
+    /// of nodes of one size has a link, and none carries more than 1.25 times the mean. No more
+    /// count between two nodes than the smaller of them has ranks: no two rails share an end.
     ///
     /// # Errors
     /// None; other routes refuse what does not suit the job.

@@ -109,7 +109,10 @@ proptest! {
     /// A broadcast does not overtake, and is not overtaken by, what its source sends to one rank
     /// alone: both go the same way.
     #[test]
-    fn copies_go_the_ways_of_messages(sizes in proptest::collection::vec(1u32..6, 1..7), pick: u32) {
+    fn copies_go_the_ways_of_messages(
+        sizes in proptest::collection::vec(1u32..6, 1..7),
+        pick: u32,
+    ) {
         let total: u32 = sizes.iter().sum();
         let source = pick % total;
         let at_rank = |rank: u32| Topology::from_node_sizes(&sizes, Rank(rank)).unwrap();
@@ -117,7 +120,8 @@ proptest! {
             let mut under_way = vec![(EndpointId(source), Stage::SOURCE, Vec::new())];
             while let Some((here, stage, passed)) = under_way.pop() {
                 if stage != Stage::SOURCE {
-                    prop_assert_eq!(&passed, &way(name, &sizes, source, here.0), "{} {:?}", name, sizes);
+                    let way = way(name, &sizes, source, here.0);
+                    prop_assert_eq!(&passed, &way, "{} {:?}", name, sizes);
                 }
                 let route = JobRoute::new(name, &at_rank(here.0)).unwrap();
                 for number in 0..route.copies(stage, Rank(source)) {

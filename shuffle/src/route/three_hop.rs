@@ -4,8 +4,8 @@
 //! Between two nodes there are [`Rails`], of which the target picks one. The links of a node are
 //! numbered: those to node 0, those to node 1 and so on, `rails` to each, its own included, and
 //! each belongs to the rank whose local rank is its number modulo the ranks of the node. With one
-//! rail these are the representatives that nexus chooses. A broadcast takes all rails, since it may
-//! not overtake, nor be overtaken by, what its source sends to one rank alone.
+//! rail these are the representatives that nexus chooses. A broadcast takes all rails, since it
+//! may not overtake, nor be overtaken by, what its source sends to one rank alone.
 
 use std::sync::Arc;
 

@@ -58,6 +58,8 @@ pub struct Simulation<'h> {
     handler: RankHandler<'h>,
     /// Ranks whose handlers are not live yet.
     held: BTreeSet<Rank>,
+    /// What each stream was opened with, of all ranks.
+    pub(crate) receives: Box<[usize]>,
     /// Ranks that have left, and not joined again.
     pub(super) away: BTreeSet<Rank>,
     pub(super) topology: Topology,
@@ -107,12 +109,13 @@ impl<'h> Simulation<'h> {
             let why = "the simulation takes node after node, each with consecutive ranks";
             return Err(Error::config("topology", why).into());
         }
-        let members = Member::all(&mut fabric, topology, options, sink)?;
+        let (members, receives) = Member::all(&mut fabric, topology, options, sink)?;
         // Turns are not to follow the delays, which come from the same seed.
         let seed = options.network.seed.wrapping_add(0x5851_f42d_4c95_7f2d);
         Ok(Self {
             fabric,
             members,
+            receives,
             handler,
             held: BTreeSet::new(),
             away: BTreeSet::new(),

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use trihop_transport::link::Link;
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
-use trihop_transport::ring::Doorbell;
+use trihop_transport::ring::{Bell, Doorbell};
 use trihop_transport::secret::Secret;
-use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::topology::{Rank, Topology};
 
 use super::awake::Awake;
 use super::error::SimulationError;
 use super::fabric::Fabric;
 use super::options::SimulationOptions;
-use crate::config::StreamOptions;
 use crate::endpoint::{Engine, StreamId};
 use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
@@ -26,6 +25,14 @@ pub(crate) const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
 
 /// A stream of a rank, and its inbox.
 pub(super) type Opened = (StreamId, Arc<Segment>);
+
+/// What ranks of a node have of each other.
+pub(super) struct Here {
+    rank: Rank,
+    epoch: Epoch,
+    bell: Arc<Bell>,
+    streams: Box<[Opened]>,
+}
 
 /// One rank of the job.
 pub(crate) struct Member {
@@ -41,55 +48,78 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// All ranks of a job in order, node after node, with the job's own stream and the one of the
-    /// options open.
+    /// All ranks of a job in order, node after node, with the job's own stream and those of the
+    /// options open; and the receives that each of these was opened with.
     pub fn all(
         fabric: &mut Fabric,
         topology: &Topology,
         options: &SimulationOptions,
         sink: impl Fn(Rank) -> Sink,
-    ) -> Result<Vec<Self>, SimulationError> {
-        let mut members = Vec::with_capacity(topology.size() as usize);
+    ) -> Result<(Vec<Self>, Box<[usize]>), SimulationError> {
         let links = fabric.links(topology.size());
         let addresses: Vec<Box<[u8]>> = links.iter().map(|link| link.address().into()).collect();
-        let mut links = links.into_iter();
-        for node in 0..topology.nodes() {
-            let ranks: Vec<Rank> = topology.ranks_of(NodeId(node)).collect();
-            let doorbells: Vec<_> = ranks.iter().map(|_| Doorbell::private()).collect();
-            let mut engines = Vec::with_capacity(ranks.len());
-            for (&rank, link) in ranks.iter().zip(&mut links) {
-                let mut engine = new_engine(topology, rank, link, Epoch::FIRST)?;
-                for (&other, doorbell) in ranks.iter().zip(&doorbells) {
-                    engine.attach_here(other.into(), Epoch::FIRST, doorbell.bell());
-                }
-                engines.push(engine);
-            }
-            let mut opened = Vec::with_capacity(ranks.len());
-            for engine in &mut engines {
+        let engines = (0..topology.size()).zip(links);
+        let engines =
+            engines.map(|(rank, link)| new_engine(topology, Rank(rank), link, Epoch::FIRST));
+        let mut engines: Vec<Engine> = engines.collect::<Result<_, _>>()?;
+        let count = 1 + usize::from(options.streams.max(1));
+        let mut streams: Vec<_> = engines.iter().map(|_| Vec::with_capacity(count)).collect();
+        let mut agreed = Vec::with_capacity(count);
+        for number in 0..count {
+            // As the ranks of a job agree: both ends of a link do as the one wants that has fewest.
+            let receives = engines.iter().map(Engine::receives).min().unwrap_or(0);
+            for (engine, streams) in engines.iter_mut().zip(&mut streams) {
                 let rank = engine.topology.rank();
-                opened.push(open_streams(engine, options, || sink(rank))?);
-                for end in engine.ends() {
-                    engine.attach_end(end, Epoch::FIRST, &addresses[end.0 as usize])?;
-                }
+                streams.push(open_stream(engine, options, number, receives, || {
+                    sink(rank)
+                })?);
             }
-            for (engine, streams) in engines.iter_mut().zip(&opened) {
-                for (&other, theirs) in ranks.iter().zip(&opened) {
-                    for ((id, _), (_, inbox)) in streams.iter().zip(theirs) {
-                        engine.attach_inbox(*id, other.into(), Arc::clone(inbox))?;
-                    }
-                }
-            }
-            let node = engines.into_iter().zip(opened).zip(doorbells);
-            members.extend(node.map(|((engine, streams), doorbell)| Self {
+            agreed.push(receives);
+        }
+        let members = engines
+            .into_iter()
+            .zip(streams)
+            .map(|(engine, streams)| Self {
                 engine,
                 id: streams[1].0,
-                streams,
+                streams: streams.into(),
                 epoch: Epoch::FIRST,
-                doorbell,
+                doorbell: Doorbell::private(),
                 idle: false,
-            }));
+            });
+        let mut members: Vec<Self> = members.collect();
+        for at in 0..members.len() {
+            let node = members[at].engine.topology.node();
+            for other in topology.ranks_of(node) {
+                let other = members[other.0 as usize].here();
+                members[at].attach_here(other)?;
+            }
+            for end in members[at].engine.ends() {
+                let address = &addresses[end.0 as usize];
+                members[at].engine.attach_end(end, Epoch::FIRST, address)?;
+            }
         }
-        Ok(members)
+        Ok((members, agreed.into()))
+    }
+
+    /// What a rank of the same node, or the rank itself, attaches.
+    pub(super) fn here(&self) -> Here {
+        Here {
+            rank: self.engine.topology.rank(),
+            epoch: self.epoch,
+            bell: self.doorbell.bell(),
+            streams: self.streams.clone(),
+        }
+    }
+
+    /// A rank of the same node, or the rank itself, comes to this one.
+    pub(super) fn attach_here(&mut self, other: Here) -> Result<(), Error> {
+        self.engine
+            .attach_here(other.rank.into(), other.epoch, other.bell);
+        for ((id, _), (_, inbox)) in self.streams.iter().zip(other.streams) {
+            self.engine.attach_inbox(*id, other.rank.into(), inbox)?;
+        }
+        Ok(())
     }
 
     /// The stream of the options.
@@ -132,26 +162,27 @@ pub(super) fn new_engine(
     Ok(engine)
 }
 
-/// Opens the job's own stream and those of the options on one rank; returns them with their
-/// inboxes. Those of the node's other ranks are to be attached.
-pub(super) fn open_streams(
+/// Opens a stream on one rank, whose inbox those of the node attach: the job's own, 0, or one of
+/// the options. `receives` is what all ranks have agreed on.
+pub(super) fn open_stream(
     engine: &mut Engine,
     options: &SimulationOptions,
-    sink: impl Fn() -> Sink,
-) -> Result<Box<[Opened]>, Error> {
-    let mut open = |options: &StreamOptions, item_bytes, sink| {
-        let prepared = engine.prepare(engine.plan("simulated", options, item_bytes)?)?;
-        let inbox = Arc::clone(&prepared.segment);
-        let number = engine.take_number()?;
-        let receives = engine.receives();
-        Ok::<_, Error>((engine.connect(number, prepared, receives, sink)?, inbox))
+    number: usize,
+    receives: usize,
+    sink: impl FnOnce() -> Sink,
+) -> Result<Opened, Error> {
+    let (options, item_bytes, sink) = match number {
+        0 => (
+            &Engine::system_options(),
+            0,
+            Sink::Collectives(Heard::default()),
+        ),
+        _ => (&options.stream, options.item_bytes, sink()),
     };
-    let collectives = Sink::Collectives(Heard::default());
-    let mut streams = vec![open(&Engine::system_options(), 0, collectives)?];
-    for _ in 0..options.streams.max(1) {
-        streams.push(open(&options.stream, options.item_bytes, sink())?);
-    }
-    Ok(streams.into())
+    let prepared = engine.prepare(engine.plan("simulated", options, item_bytes)?)?;
+    let inbox = Arc::clone(&prepared.segment);
+    let number = engine.take_number()?;
+    Ok((engine.connect(number, prepared, receives, sink)?, inbox))
 }
 
 #[cfg(test)]
@@ -159,7 +190,7 @@ mod tests {
     use trihop_transport::sim::{Net, SimOptions};
 
     use super::*;
-    use crate::config::Shares;
+    use crate::config::{Shares, StreamOptions};
     use crate::dump::Bound;
     use crate::endpoint::Need;
     use crate::route::RouteName;
@@ -193,8 +224,9 @@ mod tests {
                     };
                     let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
                     let mut fabric = Fabric::Simulated(Net::new(SimOptions::default()));
-                    let members =
-                        Member::all(&mut fabric, &topology, &options, |_| Sink::Closed).unwrap();
+                    let members = Member::all(&mut fabric, &topology, &options, |_| Sink::Closed)
+                        .unwrap()
+                        .0;
                     for member in &members {
                         let limits = SimOptions::default().limits;
                         let engine = &member.engine;

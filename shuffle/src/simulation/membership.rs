@@ -5,7 +5,7 @@ use trihop_transport::topology::Rank;
 
 use super::error::SimulationError;
 use super::job::Simulation;
-use super::member::{new_engine, open_streams};
+use super::member::{new_engine, open_stream};
 use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::route::EndpointId;
@@ -45,7 +45,12 @@ impl Simulation<'_> {
             .ok_or_else(|| Error::config("fabric", "only simulated links come again"))?;
         member.epoch = member.epoch.next();
         let mut engine = new_engine(&self.topology, rank, link, member.epoch)?;
-        member.streams = open_streams(&mut engine, &self.options, || Sink::Handler)?;
+        let opened = self.receives.iter().zip(0..).map(|(&receives, number)| {
+            open_stream(&mut engine, &self.options, number, receives, || {
+                Sink::Handler
+            })
+        });
+        member.streams = opened.collect::<Result<_, _>>()?;
         engine.inherit(legacy);
         member.engine = engine;
         self.away.insert(rank);
@@ -83,14 +88,8 @@ impl Simulation<'_> {
         if self.away.contains(&other) || self.away.contains(&Rank(at as u32)) {
             return Ok(());
         }
-        let from = &self.members[other.0 as usize];
-        let (epoch, bell, theirs) = (from.epoch, from.doorbell.bell(), from.streams.clone());
-        let member = &mut self.members[at];
-        member.engine.attach_here(other.into(), epoch, bell);
-        for ((id, _), (_, inbox)) in member.streams.iter().zip(theirs) {
-            member.engine.attach_inbox(*id, other.into(), inbox)?;
-        }
-        Ok(())
+        let other = self.members[other.0 as usize].here();
+        Ok(self.members[at].attach_here(other)?)
     }
 
     /// The other end of a link comes to a rank, unless either is away.

@@ -16,7 +16,7 @@ pub(super) struct Scheduler {
     awake: Awake,
     woken: Vec<u32>,
     rounds: u64,
-    /// Rounds since anything moved.
+    /// Rounds since anything moved, and units of time that passed while all slept.
     fruitless: u64,
 }
 
@@ -88,6 +88,11 @@ impl Scheduler {
             };
             if next.is_some() || !self.pass_time(fabric) {
                 return next;
+            }
+            // All sleep, and something is under way, for ever if nobody takes it.
+            self.fruitless += 1;
+            if self.are_in_vain(fabric) {
+                return None;
             }
         }
     }

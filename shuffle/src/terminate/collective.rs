@@ -100,7 +100,7 @@ pub(crate) struct Outgoing {
 
 const DOWN: u32 = 1 << 8;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Pending {
     operation: Option<Operation>,
     began: bool,
@@ -124,7 +124,8 @@ pub(crate) struct Collectives {
     parent: Option<Rank>,
     children: Vec<Rank>,
     next: BTreeMap<u16, u64>,
-    pending: BTreeMap<Ticket, Pending>,
+    /// Boxed: the map keeps room for eleven once it has had one.
+    pending: BTreeMap<Ticket, Box<Pending>>,
     outgoing: VecDeque<Outgoing>,
     mismatch: Option<Error>,
 }
@@ -145,17 +146,7 @@ impl Collectives {
     }
 
     fn entry(&mut self, ticket: Ticket) -> &mut Pending {
-        self.pending.entry(ticket).or_insert_with(|| Pending {
-            operation: None,
-            began: false,
-            heard: Vec::new(),
-            reduced: None,
-            parts: BTreeMap::new(),
-            gathered: BTreeMap::new(),
-            up_sent: false,
-            tally: None,
-            result: None,
-        })
+        self.pending.entry(ticket).or_default()
     }
 
     fn next_ticket(&mut self, channel: u16) -> Ticket {
@@ -292,7 +283,8 @@ impl Collectives {
     /// The result, once it is there; it is given out once.
     pub fn result(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
         self.pending.get(&ticket)?.result.as_ref()?;
-        self.pending.remove(&ticket)?.result
+        let pending = *self.pending.remove(&ticket)?;
+        pending.result
     }
 
     /// Whom the collectives wait for that this rank takes part in: ranks one hop away, which speak

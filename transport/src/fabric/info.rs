@@ -1,6 +1,6 @@
 //! Discovery: what libfabric offers (asked once per process), and which offer is taken.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
@@ -315,7 +315,7 @@ fn answers_to(offer: &Description, wanted: &str, native_tcp: bool) -> bool {
 pub(super) fn usable_offers(choice: &Choice) -> Result<&'static [Offer]> {
     static OFFERS: OnceLock<Result<Vec<Offer>, isize>> = OnceLock::new();
     let found = OFFERS.get_or_init(|| {
-        set_universe(choice.universe);
+        tell_providers(choice.universe);
         ask(true)
     });
     found.as_deref().map_err(|code| {
@@ -334,16 +334,22 @@ pub(super) fn all_offers() -> Result<Vec<Offer>> {
 }
 
 /// Tells providers how many peers there may be. rxm multiplies its queue's depth by it, and its
-/// default of 256 is above what some verbs devices can do.
+/// default of 256 is above what some verbs devices can do. And rxm has one receive context for all
+/// connections, in the place of one each: its memory does not grow with the peers then.
 ///
 /// This is the one place that changes the process's environment: libfabric reads it inside the
 /// first fi_getinfo, and has no other way to be told. It runs once, before that call; start other
 /// threads that read the environment later.
-fn set_universe(universe: Option<usize>) {
-    let Some(universe) = universe else { return };
-    let value = std::ffi::CString::new(universe.max(1).to_string()).unwrap_or_default();
-    // SAFETY: both strings are NUL-terminated and copied; an existing value stays (overwrite = 0).
-    unsafe { libc::setenv(c"FI_UNIVERSE_SIZE".as_ptr(), value.as_ptr(), 0) };
+fn tell_providers(universe: Option<usize>) {
+    let set = |name: &CStr, value: &CStr| {
+        // SAFETY: both are NUL-terminated and copied; an existing value stays (overwrite = 0).
+        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) }
+    };
+    set(c"FI_OFI_RXM_USE_SRX", c"1");
+    if let Some(universe) = universe {
+        let value = CString::new(universe.max(1).to_string()).unwrap_or_default();
+        set(c"FI_UNIVERSE_SIZE", &value);
+    }
 }
 
 /// Asks fi_getinfo, with our needs or without any.

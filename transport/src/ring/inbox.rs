@@ -16,8 +16,8 @@ use crate::ring::storage::Shipped;
 /// The receiving side of a segment full of lanes. Costs 40 bytes per lane, and looks at no lane
 /// before it is asked for.
 pub struct Inbox {
-    /// By lane; none where the lane was not looked at yet.
-    states: Box<[Option<ReaderState>]>,
+    /// By lane; none where the lane was not looked at yet, as most never are in a large job.
+    states: Box<[Option<Box<ReaderState>>]>,
     inbox: MappedInbox,
     bells: Bells,
     watch: Watch,
@@ -98,7 +98,7 @@ impl Inbox {
         self.states
             .iter()
             .flatten()
-            .map(ReaderState::in_use_bytes)
+            .map(|state| state.in_use_bytes())
             .sum()
     }
 

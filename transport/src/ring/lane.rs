@@ -212,11 +212,11 @@ impl<'a> Consumer<'a> {
     /// The end of the lane in `storage`, at which its consumer stands as `state` says.
     #[inline]
     pub(crate) fn new(
-        state: &'a mut Option<ReaderState>,
+        state: &'a mut Option<Box<ReaderState>>,
         storage: MappedLane<&'a Segment>,
         bells: &'a Bells,
     ) -> Self {
-        let state = state.get_or_insert_with(|| ReaderState::resume(&storage));
+        let state = state.get_or_insert_with(|| Box::new(ReaderState::resume(&storage)));
         Self {
             reader: Reader::new(state, storage),
             bells,

@@ -110,7 +110,7 @@ pub(super) fn stream_options() -> StreamOptions {
         given_shares: Some(Shares {
             reassembly_bytes: 64 << 10,
             spill_mark_bytes: 48 << 10,
-            lane_budget_bytes: 512 << 10,
+            lane_budget_bytes: 256 << 10,
             send_pool_bytes: 4 << 20,
             receive_pool_bytes: 1 << 20,
             ..Shares::default()

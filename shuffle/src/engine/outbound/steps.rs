@@ -33,8 +33,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// As [`Outbound::done`], by a handler: where no step is under way here that waits for it, it is
-    /// one of the next.
+    /// As [`Outbound::done`], by a handler: where no step is under way here that waits for it, it
+    /// is one of the next.
     pub fn done_in_handler(&mut self, count: u64) -> Result<()> {
         if self.contribution.waits() {
             return self.done(count);
@@ -59,8 +59,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// Refuses the end of the stream while contributors of this rank are not done: nobody else could
-    /// end their step.
+    /// Refuses the end of the stream while contributors of this rank are not done: nobody else
+    /// could end their step.
     ///
     /// # Errors
     /// [`Error::Misuse`].

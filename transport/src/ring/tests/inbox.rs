@@ -188,7 +188,8 @@ fn untouched_lanes_cost_no_memory_on_ordinary_pages() {
 #[test]
 fn the_ends_of_a_lane_are_small() {
     // With 64 lanes in each of two streams of each of 320,000 ranks, 10 bytes of a lane are 410 MB.
-    let (state, producer) = (size_of::<Option<ReaderState>>(), size_of::<Producer>());
+    // Those that were never looked at have a pointer in the inbox.
+    let (state, producer) = (size_of::<ReaderState>(), size_of::<Producer>());
     eprintln!("bytes per lane: {state} in its inbox, {producer} in its producer");
     assert!(state <= 40 && producer <= 88, "{state}, {producer}");
 }
