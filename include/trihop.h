@@ -362,9 +362,9 @@ typedef struct trihop_options_t {
   // are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
   // (`mesh:3d`, and two dimensions where nothing is said). `node-mesh` does so on a
   // grid of nodes, with three hops for each coordinate at most and the links divided
-  // among the ranks of a node. A Rust program may bring its own. All others than
-  // `three-hop` alone are refused where an eighth of `memory_bytes` does not hold two batches for each
-  // link.
+  // among the ranks of a node. A Rust program may bring its own. Where an eighth of
+  // `memory_bytes` does not hold two batches for each link, all others than
+  // `three-hop` alone are refused.
   // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.
   char route[64];
   // Who started the job.
@@ -807,8 +807,8 @@ trihop_status_t trihop_rank_at(const struct trihop_job_t *job,
                                uint32_t local_rank,
                                uint32_t *rank);
 
-// Stores the rank on node `of` that speaks with node `towards` where there is one link between two
-// nodes: on the route `three-hop:1`.
+// Stores the rank on node `of` that speaks with node `towards` where there is one link between
+// two nodes: on the route `three-hop:1`.
 //
 // Threads: any.
 trihop_status_t trihop_representative(const struct trihop_job_t *job,
