@@ -76,13 +76,12 @@ impl ThreeHop {
     /// Rails between this node and another one.
     #[inline]
     fn rails_to(&self, node: NodeId) -> u64 {
-        match self.rails {
-            1 => 1,
-            rails => {
-                let here = &self.topology;
-                rails.min(here.local_size().min(here.local_size_of(node)).into())
-            }
+        let here = &self.topology;
+        if self.rails <= u64::from(here.fewest_local()) {
+            return self.rails;
         }
+        let smaller = here.local_size().min(here.local_size_of(node));
+        self.rails.min(smaller.into())
     }
 
     /// Number that a rail to a node has among the links of the node at this end.
@@ -107,7 +106,9 @@ impl ThreeHop {
     /// The rail that ends at this local rank of a node with so many, or would.
     fn rail_at(&self, local: u32, ranks: u32, towards: NodeId) -> u64 {
         let (ranks, begin) = (u64::from(ranks), self.link(towards, 0));
-        (u64::from(local) + ranks - begin % ranks) % ranks
+        let rail = u64::from(local) + ranks - begin % ranks;
+        // For each run: no division where a subtraction does.
+        if rail < ranks { rail } else { rail - ranks }
     }
 
     /// The rail that a rank of another node picks: the one that ends there, where one does.
@@ -120,7 +121,9 @@ impl ThreeHop {
             self.topology.local_rank_of(target),
             self.topology.local_size_of(node),
         );
-        self.rail_at(local, ranks, self.topology.node()) % self.rails_to(node)
+        let rail = self.rail_at(local, ranks, self.topology.node());
+        let rails = self.rails_to(node);
+        if rail < rails { rail } else { rail % rails }
     }
 
     /// Links of this rank.

@@ -335,7 +335,8 @@ pub(super) fn all_offers() -> Result<Vec<Offer>> {
 
 /// Tells providers how many peers there may be. rxm multiplies its queue's depth by it, and its
 /// default of 256 is above what some verbs devices can do. And rxm has one receive context for all
-/// connections, in the place of one each: its memory does not grow with the peers then.
+/// connections, in the place of one each: its memory does not grow with the peers then (5 % more
+/// latency over TCP).
 ///
 /// This is the one place that changes the process's environment: libfabric reads it inside the
 /// first fi_getinfo, and has no other way to be told. It runs once, before that call; start other
