@@ -121,7 +121,8 @@ fn counts_of_a_small_job_are_those_on_paper() {
     assert_eq!(histogram(&report["carried_pairs"]), [[0, 0, 1], [4, 4, 2]]);
     // Of two by two, 8 pairs go over one link, or 4 over each of two.
     let shown = topo("--node-sizes 2,2 --route three-hop:1").succeeded();
-    let advice = "has 2.00 times the mean on its links; with `three-hop:2` 1.00 times.";
+    let advice =
+        "has 2.00 times the mean on its links; with `three-hop:2` it would have 1.00 times.";
     assert!(shown.stdout.contains(advice), "{}", shown.stdout);
     let rails = self::report(topo("--node-sizes 2,2 --json"));
     assert_eq!(rails["route"], "three-hop:2");

@@ -71,8 +71,8 @@ fn slots_that_others_hold_come_back() {
     world.fence();
 }
 
-/// Of several streams, the ends of a link do as the one wants that has fewest receives left, though
-/// the other has enough for slots of its own.
+/// Of several streams, the ends of a link do as the one wants that has fewest receives left,
+/// though the other has enough for slots of its own.
 #[test]
 fn ends_with_more_receives_left_do_as_the_others() {
     let sizes: Vec<u32> = [4; 40].into_iter().chain([1]).collect();

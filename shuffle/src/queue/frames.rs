@@ -1,5 +1,5 @@
 //! Memory for open runs: frames of any power of two between a shortest and a longest one, cut out
-//! of longest ones and joined again (buddies).
+//! of longer ones and joined again (buddies).
 
 /// No free frame begins here.
 const TAKEN: u8 = u8::MAX;
@@ -140,9 +140,9 @@ impl Frames {
         }
     }
 
-    /// A frame of this class or longer, of memory that there was not before. Memory begins with the
-    /// first frame and doubles up to a longest one: who sends little touches little. Then it grows
-    /// by longest ones.
+    /// A frame of this class or longer, of memory that there was not before. Memory begins with
+    /// the first frame and doubles up to a longest one: who sends little touches little. Then it
+    /// grows by longest ones.
     fn make(&mut self, class: usize) -> Option<(usize, usize)> {
         loop {
             let (start, bound) = (self.memory.len(), self.bytes());
@@ -176,6 +176,16 @@ impl Frames {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Who sends little touches little.
+    #[test]
+    fn memory_begins_with_the_first_frame() {
+        let mut frames = Frames::new(64, 8192, 1 << 19);
+        for (class, bytes) in [(0, 64), (0, 128), (1, 256), (7, 16_384), (6, 16_384)] {
+            frames.take(class).unwrap();
+            assert_eq!(frames.memory.len(), bytes);
+        }
+    }
 
     proptest! {
         #![proptest_config(crate::seed::properties())]

@@ -58,7 +58,7 @@ pub struct Simulation<'h> {
     handler: RankHandler<'h>,
     /// Ranks whose handlers are not live yet.
     held: BTreeSet<Rank>,
-    /// What each stream was opened with, of all ranks.
+    /// Receives that all ranks had left when each stream was opened, the job's own first.
     pub(crate) receives: Box<[usize]>,
     /// Ranks that have left, and not joined again.
     pub(super) away: BTreeSet<Rank>,

@@ -66,7 +66,8 @@ impl Member {
         let mut streams: Vec<_> = engines.iter().map(|_| Vec::with_capacity(count)).collect();
         let mut agreed = Vec::with_capacity(count);
         for number in 0..count {
-            // As the ranks of a job agree: both ends of a link do as the one wants that has fewest.
+            // As the ranks of a job agree: both ends of a link do as the one wants that has
+            // fewest.
             let receives = engines.iter().map(Engine::receives).min().unwrap_or(0);
             for (engine, streams) in engines.iter_mut().zip(&mut streams) {
                 let rank = engine.topology.rank();

@@ -50,7 +50,8 @@ impl Scheduler {
     }
 
     /// Whether nothing has moved for so long that nothing ever will: ranks that wait for time look
-    /// around in vain as long as it passes. Enough for all that engines do by the clock.
+    /// around in vain as long as it passes, or all sleep beside a message that nobody takes. Enough
+    /// for all that engines do by the clock, and for delays of up to a second.
     pub fn are_in_vain(&self, fabric: &Fabric) -> bool {
         fabric.net().is_some() && self.fruitless >= 1_000_000 + 1000 * self.awake.ranks() as u64
     }

@@ -100,12 +100,13 @@ pub const TABLE: &[Quirk] = &[
         provider: "verbs;ofi_rxm",
         protocol: "RXM",
         score: 900,
-        pinned_reserve_bytes: Some(64 * MIB),
+        pinned_reserve_bytes: Some(96 * MIB),
         over_ip: false,
         receives: 2048,
         closes: false,
-        why: "InfiniBand and RoCE: eager buffers of 16 KiB, its completion queue holds FI_UNIVERSE_SIZE times the \
-              depth, a memlock limit that is nearly enough makes it hang without an error, and 1.17 crashes in \
+        why: "InfiniBand and RoCE: eager buffers of 16 KiB, 64 MiB of them for all peers together where these are \
+              more than 32 (FI_OFI_RXM_USE_SRX=0 where a device has no shared receives), its completion queue \
+              holds FI_UNIVERSE_SIZE times the depth, a memlock limit that is nearly enough makes it hang without an error, and 1.17 crashes in \
               fi_close once peers have left, so its objects stay open until the process ends",
         ..ADAPTER
     },

@@ -13,8 +13,8 @@ use crate::ring::layout::{InboxLayout, MappedInbox};
 use crate::ring::spsc::ReaderState;
 use crate::ring::storage::Shipped;
 
-/// The receiving side of a segment full of lanes. Costs 40 bytes per lane, and looks at no lane
-/// before it is asked for.
+/// The receiving side of a segment full of lanes. Costs 8 bytes per lane, and 40 more once it is
+/// asked for.
 pub struct Inbox {
     /// By lane; none where the lane was not looked at yet, as most never are in a large job.
     states: Box<[Option<Box<ReaderState>>]>,

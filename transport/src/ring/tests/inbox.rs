@@ -189,6 +189,7 @@ fn untouched_lanes_cost_no_memory_on_ordinary_pages() {
 fn the_ends_of_a_lane_are_small() {
     // With 64 lanes in each of two streams of each of 320,000 ranks, 10 bytes of a lane are 410 MB.
     // Those that were never looked at have a pointer in the inbox.
+    assert_eq!(size_of::<Option<Box<ReaderState>>>(), 8);
     let (state, producer) = (size_of::<ReaderState>(), size_of::<Producer>());
     eprintln!("bytes per lane: {state} in its inbox, {producer} in its producer");
     assert!(state <= 40 && producer <= 88, "{state}, {producer}");
