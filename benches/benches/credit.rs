@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use trihop::transport::protocol::credit::{Receiving, Sending, Shared};
+use trihop::transport::protocol::credit::{Place, Receiving, Sending, Shared};
 use trihop::transport::protocol::eager::{Passage, Slot, choose};
 use trihop::transport::protocol::wire::Counters;
 
@@ -48,7 +48,9 @@ impl Link {
             ..Counters::default()
         };
         self.receiving.received(slot).expect("a granted slot");
-        self.receiving.update(&to_receiver).expect("true counters");
+        self.receiving
+            .update(&to_receiver, Place::of(0))
+            .expect("true counters");
         self.receiving.accept();
         match slot {
             Slot::Small => self.receiving.grant_small(),

@@ -104,3 +104,30 @@ fn ends_with_more_receives_left_do_as_the_others() {
     // The first has slots of its own for 40 links, the others share them.
     assert!(receives[1] > 40 * 8 && receives[2] < 40 * 6, "{receives:?}");
 }
+
+/// A control message that waits for a receive comes behind the batch that followed it: what it says
+/// of the peer's demand is old, and a peer that has asked again since is not forgotten.
+#[test]
+fn a_round_over_shared_slots_waits_for_no_clock() {
+    let fabric = Fabric::Simulated(Net::new(SimOptions {
+        max_delay: 0,
+        ..sim_options(200, 1)
+    }));
+    let options = StreamOptions::default();
+    let mut world = World::routed(
+        RouteName::Direct,
+        &[1; 100],
+        &options,
+        1,
+        fabric,
+        false,
+        true,
+    );
+    for _ in 0..4 {
+        let before = world.job.now_ns();
+        world.job.round_of_all().unwrap();
+        // A peer that is not answered asks again after 20 ms.
+        let took_us = (world.job.now_ns() - before) / 1000;
+        assert!(took_us < 20_000, "{took_us} us");
+    }
+}

@@ -9,7 +9,7 @@ pub(crate) use open::LinkPlan;
 
 use trihop_transport::link::{Completion, Link, Mover, PostError, RemoteMemory};
 use trihop_transport::memory::pool::{Buffer, Pool};
-use trihop_transport::protocol::credit::Shared;
+use trihop_transport::protocol::credit::{Place, Shared};
 use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::Fetches;
 use trihop_transport::protocol::tags::{TagClass, token};
@@ -306,6 +306,7 @@ impl Links {
         &mut self,
         index: usize,
         header: &BatchHeader,
+        place: Place,
         remote: &mut RemoteQueue,
     ) -> Result<()> {
         let bad = |why: String| Error::bad_peer(header.source.0, why);
@@ -317,7 +318,7 @@ impl Links {
         let incoming = &mut self.incoming[index];
         let returned = incoming
             .receiving
-            .update(&header.counters)
+            .update(&header.counters, place)
             .map_err(|e| bad(e.to_string()))?;
         self.shared[incoming.pool].free(returned);
         incoming.controls.heard(header.counters.controls_seen);
@@ -335,7 +336,7 @@ impl Links {
         if let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) {
             sender = Some(index);
             let remote = &mut queues.remotes[index];
-            self.counters(index, &header, remote)?;
+            self.counters(index, &header, Place::before(header.sequence), remote)?;
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
             let notices = <[ClearToSend]>::ref_from_bytes(notices).map_err(|_| {
                 Error::bad_peer(header.source.0, "clear-to-send notices of a wrong length")
@@ -379,7 +380,8 @@ impl Links {
             self.post_again(TagClass::of(slot), 0, buffer);
             return Ok(());
         };
-        self.counters(index, &header, &mut queues.remotes[index])?;
+        let place = Place::of(header.sequence);
+        self.counters(index, &header, place, &mut queues.remotes[index])?;
         let bad = |why: String| Error::bad_peer(header.source.0, why);
         self.incoming[index]
             .receiving

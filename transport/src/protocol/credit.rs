@@ -178,7 +178,30 @@ pub struct Receiving {
     large_received: u32,
     large_returned: u32,
     wanted: u16,
+    wanted_at: Place,
     told: Grants,
+}
+
+/// When a header of a link was written: control messages have the number of the batch that is the
+/// next, and so are behind all earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Place {
+    sequence: u64,
+    is_batch: bool,
+}
+
+impl Place {
+    /// Of a control message before the batch `sequence`.
+    pub fn before(sequence: u64) -> Self {
+        let is_batch = false;
+        Self { sequence, is_batch }
+    }
+
+    /// Of the batch `sequence`, or its announcement.
+    pub fn of(sequence: u64) -> Self {
+        let is_batch = true;
+        Self { sequence, is_batch }
+    }
 }
 
 /// Slots granted since the start, as a header said.
@@ -250,12 +273,15 @@ impl Receiving {
     }
 
     /// Takes the peer's demand and what it gives back; returns the number of large slots that came
-    /// back.
+    /// back. `place` says when the peer wrote that: the last of the demands counts, not the one that
+    /// comes last, since batches and control messages overtake each other.
     ///
     /// # Errors
     /// [`BadCounters::Returned`] when it gives back what it does not hold.
-    pub fn update(&mut self, counters: &Counters) -> Result<u32, BadCounters> {
-        self.wanted = counters.wanted;
+    pub fn update(&mut self, counters: &Counters, place: Place) -> Result<u32, BadCounters> {
+        if place >= self.wanted_at {
+            (self.wanted, self.wanted_at) = (counters.wanted, place);
+        }
         let Some(returned) = ahead(counters.large_returned, self.large_returned) else {
             return Ok(0);
         };
@@ -400,7 +426,7 @@ mod tests {
                     Step::GiveBack(p) => { sending[p].give_back_large(); }
                     Step::TellReceiver(p) => {
                         let counters = Counters { large_returned: sending[p].large_returned(), wanted: wanted[p], ..Counters::default() };
-                        let back = receiving[p].update(&counters).unwrap();
+                        let back = receiving[p].update(&counters, Place::before(0)).unwrap();
                         shared.free(back);
                         while receiving.iter_mut().any(|peer| shared.grant(peer)) {}
                     }
@@ -435,10 +461,34 @@ mod tests {
             wanted: 1,
             ..Counters::default()
         };
-        receiving.update(&wants).unwrap();
+        receiving.update(&wants, Place::before(0)).unwrap();
         assert!(shared.grant(&mut receiving));
         receiving.received(Slot::Small).unwrap();
         assert!(receiving.is_spent(), "of the large slot it has not heard");
+    }
+
+    /// Batches and control messages overtake each other.
+    #[test]
+    fn the_last_demand_counts_whenever_it_comes() {
+        let mut receiving = Receiving::default();
+        let mut hear = |wanted, place| {
+            let counters = Counters {
+                wanted,
+                ..Counters::default()
+            };
+            receiving.update(&counters, place).unwrap();
+            receiving.wanted()
+        };
+        assert_eq!(hear(3, Place::before(0)), 3);
+        assert_eq!(hear(2, Place::before(0)), 2);
+        assert_eq!(hear(1, Place::before(1)), 1);
+        assert_eq!(
+            hear(0, Place::of(0)),
+            1,
+            "before the batch came, it asked again"
+        );
+        assert_eq!(hear(0, Place::of(1)), 0);
+        assert_eq!(hear(5, Place::before(1)), 0);
     }
 
     #[test]
@@ -464,10 +514,13 @@ mod tests {
             Err(BadCounters::NotGranted(Slot::Large))
         );
         assert_eq!(
-            receiving.update(&Counters {
-                large_returned: 5,
-                ..Counters::default()
-            }),
+            receiving.update(
+                &Counters {
+                    large_returned: 5,
+                    ..Counters::default()
+                },
+                Place::of(0),
+            ),
             Err(BadCounters::Returned {
                 returned: 5,
                 held: 0
@@ -507,7 +560,7 @@ mod tests {
             wanted: 9,
             ..Counters::default()
         };
-        greedy.update(&wants_many).unwrap();
+        greedy.update(&wants_many, Place::of(0)).unwrap();
         let granted = (0..10).take_while(|_| shared.grant(&mut greedy)).count();
         assert_eq!((granted, shared.free_slots()), (3, 7));
     }

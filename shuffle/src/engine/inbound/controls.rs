@@ -54,7 +54,7 @@ impl Links {
                 source: self.identity.own,
                 bytes: payload as u32,
                 stage: remote.stage.number(),
-                sequence: 0,
+                sequence: remote.credit.next_sequence(),
                 counters: incoming.counters(remote.credit.large_returned(), remote.wanted(0)),
             };
             header.write(self.identity.cookie, &mut buffer);

@@ -113,7 +113,8 @@ pub struct BatchHeader {
     pub bytes: u32,
     /// Stage of the link between the two endpoints: their engines say what the numbers mean.
     pub stage: u8,
-    /// Number of the batch on its link, from 0. For a segment: the sequence of its announcement.
+    /// Number of the batch on its link, from 0. For a segment: the sequence of its announcement. For
+    /// a control message: the number of the next batch.
     pub sequence: u64,
     /// Credit counters of the sender.
     pub counters: Counters,
