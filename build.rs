@@ -173,8 +173,18 @@ fn write_header() {
     let builder = files.iter().fold(builder, |builder, file| {
         builder.with_src(format!("src/capi/{file}.rs"))
     });
+    let mut header = Vec::new();
     builder
         .generate()
         .expect("src/capi is what cbindgen reads")
-        .write_to_file(format!("{out}/trihop.h"));
+        .write(&mut header);
+    let header = String::from_utf8(header).expect("the sources are UTF-8");
+    let end = header.rfind("\n#endif").expect("there is an include guard");
+    let windows = std::fs::read_to_string("src/capi/windows.h").expect("src/capi has windows.h");
+    let (before, guard) = header.split_at(end);
+    std::fs::write(
+        format!("{out}/trihop.h"),
+        format!("{before}{windows}{guard}"),
+    )
+    .expect("OUT_DIR can be written to");
 }

@@ -1371,4 +1371,133 @@ trihop_status_t trihop_log_recent(char *text, size_t capacity, size_t *length);
 }  // extern "C"
 #endif  // __cplusplus
 
+// What follows are the calls of single items, for streams and conveyors of inline jobs in a form
+// that needs no call for most of them: macros that stand in the place of the functions of the same
+// names. `(trihop_stream_push)(stream, target, item)` is the function. A program uses none of the
+// structs itself.
+
+#include <string.h>
+
+// Without it, compilers warn of copies that are never made.
+#ifdef __GNUC__
+#define TRIHOP_MAY_HOLD(item, bytes) (__builtin_object_size(item, 0) >= (bytes))
+#else
+#define TRIHOP_MAY_HOLD(item, bytes) 1
+#endif
+
+// Items for one rank that leave together.
+typedef struct trihop_open_run_t {
+  uint32_t target;
+  uint32_t start;
+  uint16_t used;
+  uint16_t room;
+  uint16_t count;
+  uint16_t place;
+} trihop_open_run_t;
+
+// The runs of a stream, while it takes items without a call; streams of threaded jobs have none.
+typedef struct trihop_push_window_t {
+  uint32_t left;
+  uint32_t mask;
+  trihop_open_run_t *runs;
+  unsigned char *memory;
+  size_t item_bytes;
+} trihop_push_window_t;
+
+// Items that have come and can be pulled without a call.
+typedef struct trihop_pull_window_t {
+  const unsigned char *next;
+  const unsigned char *end;
+  size_t item_bytes;
+  uint32_t source;
+} trihop_pull_window_t;
+
+// How a stream begins.
+typedef struct trihop_stream_windows_t {
+  trihop_push_window_t *push;
+} trihop_stream_windows_t;
+
+// How a conveyor begins.
+typedef struct trihop_conveyor_windows_t {
+  trihop_push_window_t *push;
+  trihop_pull_window_t pull;
+} trihop_conveyor_windows_t;
+
+// Whether the window took the item.
+static inline int trihop_push_here(trihop_push_window_t *window, uint32_t target,
+                                   const void *item) {
+  trihop_open_run_t *run;
+  unsigned char *place;
+
+  if (window == NULL || window->left == 0 || item == NULL)
+    return 0;
+  run = &window->runs[target & window->mask];
+  if (run->target != target || run->used + window->item_bytes > run->room ||
+      run->count == UINT16_MAX)
+    return 0;
+  place = window->memory + run->start + run->used;
+  if (window->item_bytes == 8 && TRIHOP_MAY_HOLD(item, 8))
+    memcpy(place, item, 8);
+  else if (window->item_bytes == 4 && TRIHOP_MAY_HOLD(item, 4))
+    memcpy(place, item, 4);
+  else if (window->item_bytes == 16 && TRIHOP_MAY_HOLD(item, 16))
+    memcpy(place, item, 16);
+  else
+    memcpy(place, item, window->item_bytes);
+  run->used = (uint16_t)(run->used + window->item_bytes);
+  run->count++;
+  window->left--;
+  return 1;
+}
+
+static inline int trihop_stream_push_here(const trihop_stream_t *stream, uint32_t target,
+                                          const void *item) {
+  return stream != NULL &&
+         trihop_push_here(((const trihop_stream_windows_t *)stream)->push, target, item);
+}
+
+static inline trihop_status_t trihop_stream_push_inline(const trihop_stream_t *stream,
+                                                        uint32_t target, const void *item) {
+  if (trihop_stream_push_here(stream, target, item))
+    return TRIHOP_OK;
+  return trihop_stream_push(stream, target, item);
+}
+
+static inline trihop_status_t trihop_stream_try_push_inline(const trihop_stream_t *stream,
+                                                            uint32_t target, const void *item) {
+  if (trihop_stream_push_here(stream, target, item))
+    return TRIHOP_OK;
+  return trihop_stream_try_push(stream, target, item);
+}
+
+static inline trihop_status_t trihop_conveyor_push_inline(trihop_conveyor_t *conveyor,
+                                                          uint32_t target, const void *item) {
+  if (conveyor != NULL &&
+      trihop_push_here(((trihop_conveyor_windows_t *)conveyor)->push, target, item))
+    return TRIHOP_OK;
+  return trihop_conveyor_push(conveyor, target, item);
+}
+
+static inline trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *conveyor,
+                                                          const void **item, uint32_t *source) {
+  if (conveyor != NULL && item != NULL) {
+    trihop_pull_window_t *window = &((trihop_conveyor_windows_t *)conveyor)->pull;
+
+    if (window->next != window->end) {
+      *item = window->next;
+      window->next += window->item_bytes;
+      if (source != NULL)
+        *source = window->source;
+      return TRIHOP_OK;
+    }
+  }
+  return trihop_conveyor_pull(conveyor, item, source);
+}
+
+// With any arguments, so that those may have commas in braces.
+#define trihop_stream_push(...) trihop_stream_push_inline(__VA_ARGS__)
+#define trihop_stream_try_push(...) trihop_stream_try_push_inline(__VA_ARGS__)
+#define trihop_conveyor_push(...) trihop_conveyor_push_inline(__VA_ARGS__)
+#define trihop_conveyor_pull(...) trihop_conveyor_pull_inline(__VA_ARGS__)
+
 #endif  /* TRIHOP_H */

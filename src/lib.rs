@@ -65,6 +65,9 @@ pub use trihop_shuffle::{
     Topology, Untyped, UntypedBuilder, UntypedOutbox, over, route, simulation, threaded,
 };
 
+#[cfg(feature = "capi")]
+use trihop_shuffle::PushWindow;
+
 #[cfg(feature = "postcard")]
 pub use trihop_shuffle::Postcard;
 

@@ -26,6 +26,26 @@ fn a_program_in_cpp_has_types_exceptions_and_destructors() {
 }
 
 #[test]
+fn pushes_and_pulls_without_calls_are_as_those_with_calls() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let program = client_of("steps", "windows", Compiler::C, &["include"]);
+    let shapes: [(&[&str], u32); 4] = [
+        (&["-n", "1"], 1),
+        (&["-n", "2"], 2),
+        (&["-n", "5", "--nodes", "2"], 5),
+        (&["-n", "8", "--nodes", "4"], 8),
+    ];
+    for (shape, ranks) in shapes {
+        for seat in ["inline", "threaded"] {
+            let ended = launch(shape, &program, &[seat, "5000"]).succeeded();
+            assert_eq!(ended.stdout, format!("{ranks} ranks\n"));
+        }
+    }
+}
+
+#[test]
 fn steps_of_a_program_are_kept_apart_and_values_joined_on_any_shape_and_seat() {
     if !Compiler::C.is_there() {
         return;

@@ -50,6 +50,8 @@ pub use face::replies::Replies;
 pub use face::state::State;
 pub use face::stream::{Item, ItemOutbox};
 pub use face::untyped::{Arrival, UntypedOutbox};
+#[doc(hidden)] // for the C interface
+pub use queue::window::PushWindow;
 pub use seat::{Inline, Seat};
 
 /// What applications hold, over any [`Seat`].

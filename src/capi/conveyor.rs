@@ -1,12 +1,14 @@
 //! Streams by push, pull and advance.
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::ptr::null;
 
 use super::argument;
 use super::seat::{Either, either};
 use super::status::{Failure, guard, trihop_status_t};
 use super::stream::trihop_stream_t;
-use crate::{ConveyorState, Inline, Rank, over};
+use crate::{ConveyorState, Inline, PushWindow, Rank, over};
 
 /// A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
 /// its calls waits. Each step ends on all ranks once each has said that it pushes no more; nothing
@@ -25,8 +27,45 @@ use crate::{ConveyorState, Inline, Rank, over};
 /// ```
 ///
 /// Threads: one at a time; of an inline job that which has started it.
+// Hidden from cbindgen, which would write the fields down: programs know the first two only, from
+// windows.h.
+#[cfg_attr(all(), repr(C))]
 pub struct trihop_conveyor_t {
+    push: *const PushWindow,
+    pull: PullWindow,
     conveyor: ConveyorOf,
+}
+
+/// The rest of a run of which items are pulled without a call; as far as the conveyor itself knows,
+/// all of it was pulled.
+#[repr(C)]
+struct PullWindow {
+    next: *const u8,
+    end: *const u8,
+    item_bytes: usize,
+    source: u32,
+    is_open: bool,
+}
+
+/// What `windows.h` says of them.
+const _: () = {
+    assert!(offset_of!(trihop_conveyor_t, push) == 0);
+    assert!(offset_of!(trihop_conveyor_t, pull) == size_of::<usize>());
+    assert!(offset_of!(PullWindow, next) == 0 && offset_of!(PullWindow, end) == size_of::<usize>());
+    assert!(offset_of!(PullWindow, item_bytes) == 2 * size_of::<usize>());
+    assert!(offset_of!(PullWindow, source) == 3 * size_of::<usize>());
+};
+
+impl trihop_conveyor_t {
+    /// Tells the conveyor what was pulled without it: before all that asks for that.
+    fn settle(&mut self) -> &mut ConveyorOf {
+        if std::mem::take(&mut self.pull.is_open) {
+            let rest = self.pull.end.addr() - self.pull.next.addr();
+            either!(&mut self.conveyor, conveyor => conveyor.give_rest_back(rest));
+            (self.pull.next, self.pull.end) = (null(), null());
+        }
+        &mut self.conveyor
+    }
 }
 
 /// A conveyor over either seat.
@@ -54,13 +93,13 @@ pub enum trihop_conveyor_state_t {
 #[inline(always)] // part of every push and pull
 unsafe fn with(
     conveyor: *mut trihop_conveyor_t,
-    call: impl FnOnce(&mut ConveyorOf) -> Result<bool, Failure>,
+    call: impl FnOnce(&mut trihop_conveyor_t) -> Result<bool, Failure>,
 ) -> trihop_status_t {
     let mut did = false;
     let status = guard(|| {
         // SAFETY: as the caller promises.
         let open = unsafe { argument::place(conveyor, "conveyor")? };
-        did = call(&mut open.conveyor)?;
+        did = call(open)?;
         Ok(())
     });
     match status {
@@ -91,7 +130,21 @@ pub unsafe extern "C" fn trihop_conveyor_over(
             }
             Either::Inline(stream) => Either::Inline(over::UntypedConveyor::over(stream.clone())?),
         };
-        *place = Box::into_raw(Box::new(trihop_conveyor_t { conveyor }));
+        let item_bytes = either!(&conveyor, conveyor => conveyor.item_bytes());
+        *place = Box::into_raw(Box::new(trihop_conveyor_t {
+            push: match &conveyor {
+                Either::Inline(conveyor) => conveyor.window(),
+                Either::Threaded(_) => null(),
+            },
+            pull: PullWindow {
+                next: null(),
+                end: null(),
+                item_bytes,
+                source: 0,
+                is_open: false,
+            },
+            conveyor,
+        }));
         Ok(())
     })
 }
@@ -107,11 +160,10 @@ pub unsafe extern "C" fn trihop_conveyor_push(
     target: u32,
     item: *const c_void,
 ) -> trihop_status_t {
-    let push = |conveyor: &mut ConveyorOf| {
-        let length = either!(conveyor, conveyor => conveyor.item_bytes());
+    let push = |open: &mut trihop_conveyor_t| {
         // SAFETY: the header asks for one item that nobody changes during the call.
-        let item = unsafe { argument::bytes(item, length, "item")? };
-        Ok(either!(conveyor, conveyor => conveyor.push(Rank(target), item))?)
+        let item = unsafe { argument::bytes(item, open.pull.item_bytes, "item")? };
+        Ok(either!(&mut open.conveyor, conveyor => conveyor.push(Rank(target), item))?)
     };
     // SAFETY: the header asks for null or a conveyor that was not freed.
     unsafe { with(conveyor, push) }
@@ -128,20 +180,29 @@ pub unsafe extern "C" fn trihop_conveyor_pull(
     item: *mut *const c_void,
     source: *mut u32,
 ) -> trihop_status_t {
-    // SAFETY: the header asks for null or a conveyor that was not freed, which nobody else uses,
-    // and for null or a place for a pointer.
-    if let (Some(open), Some(place)) = unsafe { (conveyor.as_mut(), item.as_mut()) }
-        && let Some((from, bytes)) = either!(&mut open.conveyor, conveyor => conveyor.pull_here())
-    {
-        *place = bytes.as_ptr().cast();
+    let pull = |open: &mut trihop_conveyor_t| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        let place = unsafe { argument::place(item, "item")? };
+        if open.pull.next == open.pull.end {
+            let Some((from, bytes)) =
+                either!(open.settle(), conveyor => conveyor.pull(usize::MAX))?
+            else {
+                return Ok(false);
+            };
+            let bytes = bytes.as_ptr_range();
+            (open.pull.next, open.pull.end) = (bytes.start, bytes.end);
+            (open.pull.source, open.pull.is_open) = (from.0, true);
+        }
+        *place = open.pull.next.cast();
+        open.pull.next = open.pull.next.wrapping_add(open.pull.item_bytes);
         // SAFETY: the header asks for null or a place for a number.
         if let Some(place) = unsafe { source.as_mut() } {
-            *place = from.0;
+            *place = open.pull.source;
         }
-        return trihop_status_t::TRIHOP_OK;
-    }
-    // SAFETY: as the header asks.
-    unsafe { pull(conveyor, 1, item, std::ptr::null_mut(), source) }
+        Ok(true)
+    };
+    // SAFETY: the header asks for null or a conveyor that was not freed.
+    unsafe { with(conveyor, pull) }
 }
 
 /// As `trihop_conveyor_pull`, for items of one source that lie one behind the other: at most
@@ -156,41 +217,27 @@ pub unsafe extern "C" fn trihop_conveyor_pull_many(
     count: *mut usize,
     source: *mut u32,
 ) -> trihop_status_t {
-    // SAFETY: as the header asks.
-    unsafe { pull(conveyor, most, items, count, source) }
-}
-
-/// # Safety
-/// As [`with`]; the pointers are null or places for what they are for.
-#[cold]
-unsafe fn pull(
-    conveyor: *mut trihop_conveyor_t,
-    most: usize,
-    items: *mut *const c_void,
-    count: *mut usize,
-    source: *mut u32,
-) -> trihop_status_t {
-    let pull = |conveyor: &mut ConveyorOf| {
-        // SAFETY: as the caller promises.
+    let pull = |open: &mut trihop_conveyor_t| {
+        // SAFETY: the header asks for null or a place for a pointer.
         let place = unsafe { argument::place(items, "item")? };
-        either!(conveyor, conveyor => {
+        either!(open.settle(), conveyor => {
             let item_bytes = conveyor.item_bytes();
             let Some((from, bytes)) = conveyor.pull(most)? else {
                 return Ok(false);
             };
             *place = bytes.as_ptr().cast();
-            if !count.is_null() {
-                // SAFETY: not null, so a place for a number, as the caller promises.
-                *unsafe { argument::place(count, "count")? } = bytes.len() / item_bytes;
+            // SAFETY: the header asks for null or a place for a number.
+            if let Some(place) = unsafe { count.as_mut() } {
+                *place = bytes.len() / item_bytes;
             }
-            if !source.is_null() {
-                // SAFETY: as above.
-                *unsafe { argument::place(source, "source")? } = from.0;
+            // SAFETY: as above.
+            if let Some(place) = unsafe { source.as_mut() } {
+                *place = from.0;
             }
         });
         Ok(true)
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the header asks for null or a conveyor that was not freed.
     unsafe { with(conveyor, pull) }
 }
 
@@ -202,8 +249,8 @@ unsafe fn pull(
 pub unsafe extern "C" fn trihop_conveyor_unpull(
     conveyor: *mut trihop_conveyor_t,
 ) -> trihop_status_t {
-    let unpull = |conveyor: &mut ConveyorOf| {
-        either!(conveyor, conveyor => conveyor.unpull())?;
+    let unpull = |open: &mut trihop_conveyor_t| {
+        either!(open.settle(), conveyor => conveyor.unpull())?;
         Ok(true)
     };
     // SAFETY: the header asks for null or a conveyor that was not freed.
@@ -221,10 +268,10 @@ pub unsafe extern "C" fn trihop_conveyor_advance(
     is_done: c_int,
     goes_on: *mut c_int,
 ) -> trihop_status_t {
-    let advance = |conveyor: &mut ConveyorOf| {
+    let advance = |open: &mut trihop_conveyor_t| {
         // SAFETY: the header asks for null or a place for a number.
         let place = unsafe { argument::place(goes_on, "goes_on")? };
-        *place = either!(conveyor, conveyor => conveyor.advance(is_done != 0))?.into();
+        *place = either!(open.settle(), conveyor => conveyor.advance(is_done != 0))?.into();
         Ok(true)
     };
     // SAFETY: the header asks for null or a conveyor that was not freed.
@@ -239,11 +286,11 @@ pub unsafe extern "C" fn trihop_conveyor_state(
     conveyor: *mut trihop_conveyor_t,
     state: *mut i32,
 ) -> trihop_status_t {
-    let give = |conveyor: &mut ConveyorOf| {
+    let give = |open: &mut trihop_conveyor_t| {
         // SAFETY: the header asks for null or a place for a number.
         let place = unsafe { argument::place(state, "state")? };
         use trihop_conveyor_state_t::*;
-        let state = match either!(conveyor, conveyor => conveyor.state()) {
+        let state = match either!(&open.conveyor, conveyor => conveyor.state()) {
             ConveyorState::Working => TRIHOP_WORKING,
             ConveyorState::Endgame => TRIHOP_ENDGAME,
             ConveyorState::Cleanup => TRIHOP_CLEANUP,
@@ -264,8 +311,8 @@ pub unsafe extern "C" fn trihop_conveyor_state(
 pub unsafe extern "C" fn trihop_conveyor_reset(
     conveyor: *mut trihop_conveyor_t,
 ) -> trihop_status_t {
-    let reset = |conveyor: &mut ConveyorOf| {
-        either!(conveyor, conveyor => conveyor.reset())?;
+    let reset = |open: &mut trihop_conveyor_t| {
+        either!(open.settle(), conveyor => conveyor.reset())?;
         Ok(true)
     };
     // SAFETY: the header asks for null or a conveyor that was not freed.

@@ -5,6 +5,8 @@ pub mod open;
 pub mod send;
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
+use std::ptr::null;
 
 use super::argument;
 use super::callback::Context;
@@ -13,7 +15,7 @@ use super::dump;
 use super::seat::{Either, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::{Contributors, End, Error, Queues, Untyped, threaded};
+use crate::{Contributors, End, Error, PushWindow, Queues, Untyped, threaded};
 use message::{Caller, trihop_handler_t};
 
 /// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
@@ -21,13 +23,32 @@ use message::{Caller, trihop_handler_t};
 ///
 /// Threads: except where a function says otherwise, any thread may call at any time, several at
 /// once too, and so may the handler of any stream; but of an inline job as `trihop_job_t` says.
+// Hidden from cbindgen, which would write the fields down: programs know the first only, from
+// windows.h.
+#[cfg_attr(all(), repr(C))]
 pub struct trihop_stream_t {
+    push: *const PushWindow,
     stream: StreamOf,
     rank: u32,
     size: u32,
 }
 
+/// What `windows.h` says.
+const _: () = assert!(offset_of!(trihop_stream_t, push) == 0);
+
 impl trihop_stream_t {
+    fn new(stream: StreamOf, rank: u32, size: u32) -> Self {
+        Self {
+            push: match &stream {
+                Either::Inline(stream) => stream.window(),
+                Either::Threaded(_) => null(),
+            },
+            stream,
+            rank,
+            size,
+        }
+    }
+
     pub(crate) fn of(&self) -> &StreamOf {
         &self.stream
     }

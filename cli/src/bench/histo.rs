@@ -40,6 +40,16 @@ impl Table {
         }
     }
 
+    /// Its entries, for updates by others.
+    pub fn entries(&self) -> &[Cell<u64>] {
+        &self.entries
+    }
+
+    /// Updates that others got for entries outside.
+    pub fn add_outside(&self, updates: u64) {
+        self.outside.set(self.outside.get() + updates);
+    }
+
     pub fn clear(&self) {
         self.entries.iter().for_each(|entry| entry.set(0));
     }

@@ -2,14 +2,12 @@
 //! its rank one call of a handler, or one that pulls it; in Rust and through the C interface.
 
 use std::ffi::c_void;
-use std::hint::black_box;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use trihop::capi::conveyor::*;
-use trihop::capi::status::trihop_status_t::{self, TRIHOP_ERR_WOULD_BLOCK, TRIHOP_OK};
+use trihop::capi::status::trihop_status_t;
 use trihop::capi::stream::message::trihop_message_t;
-use trihop::capi::stream::send::trihop_stream_push;
-use trihop::capi::stream::{trihop_stream_fence, trihop_stream_t};
+use trihop::capi::stream::trihop_stream_t;
 use trihop::transport::bootstrap::{Launcher, detect};
 use trihop::{Conveyor, Job, Options, Rank, Reduce};
 
@@ -20,12 +18,6 @@ use super::random::Random;
 use super::row::Case;
 use super::session::{Session, Team};
 use super::{BenchArgs, Error, Seat};
-
-type Push = unsafe extern "C" fn(*const trihop_stream_t, u32, *const c_void) -> trihop_status_t;
-type ConveyorPush =
-    unsafe extern "C" fn(*mut trihop_conveyor_t, u32, *const c_void) -> trihop_status_t;
-type Pull =
-    unsafe extern "C" fn(*mut trihop_conveyor_t, *mut *const c_void, *mut u32) -> trihop_status_t;
 
 /// Updates of a rank, unless `--count` says how many.
 const UPDATES: u64 = 2_000_000;
@@ -193,44 +185,74 @@ impl<'t> Work<'_, 't, Job<'t>> {
     }
 }
 
-/// A handler as a C program has it: the context is the table.
-unsafe extern "C" fn on_items(context: *mut c_void, items: *const trihop_message_t) {
-    // SAFETY: the interface promises an array of so many items, and hands on the context, a table
-    // that nobody else uses while handlers run.
-    unsafe {
-        let (table, items) = (&*context.cast::<Table>(), &*items);
-        let first = items.bytes.cast::<u64>();
-        for at in 0..items.count {
-            table.update(&[*first.add(at)]);
+/// As push.h has it.
+#[repr(C)]
+struct CTable {
+    entries: *mut u64,
+    length: u64,
+    outside: u64,
+}
+
+impl CTable {
+    fn of(table: &Table) -> Self {
+        let entries = table.entries();
+        Self {
+            entries: entries.as_ptr().cast_mut().cast(),
+            length: entries.len() as u64,
+            outside: 0,
         }
     }
+}
+
+#[expect(
+    improper_ctypes,
+    reason = "C gets pointers to what it does not look into"
+)]
+// SAFETY: push.c has these functions, compiled with the header of the library's interface.
+unsafe extern "C" {
+    fn bench_on_items(context: *mut c_void, items: *const trihop_message_t);
+    fn bench_push(
+        stream: *const trihop_stream_t,
+        indices: *const u64,
+        count: usize,
+        ranks: u64,
+    ) -> trihop_status_t;
+    fn bench_push_and_pull(
+        conveyor: *mut trihop_conveyor_t,
+        indices: *const u64,
+        count: usize,
+        ranks: u64,
+        table: *mut CTable,
+    ) -> trihop_status_t;
 }
 
 impl Work<'_, '_, CJob> {
     fn by_c_handler(&self) -> Result<(), Error> {
         let ranks = self.ranks();
-        let context = std::ptr::from_ref(self.table).cast_mut().cast();
-        // SAFETY: the table outlives the stream.
-        let stream = unsafe { self.session.job.open("push", 8, Some(on_items), context)? };
-        // Through pointers that the compiler cannot see through, as from another library.
-        let push = black_box(trihop_stream_push as Push);
+        let mut table = CTable::of(self.table);
+        let table = &raw mut table;
+        // SAFETY: the table outlives the stream, and nobody else uses it while handlers run.
+        let stream = unsafe {
+            self.session
+                .job
+                .open("push", 8, Some(bench_on_items), table.cast())?
+        };
         self.rounds(Api::C, || {
-            for &index in &self.indices {
-                let (owner, local) = Self::place(index, ranks);
-                // SAFETY: an open stream, and an item of 8 bytes.
-                let status = unsafe { push(stream.0, owner, (&raw const local).cast()) };
-                check("trihop_stream_push", status)?;
-            }
-            // SAFETY: an open stream.
-            check("trihop_stream_fence", unsafe {
-                trihop_stream_fence(stream.0)
-            })
+            let (indices, count) = (self.indices.as_ptr(), self.indices.len());
+            // SAFETY: an open stream, and so many indices.
+            check("pushes and the fence", unsafe {
+                bench_push(stream.0, indices, count, ranks)
+            })?;
+            // SAFETY: handlers are called within calls, or, threaded, not behind the fence.
+            self.table.add_outside(unsafe { (*table).outside });
+            Ok(())
         })?;
         stream.close()
     }
 
     fn by_c_conveyor(&self) -> Result<(), Error> {
         let ranks = self.ranks();
+        let mut table = CTable::of(self.table);
         // SAFETY: without a handler there is no context.
         let stream = unsafe { self.session.job.open("conveyor", 8, None, null_mut())? };
         let mut conveyor = null_mut();
@@ -238,43 +260,15 @@ impl Work<'_, '_, CJob> {
         check("trihop_conveyor_over", unsafe {
             trihop_conveyor_over(stream.0, &mut conveyor)
         })?;
-        let push = black_box(trihop_conveyor_push as ConveyorPush);
-        let pull = black_box(trihop_conveyor_pull as Pull);
         self.rounds(Api::CConveyor, || {
-            let (mut left, mut goes_on) = (&self.indices[..], 1);
-            loop {
-                let is_done = left.is_empty().into();
-                // SAFETY: a conveyor of this function's, and a place for a number.
-                check("trihop_conveyor_advance", unsafe {
-                    trihop_conveyor_advance(conveyor, is_done, &mut goes_on)
-                })?;
-                if goes_on == 0 {
-                    // SAFETY: as above.
-                    return check("trihop_conveyor_reset", unsafe {
-                        trihop_conveyor_reset(conveyor)
-                    });
-                }
-                while let Some((&index, rest)) = left.split_first() {
-                    let (owner, local) = Self::place(index, ranks);
-                    // SAFETY: as above, and an item of 8 bytes.
-                    match unsafe { push(conveyor, owner, (&raw const local).cast()) } {
-                        TRIHOP_OK => {}
-                        TRIHOP_ERR_WOULD_BLOCK => break,
-                        status => check("trihop_conveyor_push", status)?,
-                    }
-                    left = rest;
-                }
-                let mut item: *const c_void = null();
-                loop {
-                    // SAFETY: as above, and a place for a pointer.
-                    match unsafe { pull(conveyor, &mut item, null_mut()) } {
-                        // SAFETY: an item of 8 bytes, until the next call.
-                        TRIHOP_OK => self.table.update(&[unsafe { *item.cast::<u64>() }]),
-                        TRIHOP_ERR_WOULD_BLOCK => break,
-                        status => check("trihop_conveyor_pull", status)?,
-                    }
-                }
-            }
+            let (indices, count) = (self.indices.as_ptr(), self.indices.len());
+            // SAFETY: a conveyor of this function's, so many indices, and a table that nobody else
+            // uses meanwhile.
+            check("a conveyor's step", unsafe {
+                bench_push_and_pull(conveyor, indices, count, ranks, &mut table)
+            })?;
+            self.table.add_outside(table.outside);
+            Ok(())
         })?;
         // SAFETY: a conveyor of this function's, used no more.
         unsafe { trihop_conveyor_free(conveyor) };

@@ -5,8 +5,10 @@ mod handlers;
 mod reserve;
 mod spilling;
 mod steps;
+mod windows;
 
 pub(crate) use gathered::Gathered;
+pub(crate) use windows::Pushes;
 
 use std::sync::Arc;
 
@@ -170,7 +172,7 @@ impl Outbound {
     /// rank that only sends still forwards and ages.
     #[inline]
     pub fn count_call(&mut self) -> bool {
-        self.calls += 1;
+        self.calls = self.calls.saturating_add(1);
         let due = self.calls >= CALLS_PER_ROUND;
         if due {
             self.calls = 0;

@@ -2,17 +2,20 @@
 //! have it.
 
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 use trihop_transport::protocol::wire::RUN_HEADER_BYTES;
 use trihop_transport::topology::Rank;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::deliver::Entry;
+use crate::engine::outbound::Pushes;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::face::stream::{Item, Stream};
 use crate::face::untyped::{Untyped, of_usual_size};
-use crate::seat::{Handle, Seat, Seating};
+use crate::queue::window::PushWindow;
+use crate::seat::{Handle, Inline, Seat, Seating};
 use crate::terminate::End;
 
 /// How far a step of a [`Conveyor`] has come on this rank.
@@ -102,9 +105,10 @@ impl<S: Seating> Belt<S> {
         if self.state != ConveyorState::Working {
             return Err(self.misuse("a push after the last one was announced: reset it first"));
         }
-        let pushed = self
-            .handle
-            .with_out("a push", |out| out.try_push(target, item.as_bytes()));
+        let (handle, item) = (&self.handle, item.as_bytes());
+        let pushed = handle.push(target, item, Pushes::Unpaced, || {
+            handle.with_out("a push", |out| out.try_push(target, item))
+        });
         match pushed {
             Ok(()) => Ok(true),
             Err(Error::WouldBlock) => Ok(false),
@@ -176,6 +180,14 @@ impl<S: Seating> Belt<S> {
             self.current += 1;
         }
         (self.next, self.limit, self.end, self.floor) = (0, 0, 0, 0);
+    }
+
+    /// Of the items that the last pull gave, so many bytes were not used, and come again. The
+    /// others count as pulled one by one.
+    pub fn give_rest_back(&mut self, bytes: usize) {
+        self.next -= bytes.min(self.next - self.floor);
+        self.limit = self.next;
+        self.step = self.item_bytes.min(self.next - self.floor);
     }
 
     /// What was pulled last is pulled again.
@@ -467,19 +479,25 @@ impl<S: Seat> UntypedConveyor<S> {
         of_usual_size!(item => self.belt.push(target, item))
     }
 
-    /// As [`Conveyor::pull`]: the bytes of an item, where no more is to be done for that than to say
-    /// where they lie.
-    #[inline]
-    pub fn pull_here(&mut self) -> Option<(Rank, &[u8])> {
-        self.belt.pull_one(self.belt.item_bytes)
-    }
-
     /// As [`Conveyor::pull_many`]: the bytes of items.
     ///
     /// # Errors
     /// As [`Conveyor::pull`].
     pub fn pull(&mut self, most: usize) -> Result<Option<(Rank, &[u8])>> {
         self.belt.pull(most.max(1))
+    }
+
+    /// Of the items that the last pull gave, so many bytes at their end were not used, and come
+    /// again. The others count as pulled one by one.
+    pub fn give_rest_back(&mut self, bytes: usize) {
+        self.belt.give_rest_back(bytes);
+    }
+}
+
+impl UntypedConveyor<Inline<'_>> {
+    /// As [`Untyped::window`].
+    pub fn window(&self) -> *const PushWindow {
+        Rc::as_ptr(&self.belt.handle.of)
     }
 }
 

@@ -10,7 +10,7 @@ use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::endpoint::Channel;
-use crate::engine::outbound::Outbound;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::runs::Stop;
@@ -169,10 +169,26 @@ where
     T: IntoBytes + Immutable + ?Sized,
     S: Seating,
 {
-    handle.send(
-        |out| out.try_push(target, item.as_bytes()),
-        |out| out.push_or_spill(target, item.as_bytes()),
-    )
+    let item = item.as_bytes();
+    handle.push(target, item, Pushes::Paced, || {
+        handle.send(
+            |out| out.try_push(target, item),
+            |out| out.push_or_spill(target, item),
+        )
+    })
+}
+
+/// Sends an item if there is room now, without progress.
+#[inline(always)] // so that an item's size is a constant of the copy
+pub(crate) fn try_push<T, S>(handle: &Handle<S>, target: Rank, item: &T) -> Result<()>
+where
+    T: IntoBytes + Immutable + ?Sized,
+    S: Seating,
+{
+    let item = item.as_bytes();
+    handle.push(target, item, Pushes::Unpaced, || {
+        handle.try_send(|out| out.try_push(target, item))
+    })
 }
 
 /// See [`Stream::extend`].
@@ -236,8 +252,7 @@ impl<T: Item, S: Seat> Stream<T, S> {
     /// [`Error::WouldBlock`], with nothing taken; a bad rank.
     #[inline]
     pub fn try_push(&self, target: Rank, item: T) -> Result<()> {
-        self.handle
-            .try_send(|out| out.try_push(target, item.as_bytes()))
+        try_push(&self.handle, target, &item)
     }
 
     /// Sends many items, with the engine's state looked up once per few hundred of them. The engine

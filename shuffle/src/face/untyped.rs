@@ -1,13 +1,15 @@
 //! Streams whose items have a size that is known at run time only, or none: for bindings to other
 //! languages.
 
+use std::rc::Rc;
+
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 
 use super::broadcast::broadcast;
 use super::reservation::{reserve, zeroed};
 use super::shuffle::each_message;
-use super::stream::{extend, push};
+use super::stream::{extend, push, try_push};
 use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message, Messages};
@@ -15,6 +17,7 @@ use crate::endpoint::Channel;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
+use crate::queue::window::PushWindow;
 use crate::seat::{Handle, Inline, Seat};
 
 /// Makes a call for an item of some size: by code of its own for each usual one, in which the copy
@@ -415,7 +418,7 @@ impl<S: Seat> Untyped<S> {
     #[inline]
     pub fn try_push(&self, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, self.item_bytes, item)?;
-        of_usual_size!(item => self.handle.try_send(|out| out.try_push(target, item)))
+        of_usual_size!(item => try_push(&self.handle, target, item))
     }
 
     /// Sends many items, `items` being one after the other for the ranks of `targets`: the engine
@@ -472,6 +475,13 @@ impl<S: Seat> Untyped<S> {
             };
             each_arrival(delivery, self.item_bytes, 0, all).map(drop)
         })
+    }
+}
+
+impl Untyped<Inline<'_>> {
+    /// Where pushes go that need nothing else of the job; it lives as long as the stream's handles.
+    pub fn window(&self) -> *const PushWindow {
+        Rc::as_ptr(&self.handle.of)
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod remotes;
 pub(crate) mod runs;
 pub(crate) mod spare;
 pub(crate) mod spill;
+pub(crate) mod window;
 
 /// Where records of a queue come from: the application, or one inbound lane or link. A record that
 /// is longer than a frame occupies its queues, for its input, from its first fragment to its last.

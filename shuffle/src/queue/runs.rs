@@ -13,27 +13,35 @@ use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::frames::Frames;
+use super::window::PushWindow;
 
 const NOBODY: u32 = u32::MAX;
 
 /// Bytes of a short frame, header included.
 const SHORT_BYTES: usize = 64;
 
+/// Programs in C have this layout compiled into them, as [`PushWindow`] says.
+#[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct Slot {
-    target: u32,
+pub(super) struct Slot {
+    pub target: u32,
     /// Where its frame begins.
-    start: u32,
-    used: u16,
+    pub start: u32,
+    pub used: u16,
     /// Bytes of its frame, 0 where no run is open.
-    room: u16,
-    count: u16,
+    pub room: u16,
+    pub count: u16,
     /// Place in the list of open runs of its class.
     place: u16,
 }
 
-// A power of two, so that slots are found by a shift.
-const _: () = assert!(size_of::<Slot>() == 16);
+// A power of two, so that slots are found by a shift; and what `src/capi/windows.h` says.
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<Slot>() == 16 && offset_of!(Slot, start) == 4);
+    assert!(offset_of!(Slot, used) == 8 && offset_of!(Slot, room) == 10);
+    assert!(offset_of!(Slot, count) == 12 && offset_of!(Slot, place) == 14);
+};
 
 const EMPTY: Slot = Slot {
     target: NOBODY,
@@ -142,6 +150,11 @@ impl RunTable {
         items: &mut impl Iterator<Item = (Rank, T)>,
     ) -> (u64, Stop<T>) {
         gather(&mut self.slots, &mut self.frames.memory, most, items)
+    }
+
+    /// Opens a view of the runs for `most` items.
+    pub fn open_window(&mut self, window: &PushWindow, item_bytes: usize, most: u32) {
+        window.open(&mut self.slots, &mut self.frames.memory, item_bytes, most);
     }
 
     #[cold]

@@ -14,7 +14,7 @@ use crate::dump;
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
 use crate::engine::StreamState;
-use crate::engine::outbound::Outbound;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::job::{JobState, Way};
@@ -28,7 +28,7 @@ use crate::terminate::flush::{Flush, Queues};
 pub(crate) struct Handle<S: Seating> {
     pub(crate) seat: S,
     pub(crate) id: StreamId,
-    of: S::OfStream,
+    pub(crate) of: S::OfStream,
     pub(crate) name: Arc<str>,
     /// This rank, and the ranks of the job.
     pub(crate) rank: Rank,
@@ -91,6 +91,23 @@ impl<S: Seating> Handle<S> {
             true => self.send_with(noting_overfilled(send_or_spill)),
             false => self.send_with(send),
         }
+    }
+
+    /// Sends an item by `push`, unless that needs nothing but its run.
+    #[inline(always)] // so that an item's size is a constant of the copy
+    pub(crate) fn push(
+        &self,
+        target: Rank,
+        item: &[u8],
+        pushes: Pushes,
+        push: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if self.seat.push_here(&self.of, target, item) {
+            return Ok(());
+        }
+        push()?;
+        self.seat.allow_pushes_here(self.id, &self.of, pushes);
+        Ok(())
     }
 
     /// As [`Handle::send`], one after the other; those before the failing one are sent.

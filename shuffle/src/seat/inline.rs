@@ -9,17 +9,20 @@ use std::time::Duration;
 use trihop_transport::park::{Backoff, Step};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
+use trihop_transport::topology::Rank;
 
 use super::park::Park;
+use super::window::Windows;
 use super::{ALL, Handle, Seating, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
 use crate::endpoint::{Channel, StreamId};
-use crate::engine::outbound::Outbound;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::{Handlers, Sink};
 use crate::error::{Error, Result};
 use crate::job::{JobState, Patience, Started};
+use crate::queue::window::PushWindow;
 use crate::signal::DumpOutput;
 
 /// A handler: see [`Handlers::call`]. It is not called before the call that opens its stream has
@@ -85,6 +88,8 @@ struct Place<'h> {
     spin: Duration,
     /// Deliveries are being handed out by a call that does not use the state: nothing polls inside.
     taking: Cell<bool>,
+    /// What pushes of a C program use while nobody borrows the state.
+    windows: Windows,
 }
 
 impl<'h> Inline<'h> {
@@ -102,11 +107,13 @@ impl<'h> Inline<'h> {
             doorbell,
             spin,
             taking: Cell::new(false),
+            windows: Windows::default(),
         })))
     }
 
     /// For another seat; `None` while there are other handles.
     pub(crate) fn into_parts(self) -> Option<(Started, Park)> {
+        drop(self.borrow()); // closes what is open
         let place = Rc::into_inner(self.0)?;
         let started = Started {
             state: place.state.into_inner(),
@@ -118,10 +125,17 @@ impl<'h> Inline<'h> {
 
     #[inline(always)] // part of every send
     fn state(&self, what: &'static str) -> Result<RefMut<'_, JobState>> {
-        self.0
-            .state
-            .try_borrow_mut()
-            .map_err(|_| Error::Nested(what))
+        self.borrow().ok_or(Error::Nested(what))
+    }
+
+    /// The state, unless a call has it: this is how all calls get it.
+    #[inline(always)] // part of every send
+    fn borrow(&self) -> Option<RefMut<'_, JobState>> {
+        let mut state = self.0.state.try_borrow_mut().ok()?;
+        if self.0.windows.is_open() {
+            self.0.windows.close(&mut state);
+        }
+        Some(state)
     }
 
     /// What is delivered to a stream goes to this handler, once that is live.
@@ -193,7 +207,7 @@ impl<'h> Inline<'h> {
 impl<'h> Seating for Inline<'h> {
     const MOVES_ALONE: bool = false;
 
-    type OfStream = ();
+    type OfStream = Rc<PushWindow>;
     type Guard = Rc<Guard<'h>>;
     type Handler = Handler<'h>;
 
@@ -230,7 +244,7 @@ impl<'h> Seating for Inline<'h> {
         match opened {
             Ok(id) => {
                 self.set_live(id.stream);
-                Handle::new(self.clone(), id, (), name)
+                Handle::new(self.clone(), id, Rc::default(), name)
             }
             Err(error) => {
                 place
@@ -308,8 +322,7 @@ impl<'h> Seating for Inline<'h> {
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
-        let mut state = self.0.state.try_borrow_mut().ok()?;
-        Some(look(&mut state))
+        Some(look(&mut *self.borrow()?))
     }
 
     fn is_in_handler(&self) -> bool {
@@ -342,9 +355,25 @@ impl<'h> Seating for Inline<'h> {
         }
     }
 
+    #[inline(always)] // part of every push
+    fn push_here(&self, window: &Rc<PushWindow>, target: Rank, item: &[u8]) -> bool {
+        window.push(target.0, item)
+    }
+
+    /// Where the last such push was of the same stream.
+    #[inline]
+    fn allow_pushes_here(&self, id: StreamId, window: &Rc<PushWindow>, pushes: Pushes) {
+        if self.0.windows.want(window)
+            && let Some(mut state) = self.borrow()
+            && state.check_failure().is_ok()
+        {
+            self.0.windows.open(&mut state, id, window, pushes);
+        }
+    }
+
     fn one_at_a_time<R>(
         &self,
-        of: Option<&()>,
+        of: Option<&Rc<PushWindow>>,
         what: &'static str,
         call: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
@@ -355,7 +384,7 @@ impl<'h> Seating for Inline<'h> {
         call()
     }
 
-    fn closed(&self, id: StreamId, (): &(), failed: bool) {
+    fn closed(&self, id: StreamId, _: &Rc<PushWindow>, failed: bool) {
         // Where only this call has failed, the stream goes on, or another has its place.
         let state = self.0.state.try_borrow();
         let is_over = !failed || state.is_ok_and(|state| state.check_failure().is_err());
@@ -367,7 +396,7 @@ impl<'h> Seating for Inline<'h> {
     /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle
     /// ends here.
     fn ended(&self, _: bool) {
-        if let Ok(mut state) = self.0.state.try_borrow_mut() {
+        if let Some(mut state) = self.borrow() {
             state.engine.close_streams();
         }
         let handlers = self.0.handlers.try_borrow_mut();

@@ -13,13 +13,16 @@ mod park;
 mod start;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::cell::RefMut;
 use std::io::Write;
 
+use trihop_transport::topology::Rank;
+
 use crate::config::StreamOptions;
 use crate::endpoint::{Channel, StreamId};
-use crate::engine::outbound::Outbound;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::error::Result;
 use crate::job::JobState;
 use crate::signal::DumpOutput;
@@ -126,6 +129,16 @@ pub(crate) trait Seating: Clone {
 
     /// What a stream sends, kept by one caller for as long as it likes; `None` where nobody may.
     fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>>;
+
+    /// Whether an item of a stream could be sent with nothing of the state looked at.
+    #[inline(always)] // part of every push
+    fn push_here(&self, _of: &Self::OfStream, _target: Rank, _item: &[u8]) -> bool {
+        false
+    }
+
+    /// A push of this stream had to use the state; those that follow may not have to.
+    #[inline]
+    fn allow_pushes_here(&self, _id: StreamId, _of: &Self::OfStream, _pushes: Pushes) {}
 
     /// Makes a call in which all ranks take part: on a stream, or on the job itself.
     fn one_at_a_time<R>(

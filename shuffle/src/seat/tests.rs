@@ -74,6 +74,69 @@ fn a_handler_may_take_the_records_of_a_run_at_once() {
     job.shutdown().unwrap();
 }
 
+/// Of a job of one rank, a stream of items that adds them up.
+fn adding<'h>(job: &Job<'h>, name: &str, sum: &'h Cell<u64>) -> crate::Stream<'h, u64> {
+    let stream = job.stream::<u64>(name).handler(|_, items, _| {
+        sum.set(sum.get() + items.iter().sum::<u64>());
+    });
+    stream.open().unwrap()
+}
+
+#[test]
+fn pushes_that_look_at_no_state_are_there_for_every_other_call() {
+    let (sum, other_sum) = (Cell::new(0), Cell::new(0));
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    let stream = adding(&job, "items", &sum);
+    let other = adding(&job, "others", &other_sum);
+    let is_open = |stream: &crate::Stream<'_, u64>| stream.handle.of.is_open();
+    stream.push(Rank(0), 1).unwrap();
+    assert!(!is_open(&stream), "the first push says nothing of a second");
+    stream.push(Rank(0), 2).unwrap();
+    assert!(is_open(&stream));
+    stream.push(Rank(0), 3).unwrap();
+    stream.try_push(Rank(0), 4).unwrap();
+    assert!(is_open(&stream));
+    let stats = stream.stats().unwrap();
+    assert!(!is_open(&stream));
+    assert_eq!((stats.sent, stats.sent_bytes), (4, 32));
+    // Two streams in turn: neither has the way to itself.
+    for item in 5..10 {
+        stream.push(Rank(0), item).unwrap();
+        other.push(Rank(0), item).unwrap();
+        assert!(!is_open(&stream) && !is_open(&other));
+    }
+    other.push(Rank(0), 10).unwrap();
+    assert!(is_open(&other));
+    other.push(Rank(0), 11).unwrap();
+    assert!(stream.push(Rank(1), 0).is_err(), "no such rank");
+    // Progress is made now and then, while there is still room.
+    let before = sum.get();
+    for item in 0..4_000 {
+        stream.push(Rank(0), item % 2).unwrap();
+    }
+    assert!(sum.get() > before, "delivered without any other call");
+    stream.start(crate::End::Round).unwrap();
+    assert!(matches!(stream.push(Rank(0), 1), Err(Error::Misuse { .. })));
+    stream.wait().unwrap();
+    for item in 0..3 {
+        stream.push(Rank(0), item).unwrap();
+    }
+    assert!(is_open(&stream));
+    job.fence().unwrap();
+    assert_eq!(sum.get(), (1..10).sum::<u64>() + 2_000 + 3);
+    assert_eq!(other_sum.get(), (5..12).sum::<u64>());
+    stream.push(Rank(0), 1).unwrap();
+    stream.push(Rank(0), 1).unwrap();
+    let copy = stream.clone();
+    job.shutdown().unwrap();
+    assert!(!is_open(&copy));
+    assert!(matches!(copy.push(Rank(0), 1), Err(Error::Closed(_))));
+}
+
 /// Awaits a future on this thread; how often it was polled.
 fn block_on<F: Future>(future: F) -> (F::Output, u64) {
     struct Unpark(thread::Thread);

@@ -125,7 +125,7 @@ unsafe fn open_by(
             unsafe {
                 handle
                     .cast::<trihop_stream_t>()
-                    .write(trihop_stream_t { stream, rank, size })
+                    .write(trihop_stream_t::new(stream, rank, size))
             };
             *place = handle.cast();
             drop(opened);

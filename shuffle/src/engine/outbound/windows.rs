@@ -1,0 +1,38 @@
+//! Views of the open runs, for pushes that need nothing else of a job.
+
+use super::{CALLS_PER_ROUND, Outbound};
+use crate::queue::window::PushWindow;
+
+/// Who pushes through a view of the open runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushes {
+    /// Calls that make progress now and then.
+    Paced,
+    /// Calls that leave that to others.
+    Unpaced,
+}
+
+impl Outbound {
+    /// Opens a view of the open runs, where the application's items go into them and no progress
+    /// is due. Whoever uses this again closes it before.
+    pub fn open_window(&mut self, window: &PushWindow, pushes: Pushes) {
+        if !self.is_open() || self.item_bytes == 0 || self.item_bytes > self.gathered_bytes {
+            return;
+        }
+        let most = match pushes {
+            // The last before progress is due is a call.
+            Pushes::Paced => (CALLS_PER_ROUND - 1).saturating_sub(self.calls),
+            Pushes::Unpaced => u32::MAX,
+        };
+        self.runs.open_window(window, self.item_bytes, most);
+    }
+
+    /// Closes a view, and counts what was pushed through it.
+    pub fn close_window(&mut self, window: &PushWindow) {
+        let pushed = window.close();
+        self.calls = self.calls.saturating_add(pushed);
+        self.sent += u64::from(pushed);
+        self.sent_bytes += u64::from(pushed) * self.item_bytes as u64;
+        self.pushed |= pushed > 0;
+    }
+}

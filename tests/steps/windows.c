@@ -1,0 +1,276 @@
+/*
+ * Items of many sizes by the calls of trihop.h that need no call of the library for most of them:
+ * beside the functions of the same names, between all that closes the way to the open runs, and
+ * with conveyors. Every item has its source's number in its first bytes.
+ *
+ *   windows inline|threaded [ITEMS]
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <trihop.h>
+
+#define LONGEST 9000
+
+static trihop_job_t *job;
+static trihop_stream_t *stream, *other;
+static uint32_t rank, size;
+static size_t item_bytes;
+static uint64_t came, passed_on, *sent, *heard;
+
+static void fail(const char *what, uint64_t got, uint64_t wanted)
+{
+    fprintf(stderr, "rank %" PRIu32 ", %zu bytes: %s: %" PRIu64 ", not %" PRIu64 " (%s)\n", rank, item_bytes, what, got,
+            wanted, trihop_last_error());
+    trihop_abort(job, EXIT_FAILURE, what);
+    exit(EXIT_FAILURE);
+}
+
+#define OK(call) EQUAL((uint64_t)(call), TRIHOP_OK)
+#define EQUAL(got, wanted)                                                                                               \
+    do {                                                                                                                 \
+        uint64_t got_ = (got), wanted_ = (wanted);                                                                       \
+        if (got_ != wanted_)                                                                                             \
+            fail(#got, got_, wanted_);                                                                                   \
+    } while (0)
+
+/* The item that a rank sends as its `number`th to another. */
+static void fill(unsigned char *item, uint64_t number)
+{
+    for (size_t at = 0; at < item_bytes; at++)
+        item[at] = (unsigned char)(at < 8 ? number >> 8 * at : number * 31 + at);
+}
+
+static void check_next(uint32_t source, const unsigned char *item)
+{
+    static unsigned char wanted[LONGEST];
+
+    fill(wanted, heard[source]);
+    if (memcmp(item, wanted, item_bytes) != 0)
+        fail("an item that is not the next of its source", item[0], wanted[0]);
+    heard[source]++;
+}
+
+static void on_items(void *context, const trihop_message_t *items)
+{
+    const unsigned char *item = items->bytes;
+
+    (void)context;
+    for (size_t at = 0; at < items->count; at++, item += item_bytes) {
+        check_next(items->source, item);
+        __atomic_fetch_add(&came, 1, __ATOMIC_RELAXED);
+        /* A handler sends too, where the program does not: on the other stream. */
+        if (item[0] % 8 == 0) {
+            uint64_t note = 1;
+
+            OK(trihop_stream_push(other, (rank + 1) % size, &note));
+        }
+    }
+}
+
+static void on_notes(void *context, const trihop_message_t *notes)
+{
+    (void)context;
+    __atomic_fetch_add(&passed_on, notes->count, __ATOMIC_RELAXED);
+}
+
+static void check_sent(uint64_t wanted)
+{
+    trihop_stats_t stats;
+
+    OK(trihop_stream_stats(stream, &stats, sizeof stats));
+    EQUAL(stats.sent, wanted);
+    EQUAL(stats.sent_bytes, wanted * item_bytes);
+}
+
+static void push(uint64_t items)
+{
+    static unsigned char item[LONGEST];
+    uint64_t random = rank + 1, pushed = 0;
+    uint64_t zero = 0;
+
+    came = passed_on = 0;
+    memset(sent, 0, size * sizeof *sent);
+    memset(heard, 0, size * sizeof *heard);
+    OK(trihop_stream_open(job, "items", item_bytes, NULL, on_items, NULL, &stream));
+    OK(trihop_barrier(job));
+    while (pushed < items) {
+        uint32_t target;
+        trihop_status_t status;
+
+        random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        target = (uint32_t)((random >> 33) % size);
+        fill(item, sent[target]);
+        switch ((random >> 55) % 128) {
+        case 0:
+            status = (trihop_stream_push)(stream, target, item);
+            break;
+        case 1:
+            check_sent(pushed);
+            status = trihop_stream_try_push(stream, target, item);
+            break;
+        case 2:
+            /* Between two items of the stream, one of another. */
+            OK(trihop_stream_push(other, rank, &zero));
+            status = trihop_stream_push(stream, target, item);
+            break;
+        case 3:
+            EQUAL(trihop_stream_push(stream, size, item), TRIHOP_ERR_RANK);
+            EQUAL(trihop_stream_push(stream, UINT32_MAX, item), TRIHOP_ERR_RANK);
+            EQUAL(trihop_stream_push(stream, target, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+            EQUAL(trihop_stream_push(NULL, target, item), TRIHOP_ERR_INVALID_ARGUMENT);
+            status = TRIHOP_ERR_WOULD_BLOCK;
+            break;
+        case 4:
+            OK(trihop_poll(job, NULL));
+            status = TRIHOP_ERR_WOULD_BLOCK;
+            break;
+        case 5:
+        case 6:
+        case 7:
+            status = trihop_stream_try_push(stream, target, item);
+            if (status == TRIHOP_ERR_WOULD_BLOCK)
+                OK(trihop_poll(job, NULL));
+            break;
+        default:
+            status = trihop_stream_push(stream, target, item);
+        }
+        if (status == TRIHOP_ERR_WOULD_BLOCK)
+            continue;
+        OK(status);
+        sent[target]++;
+        pushed++;
+    }
+    check_sent(items);
+    OK(trihop_stream_start(stream, TRIHOP_ROUND));
+    EQUAL(trihop_stream_push(stream, 0, item), TRIHOP_ERR_MISUSE);
+    OK(trihop_stream_wait(stream));
+    /* The step is over, and the stream goes on. */
+    fill(item, sent[rank]++);
+    OK(trihop_stream_push(stream, rank, item));
+    fill(item, sent[rank]++);
+    OK(trihop_stream_push(stream, rank, item));
+    fill(item, sent[rank]++);
+    OK(trihop_stream_push(stream, rank, item));
+    OK(trihop_fence(job));
+    {
+        uint64_t all[3];
+
+        all[0] = items + 3;
+        all[1] = __atomic_load_n(&came, __ATOMIC_RELAXED);
+        all[2] = 0;
+        for (uint32_t target = 0; target < size; target++)
+            all[2] += heard[target];
+        OK(trihop_allreduce(job, TRIHOP_SUM, all, 3));
+        EQUAL(all[1], all[0]);
+        EQUAL(all[2], all[0]);
+        EQUAL(passed_on > 0 || items < 1000, 1);
+    }
+    /* Of the last step nothing is forgotten where the stream is closed at once. */
+    OK(trihop_barrier(job));
+    fill(item, sent[rank]++);
+    for (int times = 0; times < 3; times++) {
+        OK(trihop_stream_push(stream, rank, item));
+        fill(item, sent[rank]++);
+    }
+    OK(trihop_stream_close(stream));
+}
+
+static void convey(uint64_t items)
+{
+    static unsigned char item[LONGEST];
+    trihop_conveyor_t *conveyor;
+    uint64_t left = items, pulled = 0, sum[2];
+    uint32_t target = rank;
+    int goes_on;
+
+    memset(sent, 0, size * sizeof *sent);
+    memset(heard, 0, size * sizeof *heard);
+    OK(trihop_stream_open(job, "conveyed", item_bytes, NULL, NULL, NULL, &stream));
+    OK(trihop_conveyor_over(stream, &conveyor));
+    for (;;) {
+        const void *at, *again;
+        uint32_t source, source_again;
+
+        OK(trihop_conveyor_advance(conveyor, left == 0, &goes_on));
+        if (!goes_on)
+            break;
+        while (left > 0) {
+            trihop_status_t status;
+
+            fill(item, sent[target]);
+            status = left % 100 ? trihop_conveyor_push(conveyor, target, item)
+                                : (trihop_conveyor_push)(conveyor, target, item);
+            if (status == TRIHOP_ERR_WOULD_BLOCK)
+                break;
+            OK(status);
+            sent[target]++;
+            target = (target + 1) % size;
+            left--;
+        }
+        /* Now and then some stay for the next advance. */
+        for (int most = pulled % 3 ? 1000000 : 10; most > 0; most--) {
+            trihop_status_t status = trihop_conveyor_pull(conveyor, &at, &source);
+
+            if (status == TRIHOP_ERR_WOULD_BLOCK)
+                break;
+            OK(status);
+            if (pulled % 7 == 0) {
+                OK(trihop_conveyor_unpull(conveyor));
+                EQUAL(trihop_conveyor_unpull(conveyor), TRIHOP_ERR_MISUSE);
+                OK(trihop_conveyor_pull(conveyor, &again, &source_again));
+                EQUAL(again == at && source_again == source, 1);
+            }
+            check_next(source, at);
+            pulled++;
+            if (pulled % 50 == 0) {
+                size_t count;
+
+                status = trihop_conveyor_pull_many(conveyor, 3, &at, &count, &source);
+                if (status == TRIHOP_ERR_WOULD_BLOCK)
+                    break;
+                OK(status);
+                for (size_t of = 0; of < count; of++)
+                    check_next(source, (const unsigned char *)at + of * item_bytes);
+                pulled += count;
+            }
+        }
+    }
+    sum[0] = pulled;
+    sum[1] = items;
+    OK(trihop_allreduce(job, TRIHOP_SUM, sum, 2));
+    EQUAL(sum[0], sum[1]);
+    EQUAL(trihop_conveyor_push(conveyor, 0, item), TRIHOP_ERR_MISUSE);
+    trihop_conveyor_free(conveyor);
+    OK(trihop_stream_close(stream));
+}
+
+int main(int argc, char **argv)
+{
+    static const size_t sizes[] = {1, 3, 4, 8, 12, 16, 24, 100, 4088, LONGEST};
+    int is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
+    uint64_t items = argc > 2 ? strtoull(argv[2], NULL, 10) : 5000;
+
+    if (trihop_init(is_inline ? TRIHOP_INLINE : TRIHOP_THREADED, NULL, &job) != TRIHOP_OK) {
+        fprintf(stderr, "trihop_init: %s\n", trihop_last_error());
+        return EXIT_FAILURE;
+    }
+    rank = trihop_rank(job);
+    size = trihop_size(job);
+    sent = calloc(size, sizeof *sent);
+    heard = calloc(size, sizeof *heard);
+    OK(trihop_stream_open(job, "notes", sizeof(uint64_t), NULL, on_notes, NULL, &other));
+    for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
+        item_bytes = sizes[at];
+        push(items);
+        convey(items);
+    }
+    OK(trihop_stream_close(other));
+    free(sent);
+    free(heard);
+    OK(trihop_finalize(job));
+    if (rank == 0)
+        printf("%" PRIu32 " ranks\n", size);
+    return EXIT_SUCCESS;
+}
