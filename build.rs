@@ -158,6 +158,8 @@ fn write_header() {
         "stream/send",
         "stream",
         "conveyor",
+        "replies",
+        "merging",
         "stats",
         "details",
         "threads",

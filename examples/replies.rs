@@ -44,7 +44,7 @@ fn main() -> Result<(), trihop::Error> {
         })
         .open()?;
     let key = |item: &[u64; 2]| item[0];
-    let mut merging = Merging::over(&stream, 1024, key, |sum, item| sum[1] += item[1]);
+    let mut merging = Merging::over(&stream, 1024, key, |sum, item| sum[1] += item[1])?;
     for n in 0..100_000u64 {
         merging.push(Rank((n % ranks) as u32), [n * n % 97, 1])?;
     }

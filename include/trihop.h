@@ -272,6 +272,30 @@ typedef struct trihop_details_t trihop_details_t;
 // changes (ranks, nodes, names, errors) may be asked for there.
 typedef struct trihop_job_t trihop_job_t;
 
+// Items of a stream that are merged at their sender: a table keeps the last item for a rank and a
+// key, and what comes for the same two joins it. An item leaves its place when another one needs
+// that, and all do at `trihop_merging_flush`: memory is bounded, and what is common travels seldom.
+// Items for one rank do not keep their order.
+//
+// Threads: one at a time; of an inline job that which has started it. Not inside its own functions.
+typedef struct trihop_merging_t trihop_merging_t;
+
+// Requests of one size to any rank, each answered there by a function, whose replies, of one size
+// too, are pulled in the order of the requests: a look-up in a table that is spread over the ranks.
+// Only of inline jobs; none of its calls waits but the fence and the close.
+//
+// ```c
+// while (asked < count || trihop_replies_outstanding(replies) > 0) {
+//     while (asked < count && trihop_replies_ask(replies, owner[asked], &index[asked]) == TRIHOP_OK)
+//         asked++;
+//     while (trihop_replies_pull(replies, &value[pulled]) == TRIHOP_OK)
+//         pulled++;
+// }
+// ```
+//
+// Threads: that which has started the job.
+typedef struct trihop_replies_t trihop_replies_t;
+
 // A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
 // of items of one size, of which a run has one header, so that small ones cost less.
 //
@@ -511,6 +535,16 @@ typedef struct trihop_stats_t {
   // dropped without being shut down.
   uint64_t undelivered;
 } trihop_stats_t;
+
+// Answers a request of `source`: fills `reply`, which is zeroed. Both are aligned to 8. It may not
+// call the library.
+typedef void (*trihop_answer_t)(void *context, uint32_t source, const void *request, void *reply);
+
+// Says what an item is about.
+typedef uint64_t (*trihop_key_t)(void *context, const void *item);
+
+// Joins `item` to `before`, an item of the same key; that stays the key of `before`.
+typedef void (*trihop_merge_t)(void *context, void *before, const void *item);
 
 // What the queues of one stage have done together. Later versions add fields at the end.
 typedef struct trihop_stage_stats_t {
@@ -1264,6 +1298,97 @@ trihop_status_t trihop_conveyor_reset(struct trihop_conveyor_t *conveyor);
 //
 // Threads: any, but no other call on the conveyor may be under way or follow.
 void trihop_conveyor_free(struct trihop_conveyor_t *conveyor);
+
+// Opens a stream for requests of `request_bytes` bytes and replies of `reply_bytes`, one at least.
+// Collective over all ranks, with the same sizes. `answer` is called with `context` for each request
+// that comes, inside of other calls. At most `most` requests of this rank are under way, or have
+// replies that were not pulled: 1 to 2^30, and memory for as many replies.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a threaded job and on impossible sizes, and as
+// `trihop_stream_open`.
+// Threads: that which has started the job; not inside a handler.
+trihop_status_t trihop_replies_open(const struct trihop_job_t *job,
+                                    const char *name,
+                                    size_t request_bytes,
+                                    size_t reply_bytes,
+                                    size_t most,
+                                    trihop_answer_t answer,
+                                    void *context,
+                                    struct trihop_replies_t **replies);
+
+// Asks a rank; the request is copied. Where as many requests as may be are under way, or there is no
+// room now, it fails with `TRIHOP_ERR_WOULD_BLOCK` and has asked nothing: pull, then ask again.
+//
+// Threads: as `trihop_replies_t` says.
+trihop_status_t trihop_replies_ask(struct trihop_replies_t *replies,
+                                   uint32_t target,
+                                   const void *request);
+
+// Copies the reply to the oldest request that has none yet to `reply`. Where it is not here, a round
+// of progress is made, and if that does not bring it the call returns `TRIHOP_ERR_WOULD_BLOCK`.
+//
+// Fails with `TRIHOP_ERR_MISUSE` where a rank has sent a request or a reply of another size, or a
+// reply that nobody asked for.
+// Threads: as `trihop_replies_t` says.
+trihop_status_t trihop_replies_pull(struct trihop_replies_t *replies,
+                                    void *reply);
+
+// How many requests have replies that were not pulled, or none yet; 0 for a null pointer.
+//
+// Threads: as `trihop_replies_t` says.
+size_t trihop_replies_outstanding(const struct trihop_replies_t *replies);
+
+// As `trihop_stream_fence`: afterwards all replies are here, to be pulled.
+//
+// Threads: as `trihop_replies_t` says.
+trihop_status_t trihop_replies_fence(struct trihop_replies_t *replies);
+
+// Fences the stream of the requests, and closes it. Collective over all ranks. Replies that were
+// not pulled are given up. It is gone afterwards, whatever is returned, but where that is
+// `TRIHOP_ERR_NESTED`. Null is refused.
+//
+// Threads: as `trihop_replies_t` says.
+trihop_status_t trihop_replies_close(struct trihop_replies_t *replies);
+
+// Makes a table of `places` items, rounded up to a power of two and to four, before a stream of
+// items, which is used as ever beside it. `key` and `merge` are called with `context`, inside of
+// `trihop_merging_push`, and may not call the library.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a stream of records.
+// Threads: any.
+trihop_status_t trihop_merging_over(const struct trihop_stream_t *stream,
+                                    size_t places,
+                                    trihop_key_t key,
+                                    trihop_merge_t merge,
+                                    void *context,
+                                    struct trihop_merging_t **merging);
+
+// Sends an item, or merges it with one for the same rank and of the same key that has not left.
+// Waits as `trihop_stream_push` does, inside a handler too.
+//
+// Fails on a bad rank, and as `trihop_stream_push`, of the item that has to leave for it: then
+// nothing has changed.
+// Threads: as `trihop_merging_t` says.
+trihop_status_t trihop_merging_push(struct trihop_merging_t *merging,
+                                    uint32_t target,
+                                    const void *item);
+
+// Lets all items leave that are in the table: before a fence, a round, a flush or the close of the
+// stream, which know nothing of them.
+//
+// Fails as `trihop_stream_push`; what has not left then stays.
+// Threads: as `trihop_merging_t` says.
+trihop_status_t trihop_merging_flush(struct trihop_merging_t *merging);
+
+// How many items joined another one instead of travelling; 0 for a null pointer.
+//
+// Threads: as `trihop_merging_t` says.
+uint64_t trihop_merging_merged(const struct trihop_merging_t *merging);
+
+// Frees the table; items that are still in it are given up. Its stream goes on. Null is ignored.
+//
+// Threads: any, but no other call on it may be under way or follow.
+void trihop_merging_free(struct trihop_merging_t *merging);
 
 // Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
 // caller knows it.

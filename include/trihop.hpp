@@ -596,6 +596,149 @@ private:
     trihop_conveyor_t *conveyor_ = nullptr;
 };
 
+/* Items of a stream that are merged at their sender: see trihop_merging_t. */
+template <class T, class Key, class Merge> class Merging {
+public:
+    /* A table of so many items. `key` takes `const T &` and says what it is about, `merge` takes `T &` and joins another one
+     * of the same key, `const T &`, to it. Neither throws. */
+    Merging(Stream<T> &stream, std::size_t places, Key key, Merge merge)
+        : calls_(std::make_unique<Calls>(Calls{std::move(key), std::move(merge)})) {
+        check(trihop_merging_over(stream.get(), places, key_of, join, calls_.get(), &merging_));
+    }
+
+    Merging(Merging &&other) noexcept
+        : calls_(std::move(other.calls_)), merging_(std::exchange(other.merging_, nullptr)) {}
+    Merging &operator=(Merging &&) = delete;
+
+    /* Items that are still in the table are given up. */
+    ~Merging() { trihop_merging_free(merging_); }
+
+    /* Sends an item, or merges it with one that has not left. */
+    void push(std::uint32_t target, const T &item) { check(trihop_merging_push(merging_, target, &item)); }
+
+    /* Lets all items leave: before a fence or a round of the stream. */
+    void flush() { check(trihop_merging_flush(merging_)); }
+
+    /* Items that joined another one instead of travelling. */
+    std::uint64_t merged() const { return trihop_merging_merged(merging_); }
+
+private:
+    struct Calls {
+        Key key;
+        Merge merge;
+    };
+
+    static std::uint64_t key_of(void *context, const void *item) noexcept {
+        return static_cast<Calls *>(context)->key(*static_cast<const T *>(item));
+    }
+
+    static void join(void *context, void *before, const void *item) noexcept {
+        static_cast<Calls *>(context)->merge(*static_cast<T *>(before), *static_cast<const T *>(item));
+    }
+
+    std::unique_ptr<Calls> calls_;
+    trihop_merging_t *merging_ = nullptr;
+};
+
+namespace detail {
+
+/* What answers requests, and what it has thrown. */
+template <class Q, class R, class F> class Answer final : public HandlerBase {
+public:
+    explicit Answer(F answer) : answer_(std::move(answer)) {}
+
+    static void on_request(void *context, std::uint32_t source, const void *request, void *reply) noexcept {
+        auto &self = *static_cast<Answer *>(context);
+        self.guarded([&] {
+            const Q &question = *static_cast<const Q *>(request);
+            if constexpr (std::is_invocable_v<F &, const Q &, std::uint32_t>)
+                *static_cast<R *>(reply) = self.answer_(question, source);
+            else
+                *static_cast<R *>(reply) = self.answer_(question);
+        });
+    }
+
+private:
+    F answer_;
+};
+
+} // namespace detail
+
+/* Requests to any rank and their replies, in the order of the requests: see trihop_replies_t. Of inline jobs. */
+template <class Q, class R> class Replies {
+    static_assert(std::is_trivially_copyable_v<Q> && std::is_trivially_copyable_v<R>,
+                  "requests and replies are copied byte by byte");
+    static_assert(alignof(Q) <= 8 && alignof(R) <= 8, "requests and replies are aligned to at most 8 bytes");
+
+public:
+    /* Opens it, which is collective. `answer` takes `const Q &` and the source, or `const Q &`, and returns an R; where it
+     * throws, the reply is zero, and this rank's next pull, fence or close throws that. */
+    template <class F> Replies(const Job &job, const char *name, std::size_t most, F answer) {
+        using Answer = detail::Answer<Q, R, F>;
+        auto owned = std::make_unique<Answer>(std::move(answer));
+        check(trihop_replies_open(job.get(), name, sizeof(Q), sizeof(R), most, Answer::on_request, owned.get(), &replies_));
+        answer_ = std::move(owned);
+    }
+
+    Replies(Replies &&other) noexcept
+        : scope_(other.scope_), answer_(std::move(other.answer_)), replies_(std::exchange(other.replies_, nullptr)) {}
+    Replies &operator=(Replies &&) = delete;
+
+    /* Closes it, which is collective. */
+    ~Replies() {
+        if (replies_ == nullptr)
+            return;
+        if (scope_.is_left_by_exception()) {
+            /* Closing waits for others, who may not come: the job closes it. */
+            answer_->drop();
+            (void)answer_.release();
+            return;
+        }
+        const trihop_status_t status = trihop_replies_close(replies_);
+        if (status != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_replies_close: %s\n", trihop_last_error());
+        if (answer_->has_failed())
+            std::fprintf(stderr, "trihop: an answer has thrown, and its stream was closed before anybody asked\n");
+    }
+
+    /* Asks a rank; false, with nothing asked, while there is no room. */
+    bool ask(std::uint32_t target, const Q &request) { return try_check(trihop_replies_ask(replies_, target, &request)); }
+
+    /* The reply to the oldest request that has none yet; false where it is not here. */
+    bool pull(R &reply) {
+        const bool is_here = try_check(trihop_replies_pull(replies_, &reply));
+        answer_->rethrow();
+        return is_here;
+    }
+
+    /* Requests whose replies have not been pulled. */
+    std::size_t outstanding() const { return trihop_replies_outstanding(replies_); }
+
+    /* Afterwards all replies are here, to be pulled. */
+    void fence() {
+        const trihop_status_t status = trihop_replies_fence(replies_);
+        answer_->rethrow();
+        check(status);
+    }
+
+    /* As the destructor, with the failure thrown. */
+    void close() {
+        if (replies_ == nullptr)
+            return;
+        const trihop_status_t status = trihop_replies_close(replies_);
+        if (status == TRIHOP_ERR_NESTED)
+            check(status); /* it goes on */
+        replies_ = nullptr;
+        answer_->rethrow();
+        check(status);
+    }
+
+private:
+    detail::Scope scope_;
+    std::unique_ptr<detail::HandlerBase> answer_;
+    trihop_replies_t *replies_ = nullptr;
+};
+
 } // namespace trihop
 
 #endif /* TRIHOP_HPP */

@@ -59,10 +59,11 @@ pub mod capi;
 pub use trihop_shuffle::{
     Array, ArrayBuilder, ArrayOutbox, Arrival, BroadcastTo, Codec, Coded, CodedBuilder,
     CodedOutbox, Contributors, Conveyor, ConveyorState, CounterRow, DetailedStats, DumpOutput, End,
-    Error, Inline, Item, ItemOutbox, Job, Merging, Message, Messages, NodeId, Number, OptionRow,
-    Options, Outbox, Plain, QueueStats, Queues, Rank, Reduce, Replies, Reservation, Result, Seat,
-    Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder, StreamOptions,
-    Topology, Untyped, UntypedBuilder, UntypedOutbox, over, route, simulation, threaded,
+    Error, Inline, Item, ItemOutbox, Job, Merging, MergingTable, Message, Messages, NodeId, Number,
+    OptionRow, Options, Outbox, Plain, QueueStats, Queues, Rank, Reduce, Replies, Reservation,
+    Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder,
+    StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, over, route,
+    simulation, threaded,
 };
 
 #[cfg(feature = "capi")]

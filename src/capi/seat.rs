@@ -31,6 +31,7 @@ impl trihop_seat_t {
 }
 
 /// What a handle of a C program is for, over one seat or the other.
+#[derive(Clone)]
 pub(crate) enum Either<T, I> {
     Threaded(T),
     /// Used by the thread that has started the job only: the header says so.

@@ -52,6 +52,10 @@ impl trihop_stream_t {
     pub(crate) fn of(&self) -> &StreamOf {
         &self.stream
     }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
 }
 
 /// A stream over either seat.

@@ -308,6 +308,165 @@ static void bounce(void)
         OK(trihop_stream_close(courts[court]));
 }
 
+/* A table over all ranks: entry `n` of rank `r` is r * 1000 + n, its text three times that. */
+struct entry {
+    uint64_t number;
+    char text[24];
+};
+
+static uint64_t answered;
+
+static void answer(void *context, uint32_t source, const void *request, void *reply)
+{
+    const uint32_t *index = request;
+    struct entry *entry = reply;
+    trihop_stream_t *none = context;
+    uint64_t item = 0;
+
+    EQUAL(source < size, 1);
+    EQUAL(entry->number, 0); /* It was zeroed. */
+    entry->number = (uint64_t)rank * 1000 + *index;
+    snprintf(entry->text, sizeof entry->text, "%" PRIu64, 3 * entry->number);
+    if (answered++ == 0)
+        EQUAL(trihop_stream_try_push(none, 0, &item), TRIHOP_ERR_NESTED);
+}
+
+static void ask_and_answer(void)
+{
+    const uint64_t count = 3000, most = 500;
+    trihop_replies_t *replies;
+    trihop_stream_t *other;
+    uint64_t asked = 0, pulled = 0, all[2];
+    uint32_t index = 0;
+
+    OK(trihop_stream_open(job, "other", sizeof(uint64_t), NULL, NULL, NULL, &other));
+    EQUAL(trihop_replies_open(job, "none", 4, 8, most, NULL, other, &replies), TRIHOP_ERR_INVALID_ARGUMENT);
+    if (!is_inline) {
+        EQUAL(trihop_replies_open(job, "none", 4, 8, most, answer, other, &replies), TRIHOP_ERR_CONFIG);
+        OK(trihop_stream_close(other));
+        return;
+    }
+    EQUAL(trihop_replies_open(job, "none", 4, 0, most, answer, other, &replies), TRIHOP_ERR_CONFIG);
+    EQUAL(trihop_replies_open(job, "none", 4, 8, 0, answer, other, &replies), TRIHOP_ERR_CONFIG);
+    EQUAL(trihop_replies_open(job, "none", 4, SIZE_MAX, 1, answer, other, &replies), TRIHOP_ERR_TOO_LARGE);
+    EQUAL(trihop_replies_open(job, "none", SIZE_MAX, 8, 1, answer, other, &replies), TRIHOP_ERR_TOO_LARGE);
+    OK(trihop_replies_open(job, "table", sizeof index, sizeof(struct entry), most, answer, other, &replies));
+    EQUAL(trihop_replies_ask(replies, size, &index), TRIHOP_ERR_RANK);
+    while (asked < count || trihop_replies_outstanding(replies) > 0) {
+        struct entry entry;
+
+        for (; asked < count; asked++) {
+            trihop_status_t status;
+
+            index = (uint32_t)(asked % 977);
+            status = trihop_replies_ask(replies, (uint32_t)((rank + asked) % size), &index);
+            if (status == TRIHOP_ERR_WOULD_BLOCK)
+                break;
+            OK(status);
+        }
+        EQUAL(trihop_replies_outstanding(replies) <= most, 1);
+        EQUAL(trihop_replies_outstanding(replies), asked - pulled);
+        for (;;) {
+            trihop_status_t status = trihop_replies_pull(replies, &entry);
+            uint64_t wanted = (rank + pulled) % size * 1000 + pulled % 977;
+
+            if (status == TRIHOP_ERR_WOULD_BLOCK)
+                break;
+            OK(status);
+            EQUAL(entry.number, wanted);
+            EQUAL(strtoull(entry.text, NULL, 10), 3 * wanted);
+            pulled++;
+        }
+    }
+    EQUAL(pulled, count);
+    OK(trihop_replies_ask(replies, rank, &index));
+    OK(trihop_replies_fence(replies));
+    EQUAL(trihop_replies_pull(replies, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    all[0] = answered;
+    all[1] = count + 1;
+    OK(trihop_allreduce(job, TRIHOP_SUM, all, 2));
+    EQUAL(all[0], all[1]);
+    OK(trihop_replies_close(replies));
+    EQUAL(trihop_replies_close(NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_replies_outstanding(NULL), 0);
+    OK(trihop_stream_close(other));
+}
+
+/* A place and how often it was hit. */
+struct hits {
+    uint64_t place, times;
+};
+
+static uint64_t hit[100], travelled;
+
+static void on_hits(void *context, const trihop_message_t *items)
+{
+    const struct hits *hits = items->bytes;
+
+    (void)context;
+    for (size_t at = 0; at < items->count; at++) {
+        __atomic_fetch_add(&hit[hits[at].place], hits[at].times, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&travelled, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static uint64_t place_of(void *context, const void *item)
+{
+    EQUAL(context == hit, 1);
+    return ((const struct hits *)item)->place;
+}
+
+static void add(void *context, void *before, const void *item)
+{
+    EQUAL(context == hit, 1);
+    ((struct hits *)before)->times += ((const struct hits *)item)->times;
+}
+
+static void merge(void)
+{
+    const uint64_t count = 20000;
+    struct hits one = {0, 1};
+
+    /* Tables that hold all, and next to nothing. */
+    for (size_t places = 4; places <= 4096; places *= 1024) {
+        trihop_stream_t *stream, *records;
+        trihop_merging_t *merging;
+        uint64_t sums[3] = {0, 0, 0};
+
+        memset(hit, 0, sizeof hit);
+        travelled = 0;
+        OK(trihop_stream_open(job, "hits", sizeof one, NULL, on_hits, NULL, &stream));
+        OK(trihop_stream_open(job, "records", 0, NULL, NULL, NULL, &records));
+        EQUAL(trihop_merging_over(records, places, place_of, add, hit, &merging), TRIHOP_ERR_CONFIG);
+        OK(trihop_stream_close(records));
+        EQUAL(trihop_merging_over(stream, places, NULL, add, hit, &merging), TRIHOP_ERR_INVALID_ARGUMENT);
+        EQUAL(trihop_merging_over(stream, SIZE_MAX, place_of, add, hit, &merging), TRIHOP_ERR_NO_MEMORY);
+        OK(trihop_merging_over(stream, places, place_of, add, hit, &merging));
+        EQUAL(trihop_merging_push(merging, size, &one), TRIHOP_ERR_RANK);
+        EQUAL(trihop_merging_push(merging, UINT32_MAX, &one), TRIHOP_ERR_RANK);
+        for (uint64_t number = 0; number < count; number++) {
+            one.place = number * number % 100;
+            OK(trihop_merging_push(merging, (uint32_t)(number % size), &one));
+        }
+        OK(trihop_merging_flush(merging));
+        OK(trihop_stream_fence(stream));
+        OK(trihop_barrier(job));
+        sums[0] = travelled;
+        sums[1] = trihop_merging_merged(merging);
+        for (size_t place = 0; place < 100; place++)
+            sums[2] += hit[place];
+        OK(trihop_allreduce(job, TRIHOP_SUM, sums, 3));
+        EQUAL(sums[2], count * size);
+        EQUAL(sums[0] + sums[1], count * size);
+        if (places == 4096) /* At most 22 squares for each rank. */
+            EQUAL(sums[0] <= (uint64_t)22 * size * size, 1);
+        trihop_merging_free(merging);
+        OK(trihop_stream_close(stream));
+    }
+    trihop_merging_free(NULL);
+    EQUAL(trihop_merging_merged(NULL), 0);
+}
+
 static void join_values(void)
 {
     uint64_t bits[2], before[2] = {rank + 1, 1}, given[3] = {0, 0, 0}, all_ranks = (UINT64_C(1) << size) - 1;
@@ -380,6 +539,8 @@ int main(int argc, char **argv)
     take_steps_of_contributors();
     convey();
     bounce();
+    ask_and_answer();
+    merge();
     join_values();
     if (rank == 0)
         printf("%" PRIu32 " ranks, %" PRIu64 " steps\n", size, steps);

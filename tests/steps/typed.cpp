@@ -182,6 +182,61 @@ void conveyors(trihop::Job &job) {
     }
 }
 
+void replies(trihop::Job &job) {
+    struct Question {
+        std::uint32_t number;
+        std::uint32_t asker;
+    };
+    const std::uint32_t size = job.size(), rank = job.rank();
+    {
+        trihop::Replies<Question, double> halves(job, "halves", 100, [&](const Question &asked, std::uint32_t source) {
+            EXPECT(asked.asker == source);
+            return asked.number / 2.0 + rank;
+        });
+        std::uint32_t asked = 0, pulled = 0;
+        while (pulled < 2000) {
+            while (asked < 2000 && halves.ask(asked % size, Question{asked, rank}))
+                asked++;
+            EXPECT(halves.outstanding() <= 100);
+            for (double half; halves.pull(half); pulled++)
+                EXPECT(half == pulled / 2.0 + pulled % size);
+        }
+    }
+    trihop::Replies<char, char> fragile(job, "fragile", 4, [](char) -> char { throw std::runtime_error("no answer"); });
+    EXPECT(fragile.ask(rank, 'x'));
+    bool was_thrown = false;
+    try {
+        fragile.fence();
+    } catch (const std::runtime_error &error) {
+        was_thrown = std::string(error.what()) == "no answer";
+    }
+    EXPECT(was_thrown);
+    char reply = 'y';
+    EXPECT(fragile.pull(reply) && reply == 0);
+    fragile.close();
+}
+
+void merging(trihop::Job &job) {
+    const std::uint32_t size = job.size();
+    std::uint64_t travelled = 0;
+    double sum = 0;
+    trihop::Stream<Edge> stream(job, "merged", [&](const Edge &edge) {
+        travelled++;
+        sum += edge.weight;
+    });
+    trihop::Merging lightest(
+        stream, 64, [](const Edge &edge) { return edge.from; },
+        [](Edge &before, const Edge &edge) { before.weight += edge.weight; });
+    for (std::uint32_t number = 0; number < 1000; number++)
+        lightest.push(number % size, Edge{number % 3, 0, 0.5});
+    lightest.flush();
+    stream.fence();
+    job.barrier();
+    EXPECT(job.allreduce(sum) == 500.0 * size);
+    EXPECT(job.allreduce(travelled + lightest.merged()) == 1000 * size);
+    EXPECT(lightest.merged() > 900);
+}
+
 void collectives(trihop::Job &job) {
     const std::uint32_t size = job.size(), rank = job.rank();
     EXPECT(job.allreduce<std::uint64_t>(1) == size);
@@ -205,6 +260,9 @@ int main(int argc, char **argv) {
         exceptions(job);
         left_streams(job);
         conveyors(job);
+        if (is_inline)
+            replies(job);
+        merging(job);
         collectives(job);
         if (job.rank() == 0)
             std::cout << "ok" << std::endl;

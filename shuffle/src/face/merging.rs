@@ -1,14 +1,154 @@
 //! Items that are merged before they leave: where many items for one rank have the same key, one of
 //! them travels.
 
-use trihop_transport::topology::Rank;
+use std::marker::PhantomData;
 
-use crate::error::Result;
+use trihop_transport::topology::Rank;
+use zerocopy::IntoBytes;
+
+use crate::error::{Error, Result};
 use crate::face::stream::{Item, Stream};
 use crate::seat::Seat;
 
 /// Places in which an item may be.
 const WAYS: usize = 4;
+
+/// Of a place without an item.
+const NOBODY: u32 = u32::MAX;
+
+/// The table of [`Merging`], for items whose size is known at run time only: for bindings to other
+/// languages.
+pub struct MergingTable {
+    item_bytes: usize,
+    /// Ranks of the job.
+    size: u32,
+    /// Whom the item of each place is for: sets of [`WAYS`], a power of two of them.
+    targets: Box<[u32]>,
+    /// The items, each from a word on.
+    items: Box<[u64]>,
+    /// Which of a set leaves next where it is full.
+    turn: usize,
+    merged: u64,
+}
+
+impl MergingTable {
+    /// A table of `places`, rounded up to a power of two and to four, for a job of `size` ranks.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn new(places: usize, item_bytes: usize, size: u32) -> Result<Self> {
+        let places = places.max(WAYS).checked_next_power_of_two();
+        let words = item_bytes.div_ceil(size_of::<u64>());
+        let bytes = |places: usize| places.checked_mul(words * size_of::<u64>() + size_of::<u32>());
+        let none = || {
+            let bytes = places.and_then(bytes).unwrap_or(usize::MAX);
+            Error::NoMemory { bytes }
+        };
+        let (mut targets, mut items) = (Vec::new(), Vec::new());
+        let (Some(places), Some(_)) = (places, places.and_then(bytes)) else {
+            return Err(none());
+        };
+        targets.try_reserve_exact(places).map_err(|_| none())?;
+        items
+            .try_reserve_exact(places * words)
+            .map_err(|_| none())?;
+        targets.resize(places, NOBODY);
+        items.resize(places * words, 0);
+        Ok(Self {
+            item_bytes,
+            size,
+            targets: targets.into(),
+            items: items.into(),
+            turn: 0,
+            merged: 0,
+        })
+    }
+
+    /// The item of a place, aligned to 8.
+    #[inline(always)] // as `push`
+    fn item(&mut self, place: usize) -> &mut [u8] {
+        let words = self.item_bytes.div_ceil(size_of::<u64>());
+        let item = &mut self.items[place * words..][..words];
+        &mut item.as_mut_bytes()[..self.item_bytes]
+    }
+
+    /// Keeps an item, or merges it with one that is kept; what has to leave for it goes to `send`.
+    ///
+    /// # Errors
+    /// A bad rank; those of `send`: then nothing has changed.
+    #[inline(always)] // so that an item's size is a constant
+    pub fn push<E: From<Error>>(
+        &mut self,
+        target: Rank,
+        item: &[u8],
+        key: impl Fn(&[u8]) -> u64,
+        mut merge: impl FnMut(&mut [u8], &[u8]),
+        mut send: impl FnMut(Rank, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if target.0 >= self.size {
+            let (rank, size) = (target.0, self.size);
+            return Err(Error::Rank { rank, size }.into());
+        }
+        let key_of_item = key(item);
+        let first = self.set_of(target, key_of_item);
+        let mut free = None;
+        for place in first..first + WAYS {
+            let rank = self.targets[place];
+            if rank == NOBODY {
+                free = free.or(Some(place));
+            } else if rank == target.0 && key(self.item(place)) == key_of_item {
+                merge(self.item(place), item);
+                self.merged += 1;
+                return Ok(());
+            }
+        }
+        let place = free.unwrap_or_else(|| {
+            self.turn = (self.turn + 1) % WAYS;
+            first + self.turn
+        });
+        if free.is_none() {
+            send(Rank(self.targets[place]), self.item(place))?;
+        }
+        self.targets[place] = target.0;
+        self.item(place).copy_from_slice(item);
+        Ok(())
+    }
+
+    /// Hands all items to `send`.
+    ///
+    /// # Errors
+    /// Those of `send`: what has not left then stays.
+    pub fn flush<E>(
+        &mut self,
+        mut send: impl FnMut(Rank, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for place in 0..self.targets.len() {
+            let target = self.targets[place];
+            if target != NOBODY {
+                send(Rank(target), self.item(place))?;
+                self.targets[place] = NOBODY;
+            }
+        }
+        Ok(())
+    }
+
+    /// Items that joined another one instead of travelling.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// The first place of a set.
+    #[inline]
+    fn set_of(&self, target: Rank, key: u64) -> usize {
+        // The uppermost bits of a product with an odd number near 2^64 / 1.618 are well mixed.
+        let mix = |word: u64| word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = mix(mix(key).rotate_left(32) ^ u64::from(target.0));
+        match (self.targets.len() / WAYS).trailing_zeros() {
+            0 => 0,
+            bits => WAYS * (mixed >> (64 - bits)) as usize,
+        }
+    }
+}
 
 /// A [`Stream`] whose items are merged at their sender: a table of so many places keeps the last
 /// item for a rank and a key, and what comes for the same two joins it. An item leaves its place
@@ -25,7 +165,7 @@ const WAYS: usize = 4;
 ///
 /// let job = Job::start(Options::from_env()?)?;
 /// let stream = job.stream::<Hits>("hits").handler(|_, hits, _| println!("{hits:?}")).open()?;
-/// let mut hits = Merging::over(&stream, 4096, |hit: &Hits| hit[0], |sum, hit| sum[1] += hit[1]);
+/// let mut hits = Merging::over(&stream, 4096, |hit: &Hits| hit[0], |sum, hit| sum[1] += hit[1])?;
 /// for number in 0..1_000_000u64 {
 ///     hits.push(Rank((number % u64::from(job.size())) as u32), [number % 100, 1])?;
 /// }
@@ -35,13 +175,10 @@ const WAYS: usize = 4;
 /// ```
 pub struct Merging<T, S: Seat, K, M> {
     stream: Stream<T, S>,
-    /// Sets of [`WAYS`], a power of two of them.
-    places: Box<[Option<(Rank, T)>]>,
-    /// Which of a set leaves next where it is full.
-    turn: usize,
+    table: MergingTable,
     key: K,
     merge: M,
-    merged: u64,
+    item: PhantomData<T>,
 }
 
 impl<T, S, K, M> Merging<T, S, K, M>
@@ -51,44 +188,39 @@ where
     K: Fn(&T) -> u64,
     M: FnMut(&mut T, T),
 {
-    /// Over a stream, with a table of `places`, rounded up to a power of two and to four; `key` says what an
-    /// item is about, `merge` joins another one of the same key to the first.
-    pub fn over(stream: &Stream<T, S>, places: usize, key: K, merge: M) -> Self {
-        Self {
+    /// Over a stream, with a table of `places`, rounded up to a power of two and to four; `key`
+    /// says what an item is about, `merge` joins another one of the same key to the first.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn over(stream: &Stream<T, S>, places: usize, key: K, merge: M) -> Result<Self> {
+        Ok(Self {
             stream: stream.clone(),
-            places: vec![None; places.max(WAYS).next_power_of_two()].into(),
-            turn: 0,
+            table: MergingTable::new(places, size_of::<T>(), stream.handle.size)?,
             key,
             merge,
-            merged: 0,
-        }
+            item: PhantomData,
+        })
     }
 
     /// Sends an item, or merges it with one that has not left.
     ///
     /// # Errors
-    /// As [`Stream::push`], of the item that has to leave for it: then nothing has changed.
+    /// A bad rank. As [`Stream::push`], of the item that has to leave for it: then nothing has
+    /// changed.
     pub fn push(&mut self, target: Rank, item: T) -> Result<()> {
-        let key = (self.key)(&item);
-        let first = self.set_of(target, key);
-        let set = &mut self.places[first..first + WAYS];
-        let is_same =
-            |(rank, before): &&mut (Rank, T)| *rank == target && (self.key)(before) == key;
-        if let Some((_, before)) = set.iter_mut().flatten().find(is_same) {
-            (self.merge)(before, item);
-            self.merged += 1;
-            return Ok(());
-        }
-        let free = set.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
-            self.turn = (self.turn + 1) % WAYS;
-            self.turn
-        });
-        if let Some((rank, before)) = set[at] {
-            self.stream.push(rank, before)?;
-        }
-        set[at] = Some((target, item));
-        Ok(())
+        let (stream, key, merge) = (&self.stream, &self.key, &mut self.merge);
+        self.table.push(
+            target,
+            item.as_bytes(),
+            |item| T::ref_from_bytes(item).map_or(0, key),
+            |before, _| {
+                if let Ok(before) = T::mut_from_bytes(before) {
+                    merge(before, item);
+                }
+            },
+            |target, item| push_bytes(stream, target, item),
+        )
     }
 
     /// Lets all items leave that are in the table: before a fence, a round or a flush of the stream,
@@ -97,29 +229,23 @@ where
     /// # Errors
     /// As [`Stream::push`]; what has not left then stays.
     pub fn flush(&mut self) -> Result<()> {
-        for place in &mut self.places {
-            if let Some((target, item)) = place {
-                self.stream.push(*target, *item)?;
-                *place = None;
-            }
-        }
-        Ok(())
+        let stream = &self.stream;
+        self.table
+            .flush(|target, item| push_bytes(stream, target, item))
     }
 
     /// Items that joined another one instead of travelling.
     pub fn merged(&self) -> u64 {
-        self.merged
+        self.table.merged()
     }
+}
 
-    /// The first place of a set.
-    fn set_of(&self, target: Rank, key: u64) -> usize {
-        // The uppermost bits of a product with an odd number near 2^64 / 1.618 are well mixed.
-        let mix = |word: u64| word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = mix(mix(key).rotate_left(32) ^ u64::from(target.0));
-        match (self.places.len() / WAYS).trailing_zeros() {
-            0 => 0,
-            bits => WAYS * (mixed >> (64 - bits)) as usize,
-        }
+/// Sends an item of the table.
+#[inline]
+fn push_bytes<T: Item, S: Seat>(stream: &Stream<T, S>, target: Rank, item: &[u8]) -> Result<()> {
+    match T::read_from_bytes(item) {
+        Ok(item) => stream.push(target, item),
+        Err(_) => Ok(()), // items of the table are of its size
     }
 }
 
@@ -131,7 +257,6 @@ mod tests {
     use trihop_transport::bootstrap::Launcher;
 
     use super::*;
-    use crate::error::Error;
     use crate::{Job, Options};
 
     #[test]
@@ -160,7 +285,8 @@ mod tests {
                 places,
                 |item: &[u64; 2]| item[0],
                 |sum, item| sum[1] += item[1],
-            );
+            )
+            .unwrap();
             for number in 0..10_000u64 {
                 merging.push(Rank(0), [number * number % 50, 1]).unwrap();
             }
@@ -173,11 +299,10 @@ mod tests {
                 (10_000, 10_000),
                 "{places}"
             );
-            // A place is kept by what cannot leave it, and the error names it.
-            merging.push(Rank(1), [1, 1]).unwrap();
-            let refused = merging.flush();
+            let refused = merging.push(Rank(1), [1, 1]);
             assert!(matches!(refused, Err(Error::Rank { rank: 1, .. })));
-            merging.places.fill(None);
+            let refused = merging.push(Rank(u32::MAX), [1, 1]);
+            assert!(matches!(refused, Err(Error::Rank { .. })));
             for number in 0..1000u64 {
                 merging.push(Rank(0), [1000 + number % 3, 1]).unwrap();
             }

@@ -1,36 +1,221 @@
 //! Requests and their replies, which come in the order of the requests.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 
 use trihop_transport::topology::Rank;
+use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
 use crate::face::job::Job;
+use crate::face::reservation::zeroed;
 use crate::face::shuffle::Shuffle;
 use crate::face::state::State;
 use crate::face::stream::Item;
-use crate::seat::Inline;
+use crate::seat::{Inline, Seating};
 
 /// Marks a reply; the other bits are the number of its request.
 const REPLY: u32 = 1 << 31;
 const NUMBERS: u32 = REPLY - 1;
 
 /// Requests whose replies have not been pulled.
-struct Window<R> {
+struct Window {
     /// Number of the first of them.
     first: u32,
-    replies: VecDeque<Option<R>>,
-    /// Replies that nobody has asked for.
+    /// Of each, whether its reply is here.
+    answered: VecDeque<bool>,
+    /// Replies, by their numbers: there are places for a power of two, which divides all numbers.
+    replies: Vec<u8>,
+    reply_bytes: usize,
+    /// Replies that nobody has asked for, and requests and replies of another size.
     strange: u64,
 }
 
-impl<R> Window<R> {
-    fn put(&mut self, number: u32, reply: Option<R>) {
+impl Window {
+    fn place_of(&mut self, number: u32) -> &mut [u8] {
+        let places = self.replies.len() / self.reply_bytes;
+        let start = (number as usize & (places - 1)) * self.reply_bytes;
+        &mut self.replies[start..][..self.reply_bytes]
+    }
+
+    fn put(&mut self, number: u32, reply: &[u8]) {
         let at = (number.wrapping_sub(self.first) & NUMBERS) as usize;
-        match (self.replies.get_mut(at), reply) {
-            (Some(place @ None), Some(reply)) => *place = Some(reply),
-            _ => self.strange += 1,
+        match self.answered.get_mut(at) {
+            Some(is_here @ false) if reply.len() == self.reply_bytes => *is_here = true,
+            _ => {
+                self.strange += 1;
+                return;
+            }
         }
+        self.place_of(number).copy_from_slice(reply);
+    }
+
+    /// Hands the reply to the first of them to `take`, if it is here.
+    fn take_first<V>(&mut self, take: impl FnOnce(&[u8]) -> V) -> Option<V> {
+        if self.answered.front() != Some(&true) {
+            return None;
+        }
+        self.answered.pop_front();
+        let number = self.first;
+        self.first = number.wrapping_add(1) & NUMBERS;
+        Some(take(self.place_of(number)))
+    }
+}
+
+/// [`Replies`] of requests and replies whose sizes are known at run time only: for bindings to other
+/// languages.
+pub struct UntypedReplies<'h> {
+    shuffle: Shuffle<Inline<'h>>,
+    window: State<Window>,
+    most: usize,
+    request_bytes: usize,
+}
+
+impl<'h> UntypedReplies<'h> {
+    /// As [`Replies::open`]; `answer` fills the reply, which is zeroed.
+    ///
+    /// # Errors
+    /// As [`Replies::open`]; a reply of no bytes.
+    pub fn open(
+        job: &Job<Inline<'h>>,
+        name: &str,
+        most: usize,
+        (request_bytes, reply_bytes): (usize, usize),
+        mut answer: impl FnMut(Rank, &[u8], &mut [u8]) + 'h,
+    ) -> Result<Self> {
+        if !(1..=1 << 30).contains(&most) {
+            let why = format!("{most} requests under way: it is 1 to 2^30");
+            return Err(Error::config("most", why));
+        }
+        if reply_bytes == 0 {
+            let why = "a reply has a byte at least".to_owned();
+            return Err(Error::config("reply_bytes", why));
+        }
+        let what = "opening a stream";
+        let longest = job
+            .seat()
+            .with(what, |state| Ok(state.options.stream.max_message_bytes))?;
+        if let Some(&bytes) = [request_bytes, reply_bytes]
+            .iter()
+            .find(|&&bytes| bytes > longest)
+        {
+            let limit = longest;
+            return Err(Error::TooLarge { bytes, limit });
+        }
+        let bytes = most.next_power_of_two().checked_mul(reply_bytes);
+        let window = State::new(Window {
+            first: 0,
+            answered: VecDeque::new(),
+            replies: zeroed(bytes.unwrap_or(usize::MAX))?,
+            reply_bytes,
+            strange: 0,
+        });
+        // Of words, so that any type lies where it may.
+        let mut words = vec![0u64; reply_bytes.div_ceil(size_of::<u64>())];
+        let shuffle = job
+            .shuffle(name)
+            .handler_with(&window, move |window, message, outbox| {
+                if message.kind & REPLY != 0 {
+                    window.put(message.kind & NUMBERS, message.bytes);
+                    return;
+                }
+                if message.bytes.len() != request_bytes {
+                    window.strange += 1;
+                    return;
+                }
+                words.fill(0);
+                let reply = &mut words.as_mut_bytes()[..reply_bytes];
+                answer(message.source, message.bytes, reply);
+                // Where memory is used up, the job ends, and every later call says so.
+                let _ = outbox.send(message.source, message.kind | REPLY, reply);
+            });
+        Ok(Self {
+            shuffle: shuffle.open()?,
+            window,
+            most,
+            request_bytes,
+        })
+    }
+
+    /// Bytes of a request.
+    pub fn request_bytes(&self) -> usize {
+        self.request_bytes
+    }
+
+    /// Bytes of a reply.
+    pub fn reply_bytes(&self) -> usize {
+        self.window.with(|window| window.reply_bytes)
+    }
+
+    /// As [`Replies::ask`].
+    ///
+    /// # Errors
+    /// As [`Replies::ask`]; a request of another size.
+    pub fn ask(&mut self, target: Rank, request: &[u8]) -> Result<bool> {
+        if request.len() != self.request_bytes {
+            let (is, wanted) = (request.len(), self.request_bytes);
+            let why = format!("a request of {is} bytes, of {wanted}");
+            return Err(Error::misuse(self.shuffle.name(), why));
+        }
+        let (first, under_way) = self
+            .window
+            .with(|window| (window.first, window.answered.len()));
+        if under_way >= self.most {
+            return Ok(false);
+        }
+        let number = first.wrapping_add(under_way as u32) & NUMBERS;
+        match self.shuffle.try_send(target, number, request) {
+            Ok(()) => {
+                self.window.with(|window| window.answered.push_back(false));
+                Ok(true)
+            }
+            Err(Error::WouldBlock) => {
+                self.shuffle.poll()?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Replies::pull`]; the reply is handed to `take`.
+    ///
+    /// # Errors
+    /// As [`Replies::pull`].
+    pub fn pull<V>(&mut self, mut take: impl FnMut(&[u8]) -> V) -> Result<Option<V>> {
+        if let Some(taken) = self.window.with(|window| window.take_first(&mut take)) {
+            return Ok(Some(taken));
+        }
+        self.shuffle.poll()?;
+        let strange = self
+            .window
+            .with(|window| std::mem::take(&mut window.strange));
+        if strange > 0 {
+            let why =
+                format!("{strange} requests or replies are of another type, or of no request");
+            return Err(Error::misuse(self.shuffle.name(), why));
+        }
+        Ok(self.window.with(|window| window.take_first(take)))
+    }
+
+    /// As [`Replies::outstanding`].
+    pub fn outstanding(&self) -> usize {
+        self.window.with(|window| window.answered.len())
+    }
+
+    /// As [`Replies::fence`].
+    ///
+    /// # Errors
+    /// As [`Shuffle::fence`].
+    pub fn fence(&self) -> Result<()> {
+        self.shuffle.fence()
+    }
+
+    /// As [`Shuffle::shutdown`].
+    ///
+    /// # Errors
+    /// As [`Shuffle::shutdown`].
+    pub fn close(&self) -> Result<()> {
+        self.shuffle.clone().shutdown()
     }
 }
 
@@ -58,55 +243,37 @@ impl<R> Window<R> {
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```
 pub struct Replies<'h, Q, R> {
-    shuffle: Shuffle<Inline<'h>>,
-    window: State<Window<R>>,
-    most: usize,
-    request: std::marker::PhantomData<fn(Q)>,
+    untyped: UntypedReplies<'h>,
+    of: PhantomData<fn(Q) -> R>,
 }
 
 impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     /// Opens a stream of this name, which is collective. `answer` is called with each request that
     /// comes, and who asks. At most `most` requests of this rank are under way, or have replies that
-    /// were not pulled.
+    /// were not pulled; there is memory for so many replies.
     ///
     /// # Errors
-    /// As [`ShuffleBuilder::open`](crate::ShuffleBuilder::open); a limit of none, or above 2^30.
+    /// As [`ShuffleBuilder::open`](crate::ShuffleBuilder::open); a limit of none, or above 2^30;
+    /// no memory for the replies.
     pub fn open(
         job: &Job<Inline<'h>>,
         name: &str,
         most: usize,
         mut answer: impl FnMut(Rank, Q) -> R + 'h,
     ) -> Result<Self> {
-        if !(1..=1 << 30).contains(&most) {
-            let why = format!("{most} requests under way: it is 1 to 2^30");
-            return Err(Error::config("most", why));
+        const {
+            assert!(size_of::<R>() > 0, "a reply has a byte at least");
         }
-        let window = State::new(Window {
-            first: 0,
-            replies: VecDeque::new(),
-            strange: 0,
-        });
-        let shuffle = job
-            .shuffle(name)
-            .handler_with(&window, move |window, message, outbox| {
-                if message.kind & REPLY != 0 {
-                    let reply = R::read_from_bytes(message.bytes).ok();
-                    window.put(message.kind & NUMBERS, reply);
-                    return;
-                }
-                let Ok(request) = Q::read_from_bytes(message.bytes) else {
-                    window.strange += 1;
-                    return;
-                };
-                let reply = answer(message.source, request);
-                // Where memory is used up, the job ends, and every later call says so.
-                let _ = outbox.send(message.source, message.kind | REPLY, reply.as_bytes());
-            });
+        let sizes = (size_of::<Q>(), size_of::<R>());
+        let answer = move |source, request: &[u8], reply: &mut [u8]| {
+            // Of its size: others are not handed out.
+            if let Ok(request) = Q::read_from_bytes(request) {
+                reply.copy_from_slice(answer(source, request).as_bytes());
+            }
+        };
         Ok(Self {
-            shuffle: shuffle.open()?,
-            window,
-            most,
-            request: std::marker::PhantomData,
+            untyped: UntypedReplies::open(job, name, most, sizes, answer)?,
+            of: PhantomData,
         })
     }
 
@@ -116,24 +283,7 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     /// # Errors
     /// A bad rank; what has ended the job.
     pub fn ask(&mut self, target: Rank, request: Q) -> Result<bool> {
-        let (first, under_way) = self
-            .window
-            .with(|window| (window.first, window.replies.len()));
-        if under_way >= self.most {
-            return Ok(false);
-        }
-        let number = first.wrapping_add(under_way as u32) & NUMBERS;
-        match self.shuffle.try_send(target, number, request.as_bytes()) {
-            Ok(()) => {
-                self.window.with(|window| window.replies.push_back(None));
-                Ok(true)
-            }
-            Err(Error::WouldBlock) => {
-                self.shuffle.poll()?;
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
+        self.untyped.ask(target, request.as_bytes())
     }
 
     /// The reply to the oldest request that has none yet, once it is here. Makes a round of progress
@@ -143,33 +293,13 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     /// As [`Shuffle::poll`]; [`Error::Misuse`] where a rank has answered what nobody asked, or not
     /// by a value of this type.
     pub fn pull(&mut self) -> Result<Option<R>> {
-        if let Some(reply) = self.front() {
-            return Ok(Some(reply));
-        }
-        self.shuffle.poll()?;
-        let strange = self
-            .window
-            .with(|window| std::mem::take(&mut window.strange));
-        if strange > 0 {
-            let why =
-                format!("{strange} requests or replies are of another type, or of no request");
-            return Err(Error::misuse(self.shuffle.name(), why));
-        }
-        Ok(self.front())
-    }
-
-    fn front(&mut self) -> Option<R> {
-        self.window.with(|window| {
-            let reply = (*window.replies.front()?)?;
-            window.replies.pop_front();
-            window.first = window.first.wrapping_add(1) & NUMBERS;
-            Some(reply)
-        })
+        let reply = self.untyped.pull(|reply| R::read_from_bytes(reply).ok())?;
+        Ok(reply.flatten())
     }
 
     /// Requests whose replies have not been pulled.
     pub fn outstanding(&self) -> usize {
-        self.window.with(|window| window.replies.len())
+        self.untyped.outstanding()
     }
 
     /// As [`Shuffle::fence`]: afterwards all replies are here, to be pulled.
@@ -177,7 +307,7 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     /// # Errors
     /// As [`Shuffle::fence`].
     pub fn fence(&self) -> Result<()> {
-        self.shuffle.fence()
+        self.untyped.fence()
     }
 
     /// As [`Shuffle::shutdown`].
@@ -185,7 +315,7 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     /// # Errors
     /// As [`Shuffle::shutdown`].
     pub fn shutdown(self) -> Result<()> {
-        self.shuffle.shutdown()
+        self.untyped.close()
     }
 }
 
@@ -204,7 +334,10 @@ mod tests {
         };
         let job = crate::Job::start(options).unwrap();
         let mut squares = Replies::open(&job, "squares", 100, |_, n: u64| n * n).unwrap();
-        squares.window.with(|window| window.first = NUMBERS - 500);
+        squares
+            .untyped
+            .window
+            .with(|window| window.first = NUMBERS - 500);
         let (mut asked, mut pulled) = (0, 0);
         while pulled < 2000 {
             while asked < 2000 && squares.ask(Rank(0), asked).unwrap() {
@@ -232,10 +365,14 @@ mod tests {
         };
         let job = crate::Job::start(options).unwrap();
         let mut replies = Replies::open(&job, "replies", 10, |_, n: u64| n).unwrap();
-        replies.shuffle.send(Rank(0), REPLY | 3, &[0; 8]).unwrap();
+        replies
+            .untyped
+            .shuffle
+            .send(Rank(0), REPLY | 3, &[0; 8])
+            .unwrap();
         replies.fence().unwrap();
         assert!(matches!(replies.pull(), Err(Error::Misuse { .. })));
-        replies.shuffle.send(Rank(0), 0, b"short").unwrap();
+        replies.untyped.shuffle.send(Rank(0), 0, b"short").unwrap();
         replies.fence().unwrap();
         assert!(matches!(replies.pull(), Err(Error::Misuse { .. })));
         assert_eq!(replies.pull(), Ok(None));

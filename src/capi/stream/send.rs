@@ -194,14 +194,16 @@ pub unsafe extern "C" fn trihop_stream_push(
     // SAFETY: the header asks for null or a stream that was not closed, and for one item that
     // nobody changes during the call.
     unsafe {
-        with_bytes(
-            stream,
-            "item",
-            item,
-            item_bytes,
-            |stream, item| send_by!(stream, push or push(Rank(target), item)),
-        )
+        with_bytes(stream, "item", item, item_bytes, |stream, item| {
+            push_item(stream, Rank(target), item)
+        })
     }
+}
+
+/// Sends an item as `trihop_stream_push` does.
+#[inline]
+pub(crate) fn push_item(stream: &StreamOf, target: Rank, item: &[u8]) -> Result<(), Failure> {
+    send_by!(stream, push or push(target, item))
 }
 
 /// Bytes of an item; 0 where the stream has records.
