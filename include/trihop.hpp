@@ -503,6 +503,11 @@ public:
     }
 
 private:
+    template <class U> friend class Conveyor;
+
+    /* Of items of another type from now on. */
+    explicit Stream(detail::StreamBase &&other) : StreamBase(std::move(other)) {}
+
     template <class F>
     Stream(const Job &job, const char *name, detail::Handler<Items<T>, F> *handler, const Options *options)
         : StreamBase(job, name, sizeof(T), options, std::unique_ptr<detail::HandlerBase>(handler),
@@ -591,7 +596,19 @@ public:
     /* Begins the next step. */
     void reset() { check(trihop_conveyor_reset(conveyor_)); }
 
+    /* Begins the next step with items of another type: of the same on all ranks. */
+    template <class U> Conveyor<U> reset_as() && {
+        check(trihop_conveyor_reset_to(conveyor_, sizeof(U)));
+        return Conveyor<U>(std::move(stream_), std::exchange(conveyor_, nullptr));
+    }
+
 private:
+    template <class U> friend class Conveyor;
+
+    template <class U>
+    Conveyor(Stream<U> &&stream, trihop_conveyor_t *conveyor)
+        : stream_(static_cast<detail::StreamBase &&>(stream)), conveyor_(conveyor) {}
+
     Stream<T> stream_;
     trihop_conveyor_t *conveyor_ = nullptr;
 };

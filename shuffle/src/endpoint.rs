@@ -331,14 +331,14 @@ impl Engine {
         self.open.retain(|&at| at != id.stream);
         self.given_up.push(id.stream);
         self.streams[id.stream].sink = Sink::Closed;
-        self.outs[id.stream].closed = true;
+        self.outs[id.stream].close();
     }
 
     /// Takes and delivers nothing more, on any stream.
     pub fn close_streams(&mut self) {
         for at in self.open.drain(..) {
             self.streams[at].sink = Sink::Closed;
-            self.outs[at].closed = true;
+            self.outs[at].close();
         }
     }
 

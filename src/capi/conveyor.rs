@@ -319,6 +319,27 @@ pub unsafe extern "C" fn trihop_conveyor_reset(
     unsafe { with(conveyor, reset) }
 }
 
+/// As `trihop_conveyor_reset`, with items of another size in the next step: of the same on all
+/// ranks, or a pull fails with `TRIHOP_ERR_BAD_PEER`. Reset it to the first size before it is freed,
+/// where the stream goes on.
+///
+/// Fails with `TRIHOP_ERR_MISUSE` as that, and with `TRIHOP_ERR_CONFIG` on a size of none, or one
+/// that is longer than an item of the stream may be; nothing has changed then.
+/// Threads: as `trihop_conveyor_t` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_conveyor_reset_to(
+    conveyor: *mut trihop_conveyor_t,
+    item_bytes: usize,
+) -> trihop_status_t {
+    let reset = |open: &mut trihop_conveyor_t| {
+        either!(open.settle(), conveyor => conveyor.reset_to(item_bytes))?;
+        open.pull.item_bytes = item_bytes;
+        Ok(true)
+    };
+    // SAFETY: the header asks for null or a conveyor that was not freed.
+    unsafe { with(conveyor, reset) }
+}
+
 /// Frees the conveyor; its stream goes on, and what nobody has pulled waits there for
 /// `trihop_stream_take`. Null is ignored. Where a step is ending, `trihop_stream_close` waits for
 /// that.

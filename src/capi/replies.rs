@@ -66,7 +66,6 @@ unsafe fn with(
 /// Fails with `TRIHOP_ERR_CONFIG` on a threaded job and on impossible sizes, and as
 /// `trihop_stream_open`.
 /// Threads: that which has started the job; not inside a handler.
-#[expect(clippy::too_many_arguments, reason = "a call of C")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_replies_open(
     job: *const trihop_job_t,

@@ -1,10 +1,21 @@
 
 // What follows are the calls of single items, for streams and conveyors of inline jobs in a form
 // that needs no call for most of them: macros that stand in the place of the functions of the same
-// names. `(trihop_stream_push)(stream, target, item)` is the function. A program uses none of the
-// structs itself.
+// names. `(trihop_stream_push)(stream, target, item)` is the function; programs that define
+// TRIHOP_NO_INLINE before they include this file have functions alone, as they need who declare or
+// replace them, or call them in C functions that are `inline` and not `static`. A program uses none
+// of the structs itself.
+#ifndef TRIHOP_NO_INLINE
 
 #include <string.h>
+
+#ifdef __cplusplus
+#define TRIHOP_IN_HEADER inline
+#define TRIHOP_AS(type, value) static_cast<type>(value)
+#else
+#define TRIHOP_IN_HEADER static inline
+#define TRIHOP_AS(type, value) ((type)(value))
+#endif
 
 // Without it, compilers warn of copies that are never made.
 #ifdef __GNUC__
@@ -52,8 +63,8 @@ typedef struct trihop_conveyor_windows_t {
 } trihop_conveyor_windows_t;
 
 // Whether the window took the item.
-static inline int trihop_push_here(trihop_push_window_t *window, uint32_t target,
-                                   const void *item) {
+TRIHOP_IN_HEADER int trihop_push_here(trihop_push_window_t *window, uint32_t target,
+                                      const void *item) {
   trihop_open_run_t *run;
   unsigned char *place;
 
@@ -72,44 +83,50 @@ static inline int trihop_push_here(trihop_push_window_t *window, uint32_t target
     memcpy(place, item, 16);
   else
     memcpy(place, item, window->item_bytes);
-  run->used = (uint16_t)(run->used + window->item_bytes);
+  run->used = TRIHOP_AS(uint16_t, run->used + window->item_bytes);
   run->count++;
   window->left--;
   return 1;
 }
 
-static inline int trihop_stream_push_here(const trihop_stream_t *stream, uint32_t target,
-                                          const void *item) {
-  return stream != NULL &&
-         trihop_push_here(((const trihop_stream_windows_t *)stream)->push, target, item);
+TRIHOP_IN_HEADER int trihop_stream_push_here(const trihop_stream_t *stream, uint32_t target,
+                                             const void *item) {
+  const void *begin = stream;
+
+  return begin != NULL &&
+         trihop_push_here(TRIHOP_AS(const trihop_stream_windows_t *, begin)->push, target, item);
 }
 
-static inline trihop_status_t trihop_stream_push_inline(const trihop_stream_t *stream,
-                                                        uint32_t target, const void *item) {
+TRIHOP_IN_HEADER trihop_status_t trihop_stream_push_inline(const trihop_stream_t *stream,
+                                                           uint32_t target, const void *item) {
   if (trihop_stream_push_here(stream, target, item))
     return TRIHOP_OK;
   return trihop_stream_push(stream, target, item);
 }
 
-static inline trihop_status_t trihop_stream_try_push_inline(const trihop_stream_t *stream,
-                                                            uint32_t target, const void *item) {
+TRIHOP_IN_HEADER trihop_status_t trihop_stream_try_push_inline(const trihop_stream_t *stream,
+                                                               uint32_t target, const void *item) {
   if (trihop_stream_push_here(stream, target, item))
     return TRIHOP_OK;
   return trihop_stream_try_push(stream, target, item);
 }
 
-static inline trihop_status_t trihop_conveyor_push_inline(trihop_conveyor_t *conveyor,
-                                                          uint32_t target, const void *item) {
-  if (conveyor != NULL &&
-      trihop_push_here(((trihop_conveyor_windows_t *)conveyor)->push, target, item))
+TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_push_inline(trihop_conveyor_t *conveyor,
+                                                             uint32_t target, const void *item) {
+  const void *begin = conveyor;
+
+  if (begin != NULL &&
+      trihop_push_here(TRIHOP_AS(const trihop_conveyor_windows_t *, begin)->push, target, item))
     return TRIHOP_OK;
   return trihop_conveyor_push(conveyor, target, item);
 }
 
-static inline trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *conveyor,
-                                                          const void **item, uint32_t *source) {
-  if (conveyor != NULL && item != NULL) {
-    trihop_pull_window_t *window = &((trihop_conveyor_windows_t *)conveyor)->pull;
+TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *conveyor,
+                                                             const void **item, uint32_t *source) {
+  void *begin = conveyor;
+
+  if (begin != NULL && item != NULL) {
+    trihop_pull_window_t *window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
 
     if (window->next != window->end) {
       *item = window->next;
@@ -127,3 +144,5 @@ static inline trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *con
 #define trihop_stream_try_push(...) trihop_stream_try_push_inline(__VA_ARGS__)
 #define trihop_conveyor_push(...) trihop_conveyor_push_inline(__VA_ARGS__)
 #define trihop_conveyor_pull(...) trihop_conveyor_pull_inline(__VA_ARGS__)
+
+#endif

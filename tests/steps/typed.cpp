@@ -180,6 +180,23 @@ void conveyors(trihop::Job &job) {
         EXPECT(heard == 1000 * size && conveyor.state() == trihop::ConveyorState::Complete);
         conveyor.reset();
     }
+    /* A step of other items. */
+    for (int step = 0; step < 3; step++) {
+        std::uint64_t sum = 0;
+        auto advance = [&](auto &of, auto item) {
+            bool has_sent = false;
+            while (of.advance(has_sent)) {
+                has_sent = has_sent || of.push(0, item);
+                while (const auto *pulled = of.pull())
+                    sum += std::uint64_t{*pulled};
+            }
+        };
+        trihop::Conveyor<std::uint8_t> bytes(job, "bytes");
+        advance(bytes, std::uint8_t{3});
+        auto words = std::move(bytes).reset_as<std::uint64_t>();
+        advance(words, std::uint64_t{1} << 40);
+        EXPECT(job.rank() > 0 || sum == size * (3 + (std::uint64_t{1} << 40)));
+    }
 }
 
 void replies(trihop::Job &job) {

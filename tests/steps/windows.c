@@ -13,11 +13,24 @@
 
 #define LONGEST 9000
 
+/* What src/capi and shuffle/src/queue/window.rs say of them. */
+_Static_assert(sizeof(trihop_open_run_t) == 16 && offsetof(trihop_open_run_t, start) == 4, "open runs");
+_Static_assert(offsetof(trihop_open_run_t, used) == 8 && offsetof(trihop_open_run_t, room) == 10, "open runs");
+_Static_assert(offsetof(trihop_open_run_t, count) == 12, "open runs");
+_Static_assert(offsetof(trihop_push_window_t, mask) == 4 && offsetof(trihop_push_window_t, runs) == 8, "pushes");
+_Static_assert(offsetof(trihop_push_window_t, memory) == 8 + sizeof(size_t), "pushes");
+_Static_assert(offsetof(trihop_push_window_t, item_bytes) == 8 + 2 * sizeof(size_t), "pushes");
+_Static_assert(offsetof(trihop_pull_window_t, end) == sizeof(size_t), "pulls");
+_Static_assert(offsetof(trihop_pull_window_t, item_bytes) == 2 * sizeof(size_t), "pulls");
+_Static_assert(offsetof(trihop_pull_window_t, source) == 3 * sizeof(size_t), "pulls");
+_Static_assert(offsetof(trihop_conveyor_windows_t, pull) == sizeof(size_t), "conveyors");
+
 static trihop_job_t *job;
 static trihop_stream_t *stream, *other;
 static uint32_t rank, size;
 static size_t item_bytes;
 static uint64_t came, passed_on, *sent, *heard;
+static int is_inline;
 
 static void fail(const char *what, uint64_t got, uint64_t wanted)
 {
@@ -87,7 +100,7 @@ static void check_sent(uint64_t wanted)
 static void push(uint64_t items)
 {
     static unsigned char item[LONGEST];
-    uint64_t random = rank + 1, pushed = 0;
+    uint64_t random = rank + 1, pushed = 0, no_calls;
     uint64_t zero = 0;
 
     came = passed_on = 0;
@@ -169,26 +182,49 @@ static void push(uint64_t items)
     }
     /* Of the last step nothing is forgotten where the stream is closed at once. */
     OK(trihop_barrier(job));
-    fill(item, sent[rank]++);
-    for (int times = 0; times < 3; times++) {
-        OK(trihop_stream_push(stream, rank, item));
+    came = 0;
+    no_calls = 0;
+    for (int times = 0; times < 40; times++) {
+        const trihop_push_window_t *window = ((const trihop_stream_windows_t *)(const void *)stream)->push;
+        uint32_t left = window != NULL ? window->left : 0;
+
         fill(item, sent[rank]++);
+        OK(trihop_stream_push(stream, rank, item));
+        no_calls += left > 0 && window->left == left - 1;
     }
+    /* On an inline job most need no call; of long items, all do. */
+    if (item_bytes < 2000)
+        EQUAL(no_calls >= 20, is_inline);
+    OK(trihop_stream_close(stream));
+    EQUAL(came, 40);
+}
+
+static trihop_conveyor_t *conveyor;
+
+static void open_conveyor(void)
+{
+    OK(trihop_stream_open(job, "conveyed", item_bytes, NULL, NULL, NULL, &stream));
+    OK(trihop_conveyor_over(stream, &conveyor));
+}
+
+static void close_conveyor(void)
+{
+    trihop_conveyor_free(conveyor);
     OK(trihop_stream_close(stream));
 }
 
+/* A step. */
 static void convey(uint64_t items)
 {
     static unsigned char item[LONGEST];
-    trihop_conveyor_t *conveyor;
     uint64_t left = items, pulled = 0, sum[2];
     uint32_t target = rank;
+    const trihop_pull_window_t *pulled_here = &((trihop_conveyor_windows_t *)(void *)conveyor)->pull;
+    uint64_t no_calls = 0;
     int goes_on;
 
     memset(sent, 0, size * sizeof *sent);
     memset(heard, 0, size * sizeof *heard);
-    OK(trihop_stream_open(job, "conveyed", item_bytes, NULL, NULL, NULL, &stream));
-    OK(trihop_conveyor_over(stream, &conveyor));
     for (;;) {
         const void *at, *again;
         uint32_t source, source_again;
@@ -224,6 +260,7 @@ static void convey(uint64_t items)
             }
             check_next(source, at);
             pulled++;
+            no_calls += pulled_here->next != pulled_here->end;
             if (pulled % 50 == 0) {
                 size_t count;
 
@@ -241,17 +278,17 @@ static void convey(uint64_t items)
     sum[1] = items;
     OK(trihop_allreduce(job, TRIHOP_SUM, sum, 2));
     EQUAL(sum[0], sum[1]);
+    if (item_bytes < 2000)
+        EQUAL(no_calls > 0, 1);
     EQUAL(trihop_conveyor_push(conveyor, 0, item), TRIHOP_ERR_MISUSE);
-    trihop_conveyor_free(conveyor);
-    OK(trihop_stream_close(stream));
 }
 
 int main(int argc, char **argv)
 {
     static const size_t sizes[] = {1, 3, 4, 8, 12, 16, 24, 100, 4088, LONGEST};
-    int is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
     uint64_t items = argc > 2 ? strtoull(argv[2], NULL, 10) : 5000;
 
+    is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
     if (trihop_init(is_inline ? TRIHOP_INLINE : TRIHOP_THREADED, NULL, &job) != TRIHOP_OK) {
         fprintf(stderr, "trihop_init: %s\n", trihop_last_error());
         return EXIT_FAILURE;
@@ -264,8 +301,26 @@ int main(int argc, char **argv)
     for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
         item_bytes = sizes[at];
         push(items);
+        open_conveyor();
+        convey(items);
+        close_conveyor();
+    }
+    /* The same sizes with one conveyor, and the other way round. */
+    item_bytes = 8;
+    open_conveyor();
+    EQUAL(trihop_conveyor_reset_to(conveyor, 8), TRIHOP_ERR_MISUSE);
+    convey(items);
+    for (size_t at = sizeof sizes / sizeof *sizes; at-- > 0;) {
+        item_bytes = sizes[at];
+        OK(trihop_conveyor_reset_to(conveyor, item_bytes));
         convey(items);
     }
+    EQUAL(trihop_conveyor_reset_to(conveyor, SIZE_MAX), TRIHOP_ERR_CONFIG);
+    EQUAL(trihop_conveyor_reset_to(conveyor, 0), TRIHOP_ERR_CONFIG);
+    close_conveyor();
+    /* In the place of that one: of its own size. */
+    item_bytes = 8;
+    push(items);
     OK(trihop_stream_close(other));
     free(sent);
     free(heard);

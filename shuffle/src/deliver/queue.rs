@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use trihop_transport::protocol::wire::{BadRun, Run, RunHeader};
+use trihop_transport::protocol::wire::{BadRun, Run, RunHeader, align8};
 
 use super::Delivery;
 use crate::config::StreamOptions;
@@ -54,7 +54,7 @@ impl Entry {
         let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
         let (run, _) = Run::split(bytes, job_size)?;
         let (count, bytes) = (run.header.count, run.payload.len());
-        match usize::from(count) * item_bytes <= bytes {
+        match align8(usize::from(count) * item_bytes) == bytes {
             true => Ok(run.header),
             false => Err(BadRun::Records { count, bytes }),
         }

@@ -67,6 +67,8 @@ pub(crate) struct Outbound {
     size: u32,
     /// Bytes of an item, 0 on a byte shuffle.
     item_bytes: usize,
+    /// The same when it was opened.
+    first_item_bytes: usize,
     frame_bytes: usize,
     max_message_bytes: usize,
     linger_ns: u64,
@@ -76,7 +78,7 @@ pub(crate) struct Outbound {
     pushed: bool,
     /// Records that the application or a handler sent.
     pub sent: u64,
-    /// Calls that sent since the last that was to make progress.
+    /// Calls that sent since progress was made.
     calls: u32,
     /// `sent` when the long record or broadcast that waits was taken.
     waits_since: u64,
@@ -128,6 +130,7 @@ impl Outbound {
             rank,
             size,
             item_bytes,
+            first_item_bytes: item_bytes,
             frame_bytes,
             max_message_bytes: options.max_message_bytes,
             linger_ns: options.linger_us * 1000,
@@ -160,6 +163,7 @@ impl Outbound {
         self.name = name.into();
         self.overrun = None;
         self.runs_since_ns = 0;
+        self.item_bytes = self.first_item_bytes;
         self.pushed = false;
         self.waits_since = 0;
         (self.sent, self.sent_bytes) = (0, 0);
@@ -178,6 +182,20 @@ impl Outbound {
             self.calls = 0;
         }
         due
+    }
+
+    /// Items have another size from now on: between two steps, when nothing of the first is left.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: none, or more than a frame takes.
+    pub fn resize_items(&mut self, item_bytes: usize) -> Result<()> {
+        let largest = (self.frame_bytes & !7) - RUN_HEADER_BYTES;
+        if !(1..=largest).contains(&item_bytes) {
+            let why = format!("an item of {item_bytes} bytes: it is 1 to {largest} on this stream");
+            return Err(Error::config("item_bytes", why));
+        }
+        self.item_bytes = item_bytes;
+        Ok(())
     }
 
     /// Cookie of the job.
@@ -542,6 +560,7 @@ impl Outbound {
     /// Moves on what has waited long enough: at once while the application only polls, by age while
     /// it sends. A run that grows is soon full by itself: it has more time than one that rests.
     pub fn age(&mut self, now_ns: u64, idle: bool, why: SendReason) {
+        self.calls = 0;
         if self.runs.open_runs() > 0 {
             if self.runs_since_ns == 0 {
                 self.runs_since_ns = now_ns.max(1);

@@ -9,7 +9,7 @@ use trihop_transport::topology::Rank;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::deliver::Entry;
-use crate::engine::outbound::Pushes;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::face::stream::{Item, Stream};
@@ -276,6 +276,17 @@ impl<S: Seating> Belt<S> {
         }
     }
 
+    /// The next step begins, with items of another size.
+    pub fn reset_to(&mut self, item_bytes: usize) -> Result<()> {
+        if self.state != ConveyorState::Complete {
+            return Err(self.misuse("a reset before the step is complete"));
+        }
+        let resize = |out: &mut Outbound| out.resize_items(item_bytes);
+        self.handle.with_out("a reset", resize)?;
+        self.item_bytes = item_bytes;
+        self.reset()
+    }
+
     /// What has not been pulled waits for the stream's next taker; a run of which a part has been
     /// pulled does not.
     fn give_back(&mut self) {
@@ -405,6 +416,20 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
         self.belt.push(target, &item)
     }
 
+    /// As [`Conveyor::reset`], with items of another type in the next step: of the same on all ranks,
+    /// or a pull fails. Its size is within what the stream's options allow. On failure the stream goes
+    /// on until its job ends.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] before the step is complete; [`Error::Config`] on an item that is too long.
+    pub fn reset_as<U: Item>(mut self) -> Result<Conveyor<U, S>> {
+        self.belt.reset_to(size_of::<U>())?;
+        Ok(Conveyor {
+            belt: self.belt,
+            item: PhantomData,
+        })
+    }
+
     /// The next item that is here, in place, and who sent it.
     ///
     /// # Errors
@@ -464,6 +489,14 @@ impl<S: Seat> UntypedConveyor<S> {
         self.belt.item_bytes
     }
 
+    /// As [`Conveyor::reset_as`], with items of so many bytes.
+    ///
+    /// # Errors
+    /// As [`Conveyor::reset_as`]: nothing has changed then.
+    pub fn reset_to(&mut self, item_bytes: usize) -> Result<()> {
+        self.belt.reset_to(item_bytes)
+    }
+
     /// As [`Conveyor::push`].
     ///
     /// # Errors
@@ -502,3 +535,66 @@ impl UntypedConveyor<Inline<'_>> {
 }
 
 common_calls!([S: Seat] UntypedConveyor<S>);
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::bootstrap::Launcher;
+
+    use super::*;
+    use crate::{Job, Options};
+
+    /// A step in which a job's only rank sends items to itself; what it has pulled.
+    fn step<T: Item>(conveyor: &mut Conveyor<T, Inline<'_>>, items: &[T]) -> Vec<T> {
+        let (mut left, mut pulled) = (items, Vec::new());
+        while conveyor.advance(left.is_empty()).unwrap() {
+            while let [item, rest @ ..] = left
+                && conveyor.push(Rank(0), *item).unwrap()
+            {
+                left = rest;
+            }
+            while let Some((_, item)) = conveyor.pull().unwrap() {
+                pulled.push(*item);
+            }
+        }
+        pulled
+    }
+
+    #[test]
+    fn a_conveyor_has_other_items_in_the_next_step() {
+        let options = Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        };
+        let job = Job::start(options).unwrap();
+        let mut words = Conveyor::over(job.stream::<u64>("items").open().unwrap()).unwrap();
+        let numbers: Vec<u64> = (0..10_000).collect();
+        assert_eq!(step(&mut words, &numbers), numbers);
+        let mut bytes = words.reset_as::<[u8; 3]>().unwrap();
+        assert_eq!(step(&mut bytes, &[[1, 2, 3]; 10_000]).len(), 10_000);
+        let mut long = bytes.reset_as::<[u64; 1000]>().unwrap();
+        assert_eq!(step(&mut long, &[[7; 1000]; 10]), [[7; 1000]; 10]);
+        let words = long.reset_as::<u64>().unwrap();
+        let refused = words.reset_as::<u32>().map(drop);
+        assert!(matches!(refused, Err(Error::Misuse { .. })));
+
+        let stream = job.untyped("sizes", 8).open().unwrap();
+        let mut conveyor = UntypedConveyor::over(stream).unwrap();
+        while conveyor.advance(true).unwrap() {}
+        for impossible in [0, 1 << 20] {
+            let refused = conveyor.reset_to(impossible);
+            assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+        }
+        conveyor.reset_to(12).unwrap();
+        assert!(conveyor.push(Rank(0), &[0; 8]).is_err());
+        for _ in 0..5 {
+            assert!(conveyor.push(Rank(0), &[1; 12]).unwrap());
+        }
+        // As where another rank believes in another size.
+        conveyor.belt.item_bytes = 8;
+        while conveyor.belt.arrived.is_empty() {
+            conveyor.advance(false).unwrap();
+        }
+        let refused = conveyor.pull(1).map(drop);
+        assert!(matches!(refused, Err(Error::BadPeer { .. })), "{refused:?}");
+    }
+}

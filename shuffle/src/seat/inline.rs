@@ -88,7 +88,7 @@ struct Place<'h> {
     spin: Duration,
     /// Deliveries are being handed out by a call that does not use the state: nothing polls inside.
     taking: Cell<bool>,
-    /// What pushes of a C program use while nobody borrows the state.
+    /// What pushes use while nobody borrows the state.
     windows: Windows,
 }
 
@@ -357,7 +357,11 @@ impl<'h> Seating for Inline<'h> {
 
     #[inline(always)] // part of every push
     fn push_here(&self, window: &Rc<PushWindow>, target: Rank, item: &[u8]) -> bool {
-        window.push(target.0, item)
+        let is_pushed = window.push(target.0, item);
+        if !is_pushed {
+            self.0.windows.begin_push(window);
+        }
+        is_pushed
     }
 
     /// Where the last such push was of the same stream.

@@ -109,13 +109,32 @@ fn pushes_that_look_at_no_state_are_there_for_every_other_call() {
         other.push(Rank(0), item).unwrap();
         assert!(!is_open(&stream) && !is_open(&other));
     }
+    // Where nothing goes through it, it is opened less and less.
+    let mut opened = 0;
+    for _ in 0..1000 {
+        other.push(Rank(0), 0).unwrap();
+        opened += u32::from(is_open(&other));
+        let _ = other.stats();
+    }
+    assert!((1..12).contains(&opened), "{opened} times");
+    while !is_open(&other) {
+        other.push(Rank(0), 0).unwrap();
+    }
+    other.push(Rank(0), 0).unwrap();
+    let _ = other.stats();
+    other.push(Rank(0), 0).unwrap();
     other.push(Rank(0), 10).unwrap();
     assert!(is_open(&other));
     other.push(Rank(0), 11).unwrap();
     assert!(stream.push(Rank(1), 0).is_err(), "no such rank");
-    // Progress is made now and then, while there is still room.
+    // Progress is made now and then, while there is still room in the run.
+    let rounds = job.rounds().unwrap();
+    for item in 0..600 {
+        stream.push(Rank(0), item % 2).unwrap();
+    }
+    assert_eq!(job.rounds().unwrap(), rounds + 1);
     let before = sum.get();
-    for item in 0..4_000 {
+    for item in 0..3_400 {
         stream.push(Rank(0), item % 2).unwrap();
     }
     assert!(sum.get() > before, "delivered without any other call");
@@ -135,6 +154,24 @@ fn pushes_that_look_at_no_state_are_there_for_every_other_call() {
     job.shutdown().unwrap();
     assert!(!is_open(&copy));
     assert!(matches!(copy.push(Rank(0), 1), Err(Error::Closed(_))));
+}
+
+#[test]
+fn what_is_left_of_a_job_that_was_dropped_takes_nothing() {
+    let sum = Cell::new(0);
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    let stream = adding(&job, "items", &sum);
+    for item in 0..3 {
+        stream.push(Rank(0), item).unwrap();
+    }
+    drop(job);
+    for _ in 0..3 {
+        assert!(matches!(stream.push(Rank(0), 1), Err(Error::Closed(_))));
+    }
 }
 
 /// Awaits a future on this thread; how often it was polled.

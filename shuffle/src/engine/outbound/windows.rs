@@ -14,22 +14,24 @@ pub(crate) enum Pushes {
 
 impl Outbound {
     /// Opens a view of the open runs, where the application's items go into them and no progress
-    /// is due. Whoever uses this again closes it before.
-    pub fn open_window(&mut self, window: &PushWindow, pushes: Pushes) {
+    /// is due; whether it did. Whoever uses this again closes it before.
+    pub fn open_window(&mut self, window: &PushWindow, pushes: Pushes) -> bool {
         if !self.is_open() || self.item_bytes == 0 || self.item_bytes > self.gathered_bytes {
-            return;
+            return false;
         }
-        let most = match pushes {
-            // The last before progress is due is a call.
-            Pushes::Paced => (CALLS_PER_ROUND - 1).saturating_sub(self.calls),
-            Pushes::Unpaced => u32::MAX,
+        // The last before progress is due is a call.
+        let most = match (CALLS_PER_ROUND - 1).saturating_sub(self.calls) {
+            0 if pushes == Pushes::Unpaced => u32::MAX,
+            most => most,
         };
-        self.runs.open_window(window, self.item_bytes, most);
+        if most > 0 {
+            self.runs.open_window(window, self.item_bytes, most);
+        }
+        most > 0
     }
 
-    /// Closes a view, and counts what was pushed through it.
-    pub fn close_window(&mut self, window: &PushWindow) {
-        let pushed = window.close();
+    /// Counts what was pushed through a view.
+    pub fn note_pushed(&mut self, pushed: u32) {
         self.calls = self.calls.saturating_add(pushed);
         self.sent += u64::from(pushed);
         self.sent_bytes += u64::from(pushed) * self.item_bytes as u64;
