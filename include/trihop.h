@@ -277,7 +277,19 @@ typedef struct trihop_job_t trihop_job_t;
 // that, and all do at `trihop_merging_flush`: memory is bounded, and what is common travels seldom.
 // Items for one rank do not keep their order.
 //
-// Threads: one at a time; of an inline job that which has started it. Not inside its own functions.
+// Handlers may push to it too, also that of the stream it is before. What they push during a flush
+// may stay in the table, so where handlers push, flush and fence until no rank holds an item:
+//
+// ```c
+// do {
+//     trihop_merging_flush(merging);
+//     trihop_stream_fence(stream);
+//     held = trihop_merging_held(merging);
+//     trihop_allreduce(job, TRIHOP_SUM, &held, 1);
+// } while (held > 0);
+// ```
+//
+// Threads: any of a threaded job; of an inline job that which has started it.
 typedef struct trihop_merging_t trihop_merging_t;
 
 // Requests of one size to any rank, each answered there by a function, whose replies, of one size
@@ -1293,13 +1305,15 @@ trihop_status_t trihop_conveyor_state(struct trihop_conveyor_t *conveyor, int32_
 trihop_status_t trihop_conveyor_reset(struct trihop_conveyor_t *conveyor);
 
 // As `trihop_conveyor_reset`, with items of another size in the next step: of the same on all
-// ranks, or a pull fails with `TRIHOP_ERR_BAD_PEER`. Reset it to the first size before it is freed,
-// where the stream goes on.
+// ranks. Items from a rank that has another one fail to be pulled, with `TRIHOP_ERR_BAD_PEER`, where
+// so many cannot be in the bytes of their run; else they are taken for what they are not. When the
+// conveyor is freed, its stream has its first size again.
 //
 // Fails with `TRIHOP_ERR_MISUSE` as that, and with `TRIHOP_ERR_CONFIG` on a size of none, or one
 // that is longer than an item of the stream may be; nothing has changed then.
 // Threads: as `trihop_conveyor_t` says.
-trihop_status_t trihop_conveyor_reset_to(struct trihop_conveyor_t *conveyor, size_t item_bytes);
+trihop_status_t trihop_conveyor_reset_to(struct trihop_conveyor_t *conveyor,
+                                         size_t item_bytes);
 
 // Frees the conveyor; its stream goes on, and what nobody has pulled waits there for
 // `trihop_stream_take`. Null is ignored. Where a step is ending, `trihop_stream_close` waits for
@@ -1313,8 +1327,9 @@ void trihop_conveyor_free(struct trihop_conveyor_t *conveyor);
 // that comes, inside of other calls. At most `most` requests of this rank are under way, or have
 // replies that were not pulled: 1 to 2^30, and memory for as many replies.
 //
-// Fails with `TRIHOP_ERR_CONFIG` on a threaded job and on impossible sizes, and as
-// `trihop_stream_open`.
+// Fails with `TRIHOP_ERR_CONFIG` on a threaded job and on impossible sizes, with
+// `TRIHOP_ERR_TOO_LARGE` above `max_message_bytes`, with `TRIHOP_ERR_MISMATCH` where ranks have
+// different sizes or one of them has failed, and as `trihop_stream_open`.
 // Threads: that which has started the job; not inside a handler.
 trihop_status_t trihop_replies_open(const struct trihop_job_t *job,
                                     const char *name,
@@ -1329,7 +1344,7 @@ trihop_status_t trihop_replies_open(const struct trihop_job_t *job,
 // room now, it fails with `TRIHOP_ERR_WOULD_BLOCK` and has asked nothing: pull, then ask again.
 //
 // Threads: as `trihop_replies_t` says.
-trihop_status_t trihop_replies_ask(struct trihop_replies_t *replies,
+trihop_status_t trihop_replies_ask(const struct trihop_replies_t *replies,
                                    uint32_t target,
                                    const void *request);
 
@@ -1339,7 +1354,7 @@ trihop_status_t trihop_replies_ask(struct trihop_replies_t *replies,
 // Fails with `TRIHOP_ERR_MISUSE` where a rank has sent a request or a reply of another size, or a
 // reply that nobody asked for.
 // Threads: as `trihop_replies_t` says.
-trihop_status_t trihop_replies_pull(struct trihop_replies_t *replies,
+trihop_status_t trihop_replies_pull(const struct trihop_replies_t *replies,
                                     void *reply);
 
 // How many requests have replies that were not pulled, or none yet; 0 for a null pointer.
@@ -1347,10 +1362,11 @@ trihop_status_t trihop_replies_pull(struct trihop_replies_t *replies,
 // Threads: as `trihop_replies_t` says.
 size_t trihop_replies_outstanding(const struct trihop_replies_t *replies);
 
-// As `trihop_stream_fence`: afterwards all replies are here, to be pulled.
+// As `trihop_stream_fence`: afterwards all replies are here, to be pulled. Fails with
+// `TRIHOP_ERR_MISUSE` as `trihop_replies_pull`.
 //
 // Threads: as `trihop_replies_t` says.
-trihop_status_t trihop_replies_fence(struct trihop_replies_t *replies);
+trihop_status_t trihop_replies_fence(const struct trihop_replies_t *replies);
 
 // Fences the stream of the requests, and closes it. Collective over all ranks. Replies that were
 // not pulled are given up. It is gone afterwards, whatever is returned, but where that is
@@ -1375,24 +1391,29 @@ trihop_status_t trihop_merging_over(const struct trihop_stream_t *stream,
 // Sends an item, or merges it with one for the same rank and of the same key that has not left.
 // Waits as `trihop_stream_push` does, inside a handler too.
 //
-// Fails on a bad rank, and as `trihop_stream_push`, of the item that has to leave for it: then
-// nothing has changed.
+// Fails on a bad rank, and as `trihop_stream_push`, of the item that has to leave for it: then that
+// stays, and this one is not taken.
 // Threads: as `trihop_merging_t` says.
-trihop_status_t trihop_merging_push(struct trihop_merging_t *merging,
+trihop_status_t trihop_merging_push(const struct trihop_merging_t *merging,
                                     uint32_t target,
                                     const void *item);
 
-// Lets all items leave that are in the table: before a fence, a round, a flush or the close of the
+// Lets the items leave that are in the table, place by place: before a fence, a round, a flush or the close of the
 // stream, which know nothing of them.
 //
 // Fails as `trihop_stream_push`; what has not left then stays.
 // Threads: as `trihop_merging_t` says.
-trihop_status_t trihop_merging_flush(struct trihop_merging_t *merging);
+trihop_status_t trihop_merging_flush(const struct trihop_merging_t *merging);
 
 // How many items joined another one instead of travelling; 0 for a null pointer.
 //
 // Threads: as `trihop_merging_t` says.
 uint64_t trihop_merging_merged(const struct trihop_merging_t *merging);
+
+// How many items are in the table; 0 for a null pointer.
+//
+// Threads: as `trihop_merging_t` says.
+uint64_t trihop_merging_held(const struct trihop_merging_t *merging);
 
 // Frees the table; items that are still in it are given up. Its stream goes on. Null is ignored.
 //

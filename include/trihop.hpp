@@ -138,14 +138,15 @@ public:
     }
 
 protected:
-    template <class Call> void guarded(Call call) noexcept {
+    template <class Call> void guarded(Call call, bool goes_on = false) noexcept {
         const std::lock_guard<std::recursive_mutex> lock(mutex_);
-        if (is_dropped_ || failure_)
+        if (is_dropped_ || (failure_ && !goes_on))
             return;
         try {
             call();
         } catch (...) {
-            failure_ = std::current_exception();
+            if (!failure_)
+                failure_ = std::current_exception();
         }
     }
 
@@ -633,11 +634,15 @@ public:
     /* Sends an item, or merges it with one that has not left. */
     void push(std::uint32_t target, const T &item) { check(trihop_merging_push(merging_, target, &item)); }
 
-    /* Lets all items leave: before a fence or a round of the stream. */
+    /* Lets the items leave that are in the table: before a fence or a round of the stream. Where handlers push, some may stay:
+     * see trihop_merging_t. */
     void flush() { check(trihop_merging_flush(merging_)); }
 
     /* Items that joined another one instead of travelling. */
     std::uint64_t merged() const { return trihop_merging_merged(merging_); }
+
+    /* Items in the table. */
+    std::uint64_t held() const { return trihop_merging_held(merging_); }
 
 private:
     struct Calls {
@@ -666,13 +671,14 @@ public:
 
     static void on_request(void *context, std::uint32_t source, const void *request, void *reply) noexcept {
         auto &self = *static_cast<Answer *>(context);
-        self.guarded([&] {
+        const auto answer = [&] {
             const Q &question = *static_cast<const Q *>(request);
             if constexpr (std::is_invocable_v<F &, const Q &, std::uint32_t>)
                 *static_cast<R *>(reply) = self.answer_(question, source);
             else
                 *static_cast<R *>(reply) = self.answer_(question);
-        });
+        };
+        self.guarded(answer, true); /* others wait for the next answers */
     }
 
 private:
@@ -689,7 +695,7 @@ template <class Q, class R> class Replies {
 
 public:
     /* Opens it, which is collective. `answer` takes `const Q &` and the source, or `const Q &`, and returns an R; where it
-     * throws, the reply is zero, and this rank's next pull, fence or close throws that. */
+     * throws, the reply is zero, and this rank's next pull, fence or close throws the first of that. */
     template <class F> Replies(const Job &job, const char *name, std::size_t most, F answer) {
         using Answer = detail::Answer<Q, R, F>;
         auto owned = std::make_unique<Answer>(std::move(answer));
@@ -716,15 +722,21 @@ public:
             std::fprintf(stderr, "trihop_replies_close: %s\n", trihop_last_error());
         if (answer_->has_failed())
             std::fprintf(stderr, "trihop: an answer has thrown, and its stream was closed before anybody asked\n");
+        if (status == TRIHOP_ERR_NESTED) {
+            answer_->drop();
+            (void)answer_.release(); /* it is still open */
+        }
     }
 
     /* Asks a rank; false, with nothing asked, while there is no room. */
     bool ask(std::uint32_t target, const Q &request) { return try_check(trihop_replies_ask(replies_, target, &request)); }
 
-    /* The reply to the oldest request that has none yet; false where it is not here. */
+    /* The reply to the oldest request that has none yet; false where it is not here. Where it throws, no reply is gone. */
     bool pull(R &reply) {
-        const bool is_here = try_check(trihop_replies_pull(replies_, &reply));
         answer_->rethrow();
+        const bool is_here = try_check(trihop_replies_pull(replies_, &reply));
+        if (!is_here)
+            answer_->rethrow();
         return is_here;
     }
 

@@ -320,8 +320,9 @@ pub unsafe extern "C" fn trihop_conveyor_reset(
 }
 
 /// As `trihop_conveyor_reset`, with items of another size in the next step: of the same on all
-/// ranks, or a pull fails with `TRIHOP_ERR_BAD_PEER`. Reset it to the first size before it is freed,
-/// where the stream goes on.
+/// ranks. Items from a rank that has another one fail to be pulled, with `TRIHOP_ERR_BAD_PEER`, where
+/// so many cannot be in the bytes of their run; else they are taken for what they are not. When the
+/// conveyor is freed, its stream has its first size again.
 ///
 /// Fails with `TRIHOP_ERR_MISUSE` as that, and with `TRIHOP_ERR_CONFIG` on a size of none, or one
 /// that is longer than an item of the stream may be; nothing has changed then.

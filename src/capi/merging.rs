@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use super::argument;
 use super::callback::Context;
-use super::seat::either;
-use super::status::{Failure, guard, trihop_status_t};
+use super::seat::{Either, either};
+use super::status::{Failure, guard, guard_or, trihop_status_t};
 use super::stream::send::push_item;
 use super::stream::{StreamOf, trihop_stream_t};
 use crate::{MergingTable, Rank};
@@ -15,7 +15,19 @@ use crate::{MergingTable, Rank};
 /// that, and all do at `trihop_merging_flush`: memory is bounded, and what is common travels seldom.
 /// Items for one rank do not keep their order.
 ///
-/// Threads: one at a time; of an inline job that which has started it. Not inside its own functions.
+/// Handlers may push to it too, also that of the stream it is before. What they push during a flush
+/// may stay in the table, so where handlers push, flush and fence until no rank holds an item:
+///
+/// ```c
+/// do {
+///     trihop_merging_flush(merging);
+///     trihop_stream_fence(stream);
+///     held = trihop_merging_held(merging);
+///     trihop_allreduce(job, TRIHOP_SUM, &held, 1);
+/// } while (held > 0);
+/// ```
+///
+/// Threads: any of a threaded job; of an inline job that which has started it.
 pub struct trihop_merging_t {
     stream: StreamOf,
     table: MergingTable,
@@ -60,9 +72,10 @@ pub unsafe extern "C" fn trihop_merging_over(
             let why = "items are merged, and the stream has records".to_owned();
             return Err(Failure::new(trihop_status_t::TRIHOP_ERR_CONFIG, why));
         }
+        let is_shared = matches!(open.of(), Either::Threaded(_));
         *place = Box::into_raw(Box::new(trihop_merging_t {
             stream: open.of().clone(),
-            table: MergingTable::new(places, item_bytes, open.size())?,
+            table: MergingTable::new(places, item_bytes, open.size(), is_shared)?,
             key,
             merge,
             context: Context::new(context),
@@ -71,38 +84,25 @@ pub unsafe extern "C" fn trihop_merging_over(
     })
 }
 
-/// Runs `call` on what is merged.
-///
-/// # Safety
-/// `merging` is null or one that was not freed, which nobody else uses.
-unsafe fn with(
-    merging: *mut trihop_merging_t,
-    call: impl FnOnce(&mut trihop_merging_t) -> Result<(), Failure>,
-) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: as the caller promises.
-        call(unsafe { argument::place(merging, "merging")? })
-    })
-}
-
 /// Sends an item, or merges it with one for the same rank and of the same key that has not left.
 /// Waits as `trihop_stream_push` does, inside a handler too.
 ///
-/// Fails on a bad rank, and as `trihop_stream_push`, of the item that has to leave for it: then
-/// nothing has changed.
+/// Fails on a bad rank, and as `trihop_stream_push`, of the item that has to leave for it: then that
+/// stays, and this one is not taken.
 /// Threads: as `trihop_merging_t` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_merging_push(
-    merging: *mut trihop_merging_t,
+    merging: *const trihop_merging_t,
     target: u32,
     item: *const c_void,
 ) -> trihop_status_t {
-    let push = |open: &mut trihop_merging_t| {
+    guard(|| {
+        // SAFETY: the header asks for null or one that was not freed.
+        let open = unsafe { argument::reference(merging, "merging")? };
         let item_bytes = either!(&open.stream, stream => stream.item_bytes());
         // SAFETY: the header asks for one item that nobody changes during the call.
         let item = unsafe { argument::bytes(item, item_bytes, "item")? };
         let (key, merge, context) = (open.key, open.merge, open.context.get());
-        let stream = &open.stream;
         open.table.push(
             Rank(target),
             item,
@@ -113,27 +113,24 @@ pub unsafe extern "C" fn trihop_merging_push(
                 // SAFETY: as above.
                 unsafe { merge(context, before, item) }
             },
-            |target, item| push_item(stream, target, item),
+            |target, item| push_item(&open.stream, target, item),
         )
-    };
-    // SAFETY: the header asks for null or one that was not freed.
-    unsafe { with(merging, push) }
+    })
 }
 
-/// Lets all items leave that are in the table: before a fence, a round, a flush or the close of the
+/// Lets the items leave that are in the table, place by place: before a fence, a round, a flush or the close of the
 /// stream, which know nothing of them.
 ///
 /// Fails as `trihop_stream_push`; what has not left then stays.
 /// Threads: as `trihop_merging_t` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_merging_flush(merging: *mut trihop_merging_t) -> trihop_status_t {
-    let flush = |open: &mut trihop_merging_t| {
-        let stream = &open.stream;
-        open.table
-            .flush(|target, item| push_item(stream, target, item))
-    };
-    // SAFETY: the header asks for null or one that was not freed.
-    unsafe { with(merging, flush) }
+pub unsafe extern "C" fn trihop_merging_flush(merging: *const trihop_merging_t) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or one that was not freed.
+        let open = unsafe { argument::reference(merging, "merging")? };
+        let send = |target, item: &[u8]| push_item(&open.stream, target, item);
+        open.table.flush(send)
+    })
 }
 
 /// How many items joined another one instead of travelling; 0 for a null pointer.
@@ -142,7 +139,30 @@ pub unsafe extern "C" fn trihop_merging_flush(merging: *mut trihop_merging_t) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_merging_merged(merging: *const trihop_merging_t) -> u64 {
     // SAFETY: the header asks for null or one that was not freed.
-    unsafe { merging.as_ref() }.map_or(0, |open| open.table.merged())
+    unsafe { count_of(merging, MergingTable::merged) }
+}
+
+/// How many items are in the table; 0 for a null pointer.
+///
+/// Threads: as `trihop_merging_t` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_merging_held(merging: *const trihop_merging_t) -> u64 {
+    let held = |table: &MergingTable| Ok(table.held()? as u64);
+    // SAFETY: the header asks for null or one that was not freed.
+    unsafe { count_of(merging, held) }
+}
+
+/// A number of a table.
+///
+/// # Safety
+/// `merging` is null or one that was not freed.
+unsafe fn count_of(
+    merging: *const trihop_merging_t,
+    count: impl FnOnce(&MergingTable) -> crate::Result<u64>,
+) -> u64 {
+    // SAFETY: as the caller promises.
+    let open = unsafe { merging.as_ref() };
+    guard_or(|| open.map_or(Ok(0), |open| Ok(count(&open.table)?))).unwrap_or(0)
 }
 
 /// Frees the table; items that are still in it are given up. Its stream goes on. Null is ignored.

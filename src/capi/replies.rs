@@ -41,15 +41,15 @@ pub type trihop_answer_t = Option<
 /// Runs `call` on replies; what it gives says whether it could do anything now.
 ///
 /// # Safety
-/// `replies` is null or one that was not closed, which nobody else uses.
+/// `replies` is null or one that was not closed.
 unsafe fn with(
-    replies: *mut trihop_replies_t,
-    call: impl FnOnce(&mut UntypedReplies<'static>) -> Result<bool, Failure>,
+    replies: *const trihop_replies_t,
+    call: impl FnOnce(&UntypedReplies<'static>) -> Result<bool, Failure>,
 ) -> trihop_status_t {
     let mut did = false;
     let status = guard(|| {
         // SAFETY: as the caller promises.
-        did = call(&mut unsafe { argument::place(replies, "replies")? }.replies)?;
+        did = call(&unsafe { argument::reference(replies, "replies")? }.replies)?;
         Ok(())
     });
     match status {
@@ -63,8 +63,9 @@ unsafe fn with(
 /// that comes, inside of other calls. At most `most` requests of this rank are under way, or have
 /// replies that were not pulled: 1 to 2^30, and memory for as many replies.
 ///
-/// Fails with `TRIHOP_ERR_CONFIG` on a threaded job and on impossible sizes, and as
-/// `trihop_stream_open`.
+/// Fails with `TRIHOP_ERR_CONFIG` on a threaded job and on impossible sizes, with
+/// `TRIHOP_ERR_TOO_LARGE` above `max_message_bytes`, with `TRIHOP_ERR_MISMATCH` where ranks have
+/// different sizes or one of them has failed, and as `trihop_stream_open`.
 /// Threads: that which has started the job; not inside a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_replies_open(
@@ -116,11 +117,11 @@ pub unsafe extern "C" fn trihop_replies_open(
 /// Threads: as `trihop_replies_t` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_replies_ask(
-    replies: *mut trihop_replies_t,
+    replies: *const trihop_replies_t,
     target: u32,
     request: *const c_void,
 ) -> trihop_status_t {
-    let ask = |replies: &mut UntypedReplies<'static>| {
+    let ask = |replies: &UntypedReplies<'static>| {
         // SAFETY: the header asks for one request that nobody changes during the call.
         let request = unsafe { argument::bytes(request, replies.request_bytes(), "request")? };
         Ok(replies.ask(Rank(target), request)?)
@@ -137,10 +138,10 @@ pub unsafe extern "C" fn trihop_replies_ask(
 /// Threads: as `trihop_replies_t` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_replies_pull(
-    replies: *mut trihop_replies_t,
+    replies: *const trihop_replies_t,
     reply: *mut c_void,
 ) -> trihop_status_t {
-    let pull = |replies: &mut UntypedReplies<'static>| {
+    let pull = |replies: &UntypedReplies<'static>| {
         let bytes = replies.reply_bytes();
         // SAFETY: the header asks for room for a reply that nobody else uses.
         let place = unsafe { argument::slice_mut(reply.cast::<u8>(), bytes, "reply")? };
@@ -160,12 +161,13 @@ pub unsafe extern "C" fn trihop_replies_outstanding(replies: *const trihop_repli
     unsafe { replies.as_ref() }.map_or(0, |open| open.replies.outstanding())
 }
 
-/// As `trihop_stream_fence`: afterwards all replies are here, to be pulled.
+/// As `trihop_stream_fence`: afterwards all replies are here, to be pulled. Fails with
+/// `TRIHOP_ERR_MISUSE` as `trihop_replies_pull`.
 ///
 /// Threads: as `trihop_replies_t` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_replies_fence(replies: *mut trihop_replies_t) -> trihop_status_t {
-    let fence = |replies: &mut UntypedReplies<'static>| {
+pub unsafe extern "C" fn trihop_replies_fence(replies: *const trihop_replies_t) -> trihop_status_t {
+    let fence = |replies: &UntypedReplies<'static>| {
         replies.fence()?;
         Ok(true)
     };

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <trihop.h>
 
+#include "check.h"
+
 static trihop_job_t *job;
 static uint32_t rank, size;
 
@@ -25,14 +27,6 @@ static void fail(const char *what, uint64_t got, uint64_t wanted)
     trihop_abort(job, EXIT_FAILURE, what);
     exit(EXIT_FAILURE);
 }
-
-#define OK(call) EQUAL((uint64_t)(call), TRIHOP_OK)
-#define EQUAL(got, wanted)                                                                                               \
-    do {                                                                                                                 \
-        uint64_t got_ = (got), wanted_ = (wanted);                                                                       \
-        if (got_ != wanted_)                                                                                             \
-            fail(#got, got_, wanted_);                                                                                   \
-    } while (0)
 
 static void on_items(void *context, const trihop_message_t *items)
 {
@@ -350,6 +344,12 @@ static void ask_and_answer(void)
     EQUAL(trihop_replies_open(job, "none", 4, 8, 0, answer, other, &replies), TRIHOP_ERR_CONFIG);
     EQUAL(trihop_replies_open(job, "none", 4, SIZE_MAX, 1, answer, other, &replies), TRIHOP_ERR_TOO_LARGE);
     EQUAL(trihop_replies_open(job, "none", SIZE_MAX, 8, 1, answer, other, &replies), TRIHOP_ERR_TOO_LARGE);
+    if (size > 1) {
+        EQUAL(trihop_replies_open(job, "none", 4, rank == 0 ? 8 : 16, most, answer, other, &replies), TRIHOP_ERR_MISMATCH);
+        EQUAL(trihop_replies_open(job, "none", rank == 1, 8, most, answer, other, &replies), TRIHOP_ERR_MISMATCH);
+        EQUAL(trihop_replies_open(job, "none", 4, 8, rank == 0 ? 0 : most, answer, other, &replies),
+              rank == 0 ? TRIHOP_ERR_CONFIG : TRIHOP_ERR_MISMATCH);
+    }
     OK(trihop_replies_open(job, "table", sizeof index, sizeof(struct entry), most, answer, other, &replies));
     EQUAL(trihop_replies_ask(replies, size, &index), TRIHOP_ERR_RANK);
     while (asked < count || trihop_replies_outstanding(replies) > 0) {
@@ -467,6 +467,85 @@ static void merge(void)
     EQUAL(trihop_merging_merged(NULL), 0);
 }
 
+/* What goes on from rank to rank, and is merged on its way with what is as far. */
+struct wave {
+    uint64_t place, left, times;
+};
+
+static trihop_merging_t *waves;
+static uint64_t ended;
+
+static void on_waves(void *context, const trihop_message_t *items)
+{
+    const struct wave *wave = items->bytes;
+
+    (void)context;
+    for (size_t at = 0; at < items->count; at++) {
+        struct wave next = wave[at];
+
+        if (next.left-- == 0) {
+            __atomic_fetch_add(&ended, next.times, __ATOMIC_RELAXED);
+            continue;
+        }
+        next.place = (next.place * 5 + 1) % 64;
+        OK(trihop_merging_push(waves, (uint32_t)((rank + next.place) % size), &next));
+    }
+}
+
+static uint64_t key_of_wave(void *context, const void *item)
+{
+    const struct wave *wave = item;
+
+    (void)context;
+    return wave->place << 8 | wave->left;
+}
+
+static void join_waves(void *context, void *before, const void *item)
+{
+    struct wave *joined = before;
+    const struct wave *other = item;
+
+    (void)context;
+    if (joined->place != other->place || joined->left != other->left)
+        fail("items of other keys are merged", joined->place, other->place);
+    joined->times += other->times;
+}
+
+/* Handlers push to the table while an item leaves it, which finds no room in its queue now and then. */
+static void merge_in_handlers(void)
+{
+    const uint64_t count = 20000;
+
+    for (size_t places = 4; places <= 1024; places *= 16) {
+        trihop_stream_t *stream;
+        uint64_t all[2] = {0, 0}, held;
+
+        ended = 0;
+        OK(trihop_stream_open(job, "waves", sizeof(struct wave), NULL, on_waves, NULL, &stream));
+        OK(trihop_merging_over(stream, places, key_of_wave, join_waves, NULL, &waves));
+        OK(trihop_barrier(job));
+        for (uint64_t number = 0; number < count; number++) {
+            struct wave wave = {number % 64, 1 + number % 5, 1};
+
+            OK(trihop_merging_push(waves, (uint32_t)(number % size), &wave));
+        }
+        do {
+            OK(trihop_merging_flush(waves));
+            OK(trihop_stream_fence(stream));
+            held = trihop_merging_held(waves);
+            EQUAL(held <= places, 1);
+            OK(trihop_allreduce(job, TRIHOP_SUM, &held, 1));
+        } while (held > 0);
+        all[0] = ended;
+        all[1] = count;
+        OK(trihop_allreduce(job, TRIHOP_SUM, all, 2));
+        EQUAL(all[0], all[1]);
+        OK(trihop_stream_close(stream));
+        trihop_merging_free(waves);
+    }
+    EQUAL(trihop_merging_held(NULL), 0);
+}
+
 static void join_values(void)
 {
     uint64_t bits[2], before[2] = {rank + 1, 1}, given[3] = {0, 0, 0}, all_ranks = (UINT64_C(1) << size) - 1;
@@ -541,6 +620,7 @@ int main(int argc, char **argv)
     bounce();
     ask_and_answer();
     merge();
+    merge_in_handlers();
     join_values();
     if (rank == 0)
         printf("%" PRIu32 " ranks, %" PRIu64 " steps\n", size, steps);

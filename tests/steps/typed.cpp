@@ -231,6 +231,40 @@ void replies(trihop::Job &job) {
     char reply = 'y';
     EXPECT(fragile.pull(reply) && reply == 0);
     fragile.close();
+
+    /* One bad answer: what others ask afterwards is answered, and no reply is gone by what a pull throws. */
+    trihop::Replies<std::uint32_t, std::uint32_t> once(job, "once", 100, [](std::uint32_t number) {
+        if (number == 7)
+            throw std::runtime_error("not seven");
+        return number + 1;
+    });
+    for (std::uint32_t number = 0; number < 20; number++)
+        EXPECT(once.ask((rank + 1) % size, number));
+    std::uint32_t thrown = 0, pulled = 0;
+    while (once.outstanding() > 0) {
+        try {
+            for (std::uint32_t next = 0; once.pull(next); pulled++)
+                EXPECT(next == (pulled == 7 ? 0 : pulled + 1));
+        } catch (const std::runtime_error &error) {
+            EXPECT(std::string(error.what()) == "not seven");
+            thrown++;
+        }
+    }
+    EXPECT(pulled == 20);
+    try {
+        once.fence();
+    } catch (const std::runtime_error &) {
+        thrown++;
+    }
+    EXPECT(thrown == 1);
+    /* Closing inside of a handler is refused, and the answer stays as long as the stream. */
+    {
+        auto kept = std::make_unique<trihop::Replies<int, int>>(job, "kept", 1, [](int number) { return -number; });
+        trihop::Stream<int> closing(job, "closing", [&](int) { kept.reset(); });
+        closing.push(rank, 1);
+        closing.fence();
+        EXPECT(kept == nullptr);
+    }
 }
 
 void merging(trihop::Job &job) {

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <trihop.h>
 
+#include "check.h"
+
 #define LONGEST 9000
 
 /* What src/capi and shuffle/src/queue/window.rs say of them. */
@@ -39,14 +41,6 @@ static void fail(const char *what, uint64_t got, uint64_t wanted)
     trihop_abort(job, EXIT_FAILURE, what);
     exit(EXIT_FAILURE);
 }
-
-#define OK(call) EQUAL((uint64_t)(call), TRIHOP_OK)
-#define EQUAL(got, wanted)                                                                                               \
-    do {                                                                                                                 \
-        uint64_t got_ = (got), wanted_ = (wanted);                                                                       \
-        if (got_ != wanted_)                                                                                             \
-            fail(#got, got_, wanted_);                                                                                   \
-    } while (0)
 
 /* The item that a rank sends as its `number`th to another. */
 static void fill(unsigned char *item, uint64_t number)

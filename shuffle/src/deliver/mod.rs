@@ -8,7 +8,7 @@ mod overfilled;
 mod queue;
 mod reassembly;
 
-use trihop_transport::protocol::wire::{BadRun, Records};
+use trihop_transport::protocol::wire::{BadRun, Records, Run, align8};
 use trihop_transport::topology::Rank;
 
 pub(crate) use deliveries::{Deliveries, NextDelivery};
@@ -27,6 +27,20 @@ pub struct Message<'a> {
     pub kind: u32,
     /// Its bytes, in place: they are gone when the handler returns.
     pub bytes: &'a [u8],
+}
+
+/// The items of a run, which are all that is in it.
+///
+/// # Errors
+/// So many items of that size do not fill it.
+pub(crate) fn items_of<'a>(run: &Run<'a>, item_bytes: usize) -> Result<&'a [u8], BadRun> {
+    let bytes = usize::from(run.header.count) * item_bytes;
+    let is_filled = align8(bytes) == run.payload.len();
+    let items = run.payload.get(..bytes).filter(|_| is_filled);
+    items.ok_or(BadRun::Records {
+        count: run.header.count,
+        bytes: run.payload.len(),
+    })
 }
 
 /// Records of one source that arrived one after the other, in order; at least one.

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use trihop_transport::protocol::wire::{BadRun, Run, RunHeader, align8};
+use trihop_transport::protocol::wire::{BadRun, Run, RunHeader};
 
-use super::Delivery;
+use super::{Delivery, items_of};
 use crate::config::StreamOptions;
 use crate::queue::spare::{Spare, bytes_of};
 
@@ -46,17 +46,21 @@ impl Entry {
     /// The header of a run of items of so many bytes, which lie behind it.
     ///
     /// # Errors
-    /// It is none, or they are not there.
-    pub fn items(&self, job_size: u32, item_bytes: usize) -> Result<RunHeader, BadRun> {
-        if self.whole.is_some() {
-            return Err(BadRun::Fragment("a long record on a stream of items"));
+    /// It is none, or they are not there; with its source, where that is known.
+    pub fn items(
+        &self,
+        job_size: u32,
+        item_bytes: usize,
+    ) -> Result<RunHeader, (Option<u32>, BadRun)> {
+        if let Some((source, _)) = self.whole {
+            let why = BadRun::Fragment("a long record on a stream of items");
+            return Err((Some(source), why));
         }
         let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
-        let (run, _) = Run::split(bytes, job_size)?;
-        let (count, bytes) = (run.header.count, run.payload.len());
-        match align8(usize::from(count) * item_bytes) == bytes {
-            true => Ok(run.header),
-            false => Err(BadRun::Records { count, bytes }),
+        let (run, _) = Run::split(bytes, job_size).map_err(|why| (None, why))?;
+        match items_of(&run, item_bytes) {
+            Ok(_) => Ok(run.header),
+            Err(why) => Err((Some(run.header.source), why)),
         }
     }
 

@@ -198,6 +198,11 @@ impl Outbound {
         Ok(())
     }
 
+    /// Items have the size again with which the stream was opened.
+    pub fn restore_items(&mut self) {
+        self.item_bytes = self.first_item_bytes;
+    }
+
     /// Cookie of the job.
     pub fn job(&self) -> u64 {
         self.job

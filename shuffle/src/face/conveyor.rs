@@ -12,7 +12,7 @@ use crate::deliver::Entry;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
-use crate::face::stream::{Item, Stream};
+use crate::face::stream::{Item, Stream, check_item};
 use crate::face::untyped::{Untyped, of_usual_size};
 use crate::queue::window::PushWindow;
 use crate::seat::{Handle, Inline, Seat, Seating};
@@ -163,8 +163,14 @@ impl<S: Seating> Belt<S> {
         let Some(entry) = self.arrived.get_mut(self.current) else {
             return Ok(false);
         };
-        let header = entry.items(self.handle.size, self.item_bytes);
-        let header = header.map_err(|why| Error::bad_peer(self.source.0, why))?;
+        let header = match entry.items(self.handle.size, self.item_bytes) {
+            Ok(header) => header,
+            Err((source, why)) => {
+                // Told once: the run is given up.
+                self.current += 1;
+                return Err(Error::bad_peer(source.unwrap_or(self.source.0), why));
+            }
+        };
         let bytes = usize::from(header.count) * self.item_bytes;
         self.source = Rank(header.source);
         (self.next, self.end) = (RUN_HEADER_BYTES, RUN_HEADER_BYTES + bytes);
@@ -307,6 +313,12 @@ impl<S: Seating> Belt<S> {
 impl<S: Seating> Drop for Belt<S> {
     fn drop(&mut self) {
         self.give_back();
+        // The stream goes on as it was opened; one that was closed needs nothing.
+        let restore = |out: &mut Outbound| {
+            out.restore_items();
+            Ok(())
+        };
+        let _ = self.handle.with_out("a conveyor", restore);
     }
 }
 
@@ -416,13 +428,15 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
         self.belt.push(target, &item)
     }
 
-    /// As [`Conveyor::reset`], with items of another type in the next step: of the same on all ranks,
-    /// or a pull fails. Its size is within what the stream's options allow. On failure the stream goes
-    /// on until its job ends.
+    /// As [`Conveyor::reset`], with items of another type in the next step: of the same on all ranks.
+    /// A run of items from a rank that has another one fails to be pulled where so many cannot be in
+    /// its bytes; else it is taken for what it is not. The size is within what the stream's options
+    /// allow. On failure the stream goes on until its job ends.
     ///
     /// # Errors
     /// [`Error::Misuse`] before the step is complete; [`Error::Config`] on an item that is too long.
     pub fn reset_as<U: Item>(mut self) -> Result<Conveyor<U, S>> {
+        const { check_item::<U>() }
         self.belt.reset_to(size_of::<U>())?;
         Ok(Conveyor {
             belt: self.belt,
@@ -541,7 +555,7 @@ mod tests {
     use trihop_transport::bootstrap::Launcher;
 
     use super::*;
-    use crate::{Job, Options};
+    use crate::{BroadcastTo, Job, Options};
 
     /// A step in which a job's only rank sends items to itself; what it has pulled.
     fn step<T: Item>(conveyor: &mut Conveyor<T, Inline<'_>>, items: &[T]) -> Vec<T> {
@@ -577,6 +591,20 @@ mod tests {
         let refused = words.reset_as::<u32>().map(drop);
         assert!(matches!(refused, Err(Error::Misuse { .. })));
 
+        // Without its conveyor, a stream is as it was.
+        let stream = job.stream::<u64>("again").open().unwrap();
+        let mut words = Conveyor::over(stream.clone()).unwrap();
+        assert_eq!(step(&mut words, &numbers), numbers);
+        drop(words.reset_as::<[u8; 3]>().unwrap());
+        for word in 0..5 {
+            stream.push(Rank(0), word).unwrap();
+        }
+        stream.broadcast(5, BroadcastTo::Everyone).unwrap();
+        let mut words = Conveyor::over(stream).unwrap();
+        let mut pulled = step(&mut words, &[6]);
+        pulled.sort_unstable();
+        assert_eq!(pulled, [0, 1, 2, 3, 4, 5, 6]);
+
         let stream = job.untyped("sizes", 8).open().unwrap();
         let mut conveyor = UntypedConveyor::over(stream).unwrap();
         while conveyor.advance(true).unwrap() {}
@@ -596,5 +624,6 @@ mod tests {
         }
         let refused = conveyor.pull(1).map(drop);
         assert!(matches!(refused, Err(Error::BadPeer { .. })), "{refused:?}");
+        assert_eq!(conveyor.pull(1), Ok(None), "it is told once");
     }
 }

@@ -1,7 +1,9 @@
 //! Items that are merged before they leave: where many items for one rank have the same key, one of
 //! them travels.
 
+use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
 
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
@@ -16,9 +18,22 @@ const WAYS: usize = 4;
 /// Of a place without an item.
 const NOBODY: u32 = u32::MAX;
 
+/// Of a place whose item is leaving.
+const LEAVING: u32 = u32::MAX - 1;
+
 /// The table of [`Merging`], for items whose size is known at run time only: for bindings to other
-/// languages.
+/// languages. A send may wait and make progress, and handlers that run then may use the same table.
 pub struct MergingTable {
+    table: Lent,
+}
+
+/// A table is lent for moments, and never while an item leaves.
+enum Lent {
+    ToOneThread(RefCell<Table>),
+    ToAny(Mutex<Table>),
+}
+
+struct Table {
     item_bytes: usize,
     /// Ranks of the job.
     size: u32,
@@ -29,14 +44,127 @@ pub struct MergingTable {
     /// Which of a set leaves next where it is full.
     turn: usize,
     merged: u64,
+    held: usize,
+    /// Memory for an item that leaves.
+    spare: Vec<u64>,
+}
+
+/// What became of an item.
+enum Kept {
+    Here,
+    /// There is room once this one has left.
+    After(Leaving),
+    /// All that are in its places are leaving.
+    Nowhere,
+}
+
+/// A copy of an item whose place is taken until it has left: handlers may run meanwhile, and use
+/// the table.
+struct Leaving {
+    place: usize,
+    target: Rank,
+    item: Vec<u64>,
+    bytes: usize,
 }
 
 impl MergingTable {
-    /// A table of `places`, rounded up to a power of two and to four, for a job of `size` ranks.
+    /// A table of `places`, rounded up to a power of two and to four, for a job of `size` ranks;
+    /// several threads may use it at once if it is shared.
     ///
     /// # Errors
     /// [`Error::NoMemory`].
-    pub fn new(places: usize, item_bytes: usize, size: u32) -> Result<Self> {
+    pub fn new(places: usize, item_bytes: usize, size: u32, is_shared: bool) -> Result<Self> {
+        let table = Table::new(places, item_bytes, size)?;
+        let table = match is_shared {
+            true => Lent::ToAny(Mutex::new(table)),
+            false => Lent::ToOneThread(RefCell::new(table)),
+        };
+        Ok(Self { table })
+    }
+
+    #[inline(always)] // as `push`
+    fn lend<V>(&self, call: impl FnOnce(&mut Table) -> V) -> Result<V> {
+        match &self.table {
+            Lent::ToOneThread(table) => match table.try_borrow_mut() {
+                Ok(mut table) => Ok(call(&mut table)),
+                Err(_) => Err(Error::Nested("merging inside of a key or a merge")),
+            },
+            Lent::ToAny(table) => {
+                let table = table.lock();
+                Ok(call(&mut table.unwrap_or_else(PoisonError::into_inner)))
+            }
+        }
+    }
+
+    /// Keeps an item, or merges it with one that is kept; what has to leave for it goes to `send`.
+    ///
+    /// # Errors
+    /// A bad rank; those of `send`: then the item is not kept, and nothing has left.
+    #[inline(always)] // so that an item's size is a constant
+    pub fn push<E: From<Error>>(
+        &self,
+        target: Rank,
+        item: &[u8],
+        key: impl Fn(&[u8]) -> u64,
+        mut merge: impl FnMut(&mut [u8], &[u8]),
+        mut send: impl FnMut(Rank, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        loop {
+            match self.lend(|table| table.keep(target, item, &key, &mut merge))?? {
+                Kept::Here => return Ok(()),
+                Kept::After(leaving) => self.leave(leaving, &mut send)?,
+                Kept::Nowhere => return send(target, item),
+            }
+        }
+    }
+
+    /// Hands the items of all places to `send`, once around the table: what handlers push meanwhile
+    /// may stay.
+    ///
+    /// # Errors
+    /// Those of `send`: what has not left then stays.
+    pub fn flush<E: From<Error>>(
+        &self,
+        mut send: impl FnMut(Rank, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut from = 0;
+        while let Some(leaving) = self.lend(|table| table.begin_from(from))? {
+            from = leaving.place + 1;
+            self.leave(leaving, &mut send)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn leave<E: From<Error>>(
+        &self,
+        leaving: Leaving,
+        send: &mut impl FnMut(Rank, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let sent = send(leaving.target, &leaving.item.as_bytes()[..leaving.bytes]);
+        self.lend(|table| table.end(leaving, sent.is_ok()))?;
+        sent
+    }
+
+    /// Items that joined another one instead of travelling.
+    ///
+    /// # Errors
+    /// [`Error::Nested`].
+    pub fn merged(&self) -> Result<u64> {
+        self.lend(|table| table.merged)
+    }
+
+    /// Items in the table.
+    ///
+    /// # Errors
+    /// [`Error::Nested`].
+    pub fn held(&self) -> Result<usize> {
+        self.lend(|table| table.held)
+    }
+}
+
+impl Table {
+    fn new(places: usize, item_bytes: usize, size: u32) -> Result<Self> {
         let places = places.max(WAYS).checked_next_power_of_two();
         let words = item_bytes.div_ceil(size_of::<u64>());
         let bytes = |places: usize| places.checked_mul(words * size_of::<u64>() + size_of::<u32>());
@@ -61,6 +189,8 @@ impl MergingTable {
             items: items.into(),
             turn: 0,
             merged: 0,
+            held: 0,
+            spare: Vec::new(),
         })
     }
 
@@ -72,22 +202,18 @@ impl MergingTable {
         &mut item.as_mut_bytes()[..self.item_bytes]
     }
 
-    /// Keeps an item, or merges it with one that is kept; what has to leave for it goes to `send`.
-    ///
-    /// # Errors
-    /// A bad rank; those of `send`: then nothing has changed.
-    #[inline(always)] // so that an item's size is a constant
-    pub fn push<E: From<Error>>(
+    /// Keeps an item, or merges it with one that is kept; else says what has to leave for it.
+    #[inline(always)] // as `push`
+    fn keep(
         &mut self,
         target: Rank,
         item: &[u8],
         key: impl Fn(&[u8]) -> u64,
         mut merge: impl FnMut(&mut [u8], &[u8]),
-        mut send: impl FnMut(Rank, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<Kept> {
         if target.0 >= self.size {
             let (rank, size) = (target.0, self.size);
-            return Err(Error::Rank { rank, size }.into());
+            return Err(Error::Rank { rank, size });
         }
         let key_of_item = key(item);
         let first = self.set_of(target, key_of_item);
@@ -99,42 +225,58 @@ impl MergingTable {
             } else if rank == target.0 && key(self.item(place)) == key_of_item {
                 merge(self.item(place), item);
                 self.merged += 1;
-                return Ok(());
+                return Ok(Kept::Here);
             }
         }
-        let place = free.unwrap_or_else(|| {
+        let Some(place) = free else {
             self.turn = (self.turn + 1) % WAYS;
-            first + self.turn
-        });
-        if free.is_none() {
-            send(Rank(self.targets[place]), self.item(place))?;
-        }
+            let mut places = (0..WAYS).map(|at| first + (self.turn + at) % WAYS);
+            let leaves = places.find(|&place| self.targets[place] != LEAVING);
+            return Ok(match leaves {
+                Some(place) => Kept::After(self.begin(place)),
+                None => Kept::Nowhere,
+            });
+        };
         self.targets[place] = target.0;
         self.item(place).copy_from_slice(item);
-        Ok(())
+        self.held += 1;
+        Ok(Kept::Here)
     }
 
-    /// Hands all items to `send`.
-    ///
-    /// # Errors
-    /// Those of `send`: what has not left then stays.
-    pub fn flush<E>(
-        &mut self,
-        mut send: impl FnMut(Rank, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        for place in 0..self.targets.len() {
-            let target = self.targets[place];
-            if target != NOBODY {
-                send(Rank(target), self.item(place))?;
-                self.targets[place] = NOBODY;
-            }
+    /// The item of a place begins to leave.
+    #[inline]
+    fn begin(&mut self, place: usize) -> Leaving {
+        let mut item = std::mem::take(&mut self.spare);
+        item.clear();
+        let words = self.item_bytes.div_ceil(size_of::<u64>());
+        item.extend_from_slice(&self.items[place * words..][..words]);
+        let target = std::mem::replace(&mut self.targets[place], LEAVING);
+        Leaving {
+            place,
+            target: Rank(target),
+            item,
+            bytes: self.item_bytes,
         }
-        Ok(())
     }
 
-    /// Items that joined another one instead of travelling.
-    pub fn merged(&self) -> u64 {
-        self.merged
+    /// As [`begin`](Self::begin), of the first item from a place on.
+    fn begin_from(&mut self, from: usize) -> Option<Leaving> {
+        let mut targets = self.targets.get(from..)?.iter();
+        let next = targets.position(|&target| target < LEAVING)?;
+        Some(self.begin(from + next))
+    }
+
+    /// An item has left, or stays.
+    #[inline]
+    fn end(&mut self, leaving: Leaving, has_left: bool) {
+        let target = &mut self.targets[leaving.place];
+        if has_left {
+            *target = NOBODY;
+            self.held -= 1;
+        } else {
+            *target = leaving.target.0;
+        }
+        self.spare = leaving.item;
     }
 
     /// The first place of a set.
@@ -196,7 +338,7 @@ where
     pub fn over(stream: &Stream<T, S>, places: usize, key: K, merge: M) -> Result<Self> {
         Ok(Self {
             stream: stream.clone(),
-            table: MergingTable::new(places, size_of::<T>(), stream.handle.size)?,
+            table: MergingTable::new(places, size_of::<T>(), stream.handle.size, false)?,
             key,
             merge,
             item: PhantomData,
@@ -236,7 +378,7 @@ where
 
     /// Items that joined another one instead of travelling.
     pub fn merged(&self) -> u64 {
-        self.table.merged()
+        self.table.merged().unwrap_or(0) // never in use here
     }
 }
 
@@ -251,13 +393,76 @@ fn push_bytes<T: Item, S: Seat>(stream: &Stream<T, S>, target: Rank, item: &[u8]
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
     use std::collections::HashMap;
 
     use trihop_transport::bootstrap::Launcher;
+    use zerocopy::FromBytes;
 
     use super::*;
     use crate::{Job, Options};
+
+    #[test]
+    fn what_leaves_may_bring_handlers_that_push_to_the_table() {
+        for is_shared in [false, true] {
+            let table = MergingTable::new(4, 16, 3, is_shared).unwrap();
+            let sent = RefCell::new(HashMap::<u64, u64>::new());
+            let key = |item: &[u8]| <[u64; 2]>::read_from_bytes(item).unwrap()[0];
+            let join = |before: &mut [u8], item: &[u8]| {
+                let before = <[u64; 2]>::mut_from_bytes(before).unwrap();
+                before[1] += <[u64; 2]>::read_from_bytes(item).unwrap()[1];
+            };
+            let note = |item: &[u8]| {
+                let [key, count] = <[u64; 2]>::read_from_bytes(item).unwrap();
+                *sent.borrow_mut().entry(key).or_default() += count;
+            };
+            let mut left = 1000u64;
+            let is_failing = std::cell::Cell::new(false);
+            for number in 0..1000u64 {
+                is_failing.set(number % 7 == 3);
+                let item = [number % 23, 1];
+                let pushed = table.push(Rank(0), item.as_bytes(), key, join, |_, item| {
+                    if is_failing.get() {
+                        return Err(Error::WouldBlock);
+                    }
+                    // As a handler does, more often than there are places.
+                    for nested in 0..number % 6 {
+                        left += 1;
+                        let item = [100 + nested * number % 31, 1];
+                        table.push::<Error>(Rank(0), item.as_bytes(), key, join, |_, item| {
+                            note(item);
+                            Ok(())
+                        })?;
+                    }
+                    note(item);
+                    Ok(())
+                });
+                match pushed {
+                    Ok(()) => {}
+                    Err(Error::WouldBlock) => left -= 1,
+                    Err(error) => panic!("{error}"),
+                }
+                assert!(table.held().unwrap() <= 4);
+            }
+            let refused = table.flush(|_, _| Err(Error::WouldBlock));
+            assert_eq!(refused, Err(Error::WouldBlock));
+            table
+                .flush::<Error>(|_, item| {
+                    note(item);
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(table.held().unwrap(), 0);
+            assert_eq!(sent.borrow().values().sum::<u64>(), left);
+        }
+        let table = MergingTable::new(4, 8, 1, false).unwrap();
+        let key = |_: &[u8]| {
+            assert!(matches!(table.merged(), Err(Error::Nested(_))));
+            0
+        };
+        table
+            .push::<Error>(Rank(0), &[0; 8], key, |_, _| {}, |_, _| Ok(()))
+            .unwrap();
+    }
 
     #[test]
     fn what_is_merged_arrives_once_and_nothing_is_lost_however_small_the_table() {

@@ -1,5 +1,6 @@
 //! Requests and their replies, which come in the order of the requests.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
@@ -13,6 +14,7 @@ use crate::face::shuffle::Shuffle;
 use crate::face::state::State;
 use crate::face::stream::Item;
 use crate::seat::{Inline, Seating};
+use crate::terminate::reduce::Reduce;
 
 /// Marks a reply; the other bits are the number of its request.
 const REPLY: u32 = 1 << 31;
@@ -32,6 +34,33 @@ struct Window {
 }
 
 impl Window {
+    /// For a reply to each of `most` requests; its memory is touched as replies come.
+    fn new(job: &Job<Inline<'_>>, most: usize, sizes: [usize; 2]) -> Result<Self> {
+        if !(1..=1 << 30).contains(&most) {
+            let why = format!("{most} requests under way: it is 1 to 2^30");
+            return Err(Error::config("most", why));
+        }
+        let [_, reply_bytes] = sizes;
+        if reply_bytes == 0 {
+            let why = "a reply has a byte at least".to_owned();
+            return Err(Error::config("reply_bytes", why));
+        }
+        let limit = job.seat().with("opening a stream", |state| {
+            Ok(state.options.stream.max_message_bytes)
+        })?;
+        if let Some(&bytes) = sizes.iter().find(|&&bytes| bytes > limit) {
+            return Err(Error::TooLarge { bytes, limit });
+        }
+        let bytes = most.next_power_of_two().checked_mul(reply_bytes);
+        Ok(Self {
+            first: 0,
+            answered: VecDeque::new(),
+            replies: zeroed(bytes.unwrap_or(usize::MAX))?,
+            reply_bytes,
+            strange: 0,
+        })
+    }
+
     fn place_of(&mut self, number: u32) -> &mut [u8] {
         let places = self.replies.len() / self.reply_bytes;
         let start = (number as usize & (places - 1)) * self.reply_bytes;
@@ -48,6 +77,17 @@ impl Window {
             }
         }
         self.place_of(number).copy_from_slice(reply);
+    }
+
+    fn check(&mut self, name: &str) -> Result<()> {
+        match std::mem::take(&mut self.strange) {
+            0 => Ok(()),
+            strange => {
+                let why =
+                    format!("{strange} requests or replies are of another type, or of no request");
+                Err(Error::misuse(name, why))
+            }
+        }
     }
 
     /// Hands the reply to the first of them to `take`, if it is here.
@@ -69,6 +109,9 @@ pub struct UntypedReplies<'h> {
     window: State<Window>,
     most: usize,
     request_bytes: usize,
+    reply_bytes: usize,
+    /// Requests whose replies have not been pulled.
+    under_way: Cell<usize>,
 }
 
 impl<'h> UntypedReplies<'h> {
@@ -83,33 +126,35 @@ impl<'h> UntypedReplies<'h> {
         (request_bytes, reply_bytes): (usize, usize),
         mut answer: impl FnMut(Rank, &[u8], &mut [u8]) + 'h,
     ) -> Result<Self> {
-        if !(1..=1 << 30).contains(&most) {
-            let why = format!("{most} requests under way: it is 1 to 2^30");
-            return Err(Error::config("most", why));
+        let window = Window::new(job, most, [request_bytes, reply_bytes]);
+        // A rank that cannot says so, rather than leave the others waiting.
+        let sizes = [request_bytes as u64, reply_bytes as u64];
+        let mut least = [
+            window.is_ok().into(),
+            sizes[0],
+            !sizes[0],
+            sizes[1],
+            !sizes[1],
+        ];
+        job.allreduce(&mut least, Reduce::Min)?;
+        let why = match least {
+            [0, ..] => Some("another rank could not open it, and says why".to_owned()),
+            [_, q, not_q, r, not_r] if q != !not_q || r != !not_r => Some(format!(
+                "requests of {q} to {} bytes and replies of {r} to {}: all ranks have the same \
+                 sizes",
+                !not_q, !not_r,
+            )),
+            _ => None,
+        };
+        if why.is_some() {
+            // All say it before any of them ends by it.
+            let _ = job.barrier();
         }
-        if reply_bytes == 0 {
-            let why = "a reply has a byte at least".to_owned();
-            return Err(Error::config("reply_bytes", why));
+        let window = State::new(window?);
+        if let Some(why) = why {
+            let name = name.to_owned();
+            return Err(Error::Mismatch { name, why });
         }
-        let what = "opening a stream";
-        let longest = job
-            .seat()
-            .with(what, |state| Ok(state.options.stream.max_message_bytes))?;
-        if let Some(&bytes) = [request_bytes, reply_bytes]
-            .iter()
-            .find(|&&bytes| bytes > longest)
-        {
-            let limit = longest;
-            return Err(Error::TooLarge { bytes, limit });
-        }
-        let bytes = most.next_power_of_two().checked_mul(reply_bytes);
-        let window = State::new(Window {
-            first: 0,
-            answered: VecDeque::new(),
-            replies: zeroed(bytes.unwrap_or(usize::MAX))?,
-            reply_bytes,
-            strange: 0,
-        });
         // Of words, so that any type lies where it may.
         let mut words = vec![0u64; reply_bytes.div_ceil(size_of::<u64>())];
         let shuffle = job
@@ -134,6 +179,8 @@ impl<'h> UntypedReplies<'h> {
             window,
             most,
             request_bytes,
+            reply_bytes,
+            under_way: Cell::new(0),
         })
     }
 
@@ -144,29 +191,34 @@ impl<'h> UntypedReplies<'h> {
 
     /// Bytes of a reply.
     pub fn reply_bytes(&self) -> usize {
-        self.window.with(|window| window.reply_bytes)
+        self.reply_bytes
+    }
+
+    fn lend<V>(&self, call: impl FnOnce(&mut Window) -> V) -> Result<V> {
+        let lent = self.window.try_with(call);
+        lent.ok_or(Error::Nested("a call for replies inside of an answer"))
     }
 
     /// As [`Replies::ask`].
     ///
     /// # Errors
     /// As [`Replies::ask`]; a request of another size.
-    pub fn ask(&mut self, target: Rank, request: &[u8]) -> Result<bool> {
+    pub fn ask(&self, target: Rank, request: &[u8]) -> Result<bool> {
         if request.len() != self.request_bytes {
             let (is, wanted) = (request.len(), self.request_bytes);
             let why = format!("a request of {is} bytes, of {wanted}");
             return Err(Error::misuse(self.shuffle.name(), why));
         }
-        let (first, under_way) = self
-            .window
-            .with(|window| (window.first, window.answered.len()));
+        let first = self.lend(|window| window.first)?;
+        let under_way = self.under_way.get();
         if under_way >= self.most {
             return Ok(false);
         }
         let number = first.wrapping_add(under_way as u32) & NUMBERS;
         match self.shuffle.try_send(target, number, request) {
             Ok(()) => {
-                self.window.with(|window| window.answered.push_back(false));
+                self.under_way.set(under_way + 1);
+                self.lend(|window| window.answered.push_back(false))?;
                 Ok(true)
             }
             Err(Error::WouldBlock) => {
@@ -181,41 +233,42 @@ impl<'h> UntypedReplies<'h> {
     ///
     /// # Errors
     /// As [`Replies::pull`].
-    pub fn pull<V>(&mut self, mut take: impl FnMut(&[u8]) -> V) -> Result<Option<V>> {
-        if let Some(taken) = self.window.with(|window| window.take_first(&mut take)) {
-            return Ok(Some(taken));
+    pub fn pull<V>(&self, mut take: impl FnMut(&[u8]) -> V) -> Result<Option<V>> {
+        let mut taken = self.lend(|window| window.take_first(&mut take))?;
+        if taken.is_none() {
+            self.shuffle.poll()?;
+            taken = self.lend(|window| {
+                window.check(self.shuffle.name())?;
+                Ok::<_, Error>(window.take_first(take))
+            })??;
         }
-        self.shuffle.poll()?;
-        let strange = self
-            .window
-            .with(|window| std::mem::take(&mut window.strange));
-        if strange > 0 {
-            let why =
-                format!("{strange} requests or replies are of another type, or of no request");
-            return Err(Error::misuse(self.shuffle.name(), why));
+        if taken.is_some() {
+            self.under_way.update(|under_way| under_way - 1);
         }
-        Ok(self.window.with(|window| window.take_first(take)))
+        Ok(taken)
     }
 
     /// As [`Replies::outstanding`].
     pub fn outstanding(&self) -> usize {
-        self.window.with(|window| window.answered.len())
+        self.under_way.get()
     }
 
     /// As [`Replies::fence`].
     ///
     /// # Errors
-    /// As [`Shuffle::fence`].
+    /// As [`Replies::fence`].
     pub fn fence(&self) -> Result<()> {
-        self.shuffle.fence()
+        self.shuffle.fence()?;
+        self.lend(|window| window.check(self.shuffle.name()))?
     }
 
-    /// As [`Shuffle::shutdown`].
+    /// As [`Replies::shutdown`].
     ///
     /// # Errors
-    /// As [`Shuffle::shutdown`].
+    /// As [`Replies::shutdown`].
     pub fn close(&self) -> Result<()> {
-        self.shuffle.clone().shutdown()
+        self.shuffle.clone().shutdown()?;
+        self.lend(|window| window.check(self.shuffle.name()))?
     }
 }
 
@@ -254,7 +307,9 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     ///
     /// # Errors
     /// As [`ShuffleBuilder::open`](crate::ShuffleBuilder::open); a limit of none, or above 2^30;
-    /// no memory for the replies.
+    /// no memory for the replies; [`Error::TooLarge`] above `max_message_bytes`;
+    /// [`Error::Mismatch`] where ranks have requests or replies of different sizes, or one of them
+    /// has another error.
     pub fn open(
         job: &Job<Inline<'h>>,
         name: &str,
@@ -305,7 +360,7 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     /// As [`Shuffle::fence`]: afterwards all replies are here, to be pulled.
     ///
     /// # Errors
-    /// As [`Shuffle::fence`].
+    /// As [`Shuffle::fence`]; [`Error::Misuse`] as [`Replies::pull`].
     pub fn fence(&self) -> Result<()> {
         self.untyped.fence()
     }
@@ -313,7 +368,7 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     /// As [`Shuffle::shutdown`].
     ///
     /// # Errors
-    /// As [`Shuffle::shutdown`].
+    /// As [`Shuffle::shutdown`]; [`Error::Misuse`] as [`Replies::pull`].
     pub fn shutdown(self) -> Result<()> {
         self.untyped.close()
     }
@@ -358,6 +413,29 @@ mod tests {
     }
 
     #[test]
+    fn memory_for_replies_is_not_written_before_they_come_and_impossible_sizes_are_refused() {
+        let options = Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        };
+        let job = crate::Job::start(options).unwrap();
+        let open = |most, sizes| UntypedReplies::open(&job, "replies", most, sizes, |_, _, _| ());
+        // 1 TiB of addresses, which the system may refuse.
+        if let Ok(replies) = open(1 << 30, (8, 1024)) {
+            replies.close().unwrap();
+        }
+        for (most, sizes) in [
+            (1 << 30, (8, 1 << 25)),
+            (0, (8, 8)),
+            (1, (8, 0)),
+            (1, (1 << 40, 8)),
+        ] {
+            assert!(open(most, sizes).is_err(), "{most} {sizes:?}");
+        }
+        job.shutdown().unwrap();
+    }
+
+    #[test]
     fn what_nobody_asked_for_is_told() {
         let options = Options {
             launcher: Some(Launcher::Single),
@@ -370,10 +448,9 @@ mod tests {
             .shuffle
             .send(Rank(0), REPLY | 3, &[0; 8])
             .unwrap();
-        replies.fence().unwrap();
-        assert!(matches!(replies.pull(), Err(Error::Misuse { .. })));
+        assert!(matches!(replies.fence(), Err(Error::Misuse { .. })));
         replies.untyped.shuffle.send(Rank(0), 0, b"short").unwrap();
-        replies.fence().unwrap();
+        replies.untyped.shuffle.fence().unwrap();
         assert!(matches!(replies.pull(), Err(Error::Misuse { .. })));
         assert_eq!(replies.pull(), Ok(None));
         replies.shutdown().unwrap();

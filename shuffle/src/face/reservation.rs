@@ -4,6 +4,7 @@ use std::cell::RefMut;
 use std::ops::{Deref, DerefMut};
 
 use trihop_transport::topology::Rank;
+use zerocopy::FromZeros;
 
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
@@ -59,12 +60,7 @@ pub(crate) fn reserve<S: Seat>(
 /// # Errors
 /// There is none.
 pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>> {
-    let mut record = Vec::new();
-    match record.try_reserve_exact(bytes) {
-        Ok(()) => record.resize(bytes, 0),
-        Err(_) => return Err(Error::NoMemory { bytes }),
-    }
-    Ok(record)
+    u8::new_vec_zeroed(bytes).map_err(|_| Error::NoMemory { bytes })
 }
 
 /// Space in the open run of `target`, where it has any. The borrow that finds it is the one that

@@ -59,13 +59,19 @@ impl<V> State<V> {
     /// # Panics
     /// Where the value is in use: in a handler that has it already, or inside another `with`.
     pub fn with<R>(&self, call: impl FnOnce(&mut V) -> R) -> R {
-        let value = self.0.try_borrow_mut();
-        let Ok(mut value) = value else {
+        self.try_with(call).unwrap_or_else(|| {
             panic!(
                 "the state of a handler is in use: a call that makes progress, or `with`, was made inside of `with`, or a handler uses a state twice"
-            );
-        };
-        call(&mut value)
+            )
+        })
+    }
+
+    /// As [`with`](Self::with); none where the value is in use.
+    pub(crate) fn try_with<R>(&self, call: impl FnOnce(&mut V) -> R) -> Option<R> {
+        self.0
+            .try_borrow_mut()
+            .ok()
+            .map(|mut value| call(&mut value))
     }
 
     /// The value itself; `Err` while other handles have it. A handler has one until its stream, or

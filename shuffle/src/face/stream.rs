@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
-use crate::deliver::Delivery;
+use crate::deliver::{Delivery, items_of};
 use crate::endpoint::Channel;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
@@ -75,22 +75,23 @@ pub(crate) fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'
     let Delivery::Run(run) = delivery else {
         return Err(BadRun::Fragment("a fragmented record on a stream of items"));
     };
-    let count = run.header.count as usize;
-    let bad = BadRun::Records {
+    let bytes = items_of(&run, size_of::<T>())?;
+    let items = <[T]>::ref_from_bytes(bytes).map_err(|_| BadRun::Records {
         count: run.header.count,
-        bytes: run.payload.len(),
-    };
-    let bytes = run.payload.get(..count * size_of::<T>()).ok_or(bad)?;
-    let items = <[T]>::ref_from_bytes(bytes).map_err(|_| bad)?;
+        bytes: bytes.len(),
+    })?;
     Ok((Rank(run.header.source), items))
+}
+
+/// What a type of items must be, when it is compiled.
+pub(crate) const fn check_item<T: Item>() {
+    assert!(size_of::<T>() > 0, "items of no bytes cannot be counted");
+    assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");
 }
 
 impl<T: Item, S: Seat> StreamBuilder<T, S> {
     pub(crate) fn new(seat: &S, name: &str) -> Self {
-        const {
-            assert!(size_of::<T>() > 0, "items of no bytes cannot be counted");
-            assert!(align_of::<T>() <= 8, "items are at most 8-byte aligned");
-        }
+        const { check_item::<T>() }
         Self {
             seat: seat.clone(),
             name: name.to_owned(),

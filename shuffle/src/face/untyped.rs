@@ -12,7 +12,7 @@ use super::shuffle::each_message;
 use super::stream::{extend, push, try_push};
 use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
-use crate::deliver::{Delivery, Message, Messages};
+use crate::deliver::{Delivery, Message, Messages, items_of};
 use crate::endpoint::Channel;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
@@ -189,15 +189,11 @@ pub(crate) fn each_arrival(
         return Err(BadRun::Fragment("a fragmented record on a stream of items"));
     };
     let count = usize::from(run.header.count);
-    let bytes = run.payload.get(..count * item_bytes);
     let arrival = Arrival {
         source: Rank(run.header.source),
         kind: 0,
         count,
-        bytes: bytes.ok_or(BadRun::Records {
-            count: run.header.count,
-            bytes: run.payload.len(),
-        })?,
+        bytes: items_of(&run, item_bytes)?,
     };
     Ok(if take(arrival, true) { count } else { 0 })
 }
