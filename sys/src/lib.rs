@@ -2,7 +2,8 @@
 //!
 //! Generated at build time from the headers that pkg-config finds. Most of libfabric's calls are
 //! inline C functions over tables of function pointers; they are bound through compiled wrappers of
-//! the same names. No logic lives here.
+//! the same names. The library itself is opened by [`load`], or with the first call: without it,
+//! calls fail. With the feature `link` it is linked. No other logic lives here.
 //!
 //! Attribute structures grow between versions: never build one by value, take it from
 //! [`fi_allocinfo`].
@@ -16,7 +17,22 @@
     clippy::undocumented_unsafe_blocks
 )]
 
+#[cfg(not(feature = "link"))]
+mod load;
+
+#[cfg(not(feature = "link"))]
+pub use load::*;
+
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+
+/// The library is linked, and there.
+///
+/// # Errors
+/// None.
+#[cfg(feature = "link")]
+pub fn load() -> Result<(), &'static str> {
+    Ok(())
+}
 
 /// Version number as libfabric's `FI_VERSION(major, minor)` packs it.
 pub const fn FI_VERSION(major: u32, minor: u32) -> u32 {

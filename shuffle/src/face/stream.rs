@@ -75,7 +75,7 @@ pub(crate) fn slice_of<'a, T: Item>(delivery: &Delivery<'a>) -> Result<(Rank, &'
     let Delivery::Run(run) = delivery else {
         return Err(BadRun::Fragment("a fragmented record on a stream of items"));
     };
-    let bytes = items_of(&run, size_of::<T>())?;
+    let bytes = items_of(run, size_of::<T>())?;
     let items = <[T]>::ref_from_bytes(bytes).map_err(|_| BadRun::Records {
         count: run.header.count,
         bytes: bytes.len(),

@@ -313,6 +313,7 @@ fn answers_to(offer: &Description, wanted: &str, native_tcp: bool) -> bool {
 
 /// What libfabric offers under our needs, asked once per process.
 pub(super) fn usable_offers(choice: &Choice) -> Result<&'static [Offer]> {
+    load()?;
     static OFFERS: OnceLock<Result<Vec<Offer>, isize>> = OnceLock::new();
     let found = OFFERS.get_or_init(|| {
         tell_providers(choice.universe);
@@ -327,9 +328,17 @@ pub(super) fn usable_offers(choice: &Choice) -> Result<&'static [Offer]> {
     })
 }
 
+/// Opens libfabric, if it is not.
+fn load() -> Result<()> {
+    sys::load().map_err(|why| Error::NoProvider {
+        why: why.to_owned(),
+    })
+}
+
 /// Everything that libfabric has, whether it meets our needs or not. Asked each time: only reports
 /// want it.
 pub(super) fn all_offers() -> Result<Vec<Offer>> {
+    load()?;
     ask(false).map_err(|code| error::failure("fi_getinfo", code, "no needs given"))
 }
 

@@ -83,7 +83,8 @@ impl Region {
         };
         // SAFETY: the region is open and, where needed, enabled.
         let key = unsafe { sys::fi_mr_key(region.as_ptr()) };
-        if key == sys::FI_KEY_NOTAVAIL {
+        // Since libfabric 2.4 or so, a region that no peer reads has none.
+        if key == sys::FI_KEY_NOTAVAIL && access & sys::FI_REMOTE_READ != 0 {
             return Err(error::failure(
                 "fi_mr_key",
                 sys::FI_ENOKEY as isize,
