@@ -34,8 +34,8 @@ root=${DESTDIR:-}
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=$(sed -n 's/^soname := //p' Makefile)
-# What a program needs that links the static library: libfabric, and what Rust's standard library calls.
-private="$(pkg-config --libs libfabric) -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
+# What a program needs that links the static library: what Rust's standard library calls.
+private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
 
 new=$(mktemp -d)
 trap 'rm -rf "$new"' EXIT

@@ -9,6 +9,7 @@
 #   bench   fi_pingpong, which benchmarks are compared with
 #   compare MPICH, Open MPI and UCX to build and run rivals with
 #   deny    cargo-deny
+#   newer   pip, which fetches a newer libfabric and newer launchers
 #   verbs   what tools/verbs-vm.sh builds its guest with
 #
 # Debian packages are installed only where something is missing and only as root. Asks nothing, so that it runs in CI.
@@ -123,6 +124,10 @@ group_deny() {
     has cargo-deny || cargo install --locked cargo-deny
 }
 
+group_newer() {
+    python3 -m pip --version >/dev/null 2>&1 || needs 'pip of python3' python3-pip
+}
+
 group_verbs() {
     group_build
     has apt-get || fail "the guest is made of Debian packages, so it can only be built where there is apt-get"
@@ -144,11 +149,11 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
-[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, compare, deny, verbs?"
+[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, compare, deny, newer, verbs?"
 for group in "$@"; do
     case $group in
-    build | check | test | mutants | bench | compare | deny | verbs) "group_$group" ;;
-    *) fail "$group is none of build, check, test, mutants, bench, compare, deny, verbs" ;;
+    build | check | test | mutants | bench | compare | deny | newer | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, mutants, bench, compare, deny, newer, verbs" ;;
     esac
 done
 install_packages

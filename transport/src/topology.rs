@@ -161,29 +161,32 @@ impl Topology {
     /// seen from `me`.
     ///
     /// The tuples are (first node, nodes, ranks per node); the list is repeated until `size` ranks
-    /// are placed. Node ids that no rank uses are closed up.
+    /// are placed. MPICH 5 also writes a node that has one rank as its number alone, and tuples that
+    /// are repeated as `[(0,2,1)]x3`. Node ids that no rank uses are closed up.
     ///
     /// # Errors
     /// When the text is no such mapping, or places no rank.
     pub fn from_process_mapping(text: &str, size: u32, me: Rank) -> Result<Self> {
         let mapping: ProcessMapping = text.parse()?;
         let mut merged = Blocks::default();
-        'placed: loop {
-            for (node, nodes, ranks_per_node) in &mapping.tuples {
+        if let Some(node) = mapping.only_node().filter(|_| size > 0) {
+            merged.place(node, 1, size)?;
+        }
+        while merged.ranks < u64::from(size) {
+            for (node, nodes, ranks_per_node) in mapping.tuples() {
                 let left = u64::from(size) - merged.ranks;
                 if left == 0 {
-                    break 'placed;
+                    break;
                 }
-                let whole = (left / u64::from(*ranks_per_node)).min(u64::from(*nodes)) as u32;
+                let whole = (left / u64::from(ranks_per_node)).min(u64::from(nodes)) as u32;
                 if whole > 0 {
-                    merged.place(*node, whole, *ranks_per_node)?;
+                    merged.place(node, whole, ranks_per_node)?;
                 }
                 let left = u64::from(size) - merged.ranks;
-                if whole < *nodes && left > 0 {
+                if whole < nodes && left > 0 {
                     merged.place(node + whole, 1, left as u32)?;
                 }
             }
-            merged.repeat_single(&mapping, size);
         }
         merged.close_node_gaps();
         Self::seat(Arc::new(Placement::new(merged.list)?), me)
@@ -197,7 +200,7 @@ impl Topology {
             .iter()
             .map(|b| (b.first_node, b.nodes, b.ranks_per_node))
             .collect();
-        ProcessMapping { tuples }.to_string()
+        ProcessMapping::of(tuples).to_string()
     }
 
     /// The same placement as another rank sees it; shares the blocks.

@@ -1,6 +1,5 @@
 //! Blocks of ranks: gathered in rank order, checked once, looked up.
 
-use super::mapping::ProcessMapping;
 use super::{Block, NodeId, Rank, Topology, invalid};
 use crate::error::Result;
 
@@ -219,21 +218,6 @@ impl Blocks {
         }
         self.list.push(block);
         Ok(())
-    }
-
-    /// Places all further ranks at once where the mapping knows one node only.
-    pub(super) fn repeat_single(&mut self, mapping: &ProcessMapping, size: u32) {
-        let first = mapping.tuples[0].0;
-        let one_node = mapping
-            .tuples
-            .iter()
-            .all(|(node, nodes, _)| *node == first && *nodes == 1);
-        if let [block] = &mut self.list[..]
-            && one_node
-        {
-            block.ranks_per_node = size;
-            self.ranks = u64::from(size);
-        }
     }
 
     /// Renumbers the nodes so that none is unused; their order stays.

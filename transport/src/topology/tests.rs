@@ -108,14 +108,26 @@ proptest! {
         let used: std::collections::BTreeSet<u32> = placed.iter().copied().collect();
         let dense: Vec<u32> = used.into_iter().collect();
         let array: Vec<u32> = placed.iter().map(|n| dense.binary_search(n).unwrap() as u32).collect();
-        let text = ProcessMapping { tuples }.to_string();
+        let text = ProcessMapping::of(tuples.clone()).to_string();
         let topology = Topology::from_process_mapping(&text, size, Rank(size - 1)).unwrap();
         check_against_array(&topology, &array);
+        // As MPICH 5 writes it.
+        let word = |&(node, nodes, local): &(u32, u32, u32)| match (nodes, local) {
+            (1, 1) => node.to_string(),
+            _ => format!("({node},{nodes},{local})"),
+        };
+        let words: Vec<String> = tuples.iter().map(word).collect();
+        let words = words.join(",");
+        for text in [format!("(vector,{words})"), format!("(vector,[{words}]x2)"), format!("(vector,{words},[{words}]x3)")] {
+            let topology = Topology::from_process_mapping(&text, size, Rank(size - 1)).unwrap();
+            check_against_array(&topology, &array);
+        }
     }
 
     #[test]
     fn arbitrary_mappings_never_panic(
-        text in prop_oneof![".{0,40}", "\\(vector(,\\([0-9]{1,11},[0-9]{1,11},[0-9]{1,11}\\)){1,3}\\)"],
+        text in prop_oneof![".{0,40}", "\\(vector(,\\([0-9]{1,11},[0-9]{1,11},[0-9]{1,11}\\)){1,3}\\)",
+            "\\(vector(,\\[?(\\([0-9]{1,2},[0-9]{1,2},[0-9]\\)|[0-9]{1,2})(\\]x[0-9]{1,10})?){1,4}\\)"],
         size in prop_oneof![any::<u32>(), 0_u32..100],
         me in any::<u32>(),
     ) {
@@ -192,4 +204,48 @@ fn impossible_placements_are_refused() {
     assert!(Topology::from_node_sizes(&[2, 0, 2], Rank(0)).is_err());
     assert!(Topology::from_node_sizes(&[2], Rank(2)).is_err());
     assert!(Topology::from_node_sizes(&[], Rank(0)).is_err());
+}
+
+#[test]
+fn mappings_of_mpich_5_are_read() {
+    // What `mpiexec` of MPICH 5.0.2 says for `-hosts` and `-ppn`, and the nodes of the ranks.
+    let said: [(&str, &[u32]); 7] = [
+        ("(vector,0)", &[0]),
+        ("(vector,(0,2,1),0)", &[0, 1, 0]),
+        ("(vector,[(0,2,1)]x2)", &[0, 1, 0, 1]),
+        ("(vector,[(0,2,1)]x2,0)", &[0, 1, 0, 1, 0]),
+        (
+            "(vector,[(0,1,3),(1,1,2)]x2)",
+            &[0, 0, 0, 1, 1, 0, 0, 0, 1, 1],
+        ),
+        ("(vector,[0,(1,1,2),2]x2)", &[0, 1, 1, 2, 0, 1, 1, 2]),
+        ("(vector,0,(1,1,2),2,0,(1,1,2))", &[0, 1, 1, 2, 0, 1, 1]),
+    ];
+    for (text, nodes) in said {
+        let topology = Topology::from_process_mapping(text, nodes.len() as u32, Rank(0)).unwrap();
+        check_against_array(&topology, nodes);
+    }
+    // Quickly, although the text is for as many ranks as there can be.
+    for text in [
+        "(vector,[0]x4294967295)",
+        "(vector,[0,(0,1,7)]x4294967294,1)",
+    ] {
+        Topology::from_process_mapping(text, u32::MAX, Rank(0)).unwrap();
+    }
+    for (text, why) in [
+        ("vector", "it is no vector"),
+        ("(vector,)", "something else than numbers"),
+        ("(vector,(0,1))", "not three numbers"),
+        ("(vector,(0,1,1,1))", "not three numbers"),
+        ("(vector,(0,0,1))", "is empty"),
+        ("(vector,(0,1,4294967296))", "something else than numbers"),
+        ("(vector,[(0,2,1)])", "how often"),
+        ("(vector,[(0,2,1)]x0)", "repeated 0 times"),
+        ("(vector,[[0]x2]x2)", "something else than numbers"),
+        ("(vector,(0,2,1),0", "does not end"),
+        ("(vector,(0,2,1)) ,0)", "does not end"),
+    ] {
+        let refused = Topology::from_process_mapping(text, 4, Rank(0)).unwrap_err();
+        assert!(refused.to_string().contains(why), "{text}: {refused}");
+    }
 }
