@@ -6,7 +6,6 @@ pub mod send;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
-use std::ptr::null;
 
 use super::argument;
 use super::callback::Context;
@@ -39,10 +38,7 @@ const _: () = assert!(offset_of!(trihop_stream_t, push) == 0);
 impl trihop_stream_t {
     fn new(stream: StreamOf, rank: u32, size: u32) -> Self {
         Self {
-            push: match &stream {
-                Either::Inline(stream) => stream.window(),
-                Either::Threaded(_) => null(),
-            },
+            push: either!(&stream, stream => stream.window()),
             stream,
             rank,
             size,

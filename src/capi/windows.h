@@ -1,6 +1,6 @@
 
-// What follows are the calls of single items, for streams and conveyors of inline jobs in a form
-// that needs no call for most of them: macros that stand in the place of the functions of the same
+// What follows are the calls of single items, for streams and conveyors in a form that needs no call
+// for most of them: macros that stand in the place of the functions of the same
 // names. `(trihop_stream_push)(stream, target, item)` is the function; programs that define
 // TRIHOP_NO_INLINE before they include this file have functions alone, as they need who declare or
 // replace them, or call them in C functions that are `inline` and not `static`. A program uses none
@@ -24,6 +24,24 @@
 #define TRIHOP_MAY_HOLD(item, bytes) 1
 #endif
 
+// A call with an item of this size gets a copy of it: the program's own, of which no call has the
+// address, can so stay in a register.
+#ifdef __GNUC__
+#define TRIHOP_CALL_WITH_COPY(push, handle, target, item, bytes)                                   \
+  if (__builtin_object_size(item, 0) == (bytes)) {                                                 \
+    uint64_t copy[((bytes) + 7) / 8];                                                              \
+    memcpy(copy, item, bytes);                                                                     \
+    return push(handle, target, copy);                                                             \
+  }
+#else
+#define TRIHOP_CALL_WITH_COPY(push, handle, target, item, bytes)
+#endif
+#define TRIHOP_CALL_PUSH(push, handle, target, item)                                               \
+  TRIHOP_CALL_WITH_COPY(push, handle, target, item, 4)                                             \
+  TRIHOP_CALL_WITH_COPY(push, handle, target, item, 8)                                             \
+  TRIHOP_CALL_WITH_COPY(push, handle, target, item, 16)                                            \
+  return push(handle, target, item);
+
 // Items for one rank that leave together.
 typedef struct trihop_open_run_t {
   uint32_t target;
@@ -34,13 +52,17 @@ typedef struct trihop_open_run_t {
   uint16_t place;
 } trihop_open_run_t;
 
-// The runs of a stream, while it takes items without a call; streams of threaded jobs have none.
+// The runs of a stream, while it takes items without a call. Of a threaded job one thread has them,
+// until another one recalls them.
 typedef struct trihop_push_window_t {
   uint32_t left;
   uint32_t mask;
   trihop_open_run_t *runs;
   unsigned char *memory;
   size_t item_bytes;
+  size_t holder; // 0: of an inline job, nobody else is there
+  uint32_t in_use;
+  uint32_t is_recalled;
 } trihop_push_window_t;
 
 // Items that have come and can be pulled without a call.
@@ -62,13 +84,13 @@ typedef struct trihop_conveyor_windows_t {
   trihop_pull_window_t pull;
 } trihop_conveyor_windows_t;
 
-// Whether the window took the item.
-TRIHOP_IN_HEADER int trihop_push_here(trihop_push_window_t *window, uint32_t target,
-                                      const void *item) {
+// Whether the window, which nobody else uses meanwhile, took the item.
+TRIHOP_IN_HEADER int trihop_push_alone(trihop_push_window_t *window, uint32_t target,
+                                       const void *item) {
   trihop_open_run_t *run;
   unsigned char *place;
 
-  if (window == NULL || window->left == 0 || item == NULL)
+  if (window->left == 0)
     return 0;
   run = &window->runs[target & window->mask];
   if (run->target != target || run->used + window->item_bytes > run->room ||
@@ -89,6 +111,49 @@ TRIHOP_IN_HEADER int trihop_push_here(trihop_push_window_t *window, uint32_t tar
   return 1;
 }
 
+// The number by which the library knows a thread. Where a program cannot find it out as fast,
+// threads push by calls.
+#if defined(__GNUC__) && defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__))
+TRIHOP_IN_HEADER size_t trihop_this_thread(void) {
+  size_t thread;
+
+#ifdef __x86_64__
+  __asm__ volatile("movq %%fs:0, %0" : "=r"(thread));
+#else
+  __asm__ volatile("mrs %0, tpidr_el0" : "=r"(thread));
+#endif
+  return thread;
+}
+
+// Whether this thread has the window, and it took the item.
+TRIHOP_IN_HEADER int trihop_push_by_lease(trihop_push_window_t *window, uint32_t target,
+                                          const void *item) {
+  int taken = 0;
+
+  if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) != trihop_this_thread())
+    return 0;
+  __atomic_store_n(&window->in_use, 1, __ATOMIC_RELAXED);
+  // An order for the compiler: a thread that recalls the window has a fence on all processors.
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&window->is_recalled, __ATOMIC_RELAXED) == 0)
+    taken = trihop_push_alone(window, target, item);
+  __atomic_store_n(&window->in_use, 0, __ATOMIC_RELEASE);
+  return taken;
+}
+#else
+#define trihop_push_by_lease(window, target, item) 0
+#endif
+
+// Whether the window took the item.
+TRIHOP_IN_HEADER int trihop_push_here(trihop_push_window_t *window, uint32_t target,
+                                      const void *item) {
+  if (window == NULL || item == NULL)
+    return 0;
+  if (window->holder == 0)
+    return trihop_push_alone(window, target, item);
+  return trihop_push_by_lease(window, target, item);
+}
+
 TRIHOP_IN_HEADER int trihop_stream_push_here(const trihop_stream_t *stream, uint32_t target,
                                              const void *item) {
   const void *begin = stream;
@@ -101,14 +166,14 @@ TRIHOP_IN_HEADER trihop_status_t trihop_stream_push_inline(const trihop_stream_t
                                                            uint32_t target, const void *item) {
   if (trihop_stream_push_here(stream, target, item))
     return TRIHOP_OK;
-  return trihop_stream_push(stream, target, item);
+  TRIHOP_CALL_PUSH(trihop_stream_push, stream, target, item)
 }
 
 TRIHOP_IN_HEADER trihop_status_t trihop_stream_try_push_inline(const trihop_stream_t *stream,
                                                                uint32_t target, const void *item) {
   if (trihop_stream_push_here(stream, target, item))
     return TRIHOP_OK;
-  return trihop_stream_try_push(stream, target, item);
+  TRIHOP_CALL_PUSH(trihop_stream_try_push, stream, target, item)
 }
 
 TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_push_inline(trihop_conveyor_t *conveyor,
@@ -118,7 +183,7 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_push_inline(trihop_conveyor_t *
   if (begin != NULL &&
       trihop_push_here(TRIHOP_AS(const trihop_conveyor_windows_t *, begin)->push, target, item))
     return TRIHOP_OK;
-  return trihop_conveyor_push(conveyor, target, item);
+  TRIHOP_CALL_PUSH(trihop_conveyor_push, conveyor, target, item)
 }
 
 TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *conveyor,
@@ -127,6 +192,11 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
 
   if (begin != NULL && item != NULL) {
     trihop_pull_window_t *window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
+    // The call gets places of its own: those of the caller, which it may so keep in registers, are
+    // written by this code alone.
+    const void *called_item = NULL;
+    uint32_t called_source = 0;
+    trihop_status_t status;
 
     if (window->next != window->end) {
       *item = window->next;
@@ -135,6 +205,13 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
         *source = window->source;
       return TRIHOP_OK;
     }
+    status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
+    if (status == TRIHOP_OK) {
+      *item = called_item;
+      if (source != NULL)
+        *source = called_source;
+    }
+    return status;
   }
   return trihop_conveyor_pull(conveyor, item, source);
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[cfg(not(any(trihop_loom, trihop_shuttle)))]
 pub use std::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread,
     thread::sleep,
@@ -20,14 +20,14 @@ pub use std::{
 #[cfg(trihop_loom)]
 pub use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread, thread_local,
 };
 
 #[cfg(trihop_shuttle)]
 pub use shuttle::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread,
     thread::sleep,
@@ -156,6 +156,55 @@ pub use std::thread::available_parallelism;
 pub fn fence(order: Ordering) {
     shuttle::sync::atomic::fence(order);
     AtomicBool::new(false).load(Ordering::SeqCst);
+}
+
+/// The side of a pair of fences that is passed often: nothing but an order for the compiler where
+/// the other side is [`fence_everywhere`].
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
+#[inline(always)] // part of every push
+pub fn fence_here(order: Ordering) {
+    std::sync::atomic::compiler_fence(order);
+}
+
+/// The side that is passed seldom: a full fence on each processor that runs a thread of this
+/// process, by the kernel. Only where there [is one](can_fence_everywhere).
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
+pub fn fence_everywhere(order: Ordering) {
+    fence(order);
+    let fenced = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    // Nothing is to be done where it is missing but to say so: memory would be written by two.
+    assert!(fenced >= 0, "membarrier was registered, and fails now");
+}
+
+/// Whether the kernel has [`fence_everywhere`]. Registers the process for it with the first call.
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
+pub fn can_fence_everywhere() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0)
+}
+
+#[cfg(not(any(trihop_loom, trihop_shuttle)))]
+fn membarrier(command: libc::c_int) -> libc::c_long {
+    // SAFETY: takes numbers only, and changes no memory.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+}
+
+/// A model's fences are full ones on both sides.
+#[cfg(any(trihop_loom, trihop_shuttle))]
+pub fn fence_here(order: Ordering) {
+    fence(order);
+}
+
+/// See [`fence_here`].
+#[cfg(any(trihop_loom, trihop_shuttle))]
+pub fn fence_everywhere(order: Ordering) {
+    fence(order);
+}
+
+/// Models have it.
+#[cfg(any(trihop_loom, trihop_shuttle))]
+pub fn can_fence_everywhere() -> bool {
+    true
 }
 
 /// Sleeps in the kernel by `wait`, whose argument is the longest time that it may take.

@@ -1,8 +1,6 @@
 //! Streams whose items have a size that is known at run time only, or none: for bindings to other
 //! languages.
 
-use std::rc::Rc;
-
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 
@@ -474,10 +472,10 @@ impl<S: Seat> Untyped<S> {
     }
 }
 
-impl Untyped<Inline<'_>> {
+impl<S: Seat> Untyped<S> {
     /// Where pushes go that need nothing else of the job; it lives as long as the stream's handles.
     pub fn window(&self) -> *const PushWindow {
-        Rc::as_ptr(&self.handle.of)
+        S::window(&self.handle.of)
     }
 }
 

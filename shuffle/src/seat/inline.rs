@@ -244,7 +244,8 @@ impl<'h> Seating for Inline<'h> {
         match opened {
             Ok(id) => {
                 self.set_live(id.stream);
-                Handle::new(self.clone(), id, Rc::default(), name)
+                let window = Rc::new(PushWindow::of_one_thread());
+                Handle::new(self.clone(), id, window, name)
             }
             Err(error) => {
                 place
@@ -353,6 +354,10 @@ impl<'h> Seating for Inline<'h> {
             Ok(out) => Ok(Some(out)),
             Err(_) => outcome,
         }
+    }
+
+    fn window(of: &Rc<PushWindow>) -> &PushWindow {
+        of
     }
 
     #[inline(always)] // part of every push

@@ -25,6 +25,7 @@ use crate::endpoint::{Channel, StreamId};
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::error::Result;
 use crate::job::JobState;
+use crate::queue::window::PushWindow;
 use crate::signal::DumpOutput;
 pub(crate) use calls::Handle;
 pub(crate) use collective::{allgather, allreduce, barrier, broadcast, exscan, fence};
@@ -130,15 +131,14 @@ pub(crate) trait Seating: Clone {
     /// What a stream sends, kept by one caller for as long as it likes; `None` where nobody may.
     fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>>;
 
+    /// What pushes of a stream go through while nobody has the state.
+    fn window(of: &Self::OfStream) -> &PushWindow;
+
     /// Whether an item of a stream could be sent with nothing of the state looked at.
-    #[inline(always)] // part of every push
-    fn push_here(&self, _of: &Self::OfStream, _target: Rank, _item: &[u8]) -> bool {
-        false
-    }
+    fn push_here(&self, of: &Self::OfStream, target: Rank, item: &[u8]) -> bool;
 
     /// A push of this stream had to use the state; those that follow may not have to.
-    #[inline]
-    fn allow_pushes_here(&self, _id: StreamId, _of: &Self::OfStream, _pushes: Pushes) {}
+    fn allow_pushes_here(&self, id: StreamId, of: &Self::OfStream, pushes: Pushes);
 
     /// Makes a call in which all ranks take part: on a stream, or on the job itself.
     fn one_at_a_time<R>(

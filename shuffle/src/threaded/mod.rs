@@ -16,6 +16,7 @@ mod state;
 mod tests;
 mod thread;
 mod usage;
+mod window;
 
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::topology::Rank;

@@ -12,14 +12,16 @@ use trihop_transport::topology::Rank;
 use super::shared::SharedEngine;
 use super::thread::{Delivering, DeliveryThread, Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
+use super::window::ThreadWindow;
 use crate::config::StreamOptions;
 use crate::deliver::{Calls, Delivery, DeliveryQueue, Handover};
 use crate::endpoint::{Channel, StreamId};
 use crate::engine::BadRun;
-use crate::engine::outbound::Outbound;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Started};
+use crate::queue::window::PushWindow;
 use crate::seat::{ALL, Handle, Park, Seating, open};
 use crate::signal::{DumpOnSignal, DumpOutput};
 
@@ -275,6 +277,8 @@ pub struct OfStream {
     collective: Mutex<()>,
     /// The end of its handler.
     ending: Mutex<()>,
+    /// What its pushes use while nobody has the turn.
+    window: Arc<ThreadWindow>,
 }
 
 impl Seating for Threaded {
@@ -374,6 +378,24 @@ impl Seating for Threaded {
         Ok(None)
     }
 
+    fn window(of: &Arc<OfStream>) -> &PushWindow {
+        of.window.window()
+    }
+
+    #[inline(always)] // part of every push
+    fn push_here(&self, of: &Arc<OfStream>, target: Rank, item: &[u8]) -> bool {
+        of.window.push(target.0, item)
+    }
+
+    /// Where the last such pushes were of the same thread. Not for handlers: what finds no room
+    /// there goes another way, and they push in turn with the program.
+    #[inline]
+    fn allow_pushes_here(&self, id: StreamId, of: &Arc<OfStream>, pushes: Pushes) {
+        if of.window.want() && !is_in_handler() {
+            self.shared.engine.open_window(id, &of.window, pushes);
+        }
+    }
+
     fn one_at_a_time<R>(
         &self,
         of: Option<&Arc<OfStream>>,
@@ -437,6 +459,7 @@ impl Threaded {
             handover,
             collective: Mutex::new(()),
             ending: Mutex::new(()),
+            window: Arc::new(ThreadWindow::new()),
         };
         Handle::new(self.clone(), id, Arc::new(of), name)
     }

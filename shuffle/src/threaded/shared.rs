@@ -1,5 +1,7 @@
 //! The engine among threads: one uses it at a time, and a progress thread keeps it moving.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -7,6 +9,9 @@ use trihop_transport::park::{Backoff, Monitor, MonitorGuard, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
+use super::window::ThreadWindow;
+use crate::endpoint::StreamId;
+use crate::engine::outbound::Pushes;
 use crate::engine::sink::NoHandlers;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
@@ -33,6 +38,82 @@ struct Guarded {
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap
     /// ends.
     relieved: bool,
+    /// What one thread pushes through while nobody has the turn.
+    window: Option<OpenWindow>,
+}
+
+struct OpenWindow {
+    of: Arc<ThreadWindow>,
+    id: StreamId,
+}
+
+/// The turn. No window is open for as long as somebody has it.
+struct Turn<'a>(MonitorGuard<'a, Guarded>);
+
+impl<'a> Turn<'a> {
+    #[inline]
+    fn new(guard: MonitorGuard<'a, Guarded>) -> Self {
+        let mut turn = Self(guard);
+        turn.close_window();
+        turn
+    }
+
+    #[inline]
+    fn close_window(&mut self) {
+        if let Some(window) = self.0.window.take() {
+            self.close(&window);
+        }
+    }
+
+    #[cold]
+    fn close(&mut self, window: &OpenWindow) {
+        let pushed = window.of.close();
+        // What shuts a stream down has closed its window before: it is there.
+        if let Ok(out) = self.0.job.engine.out(window.id) {
+            out.note_pushed(pushed);
+        }
+    }
+
+    /// See [`MonitorGuard::give_way`].
+    fn give_way(&mut self) {
+        self.0.give_way();
+        self.close_window();
+    }
+
+    /// See [`MonitorGuard::unlocked`].
+    fn unlocked<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        let result = self.0.unlocked(call);
+        self.close_window();
+        result
+    }
+
+    /// See [`MonitorGuard::sit_out`].
+    fn sit_out(&mut self, limit: Duration) {
+        self.0.sit_out(limit);
+        self.close_window();
+    }
+
+    /// See [`MonitorGuard::wake_all`].
+    #[inline]
+    fn wake_all(&self) {
+        self.0.wake_all();
+    }
+}
+
+impl Deref for Turn<'_> {
+    type Target = Guarded;
+
+    #[inline]
+    fn deref(&self) -> &Guarded {
+        &self.0
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Guarded {
+        &mut self.0
+    }
 }
 
 /// What the threads of a job share of its engine.
@@ -62,6 +143,7 @@ impl SharedEngine {
                 sleep: Sleep::Awake,
                 newcomer: false,
                 relieved: false,
+                window: None,
             }),
             doorbell,
             spin,
@@ -70,20 +152,48 @@ impl SharedEngine {
         }
     }
 
+    #[inline]
+    fn take(&self) -> Turn<'_> {
+        Turn::new(self.turn.take())
+    }
+
+    fn try_take(&self) -> Option<Turn<'_>> {
+        self.turn.try_take().map(Turn::new)
+    }
+
+    /// Lets this thread push to a stream without the turn, until somebody takes that.
+    pub fn open_window(&self, id: StreamId, of: &Arc<ThreadWindow>, pushes: Pushes) {
+        let mut turn = self.take();
+        if turn.job.check_failure().is_err() {
+            return;
+        }
+        if turn
+            .job
+            .engine
+            .out(id)
+            .is_ok_and(|out| of.open(out, pushes))
+        {
+            let of = Arc::clone(of);
+            turn.window = Some(OpenWindow { of, id });
+        }
+        // What is pushed is to be sent on by age.
+        self.wake_from(&mut turn, Sleep::Deep);
+    }
+
     /// Looks at the state if it can be had soon, whatever has become of the job.
     pub fn try_look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
-        self.turn.try_take().map(|mut turn| look(&mut turn.job))
+        self.try_take().map(|mut turn| look(&mut turn.job))
     }
 
     /// Whether the progress thread sleeps until somebody rings.
     #[cfg(test)]
     pub fn sleeps_deeply(&self) -> Option<bool> {
-        self.turn.try_take().map(|turn| turn.sleep == Sleep::Deep)
+        self.try_take().map(|turn| turn.sleep == Sleep::Deep)
     }
 
     /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
     pub fn try_exit(&self) -> bool {
-        let Some(mut turn) = self.turn.try_take() else {
+        let Some(mut turn) = self.try_take() else {
             return false;
         };
         turn.job.exit();
@@ -108,7 +218,7 @@ impl SharedEngine {
         self.doorbell.ring();
     }
 
-    fn round(&self, turn: &mut MonitorGuard<'_, Guarded>) -> Result<bool> {
+    fn round(&self, turn: &mut Turn<'_>) -> Result<bool> {
         match turn.job.progress(&mut NoHandlers) {
             Ok(worked) => Ok(worked),
             Err(error) => {
@@ -120,13 +230,13 @@ impl SharedEngine {
 
     /// What calls fail with from now on, where nothing has before.
     pub fn fail(&self, error: Error) {
-        let mut turn = self.turn.take();
+        let mut turn = self.take();
         turn.job.fail(error);
         self.spread_failure(&mut turn);
     }
 
     /// Wakes everybody where the job has failed.
-    fn spread_failure(&self, turn: &mut MonitorGuard<'_, Guarded>) {
+    fn spread_failure(&self, turn: &mut Turn<'_>) {
         if turn.job.check_failure().is_err() && !self.failed.is_raised() {
             self.failed.raise();
             turn.wake_all();
@@ -151,7 +261,7 @@ impl SharedEngine {
         asked: impl Fn() -> Option<T>,
         does: impl Fn(T),
     ) {
-        let mut turn = self.turn.take();
+        let mut turn = self.take();
         let mut backoff = Backoff::new(self.spin);
         while !self.is_stopping() {
             if let Some(something) = asked() {
@@ -198,11 +308,7 @@ impl SharedEngine {
     }
 
     /// Sleeps without the turn, until there is something to do.
-    fn sleep<'a>(
-        &'a self,
-        mut turn: MonitorGuard<'a, Guarded>,
-        park: &mut Park,
-    ) -> (MonitorGuard<'a, Guarded>, Result<()>) {
+    fn sleep<'a>(&'a self, mut turn: Turn<'a>, park: &mut Park) -> (Turn<'a>, Result<()>) {
         let timed = turn.job.prepare_to_sleep();
         if std::mem::take(&mut turn.newcomer) {
             turn.wake_all();
@@ -217,7 +323,7 @@ impl SharedEngine {
             awake
         };
         let slept = park.sleep(&self.doorbell, timed, stay_awake);
-        let mut turn = turn.unwrap_or_else(|| self.turn.take());
+        let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
         (turn, slept)
@@ -227,7 +333,7 @@ impl SharedEngine {
 impl SharedEngine {
     #[inline]
     pub fn with<R>(&self, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
-        let mut turn = self.turn.take();
+        let mut turn = self.take();
         turn.job.check_failure()?;
         // Part of every send: what it returns is not to be kept and copied beside the error, which
         // is long.
@@ -245,7 +351,7 @@ impl SharedEngine {
     }
 
     pub fn progress(&self) -> Result<bool> {
-        let mut turn = self.turn.take();
+        let mut turn = self.take();
         turn.job.check_failure()?;
         let worked = self.round(&mut turn)?;
         if worked {
@@ -257,7 +363,7 @@ impl SharedEngine {
     }
 
     pub fn progress_in_passing(&self) -> Result<()> {
-        let mut turn = self.turn.take();
+        let mut turn = self.take();
         turn.job.check_failure()?;
         if turn.sleep == Sleep::Nap {
             // The caller will be back soon: nobody needs to wake the progress thread.
@@ -276,7 +382,7 @@ impl SharedEngine {
         what: &'static str,
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut turn = self.turn.take();
+        let mut turn = self.take();
         let mut backoff = Backoff::new(self.spin);
         let mut patience = Patience::default();
         // Whether the progress thread may sleep without knowing what is waited for here.

@@ -4,6 +4,7 @@
 
 mod backoff;
 mod gauge;
+mod lease;
 mod mailbox;
 mod monitor;
 mod parker;
@@ -11,6 +12,7 @@ mod process;
 
 pub use backoff::{Backoff, Step, spin_budget};
 pub use gauge::Gauge;
+pub use lease::{Lease, LeaseUse, can_lease, this_thread};
 pub use mailbox::{Content, Mail, Mailbox};
 pub use monitor::{Monitor, MonitorGuard};
 pub use parker::Parker;

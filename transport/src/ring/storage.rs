@@ -157,6 +157,17 @@ pub trait Orderings {
     const NEWS_STORE: Ordering = Ordering::Release;
     /// Reading a board's news, before their text. Partner: [`NEWS_STORE`](Self::NEWS_STORE).
     const NEWS_LOAD: Ordering = Ordering::Acquire;
+    /// Holder of a lease, between saying that it uses it and its look for a recall; a fence of the
+    /// compiler alone where its partner is one of all processors. Partner:
+    /// [`LEASE_RECALL_FENCE`](Self::LEASE_RECALL_FENCE).
+    const LEASE_ENTER_FENCE: Ordering = Ordering::SeqCst;
+    /// Who recalls a lease, between saying so and the look for a use. Partner:
+    /// [`LEASE_ENTER_FENCE`](Self::LEASE_ENTER_FENCE).
+    const LEASE_RECALL_FENCE: Ordering = Ordering::SeqCst;
+    /// End of a use of a lease. Partner: [`LEASE_LOOK`](Self::LEASE_LOOK).
+    const LEASE_LEAVE: Ordering = Ordering::Release;
+    /// Look for a use of a lease that is recalled. Partner: [`LEASE_LEAVE`](Self::LEASE_LEAVE).
+    const LEASE_LOOK: Ordering = Ordering::Acquire;
 }
 
 /// The orderings that ship.

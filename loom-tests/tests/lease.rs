@@ -1,0 +1,103 @@
+//! A lease: one thread uses something without a lock, until another one recalls it.
+#![cfg(trihop_loom)]
+
+use loom::thread;
+use trihop_transport::park::Lease;
+use trihop_transport::ring::{Orderings, Shipped};
+use trihop_transport::sync::{Arc, UnsafeCell};
+
+const HOLDER: usize = 8;
+const OTHER: usize = 16;
+
+/// What the lease is for: not atomic, so that loom sees two who use it at once.
+struct Leased {
+    lease: Lease,
+    value: UnsafeCell<u32>,
+}
+
+// SAFETY: who uses the value has the lease, or has recalled it: that is what the model is about.
+unsafe impl Sync for Leased {}
+
+impl Leased {
+    fn add(&self) -> u32 {
+        self.value.with_mut(|value| {
+            // SAFETY: loom checks that nobody else is here.
+            unsafe {
+                *value += 1;
+                *value
+            }
+        })
+    }
+}
+
+fn is_used_by_one_at_a_time<O: Orderings + 'static>() {
+    loom::model(|| {
+        let leased = Arc::new(Leased {
+            lease: Lease::of_nobody(),
+            value: UnsafeCell::new(0),
+        });
+        leased.lease.grant(HOLDER);
+        let holder = {
+            let leased = leased.clone();
+            thread::spawn(move || {
+                let mut used = 0;
+                for _ in 0..2 {
+                    if let Some(_entered) = leased.lease.enter::<O>(HOLDER) {
+                        leased.add();
+                        used += 1;
+                    }
+                }
+                used
+            })
+        };
+        assert!(leased.lease.recall::<O>(OTHER));
+        let before = leased.add();
+        let used = holder.join().unwrap();
+        assert_eq!(before, used + 1, "nobody enters behind a recall");
+    });
+}
+
+#[test]
+fn what_is_leased_is_used_by_one_at_a_time() {
+    is_used_by_one_at_a_time::<Shipped>();
+}
+
+macro_rules! twin {
+    ($test:ident, $constant:ident, $weaker:ident, $symptom:literal) => {
+        #[test]
+        #[should_panic(expected = $symptom)]
+        fn $test() {
+            struct Weak;
+            impl Orderings for Weak {
+                const $constant: trihop_transport::sync::Ordering =
+                    trihop_transport::sync::Ordering::$weaker;
+            }
+            is_used_by_one_at_a_time::<Weak>();
+        }
+    };
+}
+
+twin!(
+    twin_weak_enter_fence,
+    LEASE_ENTER_FENCE,
+    AcqRel,
+    "Causality violation"
+);
+twin!(
+    twin_weak_recall_fence,
+    LEASE_RECALL_FENCE,
+    AcqRel,
+    "Causality violation"
+);
+twin!(
+    twin_relaxed_leave,
+    LEASE_LEAVE,
+    Relaxed,
+    "Causality violation"
+);
+twin!(
+    twin_relaxed_look,
+    LEASE_LOOK,
+    Relaxed,
+    "Causality violation"
+);
