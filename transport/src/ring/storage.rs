@@ -157,6 +157,12 @@ pub trait Orderings {
     const NEWS_STORE: Ordering = Ordering::Release;
     /// Reading a board's news, before their text. Partner: [`NEWS_STORE`](Self::NEWS_STORE).
     const NEWS_LOAD: Ordering = Ordering::Acquire;
+    /// Showing where a value of a node's book lies, after the value. Partner:
+    /// [`BOOK_LOAD`](Self::BOOK_LOAD).
+    const BOOK_STORE: Ordering = Ordering::Release;
+    /// Looking where a value of a node's book lies, before the value. Partner:
+    /// [`BOOK_STORE`](Self::BOOK_STORE).
+    const BOOK_LOAD: Ordering = Ordering::Acquire;
 }
 
 /// The orderings that ship.
