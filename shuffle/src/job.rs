@@ -1,8 +1,10 @@
 //! The state of a rank's part of a job: its engine, its launcher, its node, the lives of its peers.
 //! Only what has ended the job is waited for here: news that explain it, for a second at most.
 
+mod addresses;
 mod budget;
 mod card;
+mod directory;
 mod lives;
 mod open;
 mod parked;
@@ -23,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::node::NodeExchange;
 use crate::signal::DumpOnSignal;
 use budget::Budget;
+use directory::Directory;
 use lives::Lives;
 pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
@@ -44,6 +47,7 @@ pub(crate) struct JobState {
     pub bootstrap: Option<Box<dyn Bootstrap>>,
     pub launcher: Launcher,
     pub node: NodeExchange,
+    directory: Directory,
     budget: Budget,
     epoch: Instant,
     pub closing: bool,

@@ -1,6 +1,8 @@
 //! Inside a node: how ranks hand each other doorbells and inboxes, and watch each other's
 //! processes.
 
+mod door;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use trihop_transport::topology::{Rank, Topology};
 use trihop_transport::watch::{self, Board};
 
 use crate::error::{Error, Result};
+pub(crate) use door::{Door, Introduction, NodeBook, Roster, socket_name};
 
 /// How the ranks of a node find each other's memory.
 pub(crate) struct NodeExchange {
@@ -102,7 +105,7 @@ impl NodeExchange {
         let mut processes = Vec::new();
         for (name, rank) in self.names.iter().zip(topology.ranks_of(topology.node())) {
             if rank != topology.rank() {
-                // Each rank listens before it leaves the card that has brought us the name.
+                // Each rank listens before it introduces itself, which has brought us the name.
                 let process =
                     DescriptorListener::send_to_listener(name, &message, descriptors, deadline);
                 processes.push((

@@ -1,7 +1,8 @@
 //! The job's secret: 128 bits that its members share and nobody else knows.
 //!
-//! Rank 0 makes it, and it reaches the others through the launcher's store alone: never by a
-//! command line, an environment variable or a log. It is never sent over a fabric either. What must
+//! Rank 0 makes it, and it reaches the first rank of each node through the launcher's store, and the
+//! others through memory that the first rank shares with processes of its user: never by a command
+//! line, an environment variable or a log. It is never sent over a fabric either. What must
 //! be shown to a peer is derived from it, by SipHash-2-4, and tells nothing of the rest.
 
 use std::fmt;
@@ -35,7 +36,7 @@ impl Secret {
         Self(bytes)
     }
 
-    /// The secret itself: for the launcher's store, and for nothing else.
+    /// The secret itself: for the launcher's store and the node's shared memory, and for nothing else.
     pub fn expose(&self) -> &[u8; Self::BYTES] {
         &self.0
     }

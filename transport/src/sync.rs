@@ -255,6 +255,8 @@ pub trait Word {
     fn swap(&self, value: u64, order: Ordering) -> u64;
     /// Sets bits and returns what was there.
     fn fetch_or(&self, bits: u64, order: Ordering) -> u64;
+    /// Adds to it and returns what was there.
+    fn fetch_add(&self, more: u64, order: Ordering) -> u64;
     /// Writes it if it is 0, and says whether it was.
     fn set_first(&self, value: u64, order: Ordering) -> bool;
 }
@@ -277,6 +279,10 @@ macro_rules! word {
             #[inline]
             fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
                 <$atomic>::fetch_or(self, bits, order)
+            }
+            #[inline]
+            fn fetch_add(&self, more: u64, order: Ordering) -> u64 {
+                <$atomic>::fetch_add(self, more, order)
             }
             #[inline]
             fn set_first(&self, value: u64, order: Ordering) -> bool {

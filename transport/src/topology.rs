@@ -134,13 +134,30 @@ impl Topology {
     /// # Errors
     /// As [`Topology::new`].
     pub fn from_node_of<N: Copy + Into<NodeId>>(nodes: &[N], me: Rank) -> Result<Self> {
+        Self::from_runs(nodes.iter().map(|node| Ok(((*node).into(), 1))), me)
+    }
+
+    /// A placement from runs of consecutive ranks on one node, in rank order: node and number of
+    /// ranks. Seen from `me`.
+    ///
+    /// # Errors
+    /// As [`Topology::new`], and the first error among the runs.
+    pub fn from_runs(runs: impl Iterator<Item = Result<(NodeId, u32)>>, me: Rank) -> Result<Self> {
         let mut merged = Blocks::default();
-        let mut rest = nodes;
-        while let Some(first) = rest.first() {
-            let node: NodeId = (*first).into();
-            let length = rest.iter().take_while(|n| (**n).into() == node).count();
-            merged.place(node.0, 1, as_u32(length)?)?;
-            rest = &rest[length..];
+        let mut open: Option<(NodeId, u32)> = None;
+        for run in runs {
+            let (node, ranks) = run?;
+            open = match open {
+                Some((last, before)) if last == node => Some((node, before.saturating_add(ranks))),
+                Some((last, before)) => {
+                    merged.place(last.0, 1, before)?;
+                    Some((node, ranks))
+                }
+                None => Some((node, ranks)),
+            };
+        }
+        if let Some((node, ranks)) = open {
+            merged.place(node.0, 1, ranks)?;
         }
         Self::seat(Arc::new(Placement::new(merged.list)?), me)
     }

@@ -1,4 +1,7 @@
-//! The start-up card: what each rank leaves in the launcher's store for all others.
+//! What a job leaves in its launcher's store at start: a greeting and a card of each node, both by
+//! the node's first rank.
+//!
+//! Both begin with the version of the wire format, which is compared before anything else.
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
@@ -6,86 +9,125 @@ use trihop_transport::protocol::wire::VERSION;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Rank;
 
+use super::addresses::{PackedAddresses, pack};
 use crate::error::{Error, Result};
+use crate::node::Door;
 
-/// First bytes of a card of any version; behind them comes the version of the wire format.
+/// First bytes of what any version leaves; behind them comes the version of the wire format.
 const MAGIC: [u8; 4] = *b"3hop";
 
+const PREFIX_BYTES: usize = MAGIC.len() + 1;
+
+/// Key of the greetings in the launcher's store: versions that leave something else there say so.
+const GREETING_KEY: &str = "trihop";
+
 /// Key of the cards in the launcher's store.
-const KEY: &str = "trihop";
+const CARD_KEY: &str = "card";
 
-/// Version of the wire format that a card names, where it is one.
-fn version_of(card: &[u8]) -> Option<u8> {
-    card.strip_prefix(&MAGIC)?.first().copied()
+/// Version of the wire format that these bytes name, where a rank of ours left them.
+fn version_of(bytes: &[u8]) -> Option<u8> {
+    bytes.strip_prefix(&MAGIC)?.first().copied()
 }
 
-/// What a rank tells the others at start: how to reach it inside its node, the job's secret (rank
-/// 0's counts), the control group whose memory limit holds for it, where its node's watch listens if
-/// it has that, its fabric address.
-pub(super) struct Card {
-    pub nonce: u64,
+fn prefix() -> Vec<u8> {
+    [&MAGIC[..], &[VERSION]].concat()
+}
+
+/// What `rank` has left under `key`, if it is of our version.
+fn fetch(rank: Rank, key: &str, bootstrap: &mut dyn Bootstrap) -> Result<Vec<u8>> {
+    tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, key, "fetching");
+    let bytes = bootstrap.get(rank, key)?;
+    match bytes.as_deref().and_then(version_of) {
+        Some(theirs) if theirs != VERSION => Err(Error::Version {
+            rank: rank.0,
+            ours: VERSION.into(),
+            theirs: theirs.into(),
+        }),
+        Some(_) => Ok(bytes.unwrap_or_default()),
+        None => Err(invalid(rank, bootstrap)),
+    }
+}
+
+fn invalid(rank: Rank, bootstrap: &dyn Bootstrap) -> Error {
+    let why = format!("rank {rank} has left no valid start-up card");
+    TransportError::Bootstrap {
+        launcher: bootstrap.launcher().name(),
+        why,
+    }
+    .into()
+}
+
+/// What the first rank of a node tells before anybody is known: where the node meets, and, as rank
+/// 0, the job's secret.
+pub(super) struct Greeting {
+    pub door: Door,
     pub secret: Secret,
-    pub group: u64,
-    pub watch: Vec<u8>,
-    pub address: Vec<u8>,
 }
 
-impl Card {
-    /// Leaves the card with the launcher; returns when every rank has left one.
+impl Greeting {
     pub fn leave(&self, bootstrap: &mut dyn Bootstrap) -> Result<()> {
-        bootstrap.put(KEY, &self.encode())?;
-        Ok(bootstrap.fence()?)
+        let mut bytes = prefix();
+        bytes.extend_from_slice(&self.door.nonce.to_le_bytes());
+        bytes.extend_from_slice(&self.door.password.to_le_bytes());
+        bytes.extend_from_slice(self.secret.expose());
+        Ok(bootstrap.put(GREETING_KEY, &bytes)?)
     }
 
-    /// The card that `rank` has left.
+    /// The greeting that `rank`, the first of its node, has left.
     pub fn of(rank: Rank, bootstrap: &mut dyn Bootstrap) -> Result<Self> {
-        tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, "fetching a card");
-        let bytes = bootstrap.get(rank, KEY)?;
-        if let Some(theirs) = bytes.as_deref().and_then(version_of)
-            && theirs != VERSION
-        {
-            return Err(Error::Version {
-                rank: rank.0,
-                ours: VERSION.into(),
-                theirs: theirs.into(),
-            });
-        }
-        bytes.as_deref().and_then(Self::decode).ok_or_else(|| {
-            let why = format!("rank {rank} has left no valid start-up card");
-            TransportError::Bootstrap {
-                launcher: bootstrap.launcher().name(),
-                why,
-            }
-            .into()
+        let bytes = fetch(rank, GREETING_KEY, bootstrap)?;
+        Self::parse(&bytes).ok_or_else(|| invalid(rank, bootstrap))
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (nonce, rest) = bytes[PREFIX_BYTES..].split_first_chunk::<8>()?;
+        let (password, secret) = rest.split_first_chunk::<8>()?;
+        Some(Self {
+            door: Door {
+                nonce: u64::from_le_bytes(*nonce),
+                password: u64::from_le_bytes(*password),
+            },
+            secret: Secret::from_bytes(secret.try_into().ok()?),
         })
     }
+}
 
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.push(VERSION);
-        bytes.extend_from_slice(&self.nonce.to_le_bytes());
-        bytes.extend_from_slice(self.secret.expose());
+/// What other nodes are told of a node: where its watch listens, and the fabric addresses of its
+/// ranks, by local rank.
+pub(super) struct Card<'a> {
+    pub watch: &'a [u8],
+    pub addresses: PackedAddresses<'a>,
+}
+
+impl<'a> Card<'a> {
+    pub fn encode(watch: &[u8], addresses: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = prefix();
         // At most four addresses of 19 bytes.
-        bytes.push(self.watch.len() as u8);
-        bytes.extend_from_slice(&self.group.to_le_bytes());
-        bytes.extend_from_slice(&self.watch);
-        bytes.extend_from_slice(&self.address);
+        bytes.push(watch.len() as u8);
+        bytes.extend_from_slice(watch);
+        pack(addresses, &mut bytes);
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes = bytes.strip_prefix(&MAGIC)?.get(1..)?;
-        let (nonce, rest) = bytes.split_first_chunk::<8>()?;
-        let (secret, rest) = rest.split_first_chunk::<{ Secret::BYTES }>()?;
-        let (&watch, rest) = rest.split_first()?;
-        let (group, rest) = rest.split_first_chunk::<8>()?;
-        let (watch, address) = rest.split_at_checked(usize::from(watch))?;
-        Some(Self {
-            nonce: u64::from_le_bytes(*nonce),
-            secret: Secret::from_bytes(*secret),
-            group: u64::from_le_bytes(*group),
-            watch: watch.to_vec(),
-            address: address.to_vec(),
-        })
+    pub fn leave(card: &[u8], bootstrap: &mut dyn Bootstrap) -> Result<()> {
+        Ok(bootstrap.put(CARD_KEY, card)?)
+    }
+
+    /// The bytes of the card that `rank` has left, the first of a node with so many ranks.
+    pub fn fetch(rank: Rank, ranks: u32, bootstrap: &mut dyn Bootstrap) -> Result<Vec<u8>> {
+        let bytes = fetch(rank, CARD_KEY, bootstrap)?;
+        match Card::parse(&bytes, ranks) {
+            Some(_) => Ok(bytes),
+            None => Err(invalid(rank, bootstrap)),
+        }
+    }
+
+    /// The card of a node with so many ranks.
+    pub fn parse(bytes: &'a [u8], ranks: u32) -> Option<Self> {
+        version_of(bytes).filter(|version| *version == VERSION)?;
+        let (&watch, rest) = bytes[PREFIX_BYTES..].split_first()?;
+        let (watch, addresses) = rest.split_at_checked(usize::from(watch))?;
+        let addresses = PackedAddresses::parse(addresses, ranks)?;
+        Some(Self { watch, addresses })
     }
 }

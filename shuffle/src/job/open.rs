@@ -2,16 +2,16 @@
 
 use std::time::Instant;
 
+use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
 
 use super::JobState;
-use super::card::Card;
 use crate::config::StreamOptions;
 use crate::dump;
 use crate::endpoint::{Agreed, Need, Plan, Prepared, StreamId, is_on_demand};
 use crate::engine::sink::Sink;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::node::{Label, not_arrived};
 
 /// Name of the stream of the collectives.
@@ -47,16 +47,24 @@ impl JobState {
 
     /// Attaches the other ends of a stream's links that no stream before had.
     pub fn attach_ends(&mut self, plan: &Plan) -> Result<()> {
-        for end in self.engine.ends_missing(plan) {
+        let topology = self.engine.topology.clone();
+        let mut ends = self.engine.ends_missing(plan);
+        ends.sort_by_key(|&end| topology.node_of_endpoint(end));
+        for ends in
+            ends.chunk_by(|&a, &b| topology.node_of_endpoint(a) == topology.node_of_endpoint(b))
+        {
             // It stays until the job ends, and all cards lie there.
-            let Some(bootstrap) = &mut self.bootstrap else {
-                return Err(Error::config("stream", "the job is being shut down"));
-            };
-            let rank = self.engine.topology.rank_of(end);
-            let address = Card::of(rank, &mut **bootstrap)?.address;
-            tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
-            // All ranks of a job join once, at its start.
-            self.engine.attach_end(end, Epoch::FIRST, &address)?;
+            let store = self
+                .bootstrap
+                .as_mut()
+                .map(|store| &mut **store as &mut dyn Bootstrap);
+            let node = topology.node_of_endpoint(ends[0]);
+            let addresses = self.directory.addresses_of(node, ends, store)?;
+            for (&end, address) in ends.iter().zip(&addresses) {
+                tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
+                // All ranks of a job join once, at its start.
+                self.engine.attach_end(end, Epoch::FIRST, address)?;
+            }
         }
         Ok(())
     }

@@ -10,13 +10,11 @@ use trihop_transport::park::spin_budget;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
-use trihop_transport::secret::Secret;
-use trihop_transport::topology::Rank;
 use trihop_transport::watch::{Neighbour, decode_addresses, encode_addresses};
 
 use super::JobState;
 use super::budget::{Budget, group_word};
-use super::card::Card;
+use super::directory::{Arrival, Newcomer, arrive};
 use super::lives::{Lives, WatchStart};
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
@@ -24,7 +22,7 @@ use super::patience::PATIENCE_NS;
 use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
-use crate::node::NodeExchange;
+use crate::node::{Introduction, NodeExchange, socket_name};
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
 
@@ -64,31 +62,30 @@ impl JobState {
 
         let limits = limit::limits();
         let nonce = u64::from_le_bytes(random_bytes()?);
-        let name = |nonce: u64, rank: Rank| format!("trihop-{nonce:016x}-{}", rank.0);
         let listener = DescriptorListener::listen(
-            &name(nonce, topology.rank()),
+            &socket_name(nonce, topology.rank()),
             2 * topology.local_size() + 8,
         )?;
-        let mut watch = WatchStart::listen(&options, &topology)?;
+        let watch = WatchStart::listen(&options, &topology)?;
         let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
         let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
-        let mine = Card {
-            nonce,
-            secret: Secret::random()?,
-            group: group_word(&limits),
+        let newcomer = Newcomer {
+            introduction: Introduction {
+                nonce,
+                group: group_word(&limits),
+                address,
+            },
+            listener: &listener,
             watch: encode_addresses(watch_addresses),
-            address,
+            route: options.stream.route,
+            timeout: options.bootstrap_timeout(),
         };
-        mine.leave(&mut *bootstrap)?;
-        let mut card = |rank: Rank| Card::of(rank, &mut *bootstrap);
-        let secret = card(Rank(0))?.secret;
-        let (mut names, mut sharers) = (Vec::new(), 0);
-        for local in 0..topology.local_size() {
-            let rank = topology.rank_at(topology.node(), local);
-            let theirs = card(rank)?;
-            sharers += u32::from(theirs.group == mine.group);
-            names.push(name(theirs.nonce, rank));
-        }
+        let Arrival {
+            secret,
+            names,
+            sharers,
+            directory,
+        } = arrive(&mut *bootstrap, &topology, newcomer)?;
         let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
         let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
         let link_limits = link.as_ref().map(|l| l.limits());
@@ -102,23 +99,22 @@ impl JobState {
             (SYSTEM_NAME, need(&tree, &system)?),
             ("a stream", need(&route, &options.stream)?),
         ])?;
-        if let Some(watch) = &mut watch {
-            for node in WatchStart::nodes(&topology) {
-                let rank = topology.rank_at(node, 0);
-                let addresses = decode_addresses(&card(rank)?.watch).ok_or_else(|| {
-                    Error::bad_peer(rank.0, "a card with an impossible address of its watch")
-                })?;
-                watch.neighbours.push(Neighbour { node, addresses });
-            }
-        }
-
         let doorbell = Doorbell::create()?;
         let mut node = NodeExchange::new(listener, names);
         let deadline = Instant::now() + options.bootstrap_timeout();
         let met = node.meet(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
         let bells = met.bells.clone();
         let mut lives = Lives::new(met);
-        if let Some(watch) = watch {
+        // Whoever has met the others has fetched its share.
+        if let Some(mut watch) = watch {
+            for node in WatchStart::nodes(&topology) {
+                let addresses = directory.watch_of(node, Some(&mut *bootstrap))?;
+                let addresses = decode_addresses(&addresses).ok_or_else(|| {
+                    let rank = topology.rank_at(node, 0);
+                    Error::bad_peer(rank.0, "a card with an impossible address of its watch")
+                })?;
+                watch.neighbours.push(Neighbour { node, addresses });
+            }
             watch.start(&options, &topology, &secret, &node, &mut lives)?;
         }
         // Simulated nodes share this machine's cores.
@@ -140,6 +136,7 @@ impl JobState {
             bootstrap: Some(bootstrap),
             launcher,
             node,
+            directory,
             budget,
             epoch: Instant::now(),
             closing: false,
@@ -211,7 +208,7 @@ fn choice(options: &Options, peers: usize) -> fabric::Choice {
 
 #[cfg(test)]
 mod tests {
-    use trihop_transport::topology::Topology;
+    use trihop_transport::topology::{Rank, Topology};
 
     use super::*;
     use crate::route::{Rails, RouteName};

@@ -119,7 +119,7 @@ impl LauncherSocket {
         ))
     }
 
-    #[cfg(test)]
+    /// A socket that is ours.
     pub(super) fn of(descriptor: OwnedFd, wait: Duration) -> Self {
         Self { descriptor, wait }
     }

@@ -1,5 +1,6 @@
 //! Hugepage memory: shared segments, registered pools, and the ladder of page sizes under both.
 
+pub mod book;
 pub mod descriptors;
 pub mod hugepage;
 pub mod limit;

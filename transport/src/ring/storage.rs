@@ -168,6 +168,12 @@ pub trait Orderings {
     const LEASE_LEAVE: Ordering = Ordering::Release;
     /// Look for a use of a lease that is recalled. Partner: [`LEASE_LEAVE`](Self::LEASE_LEAVE).
     const LEASE_LOOK: Ordering = Ordering::Acquire;
+    /// Showing where a value of a node's book lies, after the value. Partner:
+    /// [`BOOK_LOAD`](Self::BOOK_LOAD).
+    const BOOK_STORE: Ordering = Ordering::Release;
+    /// Looking where a value of a node's book lies, before the value. Partner:
+    /// [`BOOK_STORE`](Self::BOOK_STORE).
+    const BOOK_LOAD: Ordering = Ordering::Acquire;
 }
 
 /// The orderings that ship.

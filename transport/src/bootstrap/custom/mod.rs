@@ -5,6 +5,7 @@
 //! [`Bootstrap::fence`], so that MPI may have been initialised for one thread. It waits as long as
 //! it likes: there is no deadline here.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value, hosts};
@@ -24,21 +25,16 @@ const CARD_BYTES: usize = 24;
 
 /// Ranks that find each other through an [`Allgather`].
 ///
-/// A fence costs two of them: 8 bytes per rank, then as many as the rank that put most. Memory:
-/// `size` times that for each fence before which anybody put anything; at most
-/// [`Custom::STAGED_BYTES_MAX`] per rank and fence.
+/// A fence costs two of them: 8 bytes per rank, then as many as the rank that put most, at most
+/// [`Custom::STAGED_BYTES_MAX`]. While one runs, memory is `size` times that: an allgather has a
+/// place for every rank. Afterwards only what was put is kept.
 pub struct Custom {
     allgather: Allgather,
     topology: Topology,
     /// What this rank put since the last fence.
     staged: Vec<u8>,
-    tables: Vec<Table>,
-}
-
-/// What all ranks put before one fence, each padded to the same length.
-struct Table {
-    blob_bytes: usize,
-    bytes: Vec<u8>,
+    /// What each rank put before each fence, of those that put anything.
+    put: HashMap<u32, Vec<Vec<u8>>>,
 }
 
 impl Custom {
@@ -70,16 +66,13 @@ impl Custom {
         mine.extend_from_slice(&size.to_le_bytes());
         mine.extend_from_slice(&node.to_le_bytes());
         let cards = gather(&mut allgather, size, &mine, "exchanging who is where")?;
-        let nodes = cards
-            .chunks_exact(CARD_BYTES)
-            .zip(0..)
-            .map(|(card, place)| node_of(card, place, size))
-            .collect::<Result<Vec<u64>>>()?;
+        let cards = cards.chunks_exact(CARD_BYTES).zip(0..);
+        let nodes = cards.map(|(card, place)| node_of(card, place, size));
         Ok(Self {
             allgather,
-            topology: hosts::by_lowest_rank(&nodes, Rank(rank))?,
+            topology: hosts::by_lowest_rank(nodes, Rank(rank))?,
             staged: Vec::new(),
-            tables: Vec::new(),
+            put: HashMap::new(),
         })
     }
 
@@ -157,18 +150,19 @@ impl Bootstrap for Custom {
         // A key has at least one letter: what follows the last entry is recognised by its 0.
         blob.resize(blob_bytes, 0);
         let bytes = self.gather(&blob, "exchanging values at a fence")?;
-        self.tables.push(Table { blob_bytes, bytes });
+        for (blob, rank) in bytes.chunks_exact(blob_bytes).zip(0..) {
+            // The first byte is the length of a key.
+            if blob[0] != 0 {
+                self.put.entry(rank).or_default().push(blob.to_vec());
+            }
+        }
         Ok(())
     }
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
         check_key(key)?;
-        if from.0 >= self.topology.size() {
-            return Ok(None);
-        }
-        for table in &self.tables {
-            let start = from.0 as usize * table.blob_bytes;
-            let mut rest = &table.bytes[start..start + table.blob_bytes];
+        for blob in self.put.get(&from.0).into_iter().flatten() {
+            let mut rest = &blob[..];
             while let Some(entry) = Entry::split(rest, from)? {
                 if entry.key == key.as_bytes() {
                     return Ok(Some(entry.value.to_vec()));

@@ -9,6 +9,7 @@ mod mpi;
 mod wire;
 
 use std::env;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use self::wire::{Chunks, REPLY_BYTES_MAX, Reply, refused};
@@ -64,6 +65,23 @@ impl Pmi1 {
             Session::open(socket, me, next_session(), mpi::is_active())?,
             size,
         )
+    }
+
+    /// Speaks over a connection that was handed over otherwise than by the environment, as rank
+    /// `me` of `size`. `session` counts how often the processes of the job have joined it before,
+    /// the same on all ranks.
+    ///
+    /// # Errors
+    /// When the launcher does not answer as PMI-1 wants it.
+    pub fn over(
+        socket: OwnedFd,
+        me: Rank,
+        size: u32,
+        session: u32,
+        wait: Duration,
+    ) -> Result<Self> {
+        let socket = LauncherSocket::of(socket, wait);
+        Self::join(Session::open(socket, me, session, false)?, size)
     }
 
     fn connect_to_port(wait: Duration) -> Result<Self> {

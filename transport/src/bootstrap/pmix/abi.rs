@@ -24,6 +24,14 @@ pub(super) const SCOPE_GLOBAL: u8 = 3;
 
 pub(super) const JOB_SIZE: &CStr = c"pmix.job.size";
 pub(super) const NODE_ID: &CStr = c"pmix.nodeid";
+/// Who is where in the notation of MPICH; Slurm says it.
+pub(super) const ANL_MAP: &CStr = c"pmix.anlmap";
+/// Names of the job's nodes, with commas.
+pub(super) const NODE_LIST: &CStr = c"pmix.nlist";
+/// Ranks of a node, with commas; of the node that [`HOST_NAME`] names beside [`NODE_INFO`].
+pub(super) const LOCAL_PEERS: &CStr = c"pmix.lpeers";
+pub(super) const NODE_INFO: &CStr = c"pmix.node.info";
+pub(super) const HOST_NAME: &CStr = c"pmix.hname";
 pub(super) const COLLECT_DATA: &CStr = c"pmix.collect";
 pub(super) const IMMEDIATE: &CStr = c"pmix.immediate";
 pub(super) const OPTIONAL: &CStr = c"pmix.optional";
@@ -104,15 +112,24 @@ impl Value {
 impl Info {
     /// A directive that is true.
     pub(super) fn yes(key: &CStr) -> Self {
+        let mut data = Data { words: [0; 3] };
+        data.flag = true;
+        Self::of(key, BOOL, data)
+    }
+
+    /// A directive with a text, for a call that copies it.
+    pub(super) fn text(key: &CStr, text: &CStr) -> Self {
+        let mut data = Data { words: [0; 3] };
+        data.string = text.as_ptr().cast_mut();
+        Self::of(key, STRING, data)
+    }
+
+    fn of(key: &CStr, kind: u16, data: Data) -> Self {
         let mut info = Self {
             key: [0; 512],
             flags: 0,
-            value: Value {
-                kind: BOOL,
-                data: Data { words: [0; 3] },
-            },
+            value: Value { kind, data },
         };
-        info.value.data.flag = true;
         for (to, from) in info.key.iter_mut().zip(key.to_bytes_with_nul()) {
             *to = *from as c_char;
         }
@@ -131,6 +148,18 @@ impl Owned {
         }
         // SAFETY: the kind says which member the library has set.
         Some(unsafe { value.data.uint32 })
+    }
+
+    pub(super) fn text(&self) -> Option<String> {
+        let value = self.value().filter(|v| v.kind == STRING)?;
+        // SAFETY: the kind says which member the library has set.
+        let text = unsafe { value.data.string };
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the library gives terminated strings, and this one is ours until `drop` frees it.
+        let text = unsafe { CStr::from_ptr(text) };
+        Some(text.to_str().ok()?.to_owned())
     }
 
     pub(super) fn bytes(&self) -> Option<Vec<u8>> {
@@ -275,12 +304,20 @@ impl Functions {
     }
 
     pub(super) fn get(&self, from: &Process, key: &CStr, directive: &CStr) -> Result<Owned, c_int> {
-        let directive = Info::yes(directive);
+        self.get_by(from, key, &[Info::yes(directive)])
+    }
+
+    pub(super) fn get_by(
+        &self,
+        from: &Process,
+        key: &CStr,
+        directives: &[Info],
+    ) -> Result<Owned, c_int> {
+        let (first, count) = (directives.as_ptr(), directives.len());
         let mut value: *mut Value = std::ptr::null_mut();
         // SAFETY: all pointers are valid during the call, which writes one pointer to a value that
         // becomes ours.
-        let code =
-            unsafe { (self.get)(from, key.as_ptr(), &raw const directive, 1, &raw mut value) };
+        let code = unsafe { (self.get)(from, key.as_ptr(), first, count, &raw mut value) };
         if code == SUCCESS {
             Ok(Owned(value))
         } else {

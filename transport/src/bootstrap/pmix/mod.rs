@@ -5,16 +5,17 @@
 
 mod abi;
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_int};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use self::abi::{Functions, Process};
+use self::abi::{Functions, Info, Process};
 use super::hosts::{self, Store};
 use super::{Bootstrap, Launcher, check_key, check_value};
 use crate::error::{Error, Result};
 use crate::sync::thread;
-use crate::topology::{Rank, Topology};
+use crate::topology::{NodeId, Rank, Topology};
 
 pub(super) use abi::is_loadable;
 
@@ -39,8 +40,8 @@ impl Pmix {
         let functions = Functions::bind().map_err(failed)?;
         let mut session = Session::open(functions, wait)?;
         let (size, me) = (session.size, Rank(session.me.rank));
-        let topology = match session.node_ids()? {
-            Some(nodes) => hosts::by_lowest_rank(&nodes, me)?,
+        let topology = match session.placement(me)? {
+            Some(topology) => topology,
             None => hosts::exchange(&mut session, "pmix", size, me)?,
         };
         Ok(Self { session, topology })
@@ -153,16 +154,19 @@ impl Session {
         Ok(session)
     }
 
-    /// The node of each rank, where the server tells it for all of them.
-    fn node_ids(&mut self) -> Result<Option<Vec<u32>>> {
+    /// Who is where, as far as the library knows it in this process: nobody is asked for it.
+    fn placement(&mut self, seen_from: Rank) -> Result<Option<Topology>> {
         let size = self.size;
         self.call("asking for the nodes", move |pmix, me| {
-            let node = |rank| {
-                pmix.get(&Process { rank, ..*me }, abi::NODE_ID, abi::OPTIONAL)
-                    .ok()?
-                    .number()
+            let job = Process {
+                rank: abi::RANK_WILDCARD,
+                ..*me
             };
-            (0..size).map(node).collect()
+            let ways = [mapped, listed, one_by_one];
+            let mut found = ways
+                .iter()
+                .filter_map(|way| way(pmix, &job, size, seen_from));
+            found.find(|topology| topology.size() == size)
         })
     }
 
@@ -251,6 +255,66 @@ impl Store for Session {
     }
 }
 
+/// Who is where by one look-up: Slurm.
+fn mapped(pmix: &Functions, job: &Process, size: u32, me: Rank) -> Option<Topology> {
+    let map = pmix.get(job, abi::ANL_MAP, abi::OPTIONAL).ok()?.text()?;
+    Topology::from_process_mapping(&map, size, me).ok()
+}
+
+/// Who is where by a look-up for each node: PRRTE and Open MPI.
+fn listed(pmix: &Functions, job: &Process, size: u32, me: Rank) -> Option<Topology> {
+    let nodes = pmix.get(job, abi::NODE_LIST, abi::OPTIONAL).ok()?.text()?;
+    let peers = |node: &str| {
+        let node = CString::new(node).ok()?;
+        let directives = [
+            Info::yes(abi::NODE_INFO),
+            Info::text(abi::HOST_NAME, &node),
+            Info::yes(abi::OPTIONAL),
+        ];
+        pmix.get_by(job, abi::LOCAL_PEERS, &directives).ok()?.text()
+    };
+    of_peers(nodes.split(',').map(peers), size, me)
+}
+
+/// Who is where by the ranks of each node, `0,1,2`; `None` unless each rank below `size` is on one
+/// node.
+fn of_peers(nodes: impl Iterator<Item = Option<String>>, size: u32, me: Rank) -> Option<Topology> {
+    // First rank, rank behind the last, node.
+    let mut runs: Vec<(u32, u32, usize)> = Vec::new();
+    for (node, peers) in nodes.enumerate() {
+        for rank in peers?.split(',') {
+            let rank = rank.trim().parse().ok().filter(|rank| *rank < size)?;
+            match runs.last_mut() {
+                Some((_, end, of)) if *end == rank && *of == node => *end += 1,
+                _ => runs.push((rank, rank + 1, node)),
+            }
+        }
+    }
+    runs.sort_unstable();
+    let mut placed = 0;
+    let mut numbers = HashMap::new();
+    let run = |(first, end, node): (u32, u32, usize)| {
+        let next = NodeId(numbers.len() as u32);
+        let before = std::mem::replace(&mut placed, end);
+        match before == first {
+            true => Ok((*numbers.entry(node).or_insert(next), end - first)),
+            false => Err(failed(format!("rank {first} follows rank {before}"))),
+        }
+    };
+    let topology = Topology::from_runs(runs.into_iter().map(run), me).ok()?;
+    (topology.size() == size).then_some(topology)
+}
+
+/// Who is where by a look-up for each rank, where a server says no more than that.
+fn one_by_one(pmix: &Functions, job: &Process, size: u32, me: Rank) -> Option<Topology> {
+    let node = |rank| {
+        let value = pmix.get(&Process { rank, ..*job }, abi::NODE_ID, abi::OPTIONAL);
+        let number = value.ok().and_then(|value| value.number());
+        number.ok_or_else(|| failed(format!("rank {rank} has no node")))
+    };
+    hosts::by_lowest_rank((0..size).map(node), me).ok()
+}
+
 /// Life of the thread: one call after the other, until the session is dropped.
 fn serve(functions: &Functions, queue: &Receiver<Call>) {
     let mut me = Process::NOBODY;
@@ -304,6 +368,41 @@ mod tests {
         ] {
             abi::check_version(bad).unwrap_err();
         }
+    }
+
+    fn placed(peers: &[&str], size: u32) -> Option<String> {
+        let peers = peers.iter().map(|peers| Some((*peers).to_owned()));
+        Some(of_peers(peers, size, Rank(0))?.process_mapping())
+    }
+
+    #[test]
+    fn the_ranks_of_each_node_make_a_placement() {
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(placed(&["0,1,2", "3,4,5"], 6), text("(vector,(0,2,3))"));
+        assert_eq!(
+            placed(&["0, 2", "1,3"], 4),
+            text("(vector,(0,2,1),(0,2,1))")
+        );
+        // Nodes are numbered by their lowest rank, however they are listed.
+        assert_eq!(
+            placed(&["4,3,2", "0,1"], 5),
+            text("(vector,(0,1,2),(1,1,3))")
+        );
+    }
+
+    #[test]
+    fn lists_that_leave_out_a_rank_or_name_one_twice_are_passed_over() {
+        for peers in [
+            &["0,1", "3"][..],
+            &["0,1", "1,2"],
+            &["0,1,2", "3,4"],
+            &["0-3"],
+            &[""],
+            &["0,1,2,3", ""],
+        ] {
+            assert_eq!(placed(peers, 4), None, "{peers:?}");
+        }
+        assert!(of_peers([Some("0".into()), None].into_iter(), 2, Rank(0)).is_none());
     }
 
     #[test]
