@@ -250,6 +250,12 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.handle.size
     }
 
+    /// What writes and reads its elements and items.
+    #[doc(hidden)]
+    pub fn codec(&self) -> &C {
+        &self.codec
+    }
+
     /// Puts an element here. Everybody sends to it after the next fence, not before.
     ///
     /// # Errors
