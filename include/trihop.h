@@ -238,6 +238,42 @@ typedef int32_t trihop_seat_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Elements with keys of 64 bits, of which each rank of a job has some, and to which items are sent
+// by key: the cells of a grid, the vertices of a graph, the patients of a simulation. An element
+// may move to another rank, between steps or while items are on their way to it: they are sent on
+// to where it is, each exactly once. What is sent to one element keeps its order as long as that
+// stays.
+//
+// The owner of a key knows where its element is: what is sent to an element that is with its owner
+// goes straight there. All ranks insert their elements and then call `trihop_array_fence`, before
+// anybody sends to them. A rank keeps the broadcasts of a step and of the one before, for elements
+// that come to it: steps end by the calls of the array, not by `trihop_fence` alone.
+//
+// ```c
+// struct cell { double heat; };
+//
+// static void add(void *context, const trihop_array_item_t *item)
+// {
+//     struct cell *cell = item->element;
+//     cell->heat += *(const double *)item->bytes;
+//     if (cell->heat > 100)
+//         trihop_array_migrate(item->array, item->key, (item->rank + 1) % item->size);
+// }
+//
+// trihop_array_calls_t calls = {sizeof calls, add, .element_bytes = sizeof(struct cell)};
+// trihop_array_open(job, "cells", NULL, &calls, &cells);
+// for (uint64_t key = rank; key < 1000; key += size)
+//     trihop_array_insert(cells, key, &(struct cell){0});
+// trihop_array_fence(cells);
+// trihop_array_push(cells, 17, &heat, sizeof heat);
+// trihop_array_fence(cells);
+// trihop_array_close(cells);
+// ```
+//
+// Threads: as `trihop_stream_t`. While the handler works on what has come in a run, calls of other
+// threads that use elements wait: insert, remove, migrate, each, count and late.
+typedef struct trihop_array_t trihop_array_t;
+
 // A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
 // its calls waits. Each step ends on all ranks once each has said that it pushes no more; nothing
 // of a later step is pulled in an earlier one.
@@ -291,6 +327,9 @@ typedef struct trihop_job_t trihop_job_t;
 //
 // Threads: any of a threaded job; of an inline job that which has started it.
 typedef struct trihop_merging_t trihop_merging_t;
+
+// What an element is packed into: see `trihop_pack`.
+typedef struct trihop_packer_t trihop_packer_t;
 
 // Requests of one size to any rank, each answered there by a function, whose replies, of one size
 // too, are pulled in the order of the requests: a look-up in a table that is spread over the ranks.
@@ -557,6 +596,80 @@ typedef uint64_t (*trihop_key_t)(void *context, const void *item);
 
 // Joins `item` to `before`, an item of the same key; that stays the key of `before`.
 typedef void (*trihop_merge_t)(void *context, void *before, const void *item);
+
+// What the handler of an array is called with. Later versions add fields at the end.
+typedef struct trihop_array_item_t {
+  // The array. The handler may send to it.
+  const struct trihop_array_t *array;
+  // That the item was sent to.
+  uint64_t key;
+  // The element of the key, which the handler may change.
+  void *element;
+  // The item, aligned to 8 bytes; valid during the call only.
+  const void *bytes;
+  // Bytes of the item.
+  size_t length;
+  // This rank.
+  uint32_t rank;
+  // Ranks of the job.
+  uint32_t size;
+} trihop_array_item_t;
+
+// Called for each item, with the element that it was sent to and the `context` of the array. It may
+// push and broadcast, to its own array and others, send on any stream, have the element move
+// (`trihop_array_migrate`), and call `trihop_array_done`.
+//
+// Threads: as `trihop_handler_t`.
+typedef void (*trihop_array_handler_t)(void *context, const struct trihop_array_item_t *item);
+
+// The rank that knows where the element of a key is: the same on all ranks, and for any key, since
+// those of other ranks are asked for too. It may not call the library.
+//
+// Threads: any, several at once too.
+typedef uint32_t (*trihop_owner_t)(void *context, uint64_t key);
+
+// Writes an element as bytes by calls of `trihop_pack`, so that it can move; 0, or any other number
+// where it cannot: then it stays. It may call nothing else of the library.
+//
+// Threads: called inside `trihop_array_migrate`, or behind a handler on its thread.
+typedef int32_t (*trihop_pack_t)(void *context, const void *element, struct trihop_packer_t *packer);
+
+// Makes an element of the `length` bytes that were packed on another rank, aligned to 8; null where
+// they are none, which ends the job with `TRIHOP_ERR_BAD_PEER`. It may not call the library.
+//
+// Threads: as the handler.
+typedef void *(*trihop_unpack_t)(void *context, const void *bytes, size_t length);
+
+// Frees an element that has moved away, or is left when the array goes. It may not call the library.
+//
+// Threads: any.
+typedef void (*trihop_free_t)(void *context, void *element);
+
+// What an array calls, and what its elements are. Fields that are not named are zero: of elements
+// that the library keeps, `element_bytes` is not; others are pointers of the program's, which move
+// where there are `pack` and `unpack`. Later versions add fields at the end.
+typedef struct trihop_array_calls_t {
+  // Bytes of this struct as the caller knows it.
+  size_t size;
+  // Called for each item.
+  trihop_array_handler_t handler;
+  // Handed to all functions.
+  void *context;
+  // Who knows where an element is; null: the ranks in turn, by key.
+  trihop_owner_t owner;
+  // Bytes of an element, where the library keeps elements: they are aligned to 16, and move byte
+  // by byte. 0: the program keeps them.
+  size_t element_bytes;
+  // Writes an element of the program's as bytes; null: elements do not move.
+  trihop_pack_t pack;
+  // Makes an element of the program's of these bytes.
+  trihop_unpack_t unpack;
+  // Frees an element of the program's; null: nobody does.
+  trihop_free_t free;
+} trihop_array_calls_t;
+
+// Called for an element that is here: see `trihop_array_each`.
+typedef void (*trihop_array_visitor_t)(void *context, uint64_t key, void *element);
 
 // What the queues of one stage have done together. Later versions add fields at the end.
 typedef struct trihop_stage_stats_t {
@@ -1419,6 +1532,154 @@ uint64_t trihop_merging_held(const struct trihop_merging_t *merging);
 //
 // Threads: any, but no other call on it may be under way or follow.
 void trihop_merging_free(struct trihop_merging_t *merging);
+
+// Appends `length` bytes to what an element is packed into.
+//
+// Threads: that which calls the function that packs.
+trihop_status_t trihop_pack(struct trihop_packer_t *packer, const void *bytes, size_t length);
+
+// Opens an array, without elements. Collective over all ranks: the same names in the same order,
+// with the same owners, sizes and options. `options` null stands for those of the job. `calls` is
+// copied. Items have any length up to `max_message_bytes` less 8.
+//
+// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on `calls` that contradict each other or lack a handler,
+// and as `trihop_stream_open`.
+// Threads: any, but one that opens at a time; not inside a handler.
+trihop_status_t trihop_array_open(const struct trihop_job_t *job,
+                                  const char *name,
+                                  const struct trihop_options_t *options,
+                                  const struct trihop_array_calls_t *calls,
+                                  struct trihop_array_t **array);
+
+// Puts an element here, which everybody sends to after the next fence, not before. Where the
+// library keeps elements (`element_bytes`) it is copied; else `element` is a pointer of the
+// program's that the array has from now on.
+//
+// Fails with `TRIHOP_ERR_MISUSE` where this rank has the key, or knows where else it is (where only
+// its owner finds that another rank has it, the job ends with `TRIHOP_ERR_BAD_PEER`), inside a
+// handler of the array, or of an inline job, or a visitor with `TRIHOP_ERR_NESTED`; on an owner that
+// is no rank; and as `trihop_stream_send`. Then the element stays the program's.
+// Threads: any.
+trihop_status_t trihop_array_insert(const struct trihop_array_t *array,
+                                    uint64_t key,
+                                    const void *element);
+
+// Takes an element that is here away, and stores it in `element`: it is the program's then, and one
+// that the library has kept is freed by `free`. Null is stored where it is not here. Where `element`
+// is null it is freed. What is sent to it later ends the job with `TRIHOP_ERR_BAD_PEER`. Its key may
+// be inserted again once three steps, or fences, are over.
+//
+// Fails with `TRIHOP_ERR_NESTED` as `trihop_array_insert`, and as `trihop_stream_send`.
+// Threads: any.
+trihop_status_t trihop_array_remove(const struct trihop_array_t *array,
+                                    uint64_t key,
+                                    void **element);
+
+// Sends an item of `length` bytes, which are copied, to the element of a key, wherever that is.
+// Waits while there is no room, but not inside a handler, as `trihop_stream_send`.
+//
+// Fails as that, and on an owner that is no rank. Where no rank has the element, the job ends with
+// `TRIHOP_ERR_BAD_PEER`.
+// Threads: any, and inside handlers. There is no order between what different threads send.
+trihop_status_t trihop_array_push(const struct trihop_array_t *array,
+                                  uint64_t key,
+                                  const void *item,
+                                  size_t length);
+
+// As `trihop_array_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and
+// has taken nothing. Inside a handler of an inline job it is `trihop_array_push`, which does not
+// wait there either.
+//
+// Threads: any. It waits for the engine while another thread has it, never for room.
+trihop_status_t trihop_array_try_push(const struct trihop_array_t *array,
+                                      uint64_t key,
+                                      const void *item,
+                                      size_t length);
+
+// Sends an item to every element, each of which gets it once, also one that moves meanwhile. It
+// crosses the job as a broadcast of a stream does. Otherwise as `trihop_array_push`.
+//
+// Threads: any, and inside handlers.
+trihop_status_t trihop_array_broadcast(const struct trihop_array_t *array,
+                                       const void *item,
+                                       size_t length);
+
+// Has an element that is here move to another rank: it is packed here, freed, and unpacked there.
+// Inside the array's handler it is the element that this is called for, and moves as soon as the
+// handler has returned; what keeps it from moving then is said by the program's next call of the
+// array, with the element still here.
+//
+// Fails with `TRIHOP_ERR_MISUSE` where it is not here, with `TRIHOP_ERR_RANK`, with
+// `TRIHOP_ERR_CONFIG` where it cannot be packed, with `TRIHOP_ERR_NESTED` inside the array's handler
+// for another element, and as `trihop_array_insert`; and as `trihop_stream_send`. Then it stays.
+// Threads: any.
+trihop_status_t trihop_array_migrate(const struct trihop_array_t *array,
+                                     uint64_t key,
+                                     uint32_t to);
+
+// Calls `visitor` with `context` for every element that is here, in no order, before it returns.
+// Handlers wait meanwhile, or on an inline job no progress is made. The visitor may push, but that
+// waits for no room: where there is none it fails with `TRIHOP_ERR_WOULD_BLOCK`.
+//
+// Fails with `TRIHOP_ERR_NESTED` inside itself, and inside handlers of arrays.
+// Threads: any; `visitor` is called on the thread that calls.
+trihop_status_t trihop_array_each(const struct trihop_array_t *array,
+                                  trihop_array_visitor_t visitor,
+                                  void *context);
+
+// Stores how many elements are here.
+//
+// Fails with `TRIHOP_ERR_NESTED` inside a visitor, and inside handlers of arrays.
+// Threads: any.
+trihop_status_t trihop_array_count(const struct trihop_array_t *array, size_t *count);
+
+// Stores how many items have come here for elements elsewhere, and were sent on.
+//
+// Fails as `trihop_array_count`.
+// Threads: any.
+trihop_status_t trihop_array_late(const struct trihop_array_t *array, uint64_t *late);
+
+// Returns on every rank when all that any rank sent before is handled, also what handlers sent
+// because of it, and every element is where it was sent. Collective over all ranks; not inside a
+// handler.
+//
+// Threads: any, one fence of an array at a time.
+trihop_status_t trihop_array_fence(const struct trihop_array_t *array);
+
+// Begins a step of which each element is a contributor, wherever it is by then: a rank without any
+// is done at once. Waits until all ranks do. The step is over when `trihop_array_done` was called
+// for each of them and all that was sent is handled: `trihop_array_test` and `trihop_array_wait` say
+// when. Nobody inserts or removes elements meanwhile. See `trihop_stream_begin_step`. Collective
+// over all ranks; not inside a handler.
+//
+// Threads: as `trihop_array_fence`.
+trihop_status_t trihop_array_begin_step(const struct trihop_array_t *array);
+
+// So many elements have sent what they have to send in the step, on whichever rank they are.
+// Otherwise as `trihop_stream_done`, of contributors of all ranks.
+//
+// Threads: any, and inside handlers.
+trihop_status_t trihop_array_done(const struct trihop_array_t *array, uint64_t elements);
+
+// Makes one round of progress, and stores 1 where the step is over, else 0. That it is over is said
+// once; without a step it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.
+//
+// Threads: as `trihop_array_fence`.
+trihop_status_t trihop_array_test(const struct trihop_array_t *array, int *is_over);
+
+// Waits until the step is over; without a step it fails with `TRIHOP_ERR_MISUSE`. Not inside a
+// handler.
+//
+// Threads: as `trihop_array_fence`.
+trihop_status_t trihop_array_wait(const struct trihop_array_t *array);
+
+// Fences the array and closes it; elements that are here are freed. Collective over all ranks,
+// unless the job has ended. The handler is not called any more once this has returned. The array is
+// gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`: inside a handler or
+// a visitor.
+//
+// Threads: any, but no other call on the array may be under way or follow.
+trihop_status_t trihop_array_close(struct trihop_array_t *array);
 
 // Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
 // caller knows it.

@@ -23,9 +23,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -766,6 +768,292 @@ private:
     detail::Scope scope_;
     std::unique_ptr<detail::HandlerBase> answer_;
     trihop_replies_t *replies_ = nullptr;
+};
+
+/* What an element is packed into. */
+class Packer {
+public:
+    explicit Packer(trihop_packer_t *packer) : packer_(packer) {}
+
+    void append(const void *bytes, std::size_t length) { check(trihop_pack(packer_, bytes, length)); }
+
+    template <class T> void append(const T &value) {
+        static_assert(std::is_trivially_copyable_v<T>, "what is packed is copied byte by byte");
+        append(&value, sizeof value);
+    }
+
+private:
+    trihop_packer_t *packer_;
+};
+
+/* How an element of an Array becomes bytes and back, so that it can move: plain data is copied. Other
+ * types specialise it. */
+template <class Element> struct Packing {
+    static_assert(std::is_trivially_copyable_v<Element>, "specialise trihop::Packing for what is no plain data");
+
+    static void pack(const Element &element, Packer &packer) { packer.append(element); }
+
+    /* The bytes that were packed, aligned to 8. */
+    static Element unpack(const void *bytes, std::size_t length) {
+        if (length != sizeof(Element))
+            throw std::length_error("an element has come with another size");
+        Element element;
+        std::memcpy(static_cast<void *>(&element), bytes, length);
+        return element;
+    }
+};
+
+/* What the handler of an Array may do, while it runs. */
+template <class Item> class ArrayCall {
+public:
+    explicit ArrayCall(const trihop_array_item_t *item) : item_(item) {}
+
+    /* Key of the element. */
+    std::uint64_t key() const noexcept { return item_->key; }
+    std::uint32_t rank() const noexcept { return item_->rank; }
+    std::uint32_t ranks() const noexcept { return item_->size; }
+
+    /* Sends an item to the element of a key. It never waits. */
+    void push(std::uint64_t key, const Item &item) const {
+        check(trihop_array_push(item_->array, key, &item, sizeof item));
+    }
+
+    /* Sends an item to every element. It never waits. */
+    void broadcast(const Item &item) const { check(trihop_array_broadcast(item_->array, &item, sizeof item)); }
+
+    /* Has the element move to another rank once the handler has returned. */
+    void migrate(std::uint32_t to) const { check(trihop_array_migrate(item_->array, item_->key, to)); }
+
+    /* So many elements are done in the step. */
+    void done(std::uint64_t elements = 1) const { check(trihop_array_done(item_->array, elements)); }
+
+private:
+    const trihop_array_item_t *item_;
+};
+
+namespace detail {
+
+/* What an array calls, and what that has thrown. */
+template <class Element, class Item, class F, class Owner> class ArrayCalls final : public HandlerBase {
+public:
+    ArrayCalls(F handler, Owner owner) : handler_(std::move(handler)), owner_(std::move(owner)) {}
+
+    trihop_array_calls_t calls() {
+        trihop_array_calls_t calls = {};
+        calls.size = sizeof calls;
+        calls.handler = on_item;
+        calls.context = this;
+        if constexpr (!std::is_null_pointer_v<Owner>)
+            calls.owner = owner_of;
+        calls.pack = pack;
+        calls.unpack = unpack;
+        calls.free = free;
+        return calls;
+    }
+
+private:
+    static void on_item(void *context, const trihop_array_item_t *arrived) noexcept {
+        auto &self = *static_cast<ArrayCalls *>(context);
+        self.guarded([&] {
+            if (arrived->length != sizeof(Item))
+                throw std::length_error("an item has come with another size");
+            Element &element = *static_cast<Element *>(arrived->element);
+            const Item &item = *static_cast<const Item *>(arrived->bytes);
+            const ArrayCall<Item> call(arrived);
+            if constexpr (std::is_invocable_v<F &, Element &, const Item &, const ArrayCall<Item> &>)
+                self.handler_(element, item, call);
+            else
+                self.handler_(element, item);
+        });
+    }
+
+    static std::uint32_t owner_of(void *context, std::uint64_t key) noexcept {
+        return static_cast<const ArrayCalls *>(context)->owner_(key);
+    }
+
+    static std::int32_t pack(void *context, const void *element, trihop_packer_t *into) noexcept {
+        auto &self = *static_cast<ArrayCalls *>(context);
+        std::int32_t status = -1;
+        self.guarded(
+            [&] {
+                Packer packer(into);
+                Packing<Element>::pack(*static_cast<const Element *>(element), packer);
+                status = 0;
+            },
+            true);
+        return status;
+    }
+
+    static void *unpack(void *context, const void *bytes, std::size_t length) noexcept {
+        auto &self = *static_cast<ArrayCalls *>(context);
+        void *element = nullptr;
+        self.guarded([&] { element = new Element(Packing<Element>::unpack(bytes, length)); }, true);
+        return element;
+    }
+
+    static void free(void *, void *element) noexcept { delete static_cast<Element *>(element); }
+
+    F handler_;
+    Owner owner_;
+};
+
+} // namespace detail
+
+/* Elements with keys, to which items are sent by key, and which may move: see trihop_array_t. Items
+ * are plain data, elements anything that has a Packing. */
+template <class Element, class Item> class Array {
+    static_assert(std::is_trivially_copyable_v<Item>, "items are copied byte by byte");
+    static_assert(alignof(Item) <= 8, "items are aligned to at most 8 bytes");
+
+public:
+    /* Opens it, without elements, which is collective. The handler takes `Element &` and
+     * `const Item &`, and may take `const ArrayCall<Item> &` too. `owner` takes a key and returns the
+     * rank that knows where its element is, without an exception; null: the ranks in turn. */
+    template <class F, class Owner = std::nullptr_t>
+    Array(const Job &job, const char *name, F handler, Owner owner = nullptr, const Options *options = nullptr) {
+        using Calls = detail::ArrayCalls<Element, Item, F, Owner>;
+        auto owned = std::make_unique<Calls>(std::move(handler), std::move(owner));
+        const trihop_array_calls_t calls = owned->calls();
+        const trihop_options_t *given = options == nullptr ? nullptr : options->get();
+        check(trihop_array_open(job.get(), name, given, &calls, &array_));
+        calls_ = std::move(owned);
+    }
+
+    Array(Array &&other) noexcept
+        : scope_(other.scope_), calls_(std::move(other.calls_)), array_(std::exchange(other.array_, nullptr)) {}
+    Array &operator=(Array &&) = delete;
+
+    /* Closes it, which is collective; elements that are here are destroyed. */
+    ~Array() {
+        if (array_ == nullptr)
+            return;
+        if (scope_.is_left_by_exception()) {
+            /* Closing waits for others, who may not come: the job closes it. */
+            calls_->drop();
+            (void)calls_.release();
+            return;
+        }
+        const trihop_status_t status = trihop_array_close(array_);
+        if (status != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_array_close: %s\n", trihop_last_error());
+        if (calls_->has_failed())
+            std::fprintf(stderr, "trihop: a handler has thrown, and its array was closed before anybody asked\n");
+        if (status == TRIHOP_ERR_NESTED) {
+            calls_->drop();
+            (void)calls_.release(); /* it is still open */
+        }
+    }
+
+    trihop_array_t *get() const noexcept { return array_; }
+
+    /* Puts an element here, which everybody sends to after the next fence. */
+    void insert(std::uint64_t key, Element element) {
+        auto owned = std::make_unique<Element>(std::move(element));
+        check(trihop_array_insert(array_, key, owned.get()));
+        (void)owned.release();
+    }
+
+    /* Takes an element that is here away; none where it is not. */
+    std::optional<Element> remove(std::uint64_t key) {
+        void *element = nullptr;
+        check(trihop_array_remove(array_, key, &element));
+        const std::unique_ptr<Element> owned(static_cast<Element *>(element));
+        return owned ? std::optional<Element>(std::move(*owned)) : std::nullopt;
+    }
+
+    /* Sends an item to the element of a key; waits while there is no room, but not in a handler. */
+    void push(std::uint64_t key, const Item &item) { check(trihop_array_push(array_, key, &item, sizeof item)); }
+
+    /* Sends an item if there is room now. */
+    bool try_push(std::uint64_t key, const Item &item) {
+        return try_check(trihop_array_try_push(array_, key, &item, sizeof item));
+    }
+
+    /* Sends an item to every element. */
+    void broadcast(const Item &item) { check(trihop_array_broadcast(array_, &item, sizeof item)); }
+
+    /* Has an element that is here move to another rank. What its packing throws is thrown here. */
+    void migrate(std::uint64_t key, std::uint32_t to) { ended(trihop_array_migrate(array_, key, to)); }
+
+    /* Calls `visit` with the key and the element, `Element &`, of all that are here. The first
+     * exception is thrown on, behind the last element. */
+    template <class F> void each(F visit) {
+        Visiting<F> visiting{visit, nullptr};
+        check(trihop_array_each(array_, Visiting<F>::on_element, &visiting));
+        if (visiting.failure)
+            std::rethrow_exception(visiting.failure);
+    }
+
+    /* Elements that are here. */
+    std::size_t count() const {
+        std::size_t count = 0;
+        check(trihop_array_count(array_, &count));
+        return count;
+    }
+
+    /* Items that came here for elements elsewhere, and were sent on. */
+    std::uint64_t late() const {
+        std::uint64_t late = 0;
+        check(trihop_array_late(array_, &late));
+        return late;
+    }
+
+    /* See trihop_array_fence. */
+    void fence() { ended(trihop_array_fence(array_)); }
+
+    /* See trihop_array_begin_step. */
+    void begin_step() { check(trihop_array_begin_step(array_)); }
+
+    /* So many elements are done in the step. */
+    void done(std::uint64_t elements = 1) { check(trihop_array_done(array_, elements)); }
+
+    /* One round of progress, and whether the step is over. */
+    bool test() {
+        int is_over = 0;
+        check(trihop_array_test(array_, &is_over));
+        return is_over != 0;
+    }
+
+    /* Waits until the step is over. */
+    void wait() { ended(trihop_array_wait(array_)); }
+
+    /* As the destructor, with the failure thrown. */
+    void close() {
+        if (array_ == nullptr)
+            return;
+        const trihop_status_t status = trihop_array_close(array_);
+        if (status == TRIHOP_ERR_NESTED)
+            check(status); /* it goes on */
+        array_ = nullptr;
+        ended(status);
+    }
+
+private:
+    template <class F> struct Visiting {
+        F &visit;
+        std::exception_ptr failure;
+
+        static void on_element(void *context, std::uint64_t key, void *element) noexcept {
+            auto &self = *static_cast<Visiting *>(context);
+            if (self.failure)
+                return;
+            try {
+                self.visit(key, *static_cast<Element *>(element));
+            } catch (...) {
+                self.failure = std::current_exception();
+            }
+        }
+    };
+
+    /* What a function of the program has thrown, and what the call says. */
+    void ended(trihop_status_t status) {
+        calls_->rethrow();
+        check(status);
+    }
+
+    detail::Scope scope_;
+    std::unique_ptr<detail::HandlerBase> calls_;
+    trihop_array_t *array_ = nullptr;
 };
 
 } // namespace trihop

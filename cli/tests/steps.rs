@@ -65,3 +65,26 @@ fn steps_of_a_program_are_kept_apart_and_values_joined_on_any_shape_and_seat() {
         }
     }
 }
+
+#[test]
+fn elements_of_a_c_program_move_on_any_shape_and_seat() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let program = client_of("steps", "arrays", Compiler::C, &["include"]);
+    let shapes: [(&[&str], u32); 5] = [
+        (&["-n", "1"], 1),
+        (&["-n", "2"], 2),
+        (&["-n", "3", "--nodes", "3"], 3),
+        (&["-n", "5", "--nodes", "2"], 5),
+        (&["-n", "8", "--nodes", "4"], 8),
+    ];
+    for seat in ["inline", "threaded"] {
+        for (shape, ranks) in shapes {
+            let ended = launch(shape, &program, &[seat]).succeeded();
+            assert_eq!(ended.stdout, format!("{ranks} ranks\n"));
+        }
+        let ended = launch(&["-n", "1"], &program, &[seat, "lost"]).succeeded();
+        assert_eq!(ended.stdout, "lost\n");
+    }
+}

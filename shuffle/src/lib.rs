@@ -39,7 +39,6 @@ pub use deliver::{Message, Messages};
 pub use engine::contribution::Contributors;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
-pub use face::array::{Array, ArrayBuilder, ArrayOutbox};
 #[cfg(feature = "postcard")]
 pub use face::codec::Postcard;
 pub use face::codec::{Codec, Plain};
@@ -56,6 +55,7 @@ pub use seat::{Inline, Seat};
 
 /// What applications hold, over any [`Seat`].
 pub mod over {
+    pub use crate::face::array::{Array, ArrayBuilder, ArrayOutbox};
     pub use crate::face::coded::{Coded, CodedBuilder};
     pub use crate::face::conveyor::{Conveyor, UntypedConveyor};
     pub use crate::face::job::Job;
@@ -108,6 +108,15 @@ pub type Coded<'h, V, C> = over::Coded<V, C, Inline<'h>>;
 
 /// Opens a [`Coded`] stream.
 pub type CodedBuilder<'h, V, C> = over::CodedBuilder<V, C, Inline<'h>>;
+
+/// Elements with keys of a [`Job`], to which items are sent by key.
+pub type Array<'h, E, T, C> = over::Array<E, T, C, Inline<'h>>;
+
+/// Opens an [`Array`].
+pub type ArrayBuilder<'h, E, T, C> = over::ArrayBuilder<E, T, C, Inline<'h>>;
+
+/// What the handler of an [`Array`] gets to send with.
+pub type ArrayOutbox<'a, 'h, E, T, C> = over::ArrayOutbox<'a, E, T, C, Inline<'h>>;
 
 /// A stream of a [`Job`] by push, pull and advance.
 pub type Conveyor<'h, T> = over::Conveyor<T, Inline<'h>>;

@@ -187,7 +187,8 @@ pub unsafe extern "C" fn trihop_log_install(
         }
         // SAFETY: not null, so the header asks for initialised options and for texts that end with
         // NUL.
-        let options = unsafe { load_sized(options, trihop_log_options_t::defaults())?.to_rust()? };
+        let options =
+            unsafe { load_sized(options, trihop_log_options_t::defaults(), "options")?.to_rust()? };
         Ok(log::install(options)?)
     })
 }

@@ -14,6 +14,7 @@
     reason = "the comments are those of the header: they say what each pointer must be and which threads may call"
 )]
 
+pub mod array;
 pub mod collective;
 pub mod conveyor;
 pub mod custom;

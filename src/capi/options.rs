@@ -185,7 +185,7 @@ impl trihop_options_t {
     /// [`trihop_options_init`].
     pub(crate) unsafe fn load(options: *const Self) -> Result<Options, Failure> {
         // SAFETY: as the caller promises.
-        unsafe { load_sized(options, Self::from_rust(&Options::default())?)? }.to_rust()
+        unsafe { load_sized(options, Self::from_rust(&Options::default())?, "options")? }.to_rust()
     }
 
     /// Fills the caller's struct, as much of it as both know; what only the caller knows becomes

@@ -12,9 +12,9 @@ use super::status::Failure;
 /// # Safety
 /// `place` is null, or points to as many bytes as its first field says, filled by this library. Any
 /// bytes are a `T`.
-pub(crate) unsafe fn load_sized<T>(place: *const T, defaults: T) -> Result<T, Failure> {
+pub(crate) unsafe fn load_sized<T>(place: *const T, defaults: T, name: &str) -> Result<T, Failure> {
     // SAFETY: as the caller promises, there is at least the first field.
-    let size = *unsafe { argument::reference(place.cast::<usize>(), "options")? };
+    let size = *unsafe { argument::reference(place.cast::<usize>(), name)? };
     check_size(size)?;
     let mut copy = defaults;
     // SAFETY: the caller promises `size` readable bytes, and ours hold `size_of::<T>()`.
@@ -30,7 +30,7 @@ pub(crate) unsafe fn load_sized<T>(place: *const T, defaults: T) -> Result<T, Fa
         let newer = unsafe { std::slice::from_raw_parts(place.cast::<u8>(), size) };
         if newer[size_of::<T>()..].iter().any(|byte| *byte != 0) {
             let why = format!(
-                "`options` has {size} bytes and sets fields that this library, which knows {}, does not have; use the \
+                "`{name}` has {size} bytes and sets fields that this library, which knows {}, does not have; use the \
                  library that the program was compiled for",
                 size_of::<T>()
             );

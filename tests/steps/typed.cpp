@@ -1,6 +1,7 @@
 /* trihop.hpp as a program uses it: `typed inline|threaded`. Says "ok" on rank 0. */
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <stdexcept>
@@ -26,6 +27,38 @@ template <class Call> trihop_status_t refused(Call call) {
         return error.status();
     }
     return TRIHOP_OK;
+}
+
+/* A text that does not move where it is secret. */
+struct Tale {
+    std::string text;
+};
+
+} // namespace
+
+template <> struct trihop::Packing<Tale> {
+    static void pack(const Tale &tale, Packer &packer) {
+        if (tale.text == "secret")
+            throw std::invalid_argument(tale.text);
+        packer.append(tale.text.size());
+        packer.append(tale.text.data(), tale.text.size());
+    }
+
+    static Tale unpack(const void *bytes, std::size_t length) {
+        const char *letters = static_cast<const char *>(bytes);
+        return Tale{std::string(letters + sizeof(std::size_t), length - sizeof(std::size_t))};
+    }
+};
+
+namespace {
+
+bool packing_fails(const std::function<void()> &call) {
+    try {
+        call();
+    } catch (const std::invalid_argument &) {
+        return true;
+    }
+    return false;
 }
 
 struct Edge {
@@ -300,6 +333,92 @@ void collectives(trihop::Job &job) {
         EXPECT(all[other] == other);
 }
 
+/* Elements of any type move; what functions of the program throw is thrown by its calls. */
+void arrays(trihop::Job &job) {
+    struct Thrown {};
+    const std::uint32_t size = job.size(), rank = job.rank();
+    const std::uint64_t keys = 10;
+    trihop::Array<Tale, char> tales(
+        job, "tales",
+        [](Tale &tale, char letter, const trihop::ArrayCall<char> &call) {
+            if (letter == '!')
+                throw Thrown{};
+            tale.text += letter;
+            if (letter == 'b')
+                call.push(call.key(), 'c');
+            if (tale.text.size() % 3 == 0)
+                call.migrate((call.rank() + 1) % call.ranks());
+        },
+        [size](std::uint64_t key) { return static_cast<std::uint32_t>(key / 2 % size); });
+    for (std::uint64_t key = rank; key < keys; key += size) {
+        tales.insert(key, Tale{std::to_string(key)});
+        EXPECT(refused([&] { tales.insert(key, Tale{}); }) == TRIHOP_ERR_MISUSE);
+    }
+    tales.fence();
+    tales.begin_step();
+    const std::uint64_t mine = tales.count();
+    for (std::uint64_t key = 0; key < keys; key++)
+        for (char letter : {'a', 'b'})
+            if (!tales.try_push(key, letter))
+                tales.push(key, letter);
+    tales.done(mine);
+    tales.wait();
+    tales.broadcast('.');
+    tales.fence();
+    std::uint64_t letters[2] = {0, 0};
+    tales.each([&](std::uint64_t key, Tale &tale) {
+        EXPECT(tale.text[0] == static_cast<char>('0' + key));
+        letters[0] += tale.text.size();
+        letters[1]++;
+    });
+    job.allreduce(letters, 2);
+    /* A key, three letters of each rank, and one for all of each. */
+    EXPECT(letters[0] == keys * (1 + 4 * size) && letters[1] == keys);
+    const auto thrown = [](auto call) {
+        try {
+            call();
+        } catch (const Thrown &) {
+            return true;
+        }
+        return false;
+    };
+    const bool has_any = tales.count() > 0;
+    EXPECT(thrown([&] { tales.each([](std::uint64_t, Tale &) { throw Thrown{}; }); }) == has_any);
+    job.barrier();
+
+    /* What cannot be packed stays, and can be taken away. */
+    tales.insert(1000 + rank, Tale{"secret"});
+    if (size > 1)
+        EXPECT(packing_fails([&] { tales.migrate(1000 + rank, (rank + 1) % size); }));
+    tales.fence();
+    EXPECT(tales.remove(1000 + rank)->text == "secret");
+    EXPECT(!tales.remove(1000 + rank).has_value());
+    EXPECT(refused([&] { tales.push(0, 'x'), tales.migrate(1000 + rank, 0); }) == TRIHOP_ERR_MISUSE);
+
+    auto moved = std::move(tales);
+    moved.fence();
+    const bool throws = moved.count() > 0;
+    moved.broadcast('!');
+    const bool fence_throws = thrown([&] { moved.fence(); });
+    const bool close_throws = thrown([&] { moved.close(); });
+    EXPECT((fence_throws || close_throws) == throws);
+
+    /* Plain data needs no more than its type. */
+    trihop::Array<Edge, Edge> edges(job, "edges", [](Edge &sum, const Edge &edge) { sum.weight += edge.weight; });
+    edges.insert(rank, Edge{rank, 0, 0});
+    edges.fence();
+    edges.push((rank + 1) % size, Edge{rank, 0, 1.5});
+    edges.fence();
+    edges.migrate(rank, (rank + 1) % size);
+    edges.push(rank, Edge{rank, 0, 2});
+    edges.fence();
+    EXPECT(edges.count() == 1);
+    edges.each([&](std::uint64_t key, Edge &edge) {
+        EXPECT(key == (rank + size - 1) % size && edge.from == key && std::abs(edge.weight - 3.5) < 1e-9);
+    });
+    EXPECT(size == 1 || edges.late() <= 1);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -314,6 +433,7 @@ int main(int argc, char **argv) {
         if (is_inline)
             replies(job);
         merging(job);
+        arrays(job);
         collectives(job);
         if (job.rank() == 0)
             std::cout << "ok" << std::endl;

@@ -7,16 +7,18 @@
 //! element itself, so that nothing overtakes it on its way. All of that are messages of one
 //! stream: a fence, or a step, ends when the last is where it belongs.
 
+mod elements;
 mod keeper;
+mod outbox;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
+use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
 use super::codec::{Codec, encode, with_scratch};
@@ -28,10 +30,13 @@ use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
-use crate::seat::{self, Handle, Inline, Seating};
+use crate::seat::{self, Handle, Inline, Seat, Seating};
 use crate::terminate::End;
 use crate::terminate::reduce::Reduce;
-use keeper::Keeper;
+use elements::Elements;
+pub(crate) use elements::in_use_here;
+pub(crate) use keeper::{Keeper, lock};
+pub use outbox::ArrayOutbox;
 use table::{Local, Table};
 
 // What a record is, by its kind.
@@ -51,41 +56,54 @@ fn with_words<R>(words: &[u64], send: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     })
 }
 
-/// The rank whose number a key has, modulo ranks.
-fn cyclic(key: u64, size: u32) -> Rank {
-    Rank((key % u64::from(size)) as u32)
+/// Who knows where the element of a key is.
+pub(crate) struct Owners<S: Seating> {
+    given: Option<S::OwnerOf>,
+    /// Ranks of the job.
+    size: u32,
 }
 
-type Owner<'h> = Rc<dyn Fn(u64) -> Rank + 'h>;
+impl<S: Seating> Clone for Owners<S> {
+    fn clone(&self) -> Self {
+        let (given, size) = (self.given.clone(), self.size);
+        Self { given, size }
+    }
+}
+
+impl<S: Seating> Owners<S> {
+    /// What the program says, whether there is such a rank or not; else the ranks in turn.
+    fn of(&self, key: u64) -> Rank {
+        match &self.given {
+            Some(owner) => owner(key),
+            None => Rank((key % u64::from(self.size)) as u32),
+        }
+    }
+}
 
 /// Opens an [`Array`]: owners, options, handler.
-pub struct ArrayBuilder<'h, E, T, C> {
-    shuffle: ShuffleBuilder<Inline<'h>>,
+pub struct ArrayBuilder<E, T, C, S: Seat> {
+    shuffle: ShuffleBuilder<S>,
     codec: C,
-    owner: Owner<'h>,
-    size: u32,
+    owners: Owners<S>,
     of: PhantomData<fn() -> (E, T)>,
 }
 
-impl<'h, E: 'h, T: 'h, C> ArrayBuilder<'h, E, T, C>
+impl<E, T, C, S> ArrayBuilder<E, T, C, S>
 where
-    C: Codec<E> + Codec<T> + Clone + 'h,
+    C: Codec<E> + Codec<T> + Clone,
+    S: Seat,
 {
-    pub(crate) fn new(seat: &Inline<'h>, name: &str, size: u32, codec: C) -> Self {
+    pub(crate) fn new(seat: &S, name: &str, size: u32, codec: C) -> Self {
         Self {
             shuffle: ShuffleBuilder::new(seat, name),
             codec,
-            owner: Rc::new(move |key| cyclic(key, size)),
-            size,
+            owners: Owners { given: None, size },
             of: PhantomData,
         }
     }
 
-    /// Who knows where the element of a key is: the same on all ranks, and for any key, since
-    /// those of other ranks are asked for too. Without this, the ranks in turn, by key. What is
-    /// sent to an element that is with its owner goes straight there.
-    pub fn owner(mut self, owner: impl Fn(u64) -> Rank + 'h) -> Self {
-        self.owner = Rc::new(owner);
+    pub(crate) fn owned_by(mut self, owner: S::OwnerOf) -> Self {
+        self.owners.given = Some(owner);
         self
     }
 
@@ -95,6 +113,44 @@ where
         self
     }
 
+    /// What takes the records of the array, by a handler of its program.
+    pub(crate) fn keeper<H>(&self, handler: H) -> Keeper<E, T, C, S, H> {
+        Keeper {
+            elements: Elements::new(),
+            codec: self.codec.clone(),
+            owners: self.owners.clone(),
+            handler,
+            of: PhantomData,
+        }
+    }
+
+    /// Opens the array whose elements a keeper has.
+    pub(crate) fn open_by(
+        self,
+        elements: Arc<Elements<E>>,
+        handler: S::Handler,
+    ) -> Result<Array<E, T, C, S>> {
+        Ok(Array {
+            handle: self.shuffle.handle_by(handler).open()?.handle,
+            elements,
+            codec: self.codec,
+            owners: self.owners,
+            of: PhantomData,
+        })
+    }
+}
+
+impl<'h, E: 'h, T: 'h, C> ArrayBuilder<E, T, C, Inline<'h>>
+where
+    C: Codec<E> + Codec<T> + Clone + 'h,
+{
+    /// Who knows where the element of a key is: the same on all ranks, and for any key, since
+    /// those of other ranks are asked for too. Without this, the ranks in turn, by key. What is
+    /// sent to an element that is with its owner goes straight there.
+    pub fn owner(self, owner: impl Fn(u64) -> Rank + 'h) -> Self {
+        self.owned_by(Rc::new(owner))
+    }
+
     /// Opens the array, without elements; collective. `handler` is called for each item with the
     /// key and the element that it was sent to.
     ///
@@ -102,116 +158,36 @@ where
     /// Impossible options, ranks that disagree, memory, and the transport's.
     pub fn open(
         self,
-        handler: impl FnMut(u64, &mut E, T, &mut ArrayOutbox<'_, T, C>) + 'h,
-    ) -> Result<Array<'h, E, T, C>> {
-        let table = Rc::new(RefCell::new(Table::new()));
-        let mut keeper = Keeper {
-            table: Rc::clone(&table),
-            codec: self.codec.clone(),
-            owner: Rc::clone(&self.owner),
-            handler,
-            of: PhantomData,
-        };
-        let shuffle = self
-            .shuffle
-            .handle_by(Box::new(move |delivery, done, outbox| {
-                each_message(delivery, done, |message, first| {
-                    if !first && outbox.has_overfilled() {
-                        return Ok(false);
-                    }
-                    keeper.take(message, outbox)?;
-                    Ok(true)
-                })
-            }));
-        Ok(Array {
-            handle: shuffle.open()?.handle,
-            table,
-            codec: self.codec,
-            owner: self.owner,
-            size: self.size,
-            of: PhantomData,
-        })
+        handler: impl FnMut(u64, &mut E, T, &mut ArrayOutbox<'_, E, T, C, Inline<'h>>) + 'h,
+    ) -> Result<Array<E, T, C, Inline<'h>>> {
+        let mut keeper = self.keeper(handler);
+        let elements = Arc::clone(&keeper.elements);
+        let handler: <Inline<'h> as Seating>::Handler = Box::new(move |delivery, done, outbox| {
+            let elements = Arc::clone(&keeper.elements);
+            let mut table = lock(&elements);
+            each_message(delivery, done, |message, first| {
+                if !first && outbox.has_overfilled() {
+                    return Ok(false);
+                }
+                keeper.take(&mut table, message, outbox)?;
+                Ok(true)
+            })
+        });
+        self.open_by(elements, handler)
     }
 }
 
-/// What the handler of an [`Array`] gets to send with: as [`Outbox`].
-pub struct ArrayOutbox<'a, T, C> {
-    outbox: Outbox<'a>,
-    codec: &'a C,
-    owner: &'a dyn Fn(u64) -> Rank,
-    sent: &'a mut u64,
-    migrates: &'a mut Option<Rank>,
-    item: PhantomData<fn() -> T>,
-}
+/// While it lives, no call of an inline job makes progress on this thread.
+struct Quiet<'a, S: Seating>(Option<&'a S>);
 
-impl<T, C: Codec<T>> ArrayOutbox<'_, T, C> {
-    /// This rank.
-    pub fn rank(&self) -> Rank {
-        self.outbox.rank()
-    }
-
-    /// Ranks of the job.
-    pub fn size(&self) -> u32 {
-        self.outbox.size()
-    }
-
-    /// Sends an item to the element of a key, or spills it.
-    ///
-    /// # Errors
-    /// As [`Outbox::send`]; an item that the codec refuses.
-    pub fn push(&mut self, key: u64, item: &T) -> Result<()> {
-        let target = (self.owner)(key);
-        with_words(&[key], |bytes| {
-            encode(self.codec, item, bytes)?;
-            self.outbox.send(target, ITEM, bytes)
-        })
-    }
-
-    /// Sends an item to every element, or spills it.
-    ///
-    /// # Errors
-    /// As [`ArrayOutbox::push`].
-    pub fn broadcast(&mut self, item: &T) -> Result<()> {
-        let number = *self.sent + 1;
-        with_words(&[number], |bytes| {
-            encode(self.codec, item, bytes)?;
-            self.outbox.broadcast(EVERY, bytes, BroadcastTo::Everyone)
-        })?;
-        *self.sent = number;
-        Ok(())
-    }
-
-    /// Has the element for which the handler was called move to another rank, as soon as the
-    /// handler has returned.
-    ///
-    /// # Errors
-    /// A rank that is not in the job.
-    pub fn migrate(&mut self, to: Rank) -> Result<()> {
-        self.outbox.check(to, 0)?;
-        *self.migrates = Some(to);
-        Ok(())
-    }
-
-    /// So many contributors of the array's step are done: see [`Array::begin_step`].
-    ///
-    /// # Errors
-    /// As [`crate::Shuffle::done`].
-    pub fn done(&mut self, contributors: u64) -> Result<()> {
-        self.outbox.done(contributors)
-    }
-}
-
-/// While it lives, no call on this thread makes progress.
-struct Quiet<'a, 'h>(Option<&'a Inline<'h>>);
-
-impl<'a, 'h> Quiet<'a, 'h> {
-    fn begin(seat: &'a Inline<'h>) -> Self {
+impl<'a, S: Seating> Quiet<'a, S> {
+    fn begin(seat: &'a S) -> Self {
         // Where a call hands out deliveries already, that call ends it.
         Self(seat.begin_taking().is_ok().then_some(seat))
     }
 }
 
-impl Drop for Quiet<'_, '_> {
+impl<S: Seating> Drop for Quiet<'_, S> {
     fn drop(&mut self) {
         if let Some(seat) = self.0 {
             seat.end_taking();
@@ -219,17 +195,8 @@ impl Drop for Quiet<'_, '_> {
     }
 }
 
-fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
-    match table.try_borrow_mut() {
-        Ok(table) => table,
-        Err(_) => panic!(
-            "an array is in use: it was called inside of its handler, or inside of its `with`"
-        ),
-    }
-}
-
-/// Elements with keys of 64 bits, of which each rank of an inline job has some, and to which
-/// items are sent by key: the cells of a grid, the vertices of a graph, the patients of a
+/// Elements with keys of 64 bits, of which each rank of a job has some, and to which items
+/// are sent by key: the cells of a grid, the vertices of a graph, the patients of a
 /// simulation. An element may move to another rank, between steps or while items are on their way
 /// to it: they are sent on to where it is, each exactly once. What is sent to one element keeps
 /// its order as long as that stays.
@@ -264,44 +231,62 @@ fn in_use<E>(table: &RefCell<Table<E>>) -> RefMut<'_, Table<E>> {
 /// job.shutdown()?;
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```
-pub struct Array<'h, E, T, C> {
-    handle: Handle<Inline<'h>>,
-    table: Rc<RefCell<Table<E>>>,
+pub struct Array<E, T, C, S: Seat> {
+    handle: Handle<S>,
+    elements: Arc<Elements<E>>,
     codec: C,
-    owner: Owner<'h>,
-    size: u32,
+    owners: Owners<S>,
     of: PhantomData<fn() -> T>,
 }
 
-impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
+impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.handle.rank
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.handle.size
+    }
+
+    /// What writes and reads its elements and items.
+    #[doc(hidden)]
+    pub fn codec(&self) -> &C {
+        &self.codec
+    }
+
     /// Puts an element here. Everybody sends to it after the next fence, not before.
     ///
     /// # Errors
-    /// [`Error::Misuse`] where this rank has the key, or knows where else it is; as
+    /// [`Error::Misuse`] where this rank has the key, or knows where else it is; [`Error::Nested`]
+    /// inside the array's handler, any handler of an inline job, and [`Array::with`]; as
     /// [`crate::Shuffle::send`]. Where only its owner finds that another rank has it, the job
     /// ends.
     pub fn insert(&self, key: u64, element: E) -> Result<()> {
+        self.insert_with(key, || element)
+    }
+
+    /// As [`Array::insert`], of what `make` gives once nothing can fail any more.
+    #[doc(hidden)]
+    pub fn insert_with(&self, key: u64, make: impl FnOnce() -> E) -> Result<()> {
         let owner = self.owner_of(key)?;
-        let mut element = Some(element);
-        self.attempt(|out| {
-            let mut table = in_use(&self.table);
+        let tell = |table: &mut Table<E>, bytes: &mut Vec<u8>| {
             if table.knows(key) {
                 let why = format!("element {key} is here, has left, or was removed not long ago");
                 return Err(Error::misuse(&self.handle.name, why));
             }
-            if owner != self.handle.rank {
-                with_words(&[key], |bytes| out.try_send(owner, INSERTED, bytes))?;
-            }
-            if let Some(element) = element.take() {
-                let local = Local {
-                    element,
-                    moves: 0,
-                    ahead: HashMap::new(),
-                };
-                table.here.insert(key, local);
-                table.inserted += 1;
-            }
-            Ok(())
+            bytes.extend_from_slice(&key.to_le_bytes());
+            Ok((owner != self.handle.rank).then_some((owner, INSERTED)))
+        };
+        self.change("an insertion", tell, |table| {
+            let local = Local {
+                element: make(),
+                moves: 0,
+                ahead: HashMap::new(),
+            };
+            table.here.insert(key, local);
+            table.inserted += 1;
         })
     }
 
@@ -309,25 +294,23 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     /// the job. Its key may be inserted again once three steps, or fences, are over.
     ///
     /// # Errors
-    /// As [`crate::Shuffle::send`].
+    /// [`Error::Nested`] as [`Array::insert`]; as [`crate::Shuffle::send`].
     pub fn remove(&self, key: u64) -> Result<Option<E>> {
         let owner = self.owner_of(key)?;
         let mut removed = None;
-        self.attempt(|out| {
-            let mut table = in_use(&self.table);
+        let tell = |table: &mut Table<E>, bytes: &mut Vec<u8>| {
             let Some(local) = table.here.get(&key) else {
-                return Ok(());
+                return Ok(None);
             };
-            let moves = local.moves + 1;
-            if owner != self.handle.rank {
-                with_words(&[key, moves], |bytes| out.try_send(owner, GONE, bytes))?;
+            for word in [key, local.moves + 1] {
+                bytes.extend_from_slice(&word.to_le_bytes());
             }
-            removed = table.here.remove(&key);
-            table.inserted -= 1;
-            table.gone(key, moves);
-            Ok(())
+            Ok((owner != self.handle.rank).then_some((owner, GONE)))
+        };
+        self.change("a removal", tell, |table| {
+            removed = table.remove(key);
         })?;
-        Ok(removed.map(|local| local.element))
+        Ok(removed)
     }
 
     /// Sends an item to the element of a key, wherever that is; waits as
@@ -336,10 +319,25 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     /// # Errors
     /// As that; an item that the codec refuses. Where no rank has the element, the job ends.
     pub fn push(&self, key: u64, item: &T) -> Result<()> {
+        self.elements.check_failure()?;
         let owner = self.owner_of(key)?;
-        with_words(&[key], |bytes| {
-            encode(&self.codec, item, bytes)?;
-            self.send(owner, ITEM, bytes)
+        self.with_item(key, item, |bytes| {
+            self.handle.send(
+                |out| out.try_send(owner, ITEM, bytes),
+                |out| out.send_or_spill(owner, ITEM, bytes),
+            )
+        })
+    }
+
+    /// As [`Array::push`], if there is room now; never waits and makes no progress.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], with nothing taken; as [`Array::push`].
+    pub fn try_push(&self, key: u64, item: &T) -> Result<()> {
+        self.elements.check_failure()?;
+        let owner = self.owner_of(key)?;
+        self.with_item(key, item, |bytes| {
+            self.handle.try_send(|out| out.try_send(owner, ITEM, bytes))
         })
     }
 
@@ -348,69 +346,81 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     /// # Errors
     /// As [`Array::push`].
     pub fn broadcast(&self, item: &T) -> Result<()> {
-        self.attempt(|out| {
-            let mut table = in_use(&self.table);
-            let number = table.sent + 1;
-            with_words(&[number], |bytes| {
-                encode(&self.codec, item, bytes)?;
-                out.try_broadcast(BroadcastTo::Everyone, EVERY, bytes)
-            })?;
-            table.sent = number;
-            Ok(())
+        type Send = fn(&mut Outbound, BroadcastTo, u32, &[u8]) -> Result<()>;
+        self.elements.check_failure()?;
+        with_words(&[0], |bytes| {
+            encode(&self.codec, item, bytes)?;
+            let numbered = |bytes: &mut Vec<u8>, out: &mut Outbound, send: Send| {
+                self.elements.number(|number| {
+                    bytes[..8].copy_from_slice(&number.to_le_bytes());
+                    send(out, BroadcastTo::Everyone, EVERY, bytes)
+                })
+            };
+            match self.handle.seat.is_in_handler() {
+                true => {
+                    (self.handle).spill(|out| numbered(bytes, out, Outbound::broadcast_or_spill))
+                }
+                false => {
+                    (self.handle).send_with(|out| numbered(bytes, out, Outbound::try_broadcast))
+                }
+            }
         })
     }
 
     /// Has an element that is here move to another rank.
     ///
     /// # Errors
-    /// [`Error::Misuse`] where it is not here; as [`Array::push`], with the element still here.
+    /// [`Error::Misuse`] where it is not here; [`Error::Nested`] as [`Array::insert`]; as
+    /// [`Array::push`], with the element still here.
     pub fn migrate(&self, key: u64, to: Rank) -> Result<()> {
-        self.attempt(|out| {
-            out.check(to, 0)?;
-            let mut table = in_use(&self.table);
+        self.check_rank(to)?;
+        let leave = |table: &mut Table<E>, bytes: &mut Vec<u8>| {
             if !table.here.contains_key(&key) {
                 let why = format!("element {key} is not here, or has moved already");
                 return Err(Error::misuse(&self.handle.name, why));
             }
             if to == self.handle.rank {
-                return Ok(());
+                return Ok(None);
             }
-            with_scratch(|bytes| {
-                table.departure(key, &self.codec, bytes)?;
-                out.try_send(to, ELEMENT, bytes)
-            })?;
-            table.depart(key, to);
-            Ok(())
+            table.departure(key, &self.codec, bytes)?;
+            Ok(Some((to, ELEMENT)))
+        };
+        self.change("a migration", leave, |table| {
+            if to != self.handle.rank {
+                table.depart(key, to);
+            }
         })
     }
 
-    /// Uses every element that is here, in no order; what comes of each. `each` may push, to this
-    /// array and on any stream, but no progress is made meanwhile: where there is no room, that is
-    /// [`Error::WouldBlock`].
+    /// Uses every element that is here, in no order; what comes of each. Handlers wait meanwhile,
+    /// or on an inline job no progress is made. `each` may push, to this array and on any stream,
+    /// but waits for no room: where there is none, that is [`Error::WouldBlock`].
     ///
-    /// # Panics
-    /// Where `each` makes another call of the array.
-    pub fn with<R>(&self, mut each: impl FnMut(u64, &mut E) -> R) -> Vec<R> {
-        let mut table = in_use(&self.table);
+    /// # Errors
+    /// [`Error::Nested`] inside itself, and in handlers of an array.
+    pub fn with<R>(&self, mut each: impl FnMut(u64, &mut E) -> R) -> Result<Vec<R>> {
+        let mut table = self.elements.lock("the use of elements")?;
         let _quiet = Quiet::begin(&self.handle.seat);
         let all = table.here.iter_mut();
-        all.map(|(&key, local)| each(key, &mut local.element))
-            .collect()
+        Ok(all
+            .map(|(&key, local)| each(key, &mut local.element))
+            .collect())
     }
 
     /// Elements that are here.
-    pub fn len(&self) -> usize {
-        in_use(&self.table).here.len()
-    }
-
-    /// Whether no element is here.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    ///
+    /// # Errors
+    /// As [`Array::with`].
+    pub fn count(&self) -> Result<usize> {
+        Ok(self.elements.lock("the count of elements")?.here.len())
     }
 
     /// Items that came here for elements elsewhere, and were sent on.
-    pub fn late(&self) -> u64 {
-        in_use(&self.table).late
+    ///
+    /// # Errors
+    /// As [`Array::with`].
+    pub fn late(&self) -> Result<u64> {
+        Ok(self.elements.lock("the count of late items")?.late)
     }
 
     /// Collective: everything that was sent before is handled, also what handlers sent because of
@@ -430,9 +440,9 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     /// # Errors
     /// As that.
     pub fn begin_step(&self) -> Result<()> {
-        let mut elements = [in_use(&self.table).inserted];
-        let seat = &self.handle.seat;
         let what = "counting elements";
+        let mut elements = [self.elements.lock(what)?.inserted];
+        let seat = &self.handle.seat;
         seat.one_at_a_time(None, what, || {
             seat::allreduce(seat, Channel::Calls, &mut elements, Reduce::Sum)
         })?;
@@ -483,51 +493,115 @@ impl<'h, E, T, C: Codec<E> + Codec<T>> Array<'h, E, T, C> {
     /// # Errors
     /// As [`Array::fence`].
     pub fn shutdown(self) -> Result<Vec<(u64, E)>> {
+        self.close()
+    }
+
+    /// As [`Array::shutdown`], with the array still there where that is refused.
+    #[doc(hidden)]
+    pub fn close(&self) -> Result<Vec<(u64, E)>> {
         self.shuffle().shutdown()?;
         self.settle()?;
-        let here = std::mem::take(&mut in_use(&self.table).here);
+        let here = std::mem::take(&mut self.elements.lock("shutting down")?.here);
         let elements = here.into_iter();
         Ok(elements.map(|(key, local)| (key, local.element)).collect())
     }
 
-    fn shuffle(&self) -> Shuffle<Inline<'h>> {
+    fn shuffle(&self) -> Shuffle<S> {
         Shuffle {
             handle: self.handle.clone(),
         }
     }
 
-    fn owner_of(&self, key: u64) -> Result<Rank> {
-        let (owner, size) = ((self.owner)(key), self.size);
-        let rank = owner.0;
+    fn check_rank(&self, rank: Rank) -> Result<()> {
+        let (rank, size) = (rank.0, self.handle.size);
         match rank < size {
-            true => Ok(owner),
+            true => Ok(()),
             false => Err(Error::Rank { rank, size }),
         }
     }
 
-    fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        self.attempt(|out| out.try_send(target, kind, bytes))
+    fn owner_of(&self, key: u64) -> Result<Rank> {
+        let owner = self.owners.of(key);
+        self.check_rank(owner).map(|()| owner)
     }
 
-    /// Sends as soon as there is room. Nobody else uses the table while `send` does.
-    fn attempt(&self, send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
-        self.check_failure()?;
-        self.handle.send_with(send)
+    fn with_item<R>(&self, key: u64, item: &T, send: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+        with_words(&[key], |bytes| {
+            encode(&self.codec, item, bytes)?;
+            send(bytes)
+        })
+    }
+
+    /// Changes the table once the record that says so is on its way, whose bytes `tell` writes:
+    /// nobody else has the table in between. It is not kept while there is no room: handlers go on,
+    /// and the record is written anew.
+    fn change(
+        &self,
+        what: &'static str,
+        tell: impl Fn(&mut Table<E>, &mut Vec<u8>) -> Result<Option<(Rank, u32)>>,
+        change: impl FnOnce(&mut Table<E>),
+    ) -> Result<()> {
+        self.elements.check_failure()?;
+        let mut change = Some(change);
+        let mut attempt = |send: &dyn Fn(Rank, u32, &[u8]) -> Result<()>| {
+            let mut table = self.elements.lock(what)?;
+            with_scratch(|bytes| match tell(&mut table, bytes)? {
+                Some((target, kind)) => send(target, kind, bytes),
+                // As a send would be: refused where the job has failed, or is in use.
+                None => self.handle.with_out(what, |_| Ok(())),
+            })?;
+            if let Some(change) = change.take() {
+                change(&mut table);
+            }
+            Ok(())
+        };
+        let spill = |target, kind, bytes: &[u8]| {
+            (self.handle).spill(|out| out.send_or_spill(target, kind, bytes))
+        };
+        if self.handle.seat.is_in_handler() {
+            return attempt(&spill);
+        }
+        let tried = attempt(&|target, kind, bytes| {
+            self.handle
+                .try_send(|out| out.try_send(target, kind, bytes))
+        });
+        match tried {
+            Ok(()) => self.handle.pass_by(),
+            Err(Error::WouldBlock) => {
+                // One record of this thread at a time is more than queues take.
+                self.handle.wait_for_spill()?;
+                attempt(&spill)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn settle(&self) -> Result<()> {
-        let mut table = in_use(&self.table);
+        let mut table = self.elements.lock("the end of a step")?;
         let here = self.handle.rank;
-        table.settle(|key| (self.owner)(key) == here);
+        table.settle(|key| self.owners.of(key) == here);
         drop(table);
-        self.check_failure()
+        self.elements.check_failure()
     }
+}
 
-    /// What handlers could not send.
-    fn check_failure(&self) -> Result<()> {
-        // Inside of `with` the next call says so.
-        let table = self.table.try_borrow_mut();
-        let failure = table.ok().and_then(|mut table| table.failure.take());
-        failure.map_or(Ok(()), Err)
+impl Outbox<'_> {
+    /// What sends to an array of the same job, from inside a handler of something else: by the same
+    /// rules.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] where that array was shut down and another stream has its place.
+    pub fn to<'a, 'h, E, T, C>(
+        &'a mut self,
+        array: &'a Array<E, T, C, Inline<'h>>,
+    ) -> Result<ArrayOutbox<'a, E, T, C, Inline<'h>>> {
+        Ok(ArrayOutbox {
+            outbox: self.for_handle(&array.handle)?,
+            codec: &array.codec,
+            owners: &array.owners,
+            elements: &array.elements,
+            migrates: None,
+            item: PhantomData,
+        })
     }
 }

@@ -60,19 +60,6 @@ impl Job<Inline<'_>> {
     }
 }
 
-impl<'h> Job<Inline<'h>> {
-    /// An array of elements `E` with keys, to which items `T` are sent by key; `codec` writes and
-    /// reads both. Opening is collective; the same names in the same order on every rank.
-    pub fn array<E, T, C>(&self, name: &str, codec: C) -> ArrayBuilder<'h, E, T, C>
-    where
-        E: 'h,
-        T: 'h,
-        C: Codec<E> + Codec<T> + Clone + 'h,
-    {
-        ArrayBuilder::new(&self.seat, name, self.size(), codec)
-    }
-}
-
 impl<S: Seat> Job<S> {
     /// A job that a seat has.
     pub(crate) fn over(seat: S) -> Result<Self> {
@@ -135,6 +122,15 @@ impl<S: Seat> Job<S> {
     /// the same names in the same order on every rank.
     pub fn coded<V, C: Codec<V> + Clone>(&self, name: &str, codec: C) -> CodedBuilder<V, C, S> {
         CodedBuilder::new(&self.seat, name, codec)
+    }
+
+    /// An array of elements `E` with keys, to which items `T` are sent by key; `codec` writes and
+    /// reads both. Opening is collective; the same names in the same order on every rank.
+    pub fn array<E, T, C>(&self, name: &str, codec: C) -> ArrayBuilder<E, T, C, S>
+    where
+        C: Codec<E> + Codec<T> + Clone,
+    {
+        ArrayBuilder::new(&self.seat, name, self.size(), codec)
     }
 
     /// A stream of items of `item_bytes` bytes, or of byte records where that is 0: for bindings to

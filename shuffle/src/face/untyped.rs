@@ -204,7 +204,20 @@ pub struct UntypedOutbox<'a> {
 
 outbox_verbs!([] UntypedOutbox<'_>);
 
+/// That of a handler of byte records.
+impl<'a> From<Outbox<'a>> for UntypedOutbox<'a> {
+    fn from(outbox: Outbox<'a>) -> Self {
+        let item_bytes = 0;
+        Self { outbox, item_bytes }
+    }
+}
+
 impl UntypedOutbox<'_> {
+    /// What sends on streams that are not untyped, and to arrays.
+    pub fn outbox(&mut self) -> Outbox<'_> {
+        self.outbox.again()
+    }
+
     /// What sends on another stream of the same job: by the same rules.
     ///
     /// # Errors

@@ -88,9 +88,18 @@ impl<S: Seating> Handle<S> {
         send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
     ) -> Result<()> {
         match self.seat.is_in_handler() {
-            true => self.send_with(noting_overfilled(send_or_spill)),
+            true => self.spill(send_or_spill),
             false => self.send_with(send),
         }
+    }
+
+    /// Sends from a handler on a thread of its own.
+    #[inline(always)] // part of every such send
+    pub(crate) fn spill(
+        &self,
+        send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
+        self.send_with(noting_overfilled(send_or_spill))
     }
 
     /// Sends an item by `push`, unless that needs nothing but its run.
@@ -361,6 +370,27 @@ impl<S: Seating> Handle<S> {
             // Nothing moves here but in calls: so be asked again.
             waker.wake_by_ref();
             Ok(false)
+        })
+    }
+
+    /// Makes progress where as many calls have sent since the last as may.
+    pub(crate) fn pass_by(&self) -> Result<()> {
+        match self.with_out("a send", |out| Ok(out.count_call()))? {
+            true => self.seat.progress_in_passing(),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until nothing that was spilled is left: the next send that may be spilled finds room,
+    /// or memory, whatever others do meanwhile.
+    pub(crate) fn wait_for_spill(&self) -> Result<()> {
+        if self.seat.may_wait("a send that waits").is_err() {
+            return Err(Error::WouldBlock);
+        }
+        self.seat.wait("room to send", |job| {
+            let out = job.engine.out(self.id)?;
+            out.check_not_ending("a send")?;
+            Ok(out.spill.is_empty().then_some(()))
         })
     }
 

@@ -210,6 +210,12 @@ impl<'h> Seating for Inline<'h> {
     type OfStream = Rc<PushWindow>;
     type Guard = Rc<Guard<'h>>;
     type Handler = Handler<'h>;
+    type Outbox<'a> = Outbox<'a>;
+    type OwnerOf = Rc<dyn Fn(u64) -> Rank + 'h>;
+
+    fn again<'a>(outbox: &'a mut Outbox<'_>) -> Outbox<'a> {
+        outbox.again()
+    }
 
     fn guard(&self) -> Self::Guard {
         Rc::new(Guard(self.clone()))

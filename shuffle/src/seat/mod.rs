@@ -7,6 +7,7 @@
 mod calls;
 mod collective;
 mod end;
+mod handler_outbox;
 mod inline;
 mod open;
 mod park;
@@ -17,6 +18,7 @@ mod window;
 
 use std::cell::RefMut;
 use std::io::Write;
+use std::ops::Deref;
 
 use trihop_transport::topology::Rank;
 
@@ -30,6 +32,7 @@ use crate::signal::DumpOutput;
 pub(crate) use calls::Handle;
 pub(crate) use collective::{allgather, allreduce, barrier, broadcast, exscan, fence};
 pub(crate) use end::shut_down;
+pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;
 pub(crate) use open::open;
 pub(crate) use park::Park;
@@ -58,6 +61,16 @@ pub(crate) trait Seating: Clone {
 
     /// What is called for deliveries.
     type Handler;
+
+    /// What a handler sends with on its own stream.
+    type Outbox<'a>: HandlerOutbox;
+
+    /// A function of the program's that says which rank something belongs to, where handlers call
+    /// it too.
+    type OwnerOf: Deref<Target: Fn(u64) -> Rank> + Clone;
+
+    /// The same outbox, for a value of its own.
+    fn again<'a>(outbox: &'a mut Self::Outbox<'_>) -> Self::Outbox<'a>;
 
     /// For the first handle of the job.
     fn guard(&self) -> Self::Guard;

@@ -18,6 +18,8 @@ mod thread;
 mod usage;
 mod window;
 
+use std::sync::Arc;
+
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::topology::Rank;
 
@@ -25,6 +27,7 @@ use crate::config::Options;
 use crate::deliver::{Message, Messages};
 use crate::error::{Error, Result};
 use crate::face;
+use crate::face::array::lock;
 use crate::face::codec::Codec;
 use crate::face::coded::decoded;
 use crate::face::shuffle::each_message;
@@ -33,6 +36,7 @@ use crate::face::untyped::{Arrival, each_arrival};
 use crate::job::detect;
 use crate::seat::{Handle, start};
 pub use crate::signal::DumpOutput;
+use seat::Deliver;
 pub use seat::Threaded;
 pub use state::State;
 pub use usage::ThreadUse;
@@ -82,6 +86,15 @@ pub type Coded<V, C> = face::coded::Coded<V, C, Threaded>;
 
 /// Opens a [`Coded`] stream.
 pub type CodedBuilder<V, C> = face::coded::CodedBuilder<V, C, Threaded>;
+
+/// Elements with keys of a threaded job, to which items are sent by key.
+pub type Array<E, T, C> = face::array::Array<E, T, C, Threaded>;
+
+/// Opens an [`Array`].
+pub type ArrayBuilder<E, T, C> = face::array::ArrayBuilder<E, T, C, Threaded>;
+
+/// What the handler of an [`Array`] gets to send with.
+pub type ArrayOutbox<'a, E, T, C> = face::array::ArrayOutbox<'a, E, T, C, Threaded>;
 
 /// A stream by push, pull and advance, for one thread at a time.
 pub type Conveyor<T> = face::conveyor::Conveyor<T, Threaded>;
@@ -198,6 +211,44 @@ where
             };
             each_message(delivery, 0, call).map(drop)
         }))
+    }
+}
+
+impl<E, T, C> ArrayBuilder<E, T, C>
+where
+    E: Send + 'static,
+    T: 'static,
+    C: Codec<E> + Codec<T> + Clone + Send + 'static,
+{
+    /// As [`owner`](crate::ArrayBuilder::owner) of an inline job's; any thread may call it.
+    pub fn owner(self, owner: impl Fn(u64) -> Rank + Send + Sync + 'static) -> Self {
+        self.owned_by(Arc::new(owner))
+    }
+
+    /// Opens the array, without elements; collective. `handler` is called for each item with the
+    /// key and the element that it was sent to, as [`ShuffleBuilder::handler`] says. Meanwhile the
+    /// program's calls that use elements wait: they get their turn between two runs.
+    ///
+    /// # Errors
+    /// As [`open`](crate::ArrayBuilder::open) of an inline job's.
+    pub fn open(
+        self,
+        handler: impl FnMut(u64, &mut E, T, &mut ArrayOutbox<'_, E, T, C>) + Send + 'static,
+    ) -> Result<Array<E, T, C>> {
+        let mut keeper = self.keeper(handler);
+        let elements = Arc::clone(&keeper.elements);
+        let handler: Deliver = Box::new(move |delivery, calls, mut handle| {
+            let elements = Arc::clone(&keeper.elements);
+            let mut table = lock(&elements);
+            let take = |message: Message<'_>, _| {
+                let mut outcome = Ok(());
+                let take = || outcome = keeper.take(&mut table, message, &mut handle);
+                let goes_on = calls.make(1, take);
+                outcome.map(|()| goes_on)
+            };
+            each_message(delivery, 0, take).map(drop)
+        });
+        self.open_by(elements, handler)
     }
 }
 

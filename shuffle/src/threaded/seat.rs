@@ -20,6 +20,7 @@ use crate::engine::BadRun;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
+use crate::face::array::in_use_here;
 use crate::job::{JobState, LOOK_AROUND, Started};
 use crate::queue::window::PushWindow;
 use crate::seat::{ALL, Handle, Park, Seating, open};
@@ -287,6 +288,12 @@ impl Seating for Threaded {
     type OfStream = Arc<OfStream>;
     type Guard = ();
     type Handler = Deliver;
+    type Outbox<'a> = &'a Handle<Self>;
+    type OwnerOf = Arc<dyn Fn(u64) -> Rank + Send + Sync>;
+
+    fn again<'a>(outbox: &'a mut &Handle<Self>) -> &'a Handle<Self> {
+        outbox
+    }
 
     fn guard(&self) {}
 
@@ -338,7 +345,8 @@ impl Seating for Threaded {
     }
 
     fn may_wait(&self, what: &'static str) -> Result<()> {
-        match is_in_handler() {
+        // Handlers wait for whoever has the elements of an array.
+        match is_in_handler() || in_use_here() {
             true => Err(Error::Nested(what)),
             false => Ok(()),
         }

@@ -1,20 +1,20 @@
 //! What takes the records of an array: calls the handler, and lets elements come and go.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::rc::Rc;
 
+use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
+use super::elements::{Elements, InUse};
 use super::table::{Local, Table};
-use super::{ArrayOutbox, ELEMENT, EVERY, GONE, INSERTED, ITEM, MOVED, Owner, in_use, with_words};
+use super::{ArrayOutbox, ELEMENT, EVERY, GONE, INSERTED, ITEM, MOVED, Owners, with_words};
 use crate::deliver::Message;
 use crate::engine::BadRun;
-use crate::engine::outbox::Outbox;
 use crate::error::Result;
 use crate::face::codec::{Codec, with_scratch};
 use crate::face::coded::{decoded, no_value};
+use crate::seat::{HandlerOutbox, Seat};
 
 fn word(bytes: &mut &[u8]) -> Option<u64> {
     let (word, rest) = bytes.split_first_chunk()?;
@@ -23,23 +23,35 @@ fn word(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 /// What takes the records of an array.
-pub struct Keeper<'h, E, T, C, H> {
-    pub table: Rc<RefCell<Table<E>>>,
+pub(crate) struct Keeper<E, T, C, S: Seat, H> {
+    pub elements: Arc<Elements<E>>,
     pub codec: C,
-    pub owner: Owner<'h>,
+    pub owners: Owners<S>,
     pub handler: H,
     pub of: PhantomData<fn() -> T>,
 }
 
-impl<E, T, C, H> Keeper<'_, E, T, C, H>
+/// The table, for the records of a run.
+pub(crate) fn lock<E>(elements: &Elements<E>) -> InUse<'_, E> {
+    match elements.lock("a delivery") {
+        Ok(table) => table,
+        Err(_) => unreachable!("who has elements makes no progress that calls handlers"),
+    }
+}
+
+impl<E, T, C, S, H> Keeper<E, T, C, S, H>
 where
     C: Codec<E> + Codec<T>,
-    H: FnMut(u64, &mut E, T, &mut ArrayOutbox<'_, T, C>),
+    S: Seat,
+    H: FnMut(u64, &mut E, T, &mut ArrayOutbox<'_, E, T, C, S>),
 {
-    pub fn take(&mut self, message: Message<'_>, outbox: &mut Outbox<'_>) -> Result<(), BadRun> {
-        let table = Rc::clone(&self.table);
-        let mut table = in_use(&table);
-        let table = &mut *table;
+    /// Takes a record; `table` is that of the keeper's elements.
+    pub fn take(
+        &mut self,
+        table: &mut Table<E>,
+        message: Message<'_>,
+        outbox: &mut S::Outbox<'_>,
+    ) -> Result<(), BadRun> {
         let source = message.source;
         let mut rest = message.bytes;
         let no_words = || no_value(source, "a record of an array is too short");
@@ -47,7 +59,7 @@ where
         match message.kind {
             ITEM if table.here.contains_key(&key) => self.call(table, key, source, rest, outbox),
             ITEM => {
-                let owner = (self.owner)(key);
+                let owner = self.owners.of(key);
                 let known = table.elsewhere.get(&key).map(|known| known.rank);
                 let next = known.unwrap_or((owner != outbox.rank()).then_some(owner));
                 let Some(next) = next else {
@@ -56,7 +68,7 @@ where
                 };
                 table.late += 1;
                 let sent = outbox.send(next, ITEM, message.bytes);
-                keep(table, sent);
+                self.elements.keep(table, sent);
                 Ok(())
             }
             ELEMENT => self.arrive(table, key, source, rest, outbox),
@@ -102,7 +114,7 @@ where
         key: u64,
         source: Rank,
         item: &[u8],
-        outbox: &mut Outbox<'_>,
+        outbox: &mut S::Outbox<'_>,
     ) -> Result<(), BadRun> {
         let Some(local) = table.here.get_mut(&key) else {
             return Ok(());
@@ -110,14 +122,15 @@ where
         let item = decoded::<T>(&self.codec, source, item)?;
         let mut migrates = None;
         let mut with = ArrayOutbox {
-            outbox: outbox.again(),
+            outbox: S::again(outbox),
             codec: &self.codec,
-            owner: &*self.owner,
-            sent: &mut table.sent,
-            migrates: &mut migrates,
+            owners: &self.owners,
+            elements: &self.elements,
+            migrates: Some(&mut migrates),
             item: PhantomData,
         };
         (self.handler)(key, &mut local.element, item, &mut with);
+        drop(with);
         let Some(to) = migrates.filter(|&to| to != outbox.rank()) else {
             return Ok(());
         };
@@ -125,7 +138,7 @@ where
             table.departure(key, &self.codec, bytes)?;
             outbox.send(to, ELEMENT, bytes)
         });
-        if keep(table, sent) {
+        if self.elements.keep(table, sent) {
             table.depart(key, to);
         }
         Ok(())
@@ -138,7 +151,7 @@ where
         key: u64,
         source: Rank,
         mut rest: &[u8],
-        outbox: &mut Outbox<'_>,
+        outbox: &mut S::Outbox<'_>,
     ) -> Result<(), BadRun> {
         let no_words = || no_value(source, "an element without its words");
         let moves = word(&mut rest).ok_or_else(no_words)?;
@@ -169,10 +182,10 @@ where
             ahead,
         };
         table.here.insert(key, local);
-        let owner = (self.owner)(key);
+        let owner = self.owners.of(key);
         if owner != outbox.rank() {
             let sent = with_words(&[key, moves], |bytes| outbox.send(owner, MOVED, bytes));
-            keep(table, sent);
+            self.elements.keep(table, sent);
         }
         // What it has missed on its way.
         let is_new = |(from, number, _): &&(u32, u64, Box<[u8]>)| {
@@ -190,23 +203,12 @@ where
                         bytes.extend_from_slice(item);
                         outbox.send(to, ITEM, bytes)
                     });
-                    keep(table, sent);
+                    self.elements.keep(table, sent);
                 }
                 break;
             }
             self.call(table, key, Rank(*from), item, outbox)?;
         }
         Ok(())
-    }
-}
-
-/// Keeps what a handler could not send, for the next call of the program; whether it could.
-fn keep<E>(table: &mut Table<E>, sent: Result<()>) -> bool {
-    match sent {
-        Ok(()) => true,
-        Err(error) => {
-            table.failure.get_or_insert(error);
-            false
-        }
     }
 }

@@ -33,8 +33,6 @@ pub struct Table<E> {
     pub elsewhere: HashMap<u64, Elsewhere>,
     /// Elements that this rank has inserted, less those that it has removed.
     pub inserted: i64,
-    /// Broadcasts that this rank has sent.
-    pub sent: u64,
     /// Broadcasts heard, by source.
     pub heard: HashMap<u32, u64>,
     /// Source, number and item of broadcasts: an element may come that has not had them.
@@ -52,7 +50,6 @@ impl<E> Table<E> {
             here: HashMap::new(),
             elsewhere: HashMap::new(),
             inserted: 0,
-            sent: 0,
             heard: HashMap::new(),
             log: Vec::new(),
             logged: 0,
@@ -144,16 +141,16 @@ impl<E> Table<E> {
         self.here.contains_key(&key) || self.elsewhere.contains_key(&key)
     }
 
-    /// It was removed.
-    pub fn gone(&mut self, key: u64, moves: u64) {
-        let (rank, is_old) = (None, false);
-        self.elsewhere.insert(
-            key,
-            Elsewhere {
-                rank,
-                moves,
-                is_old,
-            },
-        );
+    /// It goes, to no other rank; `None` where it is not here.
+    pub fn remove(&mut self, key: u64) -> Option<E> {
+        let local = self.here.remove(&key)?;
+        self.inserted -= 1;
+        let gone = Elsewhere {
+            rank: None,
+            moves: local.moves + 1,
+            is_old: false,
+        };
+        self.elsewhere.insert(key, gone);
+        Some(local.element)
     }
 }

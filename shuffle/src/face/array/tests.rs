@@ -1,7 +1,9 @@
+use std::sync::OnceLock;
+
 use super::*;
 use crate::conformance::ranks::ranks;
 use crate::face::codec::Plain;
-use crate::{Job, Options};
+use crate::{Job, Options, over, threaded};
 use trihop_transport::bootstrap::{Custom, Launcher};
 
 const RANKS: u32 = 4;
@@ -18,29 +20,50 @@ fn mixed(number: u64) -> u64 {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) ^ number >> 3
 }
 
-/// Elements move about while items, and news for all, are on their way to them.
-fn wander(rank: u32, bootstrap: Custom) -> Result<(Vec<(u64, Had)>, u64)> {
-    let options = Options {
+type Wanderers<S> = over::Array<Had, u64, Plain, S>;
+
+/// What an element makes of an item: some have it move, some go on to another element.
+fn meet<S: Seat>(
+    key: u64,
+    had: &mut Had,
+    item: u64,
+    outbox: &mut over::ArrayOutbox<'_, Had, u64, Plain, S>,
+) {
+    match item {
+        ALL => had[2] += 1,
+        _ => (had[0], had[1]) = (had[0] + item, had[1] + 1),
+    }
+    if mixed(key + had[1] + had[2] * 7).is_multiple_of(5) {
+        had[3] += 1;
+        let to = mixed(key ^ had[0]) % u64::from(outbox.size());
+        outbox.migrate(Rank(to as u32)).unwrap();
+    }
+    if item % 7 == 1 && item < ALL {
+        outbox.push((key + item) % KEYS, &(item - 1)).unwrap();
+    }
+}
+
+fn loopback() -> Options {
+    Options {
         loopback: true,
         ..Options::default()
-    };
-    let job = Job::start_with(options, Box::new(bootstrap))?;
-    let array = job.array::<Had, u64, _>("wanderers", Plain);
-    let array = array.open(|key, had, item, outbox| {
-        match item {
-            ALL => had[2] += 1,
-            _ => (had[0], had[1]) = (had[0] + item, had[1] + 1),
-        }
-        if mixed(key + had[1] + had[2] * 7).is_multiple_of(5) {
-            had[3] += 1;
-            let to = mixed(key ^ had[0]) % u64::from(outbox.size());
-            outbox.migrate(Rank(to as u32)).unwrap();
-        }
-        // Some go on to another element.
-        if item % 7 == 1 && item < ALL {
-            outbox.push((key + item) % KEYS, &(item - 1)).unwrap();
-        }
-    })?;
+    }
+}
+
+fn single() -> Options {
+    Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    }
+}
+
+/// Elements move about while items, and news for all, are on their way to them.
+fn wander<S: Seat>(
+    job: over::Job<S>,
+    array: Wanderers<S>,
+    barrier: impl Fn(&over::Job<S>) -> Result<()>,
+) -> Result<(Vec<(u64, Had)>, u64)> {
+    let rank = job.rank().0;
     for key in (0..KEYS).filter(|key| mixed(*key) % u64::from(RANKS) == u64::from(rank)) {
         array.insert(key, Had::default())?;
         assert!(matches!(
@@ -57,7 +80,7 @@ fn wander(rank: u32, bootstrap: Custom) -> Result<(Vec<(u64, Had)>, u64)> {
                 array.broadcast(&ALL)?;
             }
             if number % 50 == 0 {
-                let here = array.with(|key, _| key);
+                let here = array.with(|key, _| key)?;
                 let first = here.first().copied().unwrap_or(0);
                 match array.migrate(first, Rank((rank + 1) % RANKS)) {
                     // A handler may have had it move in between.
@@ -69,21 +92,34 @@ fn wander(rank: u32, bootstrap: Custom) -> Result<(Vec<(u64, Had)>, u64)> {
         // For as many elements each, wherever they are.
         array.done(KEYS / u64::from(RANKS))?;
         array.wait()?;
-        job.barrier()?;
+        barrier(&job)?;
         array.with(|key, had| {
             assert_eq!(had[2], NEWS * u64::from(RANKS), "news of element {key}");
             had[2] = 0;
-        });
-        job.barrier()?;
+        })?;
+        barrier(&job)?;
     }
-    let late = array.late();
+    let late = array.late()?;
     let elements = array.shutdown()?;
     job.shutdown()?;
     Ok((elements, late))
 }
 
-#[test]
-fn elements_move_and_each_item_finds_its_own_once() {
+fn wander_inline(_: u32, bootstrap: Custom) -> Result<(Vec<(u64, Had)>, u64)> {
+    let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job.array("wanderers", Plain).open(meet)?;
+    wander(job, array, |job| job.barrier())
+}
+
+fn wander_threaded(_: u32, bootstrap: Custom) -> Result<(Vec<(u64, Had)>, u64)> {
+    let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job.array("wanderers", Plain).open(meet)?;
+    wander(job, array, |job| job.barrier())
+}
+
+type Wander = fn(u32, Custom) -> Result<(Vec<(u64, Had)>, u64)>;
+
+fn each_item_finds_its_element_once(wander: Wander) {
     let (mut elements, mut late) = (Vec::new(), 0);
     for (rank, outcome) in ranks(RANKS, |rank| rank / 2, wander) {
         match outcome {
@@ -114,16 +150,29 @@ fn elements_move_and_each_item_finds_its_own_once() {
 }
 
 #[test]
+fn elements_move_and_each_item_finds_its_own_once() {
+    each_item_finds_its_element_once(wander_inline);
+}
+
+#[test]
+fn elements_of_threaded_jobs_move_and_each_item_finds_its_own_once() {
+    each_item_finds_its_element_once(wander_threaded);
+}
+
+#[test]
 fn what_nobody_has_ends_the_job() {
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
-    let array = job.array::<u64, u64, _>("few", Plain);
-    let array = array.open(|_, sum, item, _| *sum += item).unwrap();
+    let job = Job::start(single()).unwrap();
+    let array = job.array("few", Plain).open(|_, sum, item, _| *sum += item);
+    ends_by_a_lost_item(array.unwrap());
+    let job = threaded::Job::start(single()).unwrap();
+    let array = job.array("few", Plain).open(|_, sum, item, _| *sum += item);
+    ends_by_a_lost_item(array.unwrap());
+}
+
+fn ends_by_a_lost_item<S: Seat>(array: over::Array<u64, u64, Plain, S>) {
     array.insert(7, 1).unwrap();
     array.push(7, &2).unwrap();
+    array.try_push(7, &0).unwrap();
     array.fence().unwrap();
     assert!(matches!(
         array.migrate(8, Rank(0)),
@@ -163,24 +212,268 @@ fn the_owner_believes_the_latest_move() {
 
 #[test]
 fn an_element_that_comes_ahead_of_a_broadcast_it_has_had_does_not_get_it_again() {
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     let array = job.array::<u64, u64, _>("ahead", Plain);
     let array = array.open(|_, sum, item, _| *sum += item).unwrap();
     array.insert(7, 0).unwrap();
     // As it would come from another rank: its key, one move, and one broadcast of rank 0.
     let came = [9u64, 1, 1, 0, 1, 100].map(u64::to_le_bytes).concat();
-    array.send(Rank(0), ELEMENT, &came).unwrap();
+    array.shuffle().send(Rank(0), ELEMENT, &came).unwrap();
     array.fence().unwrap();
     // Elements may send while they are used.
-    array.with(|key, _| array.push(key, &1000).unwrap());
+    array
+        .with(|key, _| array.push(key, &1000).unwrap())
+        .unwrap();
     array.broadcast(&1).unwrap();
     array.broadcast(&10).unwrap();
     let mut elements = array.shutdown().unwrap();
     elements.sort_unstable();
     assert_eq!(elements, [(7, 1011), (9, 1110)]);
+    job.shutdown().unwrap();
+}
+
+/// While elements are in use, calls that need them are refused, and none waits for ever.
+fn refuses_nested<S: Seat>(array: &over::Array<u64, u64, Plain, S>) {
+    let nested = |refused: Result<()>| {
+        assert!(matches!(refused, Err(Error::Nested(_))), "{refused:?}");
+    };
+    nested(array.insert(9, 0));
+    nested(array.remove(7).map(drop));
+    nested(array.migrate(7, Rank(0)));
+    nested(array.count().map(drop));
+    nested(array.late().map(drop));
+    nested(array.with(|_, _| ()).map(drop));
+    nested(array.fence());
+    nested(array.begin_step());
+}
+
+#[test]
+fn calls_that_need_elements_are_refused_while_they_are_in_use() {
+    let job = Job::start(single()).unwrap();
+    let array = job
+        .array("inline", Plain)
+        .open(|_, sum, item, _| *sum += item);
+    let array = array.unwrap();
+    array.insert(7, 0).unwrap();
+    array.with(|_, _| refuses_nested(&array)).unwrap();
+    array
+        .with(|_, _| array.push(7, &1))
+        .unwrap()
+        .remove(0)
+        .unwrap();
+    assert_eq!(array.shutdown().unwrap(), [(7, 1)]);
+
+    let job = threaded::Job::start(single()).unwrap();
+    let own = Arc::new(OnceLock::<threaded::Array<u64, u64, Plain>>::new());
+    let of_handler = Arc::clone(&own);
+    let array = job
+        .array("threaded", Plain)
+        .open(move |key, sum, item, outbox| {
+            *sum += item;
+            if item == 2 {
+                let own = of_handler.wait();
+                refuses_nested(own);
+                own.push(key, &10).unwrap();
+                outbox.push(key, &20).unwrap();
+                own.broadcast(&100).unwrap();
+                outbox.broadcast(&200).unwrap();
+            }
+        });
+    assert!(own.set(array.unwrap()).is_ok());
+    let array = own.wait();
+    array.insert(7, 0).unwrap();
+    array.with(|_, _| refuses_nested(array)).unwrap();
+    array.push(7, &2).unwrap();
+    array.fence().unwrap();
+    assert_eq!(array.close().unwrap(), [(7, 332)]);
+    job.shutdown().unwrap();
+}
+
+/// Bytes of any length.
+#[derive(Clone)]
+struct Bytes;
+
+impl Codec<Vec<u8>> for Bytes {
+    fn encode(&self, value: &Vec<u8>, bytes: &mut Vec<u8>) -> Result<(), String> {
+        bytes.extend_from_slice(value);
+        match value.len() {
+            13 => Err("13 is no length".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(bytes.to_vec())
+    }
+}
+
+const LARGE: usize = 100_000;
+
+/// Elements that are longer than any queue go round, faster than they can leave.
+fn carry<S: Seat>(
+    job: over::Job<S>,
+    array: over::Array<Vec<u8>, Vec<u8>, Bytes, S>,
+) -> Result<usize> {
+    let (rank, size) = (u64::from(job.rank().0), u64::from(job.size()));
+    for number in 0..20 {
+        array.insert(
+            number * size + rank,
+            vec![number as u8; LARGE + number as usize],
+        )?;
+    }
+    array.fence()?;
+    for round in 1..=size {
+        let keys = array.with(|key, _| key)?;
+        assert_eq!(keys.len(), 20);
+        for key in keys {
+            array.push(key, &vec![round as u8; 3])?;
+            array.migrate(key, Rank(((rank + 1) % size) as u32))?;
+            assert_eq!(array.remove(key)?, None);
+        }
+        array.fence()?;
+    }
+    array.with(|key, bytes| {
+        let number = (key / size) as usize;
+        assert_eq!(key % size, rank, "it is back home");
+        assert_eq!(bytes.len(), LARGE + number + 3 * size as usize);
+        assert!(bytes[..LARGE].iter().all(|&byte| byte == number as u8));
+        let rounds: Vec<u8> = (1..=size as u8).flat_map(|round| [round; 3]).collect();
+        assert_eq!(bytes[LARGE + number..], rounds);
+    })?;
+    array.insert(1000 + rank, vec![0; 13])?;
+    let refused = array.migrate(1000 + rank, Rank(0));
+    if rank > 0 {
+        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+    }
+    let count = array.shutdown()?.len();
+    job.shutdown()?;
+    Ok(count)
+}
+
+fn carry_inline(_: u32, bootstrap: Custom) -> Result<usize> {
+    let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job
+        .array("bytes", Bytes)
+        .open(|_, to, item, _| to.extend(item))?;
+    carry(job, array)
+}
+
+fn carry_threaded(_: u32, bootstrap: Custom) -> Result<usize> {
+    let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job
+        .array("bytes", Bytes)
+        .open(|_, to, item, _| to.extend(item))?;
+    carry(job, array)
+}
+
+#[test]
+fn elements_longer_than_a_queue_move_and_what_cannot_be_packed_stays() {
+    for carry in [carry_inline, carry_threaded] as [fn(u32, Custom) -> Result<usize>; 2] {
+        for (rank, outcome) in ranks(3, |_| 0, carry) {
+            assert_eq!(
+                outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}")),
+                21
+            );
+        }
+    }
+}
+
+/// What threads of one process push to an element keeps the order of each thread, while others move.
+fn push_by_threads(_: u32, bootstrap: Custom) -> Result<()> {
+    const THREADS: u64 = 3;
+    let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+    let (size, rank) = (u64::from(job.size()), u64::from(job.rank().0));
+    // The next number of each thread of each rank.
+    let array = job.array::<[u64; 8], [u64; 2], _>("numbers", Plain);
+    let array = array.open(|key, next, [from, number], outbox| {
+        if key % 2 == 0 {
+            assert_eq!(next[from as usize], number, "element {key}, thread {from}");
+        } else if number % 10 == 0 {
+            let to = (u64::from(outbox.rank().0) + from) % u64::from(outbox.size());
+            outbox.migrate(Rank(to as u32)).unwrap();
+        }
+        next[from as usize] += 1;
+    })?;
+    (0..4).try_for_each(|key| array.insert(key * size + rank, [0; 8]))?;
+    array.fence()?;
+    std::thread::scope(|scope| {
+        let push = |thread| {
+            let array = &array;
+            move || {
+                for number in 0..500 {
+                    let item = [rank * THREADS + thread, number];
+                    (0..4 * size).try_for_each(|key| array.push(key, &item))?;
+                    array.with(|_, next| assert!(next[0] <= 500))?;
+                }
+                Result::<()>::Ok(())
+            }
+        };
+        let threads = [0, 1, 2].map(|thread| scope.spawn(push(thread)));
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap())
+    })?;
+    array.fence()?;
+    for (key, next) in array.shutdown()? {
+        assert!(
+            next[..(THREADS * size) as usize]
+                .iter()
+                .all(|&next| next == 500),
+            "{key}"
+        );
+    }
+    job.shutdown()
+}
+
+#[test]
+fn threads_that_push_at_once_keep_their_order_and_lose_nothing() {
+    for (rank, outcome) in ranks(2, |_| 0, push_by_threads) {
+        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+    }
+}
+
+#[test]
+fn handlers_of_other_streams_send_to_an_array() {
+    let job = Job::start(single()).unwrap();
+    let array = job
+        .array::<u64, u64, _>("sums", Plain)
+        .open(|_, sum, item, _| *sum += item);
+    let array = std::rc::Rc::new(array.unwrap());
+    let of_handler = std::rc::Rc::clone(&array);
+    let numbers = job.shuffle("numbers").handler(move |message, outbox| {
+        let mut outbox = outbox.to(&of_handler).unwrap();
+        outbox.push(7, &u64::from(message.kind)).unwrap();
+        let refused = outbox.migrate(Rank(0));
+        assert!(matches!(refused, Err(Error::Misuse { .. })), "{refused:?}");
+        let refused = of_handler.insert(8, 0);
+        assert!(matches!(refused, Err(Error::Nested(_))), "{refused:?}");
+    });
+    let numbers = numbers.open().unwrap();
+    array.insert(7, 0).unwrap();
+    (1..=4).for_each(|kind| numbers.send(Rank(0), kind, b"").unwrap());
+    job.fence().unwrap();
+    assert_eq!(array.close().unwrap(), [(7, 10)]);
+    numbers.shutdown().unwrap();
+
+    let job = threaded::Job::start(single()).unwrap();
+    let array = job
+        .array::<u64, u64, _>("sums", Plain)
+        .open(|_, sum, item, _| *sum += item);
+    let array = Arc::new(array.unwrap());
+    let of_handler = Arc::clone(&array);
+    let numbers = job.shuffle("numbers").handler(move |message, _| {
+        of_handler.push(7, &u64::from(message.kind)).unwrap();
+        of_handler.insert(u64::from(message.kind), 1).unwrap();
+        of_handler
+            .migrate(u64::from(message.kind), Rank(0))
+            .unwrap();
+    });
+    let numbers = numbers.open().unwrap();
+    array.insert(7, 0).unwrap();
+    (1..=4).for_each(|kind| numbers.send(Rank(0), kind, b"").unwrap());
+    job.fence().unwrap();
+    let mut elements = array.close().unwrap();
+    elements.sort_unstable();
+    assert_eq!(elements, [(1, 1), (2, 1), (3, 1), (4, 1), (7, 10)]);
     job.shutdown().unwrap();
 }
