@@ -166,6 +166,108 @@ fn nobody_is_let_go_while_something_is_under_way() {
     }
 }
 
+/// Whether a rank may leave now, as far as it and all others know.
+fn may_leave(world: &mut World, rank: u32) -> bool {
+    let end = EndpointId(rank);
+    let mut members = world.job.members.iter_mut();
+    members.all(|member| {
+        let engine = &mut member.engine;
+        match engine.topology.rank() == Rank(rank) {
+            true => engine.check_may_leave().is_ok(),
+            false => !engine.knows(end) || engine.may_detach(end),
+        }
+    })
+}
+
+/// Nobody whom a long record is passing leaves before its end: neither its source, nor who relays
+/// it, nor its target, though its queues may be empty for a moment.
+#[test]
+fn nobody_leaves_in_the_middle_of_a_long_record() {
+    const BYTES: usize = 100_000;
+    for route in RouteName::several() {
+        let mut looked = 0;
+        for seed in seeds(6) {
+            let replay = Replay(seed);
+            let (sizes, options) = (&[2, 3, 3], tiny(2 * seed));
+            let mut world = World::routed(route, sizes, &options, seed, sim(seed), false, true);
+            world.settle();
+            let (source, target) = (seed as u32 % 2, 7 - seed as u32 % 3);
+            assert!(world.send(source, target, 0, BYTES));
+            while world.heard(target, source).is_empty() {
+                let is_growing = {
+                    let inbound = &world.core(target).inbound;
+                    inbound.reassembly.reserved_bytes() > 0
+                };
+                if is_growing {
+                    looked += 1;
+                    assert!(!may_leave(&mut world, target), "target {target}, {route}");
+                }
+                if world.out(source).large_bytes() > 0 {
+                    assert!(!may_leave(&mut world, source), "source {source}, {route}");
+                }
+                for rank in 0..world.size() {
+                    let is_held = |world: &mut World| {
+                        let queues = &world.out(rank).queues;
+                        let mut lanes = queues.lanes.iter().map(|lane| lane.holder());
+                        let mut links = queues.remotes.iter().map(|link| link.holder());
+                        lanes.any(|holder| holder.is_some()) || links.any(|holder| holder.is_some())
+                    };
+                    if is_held(&mut world) {
+                        assert!(
+                            !may_leave(&mut world, rank),
+                            "rank {rank} in the middle, {route}"
+                        );
+                    }
+                }
+                world.step();
+            }
+            world.settle();
+            for rank in [source, target] {
+                world.job.leave(Rank(rank)).unwrap();
+                world.job.join(Rank(rank)).unwrap();
+            }
+            std::mem::forget(replay);
+        }
+        assert!(looked > 0, "{route}: nobody has seen the record grow");
+    }
+}
+
+/// A record that stands still on its way keeps those whom it is passing, and nobody else: they leave
+/// once it has arrived.
+#[test]
+fn a_long_record_that_stands_still_keeps_those_whom_it_is_passing() {
+    for route in RouteName::several() {
+        for seed in seeds(1) {
+            let replay = Replay(seed);
+            let (sizes, options) = (&[2, 3, 3], tiny(2 * seed));
+            let mut world = World::routed(route, sizes, &options, seed, sim(seed), false, true);
+            let (source, target) = (seed as u32 % 2, 7 - seed as u32 % 3);
+            world.job.hold_handler(Rank(target));
+            assert!(world.send(source, target, 0, 400_000));
+            let mut stayed = Vec::new();
+            for rank in [source, 5, target] {
+                match world.job.leave(Rank(rank)) {
+                    Ok(()) => world.job.join(Rank(rank)).unwrap(),
+                    Err(SimulationError::Stuck { .. }) => stayed.push(rank),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(
+                stayed.contains(&source) && stayed.contains(&target),
+                "{route}: {stayed:?}"
+            );
+            world.job.release_handler(Rank(target));
+            world.settle();
+            world.check(&Sent::from([((source, target), 1)]), false);
+            for rank in stayed {
+                world.job.leave(Rank(rank)).unwrap();
+                world.job.join(Rank(rank)).unwrap();
+            }
+            std::mem::forget(replay);
+        }
+    }
+}
+
 #[test]
 fn what_an_endpoint_that_leaves_holds_of_the_shared_slots_is_free_again() {
     let options = StreamOptions {

@@ -12,13 +12,55 @@ use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::face::shuffle::each_message;
 use crate::route::RouteName;
-use crate::simulation::Simulation;
+use crate::simulation::{Member, Simulation, SimulationError};
 use crate::terminate::round::Round;
 use trihop_transport::topology::{Rank, Topology};
 
 const ROUNDS: u32 = 4;
 const MESSAGES: u32 = 12;
 const TOO_LONG: u64 = 2_000_000;
+
+/// Ranks that leave the job in the middle of its rounds, one at a time, and join it again.
+#[derive(Default)]
+struct Leavers {
+    away: Option<Rank>,
+    /// How often one has left while others were ending a round.
+    left: u32,
+    /// How often one was refused because it was in a round.
+    refused: u32,
+}
+
+impl Leavers {
+    /// Now and then somebody leaves, or joins again.
+    fn go(&mut self, job: &mut Simulation<'_>) {
+        if let Some(rank) = self.away {
+            if job.random().is_multiple_of(64) {
+                job.join(rank).unwrap();
+                self.away = None;
+            }
+            return;
+        }
+        if !job.random().is_multiple_of(32) {
+            return;
+        }
+        let rank = Rank((job.random() % job.members.len() as u64) as u32);
+        let is_ending = |member: &Member| member.stream().0.rounds.is_ending();
+        match job.leave(rank) {
+            Ok(()) => {
+                self.away = Some(rank);
+                self.left += u32::from(job.members.iter().any(is_ending));
+            }
+            Err(SimulationError::Engine(Error::Misuse { why, .. })) => {
+                assert!(why.contains("in the middle of a round"), "{why}");
+                assert!(is_ending(&job.members[rank.0 as usize]));
+                self.refused += 1;
+            }
+            // Somebody holds back what it has sent in the next round.
+            Err(SimulationError::Stuck { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
 
 /// A rank's application.
 struct Player {
@@ -48,7 +90,7 @@ fn count(seed: u64, source: u32, round: u32) -> u32 {
     }
 }
 
-fn play(seed: u64, route: RouteName) {
+fn play(seed: u64, route: RouteName, mut leavers: Option<&mut Leavers>) {
     let replay = Replay(seed);
     let topology = Topology::from_node_sizes(&shape(seed), Rank(0)).unwrap();
     let size = topology.size();
@@ -90,9 +132,13 @@ fn play(seed: u64, route: RouteName) {
         .collect();
     let mut steps = 0;
     while players.iter().any(|player| player.round < ROUNDS) {
+        if let Some(leavers) = leavers.as_deref_mut() {
+            leavers.go(&mut job);
+        }
+        let away = leavers.as_ref().and_then(|leavers| leavers.away);
         let rank = (job.random() % u64::from(size)) as u32;
         let player = &mut players[rank as usize];
-        if player.round < ROUNDS {
+        if player.round < ROUNDS && away != Some(Rank(rank)) {
             let round = player.round;
             if player.sent < count(seed, rank, round) {
                 let (target, bytes) = message(seed, size, (rank, round, player.sent));
@@ -148,7 +194,7 @@ fn a_round_has_all_that_was_sent_in_it_and_nothing_of_the_next() {
     let routes = RouteName::several();
     for seed in seeds(60) {
         let turn = seed as usize % (routes.len() + 2);
-        play(seed, routes.get(turn).copied().unwrap_or_default());
+        play(seed, routes.get(turn).copied().unwrap_or_default(), None);
     }
 }
 
@@ -156,7 +202,26 @@ fn a_round_has_all_that_was_sent_in_it_and_nothing_of_the_next() {
 fn rounds_end_over_every_route() {
     for route in RouteName::several() {
         for seed in seeds(12) {
-            play(seed, route);
+            play(seed, route, None);
         }
     }
+}
+
+/// A rank that has heard of no round leaves in the middle of one of others, which goes on when it has
+/// joined again; one that has does not leave before it has ended its own.
+#[test]
+fn a_rank_leaves_in_the_middle_of_a_round_of_others_and_in_none_of_its_own() {
+    let mut all = Leavers::default();
+    for route in RouteName::several() {
+        for seed in seeds(3) {
+            all.away = None;
+            play(seed, route, Some(&mut all));
+        }
+    }
+    let (left, refused) = (all.left, all.refused);
+    let is_one_seed = crate::seed::asked_for().is_some();
+    assert!(
+        is_one_seed || left > 10 && refused > 10,
+        "{left} have left, {refused} not"
+    );
 }

@@ -116,16 +116,43 @@ impl Engine {
         self.topology.is_here(end) || self.members.has_end(end)
     }
 
+    /// Whether this endpoint may leave: nothing waits here that it has sent or relays, and the others
+    /// are in the middle of nothing that they have told it of.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] while something waits: try again after a round. [`Error::Misuse`] in a
+    /// round, from the first mark that has come here on, and in a step of contributors: what has
+    /// been heard of them would be lost. Where others are in a round of which nothing has come
+    /// here, they wait, as for an endpoint that is late.
+    pub fn check_may_leave(&self) -> Result<()> {
+        for &at in &self.open {
+            let (state, out) = (&self.streams[at], &self.outs[at]);
+            if state.rounds.is_ending() {
+                let why = "leaving in the middle of a round: end it first";
+                return Err(Error::misuse(&state.name, why));
+            }
+            out.check_no_step("leaving")?;
+            if !state.is_quiet(out) {
+                return Err(Error::WouldBlock);
+            }
+        }
+        Ok(())
+    }
+
     /// What an endpoint that leaves hands to itself for when it joins again.
-    pub fn legacy(&mut self) -> Legacy {
+    ///
+    /// # Errors
+    /// As [`Engine::check_may_leave`], with nothing done.
+    pub fn legacy(&mut self) -> Result<Legacy> {
+        self.check_may_leave()?;
         let streams = self.streams.iter().zip(&self.outs);
         let counts = streams.map(|(state, out)| (out.sent, state.delivered()));
         let counts = counts.collect();
         let collectives = Collectives::new(&self.topology);
-        Legacy {
+        Ok(Legacy {
             counts,
             collectives: std::mem::replace(&mut self.collectives, collectives),
-        }
+        })
     }
 
     /// This endpoint joins again, with the same streams open and nothing sent or delivered yet.

@@ -16,7 +16,8 @@ impl Simulation<'_> {
     ///
     /// # Errors
     /// As [`Simulation::step`], and [`SimulationError::Stuck`] where something cannot move on,
-    /// because another rank is away. The rank does not exist, or is away.
+    /// because another rank is away, or is in another round. The rank does not exist, or is away, or
+    /// it is in the middle of a round or of a step of contributors.
     pub fn leave(&mut self, rank: Rank) -> Result<(), SimulationError> {
         self.check_rank(rank)?;
         if self.away.contains(&rank) {
@@ -31,6 +32,10 @@ impl Simulation<'_> {
                 return Err(self.stuck("rest", 1, &[]));
             }
         }
+        let legacy = match self.members[rank.0 as usize].engine.legacy() {
+            Err(Error::WouldBlock) => return Err(self.stuck("rest", 1, &[])),
+            legacy => legacy?,
+        };
         for at in others {
             let other = &mut self.members[at].engine;
             if other.knows(rank.into()) {
@@ -38,7 +43,6 @@ impl Simulation<'_> {
             }
         }
         let member = &mut self.members[rank.0 as usize];
-        let legacy = member.engine.legacy();
         let link = self
             .fabric
             .link_again(rank)

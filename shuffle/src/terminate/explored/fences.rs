@@ -1,17 +1,16 @@
-//! Fences and steps of three ranks, through every order of what can happen: each choice of who
-//! sends, hears or looks next is followed, and no state twice. The ranks are the shipped
-//! collectives, fences and steps; messages between two ranks keep their order, as on an edge.
+//! Fences and steps: who sends, hears or looks next. The ranks are the shipped collectives, fences
+//! and steps; messages between two ranks keep their order, as on an edge.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::collective::{Collectives, Outgoing};
-use super::flush::{Counted, Fence};
-use super::step::Step;
+use super::{RANKS, World as Explored, explore};
 use crate::engine::contribution::{Contribution, Contributors};
+use crate::terminate::collective::{Collectives, Outgoing};
+use crate::terminate::flush::{Counted, Fence};
+use crate::terminate::step::Step;
 use trihop_transport::topology::{Rank, Topology};
 
-const RANKS: usize = 3;
 /// Waves after which a path is given up: a fence counts as long as messages are on their way.
 const MOST_WAVES: u32 = 4;
 const CHANNEL: u16 = 1;
@@ -106,22 +105,6 @@ impl World {
         world
     }
 
-    fn choices(&self) -> Vec<Choice> {
-        let mut choices = Vec::new();
-        for (rank, member) in self.members.iter().enumerate() {
-            choices.extend((!member.acts.is_empty()).then_some(Choice::Act(rank)));
-            choices.extend((!member.arrived.is_empty()).then_some(Choice::Handle(rank)));
-            choices.extend((!member.is_over).then_some(Choice::Look(rank)));
-            for to in 0..RANKS {
-                let edge = rank * RANKS + to;
-                let (message, news) = (&self.messages[edge], &self.news[edge]);
-                choices.extend((!message.is_empty()).then_some(Choice::Arrive(rank, to)));
-                choices.extend((!news.is_empty()).then_some(Choice::News(rank, to)));
-            }
-        }
-        choices
-    }
-
     fn send(&mut self, from: usize, to: usize, on: u32) {
         self.members[from].sent += 1;
         self.messages[from * RANKS + to].push_back(on);
@@ -134,35 +117,6 @@ impl World {
         while let Some(out) = collectives.front() {
             self.news[rank * RANKS + out.target.0 as usize].push_back(out.clone());
             collectives.pop();
-        }
-    }
-
-    fn take(&mut self, choice: Choice) {
-        match choice {
-            Choice::Act(rank) => match self.members[rank].acts.pop_front().unwrap() {
-                Act::Send(to, on) => self.send(rank, to, on),
-                Act::Done(count) => self.members[rank].contribution.done(count).unwrap(),
-            },
-            Choice::Arrive(from, to) => {
-                let on = self.messages[from * RANKS + to].pop_front().unwrap();
-                self.members[to].arrived.push_back((from, on));
-            }
-            Choice::Handle(rank) => {
-                let (_, on) = self.members[rank].arrived.pop_front().unwrap();
-                self.members[rank].delivered += 1;
-                if on > 0 {
-                    self.send(rank, (rank + 1) % RANKS, on - 1);
-                }
-            }
-            Choice::News(from, to) => {
-                let out = self.news[from * RANKS + to].pop_front().unwrap();
-                let collectives = &mut self.members[to].collectives;
-                collectives
-                    .receive(Rank(from as u32), out.kind, &out.bytes)
-                    .unwrap();
-                self.let_out(to);
-            }
-            Choice::Look(rank) => self.look(rank),
         }
     }
 
@@ -207,44 +161,70 @@ impl World {
         };
         self.members.iter().map(waves).max().unwrap_or(0)
     }
+}
+
+impl Explored for World {
+    type Choice = Choice;
+
+    fn choices(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        for (rank, member) in self.members.iter().enumerate() {
+            choices.extend((!member.acts.is_empty()).then_some(Choice::Act(rank)));
+            choices.extend((!member.arrived.is_empty()).then_some(Choice::Handle(rank)));
+            choices.extend((!member.is_over).then_some(Choice::Look(rank)));
+            for to in 0..RANKS {
+                let edge = rank * RANKS + to;
+                let (message, news) = (&self.messages[edge], &self.news[edge]);
+                choices.extend((!message.is_empty()).then_some(Choice::Arrive(rank, to)));
+                choices.extend((!news.is_empty()).then_some(Choice::News(rank, to)));
+            }
+        }
+        choices
+    }
+
+    fn take(&mut self, choice: Choice) {
+        match choice {
+            Choice::Act(rank) => match self.members[rank].acts.pop_front().unwrap() {
+                Act::Send(to, on) => self.send(rank, to, on),
+                Act::Done(count) => self.members[rank].contribution.done(count).unwrap(),
+            },
+            Choice::Arrive(from, to) => {
+                let on = self.messages[from * RANKS + to].pop_front().unwrap();
+                self.members[to].arrived.push_back((from, on));
+            }
+            Choice::Handle(rank) => {
+                let (_, on) = self.members[rank].arrived.pop_front().unwrap();
+                self.members[rank].delivered += 1;
+                if on > 0 {
+                    self.send(rank, (rank + 1) % RANKS, on - 1);
+                }
+            }
+            Choice::News(from, to) => {
+                let out = self.news[from * RANKS + to].pop_front().unwrap();
+                let collectives = &mut self.members[to].collectives;
+                collectives
+                    .receive(Rank(from as u32), out.kind, &out.bytes)
+                    .unwrap();
+                self.let_out(to);
+            }
+            Choice::Look(rank) => self.look(rank),
+        }
+    }
 
     fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         format!("{self:?}").hash(&mut hasher);
         hasher.finish()
     }
-}
 
-/// Follows every choice; the number of states.
-fn explore(world: World) -> usize {
-    let mut seen = HashSet::from([world.hash()]);
-    let mut open = vec![world];
-    let mut ends = 0;
-    while let Some(world) = open.pop() {
-        if world.waves() > MOST_WAVES {
-            continue;
-        }
-        let mut is_end = true;
-        let here = world.hash();
-        for choice in world.choices() {
-            let mut next = world.clone();
-            next.take(choice);
-            let hash = next.hash();
-            is_end &= hash == here;
-            if seen.insert(hash) {
-                open.push(next);
-            }
-        }
-        if is_end {
-            ends += 1;
-            let is_over = |member: &Member| member.is_over;
-            assert!(world.members.iter().all(is_over), "stuck: {world:#?}");
-        }
+    fn is_given_up(&self) -> bool {
+        self.waves() > MOST_WAVES
     }
-    assert!(ends > 0, "no path came to an end");
-    seen.len()
-}
 
+    fn is_done(&self) -> bool {
+        self.members.iter().all(|member| member.is_over)
+    }
+}
 #[test]
 fn a_fence_ends_when_all_is_handled_and_not_before() {
     let states = explore(World::new(
