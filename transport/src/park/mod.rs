@@ -3,6 +3,7 @@
 //! works off.
 
 mod backoff;
+mod desk;
 mod gauge;
 mod mailbox;
 mod monitor;
@@ -10,6 +11,7 @@ mod parker;
 mod process;
 
 pub use backoff::{Backoff, Step, spin_budget};
+pub use desk::{Desk, Seen};
 pub use gauge::Gauge;
 pub use mailbox::{Content, Mail, Mailbox};
 pub use monitor::{Monitor, MonitorGuard};

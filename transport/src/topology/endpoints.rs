@@ -82,6 +82,11 @@ impl Topology {
         self.is_relay() || !self.has_relays()
     }
 
+    /// Number of the process that looks.
+    pub fn process(&self) -> u32 {
+        self.process_of(self.me)
+    }
+
     /// Whether the job has relays.
     pub fn has_relays(&self) -> bool {
         self.processes.is_some()
