@@ -30,6 +30,21 @@ impl Engine {
         Ok(any_ended)
     }
 
+    /// Closes the stream with this number, once nothing of it is left here.
+    pub fn retire_at_relay(&mut self, number: u16) -> bool {
+        let Some(&Some(at)) = self.places.get(usize::from(number)) else {
+            return true;
+        };
+        let (state, out) = (&self.streams[at], &self.outs[at]);
+        let in_round = state.rounds.is_begun() || self.joined.get(at).is_some_and(Option::is_some);
+        let is_over = !in_round && state.is_quiet(out);
+        if is_over {
+            self.outs[at].close();
+            self.retire(self.id_of(at));
+        }
+        is_over
+    }
+
     /// An error as others are to hear of it: they know ranks, and a relay is named by the rank that
     /// stands for it.
     pub(super) fn said_of_rank(&self, error: Error) -> Error {

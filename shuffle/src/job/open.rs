@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
+use trihop_transport::topology::Rank;
 
 use super::JobState;
 use super::card::Card;
@@ -52,8 +52,8 @@ impl JobState {
             let Some(bootstrap) = &mut self.bootstrap else {
                 return Err(Error::config("stream", "the job is being shut down"));
             };
-            let rank = self.engine.topology.rank_of(end);
-            let address = Card::of(rank, &mut **bootstrap)?.address;
+            let process = Rank(self.engine.topology.process_of(end));
+            let address = Card::of(process, &mut **bootstrap)?.address;
             tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
             // All ranks of a job join once, at its start.
             self.engine.attach_end(end, Epoch::FIRST, &address)?;
@@ -61,20 +61,21 @@ impl JobState {
         Ok(())
     }
 
-    /// Gives the node's ranks this rank's inbox of a stream.
+    /// Gives the node's endpoints this one's inbox of a stream.
     pub fn give_inbox(&mut self, id: u16, prepared: &Prepared, deadline: Instant) -> Result<()> {
         let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
         let label = Label {
             cookie,
             stream: id,
-            rank: topology.rank().0,
+            end: topology.endpoint().0,
         };
-        let descriptors = [prepared.segment.descriptor()?];
-        let given = self.node.give(topology, &label, &descriptors, deadline);
+        let given = self
+            .node
+            .give(topology, &label, &prepared.segment, deadline);
         self.explained(given)
     }
 
-    /// Whether the inboxes of all ranks of the node have arrived.
+    /// Whether the inboxes of all endpoints of the node have arrived.
     pub fn inboxes_have_arrived(&mut self, id: u16, deadline: Instant) -> Result<bool> {
         let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
         self.node.keep_arrived(topology, cookie)?;
@@ -94,13 +95,10 @@ impl JobState {
         sink: Sink,
     ) -> Result<StreamId> {
         let bytes = prepared.segment_bytes();
-        let mut inboxes = Vec::new();
-        for (rank, memory) in self.node.taken(&self.engine.topology, id)? {
-            inboxes.push((rank, Segment::attach(memory, bytes)?));
-        }
+        let inboxes = self.node.taken(&self.engine.topology, id, bytes)?;
         let stream = self.engine.connect(id, prepared, receives, sink)?;
-        for (rank, inbox) in inboxes {
-            self.engine.attach_inbox(stream, rank.into(), inbox)?;
+        for (end, inbox) in inboxes {
+            self.engine.attach_inbox(stream, end, inbox)?;
         }
         Ok(stream)
     }

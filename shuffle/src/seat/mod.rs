@@ -10,6 +10,7 @@ mod end;
 mod inline;
 mod open;
 mod park;
+mod relay;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,8 @@ pub(crate) use end::shut_down;
 pub use inline::Inline;
 pub(crate) use open::open;
 pub(crate) use park::Park;
-pub(crate) use start::start;
+pub(crate) use relay::relay;
+pub(crate) use start::{join, start};
 
 /// Stands for the names of all streams of a job that was shut down.
 pub(crate) const ALL: &str = "(all of the job)";
