@@ -43,6 +43,8 @@ pub(crate) struct JobState {
     /// None while a call of the launcher's is under way on another thread, and at the end.
     pub bootstrap: Option<Box<dyn Bootstrap>>,
     pub launcher: Launcher,
+    /// Of this process's fabric, where it has that open.
+    pub provider: Option<String>,
     pub node: NodeExchange,
     budget: Budget,
     epoch: Instant,
@@ -67,11 +69,6 @@ pub(crate) struct JobState {
 }
 
 impl JobState {
-    /// Provider that carries traffic between nodes, where there are several.
-    pub fn provider(&self) -> Option<String> {
-        self.engine.link.as_ref().map(|l| l.name().to_owned())
-    }
-
     /// See [`crate::Job::abort`].
     pub fn abort(&mut self, status: i32, why: &str) -> bool {
         self.bootstrap

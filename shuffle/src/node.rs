@@ -25,8 +25,10 @@ pub(crate) use requests::{Answer, Request, Way};
 /// they hand each other, those of other processes by descriptors.
 pub(crate) struct NodeExchange {
     process: Arc<Process>,
-    /// What of it this endpoint has seen.
+    /// What of it this endpoint has seen, or was woken for.
     seen: Seen,
+    /// What it had seen when it last looked for a request and found none.
+    idle_since: Option<Seen>,
     /// Requests of its relay that this rank has made, or that this relay has answered.
     pub requests: u64,
     /// Lives of the node's other processes, by the first rank of each; of the host alone.
@@ -315,6 +317,7 @@ impl NodeExchange {
         Self {
             process,
             seen: Seen::default(),
+            idle_since: None,
             requests: 0,
             watches,
         }
@@ -443,10 +446,15 @@ impl NodeExchange {
     /// # Errors
     /// What has ended one of them.
     pub fn next_request(&mut self, ranks: u32) -> Result<Option<Request>> {
+        let desk = &self.process.desk;
+        if self.idle_since.is_some_and(|seen| !desk.is_changed(seen)) {
+            return Ok(None); // a relay asks in each round
+        }
         let number = self.requests;
         let look = |shared: &mut Shared| shared.requests.next(number, ranks);
-        let next = self.process.desk.look(&mut self.seen, look)?;
+        let next = desk.look(&mut self.seen, look)?;
         self.requests += u64::from(next.is_some());
+        self.idle_since = next.is_none().then_some(self.seen);
         Ok(next)
     }
 

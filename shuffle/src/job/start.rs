@@ -154,6 +154,7 @@ impl JobState {
         };
         let spill_share_bytes = spill_share_bytes(neighbours, ends.len() as u32);
         let spin = spin_budget(neighbours as usize);
+        let provider = link.as_ref().map(|link| link.name().to_owned());
         // The host holds what there is once in a process: fabric, launcher, watch.
         let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
         let mut hosts = Some((link, bootstrap, host, lives));
@@ -179,6 +180,7 @@ impl JobState {
                 options: options.clone(),
                 bootstrap,
                 launcher,
+                provider: provider.clone(),
                 node,
                 budget: budget.clone(),
                 epoch: Instant::now(),
@@ -224,7 +226,7 @@ impl JobState {
             nodes = topology.nodes(),
             launcher = %self.launcher,
             %route,
-            provider = self.provider(),
+            provider = self.provider,
             "job started"
         );
     }

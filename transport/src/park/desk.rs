@@ -52,6 +52,12 @@ impl<T> Desk<T> {
         result
     }
 
+    /// Whether it was changed since `seen`, as far as this thread knows: without the lock.
+    #[inline]
+    pub fn is_changed(&self, seen: Seen) -> bool {
+        self.changes.load(Ordering::Relaxed) != seen.0
+    }
+
     /// Whether it was changed since `seen`, which knows of it then: to be asked once a sleep is
     /// announced. Who waits for something looks again before the next sleep, and who waits for
     /// nothing here wakes up once for each change.
