@@ -104,3 +104,42 @@ fn a_program_brings_a_route_of_its_own() {
     let refused = refused.wait();
     assert!(refused.stderr.contains("`halving`: "), "{}", refused.stderr);
 }
+
+/// The three cases that RayPlatform has for its mini-ranks: one for each process, seven in a process
+/// per node, three in each of two processes per node; and more nodes, with unequal processes.
+#[test]
+fn ranks_that_are_threads_greet_all_others() {
+    let shapes = [
+        (1, 1, 1),
+        (1, 1, 7),
+        (3, 1, 2),
+        (4, 2, 1),
+        (2, 2, 7),
+        (4, 2, 3),
+        (4, 4, 5),
+        (5, 3, 2),
+    ];
+    for (processes, nodes, minis) in shapes {
+        let program = example("trihop", "minirank");
+        let arguments =
+            format!("-n {processes} --nodes {nodes} --minis-per-rank {minis} --no-prefix --");
+        let arguments = arguments.split_whitespace().map(str::to_owned);
+        let arguments = arguments.chain([program.display().to_string()]);
+        let ended = Launched::trihop(arguments).wait();
+        let mut lines: Vec<String> = ended
+            .succeeded()
+            .stdout
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        let all = processes * minis;
+        let line = |rank: u32| format!("rank {rank} heard {all} of {all} greetings");
+        let mut expected: Vec<String> = (0..all).map(line).collect();
+        lines.sort();
+        expected.sort();
+        assert_eq!(
+            lines, expected,
+            "{processes} processes on {nodes} nodes x {minis}"
+        );
+    }
+}

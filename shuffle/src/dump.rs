@@ -159,10 +159,10 @@ pub(crate) fn write(state: &StreamState, out: &Outbound, writer: &mut dyn Write)
     let topology = &state.topology;
     writeln!(
         writer,
-        "stream {} `{}` on rank {} (node {}, local rank {} of {})",
+        "stream {} `{}` on {} (node {}, local rank {} of {})",
         state.id,
         state.name,
-        topology.rank(),
+        topology.name_of(topology.endpoint()),
         topology.node(),
         topology.local_rank(),
         topology.local_size()
@@ -192,6 +192,7 @@ pub(crate) fn write(state: &StreamState, out: &Outbound, writer: &mut dyn Write)
             let (records, bytes) = handover.waiting();
             write_queue(state, "thread's queue", records, bytes, writer)
         }
+        Sink::Closed if topology.is_relay() => writeln!(writer, "  delivery: none, by a relay"),
         Sink::Closed => writeln!(writer, "  delivery: shut down"),
     }
 }
@@ -222,9 +223,9 @@ fn write_sending(state: &StreamState, out: &Outbound, writer: &mut dyn Write) ->
     for lane in queues.lanes.iter().filter(|l| l.counters.frames() > 0) {
         writeln!(
             writer,
-            "  {} queue to rank {}: {} frames, {} bytes in use, {} waits{}",
+            "  {} queue to {}: {} frames, {} bytes in use, {} waits{}",
             name(lane.stage),
-            lane.peer,
+            topology.name_of(lane.peer),
             lane.counters.frames(),
             lane.in_use_bytes(),
             lane.counters.waits(),
@@ -241,10 +242,10 @@ fn write_sending(state: &StreamState, out: &Outbound, writer: &mut dyn Write) ->
         let node = topology.node_of_endpoint(remote.end);
         writeln!(
             writer,
-            "  {} queue to node {node} (rank {}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
+            "  {} queue to node {node} ({}): {} batches, {} ready, {} in flight (next {}), {} bytes open, \
                  {} large slots held, {} waits{}",
             name(remote.stage),
-            remote.end,
+            topology.name_of(remote.end),
             remote.counters.sends(),
             remote.ready_batches(),
             remote.credit.in_flight(),

@@ -4,6 +4,7 @@ mod agreed;
 mod collectives;
 mod membership;
 mod need;
+mod relay;
 mod sizes;
 
 pub(crate) use agreed::Agreed;
@@ -40,6 +41,7 @@ use crate::queue::remotes::Remotes;
 use crate::route::{EndpointId, JobRoute, RouteName, ends_of};
 use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
+use crate::terminate::round::Round;
 use need::{link_plan, send_slots};
 
 /// What the cookie in headers is derived from the job's secret by.
@@ -124,6 +126,8 @@ pub(crate) struct Engine {
     completions: Vec<Completion>,
     /// Receives that all streams have posted together.
     posted: usize,
+    /// Of a relay: the round that it takes part in, by place of the stream.
+    joined: Vec<Option<Round>>,
     pub collectives: Collectives,
     /// Bound of a stream's spill where its options say none.
     pub spill_share_bytes: usize,
@@ -143,7 +147,7 @@ impl Engine {
     ) -> Self {
         Self {
             collectives: Collectives::new(&topology),
-            members: Arc::new(Members::new(topology.local_size())),
+            members: Arc::new(Members::new(topology.places())),
             tree: JobRoute::tree(&topology),
             topology,
             cookie: secret.derive(WIRE_LABEL),
@@ -158,6 +162,7 @@ impl Engine {
             places: Vec::new(),
             completions: Vec::new(),
             posted: 0,
+            joined: Vec::new(),
             spill_share_bytes: SPILL_SHARE_BYTES,
             create_segment: Segment::create,
         }
@@ -357,7 +362,7 @@ impl Engine {
     /// First half of opening a new stream: makes this rank's inbox.
     pub fn prepare(&self, plan: Plan) -> Result<Prepared> {
         let lane_bytes = plan.stream_sizes.lane_bytes;
-        let lanes = plan.route.lanes_per_rank() * self.topology.local_size();
+        let lanes = plan.route.lanes_per_rank() * self.topology.places();
         let layout = InboxLayout::new(lanes, lane_bytes)?;
         let segment = (self.create_segment)(layout.segment_bytes())?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
@@ -448,8 +453,8 @@ impl Engine {
             links = Some(opened);
         }
         let stages = StageOptions::of_all_lanes(&route, &options);
-        let mut lanes = Lanes::new(self.topology.local_size(), layout, &stages);
-        lanes.attach(self.topology.local_rank(), segment);
+        let mut lanes = Lanes::new(self.topology.places(), layout, &stages);
+        lanes.attach(self.topology.place(), segment);
         let stages = StageOptions::of_all_links(&route, &options);
         let remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
         let inbound = Inbound::new(inbox, links, &route, &options);
@@ -530,7 +535,12 @@ impl Engine {
             let moved = self.streams[at].progress(&mut self.outs, at, handlers, link, now_ns);
             outcome = note(outcome, moved, |moved| moved);
         }
-        note(outcome, self.pump_collectives(), |moved| moved)
+        if self.topology.is_relay() {
+            outcome = note(outcome, self.join_rounds(), |moved| moved);
+        } else {
+            outcome = note(outcome, self.pump_collectives(), |moved| moved);
+        }
+        outcome.map_err(|error| self.said_of_rank(error))
     }
 
     fn dispatch(&mut self, completion: Completion) -> Result<()> {

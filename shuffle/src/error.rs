@@ -148,6 +148,16 @@ impl Error {
         matches!(self, Self::PeerDead { .. } | Self::PeerFailed { .. })
     }
 
+    /// The same, where what is said of an endpoint, by its number, is to be said of the rank that
+    /// `rank_of` gives for it.
+    #[cold]
+    pub(crate) fn said_of_rank(mut self, rank_of: impl FnOnce(u32) -> u32) -> Self {
+        if let Self::BadPeer { rank, .. } | Self::LinkFailed { rank, .. } = &mut self {
+            *rank = rank_of(*rank);
+        }
+        self
+    }
+
     pub(crate) fn mismatch(name: &str, why: impl Into<String>) -> Self {
         Self::Mismatch {
             name: name.to_owned(),

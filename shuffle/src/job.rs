@@ -19,10 +19,10 @@ use trihop_transport::ring::Bell;
 
 use crate::config::Options;
 use crate::dump;
-use crate::endpoint::Engine;
+use crate::endpoint::{Engine, StreamId};
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
-use crate::node::NodeExchange;
+use crate::node::{NodeExchange, Request};
 use crate::signal::DumpOnSignal;
 use budget::Budget;
 use directory::Directory;
@@ -46,8 +46,11 @@ pub(crate) struct JobState {
     /// None while a call of the launcher's is under way on another thread, and at the end.
     pub bootstrap: Option<Box<dyn Bootstrap>>,
     pub launcher: Launcher,
+    /// Of this process's fabric, where it has that open.
+    pub provider: Option<String>,
     pub node: NodeExchange,
-    directory: Directory,
+    /// Of the host of a process alone, which has its links.
+    directory: Option<Directory>,
     budget: Budget,
     epoch: Instant,
     pub closing: bool,
@@ -71,11 +74,6 @@ pub(crate) struct JobState {
 }
 
 impl JobState {
-    /// Provider that carries traffic between nodes, where there are several.
-    pub fn provider(&self) -> Option<String> {
-        self.engine.link.as_ref().map(|l| l.name().to_owned())
-    }
-
     /// See [`crate::Job::abort`].
     pub fn abort(&mut self, status: i32, why: &str) -> bool {
         self.bootstrap
@@ -158,6 +156,22 @@ impl JobState {
         }
     }
 
+    /// Makes a request of the relay of this rank's process, where there is one: its number.
+    pub fn ask_relay(&mut self, request: Request) -> Option<u64> {
+        let topology = &self.engine.topology;
+        let asks = topology.has_relays() && !topology.is_relay();
+        asks.then(|| self.node.ask(request))
+    }
+
+    /// A stream is closed on all ranks, with nothing of it under way.
+    pub fn retire(&mut self, id: StreamId) {
+        if let Ok((state, _)) = self.engine.stream(id) {
+            let number = state.id;
+            self.ask_relay(Request::Retire(number));
+        }
+        self.engine.retire(id);
+    }
+
     /// Before sleeping: asks those who can to ring. True when only a short sleep will do.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let link = self.engine.link.as_ref();
@@ -168,6 +182,6 @@ impl JobState {
 
     /// Once the sleep is announced: whether something came in between.
     pub fn must_stay_awake(&mut self) -> bool {
-        self.has_pending_news() || self.engine.must_stay_awake()
+        self.has_pending_news() || self.node.has_news() || self.engine.must_stay_awake()
     }
 }

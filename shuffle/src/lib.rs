@@ -16,6 +16,7 @@ mod error;
 mod face;
 mod job;
 mod member;
+pub mod minirank;
 mod node;
 mod queue;
 pub mod route;

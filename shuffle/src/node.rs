@@ -1,7 +1,8 @@
-//! Inside a node: how ranks hand each other doorbells and inboxes, and watch each other's
-//! processes.
+//! Inside a node: how endpoints hand each other doorbells and inboxes, inside of a process and
+//! between processes, and watch each other's processes.
 
 mod door;
+mod requests;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,55 +12,86 @@ use std::time::{Duration, Instant};
 use trihop_transport::Error as TransportError;
 use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::park::ProcessWatch;
+use trihop_transport::park::{Desk, Parker, ProcessWatch, Seen};
 use trihop_transport::ring::{Bell, Doorbell};
-use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::sync::OnceLock;
+use trihop_transport::topology::{EndpointId, Topology};
 use trihop_transport::watch::{self, Board};
 
 use crate::error::{Error, Result};
 pub(crate) use door::{Door, Introduction, NodeBook, Roster, socket_name};
+use requests::Requests;
+pub(crate) use requests::{Answer, Request, Way};
 
-/// How the ranks of a node find each other's memory.
+/// How an endpoint finds the memory of the others of its node: those of its own process by what
+/// they hand each other, those of other processes by descriptors.
 pub(crate) struct NodeExchange {
-    pub listener: DescriptorListener,
-    names: Vec<String>,
-    /// Descriptors that came, by stream and rank; for streams that this rank has not opened yet,
-    /// too.
-    arrived: HashMap<(u16, u32), Vec<OwnedFd>>,
+    process: Arc<Process>,
+    /// What of it this endpoint has seen, or was woken for.
+    seen: Seen,
+    /// What it had seen when it last looked for a request and found none.
+    idle_since: Option<Seen>,
+    /// Requests of its relay that this rank has made, or that this relay has answered.
+    pub requests: u64,
+    /// Lives of the node's other processes, by the first rank of each; of the host alone.
     pub watches: Vec<(u32, ProcessWatch)>,
 }
 
-/// What the ranks of a node have of each other once they have met.
+/// What the endpoints of a process share.
+pub(crate) struct Process {
+    /// The sockets of the node's processes, in their order.
+    names: Vec<String>,
+    /// What wakes its endpoints, where there are several.
+    bells: OnceLock<Vec<Arc<Bell>>>,
+    desk: Desk<Shared>,
+}
+
+/// What has come to a process, or is handed from one of its endpoints to another.
+struct Shared {
+    listener: DescriptorListener,
+    /// Descriptors that came, by stream and endpoint; for streams that are not opened here yet,
+    /// too.
+    arrived: HashMap<(u16, u32), Vec<OwnedFd>>,
+    /// Inboxes that are mapped here, and how many endpoints of this process have still to take
+    /// them.
+    inboxes: HashMap<(u16, u32), (Arc<Segment>, u32)>,
+    requests: Requests,
+}
+
+/// What the endpoints of a node have of each other once they have met.
+#[derive(Clone)]
 pub(crate) struct Met {
+    /// By place.
     pub bells: Vec<Arc<Bell>>,
     pub board: Board,
     /// Wakes the node's watch; none where there is one node.
     pub wake: Option<Arc<OwnedFd>>,
 }
 
-/// What comes with descriptors that pass between the ranks of a node.
+/// What comes with descriptors that pass between the processes of a node.
 pub(crate) struct Label {
     pub cookie: u64,
     pub stream: u16,
-    pub rank: u32,
+    /// The endpoint whose they are.
+    pub end: u32,
 }
 
 impl Label {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.cookie.to_le_bytes().to_vec();
         bytes.extend_from_slice(&self.stream.to_le_bytes());
-        bytes.extend_from_slice(&self.rank.to_le_bytes());
+        bytes.extend_from_slice(&self.end.to_le_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (cookie, rest) = bytes.split_first_chunk::<8>()?;
         let (stream, rest) = rest.split_first_chunk::<2>()?;
-        let rank = u32::from_le_bytes(rest.try_into().ok()?);
+        let end = u32::from_le_bytes(rest.try_into().ok()?);
         Some(Self {
             cookie: u64::from_le_bytes(*cookie),
             stream: u16::from_le_bytes(*stream),
-            rank,
+            end,
         })
     }
 }
@@ -70,30 +102,39 @@ const BELLS: u16 = u16::MAX;
 /// How often a rank that waits for doorbells looks whether those that owe them still run.
 const LOOK: Duration = Duration::from_millis(100);
 
-impl NodeExchange {
-    /// Nothing has arrived yet; `names` are the sockets of the node's ranks, by local rank.
+impl Process {
+    /// Nothing has arrived yet; `names` are the sockets of the node's processes, in their order.
     pub fn new(listener: DescriptorListener, names: Vec<String>) -> Self {
         Self {
-            listener,
             names,
-            arrived: HashMap::new(),
-            watches: Vec::new(),
+            bells: OnceLock::new(),
+            desk: Desk::new(Shared {
+                listener,
+                arrived: HashMap::new(),
+                inboxes: HashMap::new(),
+                requests: Requests::default(),
+            }),
         }
     }
 
-    /// Gives every local peer this rank's descriptors under `label`.
-    pub fn give(
-        &self,
-        topology: &Topology,
-        label: &Label,
-        descriptors: &[BorrowedFd<'_>],
-        deadline: Instant,
-    ) -> Result<()> {
-        self.give_to_all(topology, label, descriptors, deadline)
-            .map(drop)
+    /// Changes what is shared; the other endpoints look again.
+    fn change<R>(&self, change: impl FnOnce(&mut Shared) -> R) -> R {
+        let bells = self.bells.get().into_iter().flatten();
+        self.desk.change(bells.map(|bell| &**bell), change)
     }
 
-    /// As [`NodeExchange::give`], with the process of each peer.
+    /// Looks at what is shared, for who does not sleep for it.
+    fn look<R>(&self, look: impl FnOnce(&mut Shared) -> R) -> R {
+        self.desk.look(&mut Seen::default(), look)
+    }
+
+    /// An endpoint of this process cannot go on: who waits for its answers hears of it.
+    pub fn give_up(&self, error: &Error) {
+        self.change(|shared| shared.requests.give_up(error.clone()));
+    }
+
+    /// Gives the other processes of the node descriptors under `label`; the first rank of each, and
+    /// the number of its process.
     fn give_to_all(
         &self,
         topology: &Topology,
@@ -102,110 +143,74 @@ impl NodeExchange {
         deadline: Instant,
     ) -> Result<Vec<(u32, u32)>> {
         let message = label.encode();
-        let mut processes = Vec::new();
-        for (name, rank) in self.names.iter().zip(topology.ranks_of(topology.node())) {
-            if rank != topology.rank() {
-                // Each rank listens before it introduces itself, which has brought us the name.
-                let process =
+        let mut numbers = Vec::new();
+        let processes = topology.processes();
+        let all = processes.ranks_of(processes.node());
+        for (name, process) in self.names.iter().zip(all) {
+            if process != processes.rank() {
+                let rank = process.0 * topology.ranks_per_process();
+                // Each process listens before it leaves the card that has brought us the name.
+                let number =
                     DescriptorListener::send_to_listener(name, &message, descriptors, deadline);
-                processes.push((
-                    rank.0,
-                    process.map_err(|error| unreachable_or(rank.0, error))?,
-                ));
+                numbers.push((rank, number.map_err(|error| unreachable_or(rank, error))?));
             }
         }
-        Ok(processes)
+        Ok(numbers)
     }
 
-    /// Local peers whose descriptors for `stream` are not here.
-    pub fn missing(&self, topology: &Topology, stream: u16) -> Vec<u32> {
-        let others = topology
-            .ranks_of(topology.node())
-            .filter(|&rank| rank != topology.rank());
-        others
-            .map(|rank| rank.0)
-            .filter(|&rank| !self.arrived.contains_key(&(stream, rank)))
-            .collect()
-    }
-
-    /// Keeps a parcel of a local peer of this job; anything else is dropped.
-    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Accepted) {
-        let (bytes, descriptors, _) = parcel;
-        let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
-            return;
-        };
-        let known = label.rank < topology.size() && topology.is_local(Rank(label.rank));
-        if known && label.rank != topology.rank().0 {
-            self.arrived.insert((label.stream, label.rank), descriptors);
-        }
-    }
-
-    /// Keeps the parcels that have arrived so far; never waits.
-    pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
-        while let Some(parcel) = self.listener.try_accept()? {
-            self.keep(topology, cookie, parcel);
-        }
-        Ok(())
-    }
-
-    /// The descriptor that each of the node's other ranks has given for `stream`.
-    pub fn taken(&mut self, topology: &Topology, stream: u16) -> Result<Vec<(Rank, OwnedFd)>> {
-        let mut taken = Vec::new();
-        for rank in topology.ranks_of(topology.node()) {
-            let Some(got) = self.arrived.remove(&(stream, rank.0)) else {
-                continue;
-            };
-            let [descriptor] = got.try_into().map_err(|got: Vec<OwnedFd>| {
-                let why = format!("{} descriptors where 1 belongs", got.len());
-                Error::bad_peer(rank.0, why)
-            })?;
-            taken.push((rank, descriptor));
-        }
-        Ok(taken)
-    }
-
-    /// Exchanges doorbells, and has the first rank's board; nobody needs this rank's progress yet,
-    /// so this simply waits.
+    /// Has the endpoints of this process and of the node's others exchange doorbells, and the first
+    /// process's board; nobody needs anybody's progress yet, so this simply waits. `doorbells` are
+    /// those of this process's endpoints. With what the host watches the other processes' lives by.
     pub fn meet(
-        &mut self,
+        &self,
         topology: &Topology,
-        doorbell: &Doorbell,
+        doorbells: &[Doorbell],
         cookie: u64,
         deadline: Instant,
-    ) -> Result<Met> {
-        let label = Label {
-            cookie,
-            stream: BELLS,
-            rank: topology.rank().0,
-        };
-        let (segment, first) = (doorbell.segment()?, topology.local_rank() == 0);
+    ) -> Result<(Met, Vec<(u32, ProcessWatch)>)> {
+        let own: Vec<EndpointId> = topology.ends_of_process().collect();
+        let first = topology.processes().local_rank() == 0;
         let mut board = first.then(|| Board::create(topology)).transpose()?;
         let mut wake = (first && topology.nodes() > 1)
             .then(watch::eventfd)
             .transpose()?
             .map(Arc::new);
-        let mut descriptors = vec![segment.descriptor()?, doorbell.descriptor()?];
-        if let Some(board) = &board {
-            descriptors.push(board.descriptor()?);
-        }
-        descriptors.extend(wake.as_ref().map(AsFd::as_fd));
-        for (rank, process) in self.give_to_all(topology, &label, &descriptors, deadline)? {
-            let watch = ProcessWatch::open(process).map_err(|_| ended(rank))?;
-            self.watches.push((rank, watch));
-        }
-        self.wait_for_bells(topology, cookie, deadline)?;
-        let mut bells = Vec::new();
-        for (at, rank) in topology.ranks_of(topology.node()).enumerate() {
-            let Some(theirs) = self.arrived.remove(&(BELLS, rank.0)) else {
-                bells.push(doorbell.bell());
-                continue;
+        let mut watches = Vec::new();
+        for (&end, doorbell) in own.iter().zip(doorbells) {
+            let segment = doorbell.segment()?;
+            let mut descriptors = vec![segment.descriptor()?, doorbell.descriptor()?];
+            if end == own[0] {
+                descriptors.extend(board.as_ref().map(Board::descriptor).transpose()?);
+                descriptors.extend(wake.as_ref().map(AsFd::as_fd));
+            }
+            let (stream, end) = (BELLS, end.0);
+            let label = Label {
+                cookie,
+                stream,
+                end,
             };
+            let numbers = self.give_to_all(topology, &label, &descriptors, deadline)?;
+            for (rank, number) in numbers.into_iter().filter(|_| end == own[0].0) {
+                let watch = ProcessWatch::open(number).map_err(|_| ended(rank))?;
+                watches.push((rank, watch));
+            }
+        }
+        self.wait_for_bells(topology, cookie, deadline, &watches)?;
+        let mut bells = Vec::new();
+        for (at, end) in topology.ends_here().enumerate() {
+            if let Some(mine) = own.iter().position(|&own| own == end) {
+                bells.push(doorbells[mine].bell());
+                continue;
+            }
+            let rank = topology.rank_of(end);
+            let arrived = self.look(|shared| shared.arrived.remove(&(BELLS, end.0)));
+            let theirs = arrived.unwrap_or_default();
             let (count, mut theirs) = (theirs.len(), theirs.into_iter());
             let wrong =
                 || Error::bad_peer(rank.0, format!("{count} descriptors that are no doorbell"));
             let (memory, eventfd) = theirs.next().zip(theirs.next()).ok_or_else(wrong)?;
             bells.push(Bell::attach(
-                Segment::attach(memory, segment.len())?,
+                Segment::attach(memory, doorbells[0].segment()?.len())?,
                 eventfd,
             )?);
             if at == 0 {
@@ -221,41 +226,255 @@ impl NodeExchange {
                 return Err(wrong());
             }
         }
-        // The first rank has made one, and the others have attached it.
+        if own.len() > 1 {
+            let own = doorbells.iter().map(Doorbell::bell).collect();
+            self.bells.set(own).expect("a process meets others once");
+        }
+        // The first process has made one, and the others have attached it.
         let board = board
             .ok_or_else(|| not_arrived(&[topology.rank_at(topology.node(), 0).0], &"no board"))?;
-        Ok(Met { bells, board, wake })
+        Ok((Met { bells, board, wake }, watches))
     }
 
     fn wait_for_bells(
-        &mut self,
+        &self,
         topology: &Topology,
         cookie: u64,
         deadline: Instant,
+        watches: &[(u32, ProcessWatch)],
     ) -> Result<()> {
-        loop {
-            let missing = self.missing(topology, BELLS);
-            if missing.is_empty() {
-                return Ok(());
-            }
-            match self.listener.accept(deadline.min(Instant::now() + LOOK)) {
-                Ok(parcel) => self.keep(topology, cookie, parcel),
-                Err(error) => {
-                    let late = matches!(&error, TransportError::System { source, .. }
-                        if source.kind() == std::io::ErrorKind::TimedOut);
-                    if !late || Instant::now() >= deadline {
-                        return Err(not_arrived(&missing, &error));
-                    }
-                    let gone = |(rank, watch): &&(u32, ProcessWatch)| {
-                        missing.contains(rank) && watch.has_ended()
-                    };
-                    if let Some((rank, _)) = self.watches.iter().find(gone) {
-                        return Err(ended(*rank));
+        self.look(|shared| {
+            loop {
+                let missing = shared.missing(topology, BELLS);
+                let others =
+                    |end: &u32| topology.process_of(EndpointId(*end)) != topology.process();
+                let missing: Vec<u32> = missing.into_iter().filter(others).collect();
+                if missing.is_empty() {
+                    return Ok(());
+                }
+                let ranks: Vec<u32> = ranks_of(topology, &missing);
+                match shared.listener.accept(deadline.min(Instant::now() + LOOK)) {
+                    Ok(parcel) => shared.keep(topology, cookie, parcel),
+                    Err(error) => {
+                        let late = matches!(&error, TransportError::System { source, .. }
+                            if source.kind() == std::io::ErrorKind::TimedOut);
+                        if !late || Instant::now() >= deadline {
+                            return Err(not_arrived(&ranks, &error));
+                        }
+                        let gone = |(rank, watch): &&(u32, ProcessWatch)| {
+                            ranks.contains(rank) && watch.has_ended()
+                        };
+                        if let Some((rank, _)) = watches.iter().find(gone) {
+                            return Err(ended(*rank));
+                        }
                     }
                 }
             }
+        })
+    }
+}
+
+impl Shared {
+    /// Endpoints of the node whose inboxes for `stream` are not here.
+    fn missing(&self, topology: &Topology, stream: u16) -> Vec<u32> {
+        let others = topology
+            .ends_here()
+            .filter(|&end| end != topology.endpoint());
+        others
+            .map(|end| end.0)
+            .filter(|&end| {
+                let key = (stream, end);
+                !self.arrived.contains_key(&key) && !self.inboxes.contains_key(&key)
+            })
+            .collect()
+    }
+
+    /// Keeps a parcel of another process of this job; anything else is dropped.
+    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Accepted) {
+        let (bytes, descriptors, _) = parcel;
+        let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
+            return;
+        };
+        let end = EndpointId(label.end);
+        let known = topology.has_endpoint(end) && topology.is_here(end);
+        if known && topology.process_of(end) != topology.process() {
+            self.arrived.insert((label.stream, label.end), descriptors);
         }
     }
+
+    /// Keeps the parcels that have arrived so far; whether there were any.
+    fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<bool> {
+        let mut any = false;
+        while let Some(parcel) = self.listener.try_accept()? {
+            self.keep(topology, cookie, parcel);
+            any = true;
+        }
+        Ok(any)
+    }
+}
+
+impl NodeExchange {
+    /// As one endpoint of a process has it.
+    pub fn of(process: Arc<Process>, watches: Vec<(u32, ProcessWatch)>) -> Self {
+        Self {
+            process,
+            seen: Seen::default(),
+            idle_since: None,
+            requests: 0,
+            watches,
+        }
+    }
+
+    /// What the endpoints of this process share.
+    pub fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// Whether another endpoint of this process has handed over something since this one looked, or
+    /// asked: to be asked once a sleep is announced.
+    pub fn has_news(&mut self) -> bool {
+        self.process.desk.has_changed(&mut self.seen)
+    }
+
+    /// Wakes `parker`, with this mark, when descriptors come.
+    pub fn watch_listener(&self, parker: &mut Parker, mark: u64) -> Result<()> {
+        let watch = |shared: &mut Shared| parker.watch(shared.listener.descriptor(), mark);
+        Ok(self.process.look(watch)?)
+    }
+
+    /// Gives all others of the node this endpoint's inbox of a stream.
+    pub fn give(
+        &self,
+        topology: &Topology,
+        label: &Label,
+        inbox: &Arc<Segment>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let process = &self.process;
+        let others = topology.ends_of_process().count() as u32 - 1;
+        if others > 0 {
+            let key = (label.stream, label.end);
+            process.change(|shared| shared.inboxes.insert(key, (Arc::clone(inbox), others)));
+        }
+        let descriptors = [inbox.descriptor()?];
+        let given = process.give_to_all(topology, label, &descriptors, deadline);
+        given.map(drop)
+    }
+
+    /// The ranks whose inboxes for `stream` are not here; those of relays by the ranks that stand
+    /// for them.
+    pub fn missing(&mut self, topology: &Topology, stream: u16) -> Vec<u32> {
+        let look = |shared: &mut Shared| shared.missing(topology, stream);
+        let missing = self.process.desk.look(&mut self.seen, look);
+        ranks_of(topology, &missing)
+    }
+
+    /// Keeps the parcels that have arrived so far; never waits.
+    pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
+        let process = &self.process;
+        let any = process.look(|shared| shared.keep_arrived(topology, cookie))?;
+        if any && process.bells.get().is_some() {
+            process.change(|_| ()); // others of this process may wait for them
+        }
+        Ok(())
+    }
+
+    /// The inbox, of so many bytes, that each other endpoint of the node has given for `stream`.
+    pub fn taken(
+        &mut self,
+        topology: &Topology,
+        stream: u16,
+        bytes: usize,
+    ) -> Result<Vec<(EndpointId, Arc<Segment>)>> {
+        let others = topology.ends_of_process().count() as u32 - 1;
+        self.process.look(|shared| {
+            let mut taken = Vec::new();
+            for end in topology.ends_here() {
+                let key = (stream, end.0);
+                if end == topology.endpoint() {
+                    continue;
+                }
+                if let Some((inbox, left)) = shared.inboxes.get_mut(&key) {
+                    taken.push((end, Arc::clone(inbox)));
+                    *left -= 1;
+                    if *left == 0 {
+                        shared.inboxes.remove(&key);
+                    }
+                    continue;
+                }
+                let Some(got) = shared.arrived.remove(&key) else {
+                    continue;
+                };
+                let [descriptor] = got.try_into().map_err(|got: Vec<OwnedFd>| {
+                    let why = format!("{} descriptors where 1 belongs", got.len());
+                    Error::bad_peer(topology.rank_of(end).0, why)
+                })?;
+                // One mapping for all of this process.
+                let inbox = Segment::attach(descriptor, bytes)?;
+                if others > 0 {
+                    shared.inboxes.insert(key, (Arc::clone(&inbox), others));
+                }
+                taken.push((end, inbox));
+            }
+            Ok(taken)
+        })
+    }
+}
+
+/// What the ranks of a process ask of its relay, and what it answers.
+impl NodeExchange {
+    /// Asks the relay, as all ranks of this process do in the same order: the first of them to come
+    /// so far says what. The number of the request.
+    pub fn ask(&mut self, request: Request) -> u64 {
+        let number = self.requests;
+        self.requests += 1;
+        self.process
+            .change(|shared| shared.requests.ask(number, request));
+        number
+    }
+
+    /// What the relay has answered, once it has; each rank takes it once.
+    ///
+    /// # Errors
+    /// What has kept the relay from answering.
+    pub fn answer(&mut self, number: u64, ranks: u32) -> Result<Option<Answer>> {
+        let look = |shared: &mut Shared| shared.requests.answer(number, ranks);
+        self.process.desk.look(&mut self.seen, look)
+    }
+
+    /// The next request of a process's ranks, once it is there; one that all have to make, once they
+    /// have.
+    ///
+    /// # Errors
+    /// What has ended one of them.
+    pub fn next_request(&mut self, ranks: u32) -> Result<Option<Request>> {
+        let desk = &self.process.desk;
+        if self.idle_since.is_some_and(|seen| !desk.is_changed(seen)) {
+            return Ok(None); // a relay asks in each round
+        }
+        let number = self.requests;
+        let look = |shared: &mut Shared| shared.requests.next(number, ranks);
+        let next = desk.look(&mut self.seen, look)?;
+        self.requests += u64::from(next.is_some());
+        self.idle_since = next.is_none().then_some(self.seen);
+        Ok(next)
+    }
+
+    /// Answers the last request.
+    pub fn reply(&mut self, answer: Answer) {
+        let number = self.requests - 1;
+        self.process
+            .change(|shared| shared.requests.reply(number, answer));
+    }
+}
+
+/// The ranks that stand for endpoints, each once.
+fn ranks_of(topology: &Topology, ends: &[u32]) -> Vec<u32> {
+    let ranks = ends.iter().map(|&end| topology.rank_of(EndpointId(end)).0);
+    let mut ranks: Vec<u32> = ranks.collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }
 
 /// Nobody listens where a rank did: it is gone.

@@ -5,6 +5,7 @@
 //! node after node) is one block however large the job; a cyclic placement has one block per local
 //! rank.
 
+mod endpoints;
 mod mapping;
 mod placement;
 #[cfg(test)]
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 pub struct Rank(pub u32);
 
 /// Number of an endpoint, which has an inbox. Dense from 0: first the ranks of the job, by their
-/// numbers.
+/// numbers, then its relays, where it has any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub u32);
 
@@ -98,17 +99,32 @@ impl Block {
     }
 }
 
-/// Who is where, as one rank sees it.
+/// Who is where, as one endpoint sees it.
+///
+/// An endpoint is a rank, or a *relay*: it has an inbox and no application, and speaks for the
+/// ranks of one process, its *mini-ranks*, with other nodes. A job has no relays, or one for each
+/// of its processes: [`Topology::with_relays`].
 ///
 /// Look-ups are O(1) for one block, O(log blocks) where each node is in one block only, O(blocks)
 /// otherwise. Memory is 16 bytes per block (20 with the index by node), shared by clones.
 #[derive(Clone)]
 pub struct Topology {
     placement: Arc<Placement>,
-    me: Rank,
+    /// Where there are relays: who is where of the processes.
+    processes: Option<Processes>,
+    /// The endpoint that looks, and the rank that stands for it.
+    me: EndpointId,
+    rank: Rank,
     node: NodeId,
     local_rank: u32,
     local_size: u32,
+}
+
+/// The processes of a job, by their numbers, with a relay and so many ranks in each.
+#[derive(Clone)]
+struct Processes {
+    placement: Arc<Placement>,
+    ranks: u32,
 }
 
 impl Topology {
@@ -225,21 +241,43 @@ impl Topology {
     /// # Errors
     /// When `me` is not placed.
     pub fn seen_from(&self, me: Rank) -> Result<Self> {
-        Self::seat(Arc::clone(&self.placement), me)
+        if me.0 >= self.size() {
+            return Err(invalid(format!(
+                "rank {me} is not in a job of {} ranks",
+                self.size()
+            )));
+        }
+        self.seen_by(me.into())
     }
 
     fn seat(placement: Arc<Placement>, me: Rank) -> Result<Self> {
-        if me.0 >= placement.size {
-            return Err(invalid(format!(
-                "rank {me} is not in a job of {} ranks",
-                placement.size
-            )));
-        }
-        let (node, local_rank) = (placement.node_of(me), placement.local_rank_of(me));
+        Self::seat_end(placement, None, me.into())
+    }
+
+    fn seat_end(
+        placement: Arc<Placement>,
+        processes: Option<Processes>,
+        me: EndpointId,
+    ) -> Result<Self> {
+        let rank = match me.0.checked_sub(placement.size) {
+            None => Rank(me.0),
+            Some(relay) => match &processes {
+                Some(all) if relay < all.placement.size => Rank(relay * all.ranks),
+                _ => {
+                    return Err(invalid(format!(
+                        "rank {me} is not in a job of {} ranks",
+                        placement.size
+                    )));
+                }
+            },
+        };
+        let (node, local_rank) = (placement.node_of(rank), placement.local_rank_of(rank));
         let local_size = placement.local_size_of(node);
         Ok(Self {
             placement,
+            processes,
             me,
+            rank,
             node,
             local_rank,
             local_size,
@@ -256,9 +294,9 @@ impl Topology {
         self.placement.size
     }
 
-    /// The rank that looks.
+    /// The rank that looks; of a relay the first one of its process, which stands for it.
     pub fn rank(&self) -> Rank {
-        self.me
+        self.rank
     }
 
     /// Number of nodes in the job.
@@ -349,51 +387,6 @@ impl Topology {
         self.node_of(rank) == self.node
     }
 
-    /// The endpoint that looks.
-    #[inline]
-    pub fn endpoint(&self) -> EndpointId {
-        self.me.into()
-    }
-
-    /// Whether there is such an endpoint in the job.
-    pub fn has_endpoint(&self, end: EndpointId) -> bool {
-        end.0 < self.size()
-    }
-
-    /// The rank whose inbox an endpoint's is.
-    ///
-    /// # Panics
-    /// When `end` is not in the job.
-    pub fn rank_of(&self, end: EndpointId) -> Rank {
-        assert!(self.has_endpoint(end), "no endpoint {end} in the job");
-        Rank(end.0)
-    }
-
-    /// Node of an endpoint.
-    ///
-    /// # Panics
-    /// When `end` is not in the job.
-    pub fn node_of_endpoint(&self, end: EndpointId) -> NodeId {
-        self.node_of(self.rank_of(end))
-    }
-
-    /// Whether an endpoint is on my node (I am).
-    ///
-    /// # Panics
-    /// When `end` is not in the job.
-    pub fn is_here(&self, end: EndpointId) -> bool {
-        self.node_of_endpoint(end) == self.node
-    }
-
-    /// Number of an endpoint among those of its node, in their order from 0: the place of its
-    /// inbox, and of its lanes in the others'.
-    ///
-    /// # Panics
-    /// When `end` is not in the job.
-    pub fn place_of(&self, end: EndpointId) -> u32 {
-        self.local_rank_of(self.rank_of(end))
-    }
-
     /// The rank on node `of` that talks to node `towards`: local rank `towards % local_size`.
     ///
     /// # Panics
@@ -424,9 +417,10 @@ impl fmt::Debug for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "Topology(rank {} of {} on node {}, {})",
+            "Topology({} {} of {} on node {}, {})",
+            if self.is_relay() { "relay" } else { "rank" },
             self.me,
-            self.size(),
+            self.endpoints(),
             self.node,
             self.process_mapping()
         )

@@ -16,6 +16,7 @@ use super::deltafs::Nexus;
 use super::random::Random;
 use super::round::Reps;
 use super::row::Case;
+use super::seated::{Start, on_ranks};
 use super::session::{Session, Team};
 use super::{BenchArgs, Error};
 
@@ -90,14 +91,19 @@ struct Seen {
     size: AtomicU64,
 }
 
-static SEEN: Seen = Seen {
-    messages: AtomicU64::new(0),
-    sum: AtomicU64::new(0),
-    wrong: AtomicU64::new(0),
-    size: AtomicU64::new(0),
-};
+/// That of the one rank of this process, which the callback of the DeltaFS interface knows.
+static SEEN: Seen = Seen::new();
 
 impl Seen {
+    const fn new() -> Self {
+        Self {
+            messages: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+        }
+    }
+
     #[inline]
     fn add(&self, messages: u64, sum: u64, wrong: u64) {
         let add = |to: &AtomicU64, more: u64| {
@@ -142,7 +148,7 @@ extern "C" fn deliver(_source: c_int, _target: c_int, _kind: u32, bytes: *mut c_
     SEEN.message(unsafe { std::slice::from_raw_parts(bytes.cast(), length as usize) });
 }
 
-/// Runs the benchmark on this rank.
+/// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let apis = if args.api.is_empty() {
         &APIS[..]
@@ -152,7 +158,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     match &by_job(apis)[..] {
         [only] if only.contains(&Api::Deltafs) => deltafs(args, &options),
         [only] if only.contains(&Api::Threaded) => in_threads(args, options),
-        [_] => inline(args, apis, options),
+        [_] => on_ranks(args, options, |start| inline(args, apis, start)),
         _ => {
             let why = "a process is in one job only: inside of one, ask for --api threaded or deltafs alone";
             Err(Error::Shape(why.to_owned()))
@@ -160,11 +166,13 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     }
 }
 
-fn inline(args: &BenchArgs, apis: &[Api], options: Options) -> Result<(), Error> {
-    let job = crate::bench::start(options)?;
+fn inline(args: &BenchArgs, apis: &[Api], start: Start) -> Result<(), Error> {
+    // Handlers of a job that lives as long as the process: once for each rank.
+    let seen = Box::leak(Box::new(Seen::new()));
+    let job = start.job()?;
     let session = Session::new(args, &job);
     for size in args.sizes(&SIZES) {
-        let work = Work::new(&session, size)?;
+        let work = Work::new(&session, size, seen)?;
         if apis.contains(&Api::Typed) {
             match size {
                 8 => work.typed::<1>()?,
@@ -189,7 +197,7 @@ fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
     job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
     let session = Session::new(args, &job);
     for size in args.sizes(&SIZES) {
-        Work::new(&session, size)?.threaded()?;
+        Work::new(&session, size, &SEEN)?.threaded()?;
     }
     Ok(job.shutdown()?)
 }
@@ -205,7 +213,7 @@ fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
     nexus.job().dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
     let session = Session::new(args, nexus.job());
     for size in args.sizes(&SIZES) {
-        Work::new(&session, size)?.deltafs(&nexus)?;
+        Work::new(&session, size, &SEEN)?.deltafs(&nexus)?;
     }
     Ok(())
 }
@@ -214,6 +222,8 @@ fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
 struct Work<'a, J> {
     session: &'a Session<'a, J>,
     size: usize,
+    /// What this rank gets.
+    seen: &'static Seen,
     targets: Vec<u32>,
     /// Messages for this rank, and the sum of their numbers.
     expected: (u64, u64),
@@ -224,15 +234,16 @@ impl Work<'_, Job<'static>> {
     where
         [u64; WORDS]: Item,
     {
+        let seen = self.seen;
         let stream = self
             .session
             .job
             .stream::<[u64; WORDS]>(&self.name(Api::Typed))
-            .handler(|_, items, _| {
+            .handler(move |_, items, _| {
                 let sum = items
                     .iter()
                     .fold(0u64, |sum, item| sum.wrapping_add(item[0]));
-                SEEN.add(items.len() as u64, sum, 0);
+                seen.add(items.len() as u64, sum, 0);
             })
             .open()?;
         let mut item = [0x5a5a_5a5a_5a5a_5a5au64; WORDS];
@@ -252,11 +263,12 @@ impl Work<'_, Job<'static>> {
     }
 
     fn bytes(&self) -> Result<(), Error> {
+        let seen = self.seen;
         let shuffle = self
             .session
             .job
             .shuffle(&self.name(Api::Bytes))
-            .handler(|message, _| SEEN.message(message.bytes))
+            .handler(move |message, _| seen.message(message.bytes))
             .open()?;
         let reps = self.repeat(|| {
             self.each(|target, payload| Ok(shuffle.send(target, 0, payload)?))?;
@@ -300,7 +312,7 @@ impl Work<'_, threaded::Job> {
 }
 
 impl<'a, J: Team> Work<'a, J> {
-    fn new(session: &'a Session<'a, J>, size: usize) -> Result<Self, Error> {
+    fn new(session: &'a Session<'a, J>, size: usize, seen: &'static Seen) -> Result<Self, Error> {
         let (job, usual) = (session.job, ((BYTES / size) as u64).clamp(200, 2_000_000));
         let (me, ranks) = (job.topology().rank().0, job.topology().size());
         let mut random = Random(u64::from(me) + 77);
@@ -316,6 +328,7 @@ impl<'a, J: Team> Work<'a, J> {
         Ok(Self {
             session,
             size,
+            seen,
             targets,
             expected: (expected[2 * me as usize], expected[2 * me as usize + 1]),
         })
@@ -340,9 +353,9 @@ impl<'a, J: Team> Work<'a, J> {
 
     fn repeat(&self, mut work: impl FnMut() -> Result<(), Error>) -> Result<Reps, Error> {
         self.session.repeat(|meter| {
-            SEEN.clear(self.size);
+            self.seen.clear(self.size);
             let measured = self.session.measure(meter, &mut work)?;
-            let (got, want) = (SEEN.so_far(), (self.expected.0, self.expected.1, 0));
+            let (got, want) = (self.seen.so_far(), (self.expected.0, self.expected.1, 0));
             if got != want {
                 let rank = self.session.job.rank();
                 let why = format!(

@@ -55,7 +55,8 @@ impl CJob {
     /// The library's.
     pub fn start(seat: Seat) -> Result<Self, Error> {
         let seat = match seat {
-            Seat::Inline => trihop_seat_t::TRIHOP_INLINE,
+            // Mini-ranks have no C interface, which is refused before.
+            Seat::Inline | Seat::Minirank => trihop_seat_t::TRIHOP_INLINE,
             Seat::Threaded => trihop_seat_t::TRIHOP_THREADED,
         };
         let mut job = null_mut();

@@ -22,6 +22,7 @@ use trihop::{Error as EngineError, Options, Rank, Reduce, Topology, threaded};
 use self::graph::{Neighbour, Part};
 use super::round::{Reps, Round};
 use super::row::{self, Case, Row};
+use super::seated::{Start, on_ranks};
 use super::session::{Session, Team};
 use super::{BenchArgs, Error, Seat};
 
@@ -163,7 +164,7 @@ impl Share {
 struct CcRow<'a> {
     #[serde(flatten)]
     row: &'a Row,
-    /// `inline` or `threaded`.
+    /// `inline`, `threaded` or `minirank`.
     seat: String,
     /// Vertices and edges of the graph, and how many components it has.
     vertices: u64,
@@ -171,16 +172,16 @@ struct CcRow<'a> {
     components: u64,
 }
 
-/// Runs the benchmark on this rank.
+/// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     match args.seat {
-        Seat::Inline => inline(args, options),
+        Seat::Inline | Seat::Minirank => on_ranks(args, options, |start| inline(args, start)),
         Seat::Threaded => in_threads(args, options),
     }
 }
 
-fn inline(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let job = super::start(options)?;
+fn inline(args: &BenchArgs, start: Start) -> Result<(), Error> {
+    let job = start.job()?;
     let session = Session::new(args, &job);
     let share = Rc::new(Share::new(args.count.unwrap_or(VERTICES), job.topology()));
     let handling = Rc::clone(&share);

@@ -8,6 +8,7 @@ use trihop::{Job, Options, Rank, Reduce};
 use super::random::Random;
 use super::round::Reps;
 use super::row::Case;
+use super::seated::{Start, on_ranks};
 use super::session::Session;
 use super::{BenchArgs, Error};
 
@@ -64,11 +65,15 @@ impl Table {
     }
 }
 
-/// Runs the benchmark on this rank.
+/// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    on_ranks(args, options, |start| on_rank(args, start))
+}
+
+fn on_rank(args: &BenchArgs, start: Start) -> Result<(), Error> {
     let counts = args.count.map_or(vec![1_000_000, 5_000_000], |c| vec![c]);
     let table = Table::new();
-    let job = crate::bench::start(options)?;
+    let job = start.job()?;
     let session = Session::new(args, &job);
     for count in counts {
         let mut random = Random(u64::from(job.rank().0) + 1);

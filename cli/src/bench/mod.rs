@@ -22,6 +22,7 @@ mod round;
 mod rounds;
 mod row;
 mod scale;
+mod seated;
 mod session;
 mod skew;
 mod syscalls;
@@ -125,6 +126,7 @@ impl Name {
                 "{name} drives rings or the fabric itself and has no --route; the others have"
             )));
         }
+        seated::check(self, args)?;
         let by_c = self == Self::Push && args.api[..] == [a2a::Api::C];
         if self != Self::Cc && !by_c && args.seat == Seat::Threaded {
             return Err(Error::Shape(format!(
@@ -223,9 +225,13 @@ pub struct BenchArgs {
     /// [default: TRIHOP_ROUTE, or three-hop]
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,
-    /// Whose calls make progress: those of the rank's one thread, or a thread for it
+    /// Whose calls make progress: those of the rank's one thread, or a thread for it; or ranks are
+    /// threads, and one more in each process speaks with other nodes
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
+    /// --seat minirank: ranks of each process [default: those of a node, at most 1024]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub minis_per_rank: Option<u32>,
     /// Measured repetitions after the warm-up (scale runs once)
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u32).range(3..))]
     pub reps: u32,
@@ -249,6 +255,10 @@ impl BenchArgs {
 
 /// Most hops of a message.
 fn hops(route: RouteName, topology: &Topology) -> u32 {
+    if topology.has_relays() {
+        // By way of relays, which no rank is.
+        return if topology.nodes() > 1 { 3 } else { 1 };
+    }
     let load = Load::new(topology, route);
     load.map_or(route.stages().len(), |load| load.most_hops()) as u32
 }
@@ -313,6 +323,8 @@ pub enum Seat {
     Inline,
     /// Threads for progress and for handlers beside the rank's own (cc, push --api c)
     Threaded,
+    /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc)
+    Minirank,
 }
 
 /// Runs the benchmark, or starts the ranks that do.
@@ -325,7 +337,11 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     let mut options = Options::from_env()?;
     args.name.check(&args)?;
     if args.name == Name::Push && args.api.is_empty() {
-        args.api = push::APIS.to_vec();
+        let all = match args.seat {
+            Seat::Minirank => &push::APIS[..2],
+            _ => &push::APIS[..],
+        };
+        args.api = all.to_vec();
     }
     if args.name == Name::Scale {
         args.name.run(&args, options)?;
@@ -333,6 +349,9 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     }
     if bootstrap::detect(options.launcher)? == Launcher::Single {
         args.name.check_shape(shape)?;
+        if args.seat == Seat::Minirank {
+            args.minis_per_rank = Some(seated::minis(args.minis_per_rank, shape)?);
+        }
         if shape != (1, 1) {
             return start_jobs(&args, shape);
         }
@@ -405,11 +424,15 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
         option("--route", route.to_string());
     }
     option("--seat", text(args.seat));
+    if let Some(minis) = args.minis_per_rank {
+        option("--minis-per-rank", minis.to_string());
+    }
     option("--reps", args.reps.to_string());
     if args.json {
         command.push("--json".into());
     }
-    let mut spec = LaunchSpec::new(run::spread(ranks, nodes)?, command);
+    let processes = ranks / args.minis_per_rank.unwrap_or(1);
+    let mut spec = LaunchSpec::new(run::spread(processes, nodes)?, command);
     spec.output = OutputMode::Plain;
     spec.netns = args.netns;
     // Where the job is not started by us but through the DeltaFS interface, it looks here.

@@ -16,16 +16,17 @@ use super::c::{CJob, check};
 use super::histo::{TABLE, Table};
 use super::random::Random;
 use super::row::Case;
+use super::seated::{Start, on_ranks};
 use super::session::{Session, Team};
 use super::{BenchArgs, Error, Seat};
 
 /// Updates of a rank, unless `--count` says how many.
 const UPDATES: u64 = 2_000_000;
 
-/// What is measured.
+/// What is measured; of ranks that are threads, the first half.
 pub(crate) const APIS: [Api; 4] = [Api::Typed, Api::Conveyor, Api::C, Api::CConveyor];
 
-/// Runs the benchmark on this rank.
+/// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let is_c = |api: &&Api| matches!(api, Api::C | Api::CConveyor);
     let by_c = args.api.iter().filter(is_c).count();
@@ -34,7 +35,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         return Err(Error::Shape(why.to_owned()));
     }
     if by_c < args.api.len() {
-        in_rust(args, options)?;
+        on_ranks(args, options, |start| in_rust(args, start))?;
     }
     match by_c {
         0 => Ok(()),
@@ -42,9 +43,9 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     }
 }
 
-fn in_rust(args: &BenchArgs, options: Options) -> Result<(), Error> {
+fn in_rust(args: &BenchArgs, start: Start) -> Result<(), Error> {
     let table = Table::new();
-    let job = super::start(options)?;
+    let job = start.job()?;
     let work = Work::new(Session::new(args, &job), &table)?;
     if args.api.contains(&Api::Typed) {
         work.by_handler()?;

@@ -124,13 +124,20 @@ impl Spent {
             Ok(syscalls) => (syscalls, None),
             Err(why) => (0, Some(why)),
         };
+        // All of it is the process's, of whose ranks the first one says it.
+        let topology = job.topology();
+        let is_first = topology
+            .rank()
+            .0
+            .is_multiple_of(topology.ranks_per_process());
         let mut sums = [
             self.cpu_ns,
             syscalls,
             u64::from(uncounted.is_some()),
             self.minor_faults,
             self.ctx_switches,
-        ];
+        ]
+        .map(|count| if is_first { count } else { 0 });
         job.allreduce(&mut sums, Reduce::Sum)?;
         let [cpu_ns, syscalls, failed, minor_faults, ctx_switches] = sums;
         let syscalls = match failed {

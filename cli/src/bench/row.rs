@@ -37,7 +37,8 @@ pub struct Row {
     pub cpu_us_per_msg: f64,
     /// Largest peak resident memory of a rank in bytes.
     pub peak_rss_bytes_per_rank: u64,
-    /// Bytes handed to the fabric per message that crosses it.
+    /// Bytes handed to the fabric per message that crosses it; 0 with `--seat minirank`, where
+    /// relays hand them over.
     pub wire_bytes_per_msg: f64,
     /// Wall time of the slowest rank, median of the repetitions.
     pub seconds: f64,
@@ -100,8 +101,9 @@ pub fn with_provider(
     job.allreduce(&mut sums, Reduce::Sum)?;
     let [wire_bytes, crossing] = sums;
     let route = args.route.unwrap_or_default();
-    let route = route.for_job(job.topology()).unwrap_or(route);
-    let mut peak = [peak_rss_bytes()];
+    let route = route.for_job(&job.topology().processes()).unwrap_or(route);
+    // The ranks of a process share what that takes.
+    let mut peak = [peak_rss_bytes() / u64::from(job.topology().ranks_per_process())];
     job.allreduce(&mut peak, Reduce::Max)?;
     let mut seconds: Vec<f64> = reps.timed.iter().map(|r| r.seconds).collect();
     seconds.sort_by(f64::total_cmp);

@@ -12,6 +12,8 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
+use trihop::minirank;
+
 pub use job::launch;
 
 /// What can be said after the options of `trihop run`.
@@ -20,6 +22,7 @@ ENVIRONMENT OF A RANK
   TRIHOP_RANK, TRIHOP_SIZE, TRIHOP_NODE_SIZES  who it is
   TRIHOP_BOOT_FD                               socket to the launcher
   TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns)
+  TRIHOP_MINIS_PER_RANK                        ranks it hosts (only with --minis-per-rank)
   TRIHOP_INTERFACE                             address of its node (only with --netns)
 
 SIGNALS
@@ -64,6 +67,10 @@ pub struct RunArgs {
     /// Forward output without the rank in front of each line
     #[arg(long)]
     no_prefix: bool,
+    /// Ranks that each process is to host as threads: the program asks for the number by
+    /// `minirank::asked_for`, and -n counts processes
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=i64::from(minirank::MOST_RANKS)))]
+    minis_per_rank: Option<u32>,
     /// End the job after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -92,6 +99,9 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
         OutputMode::Prefixed
     };
     spec.timeout = args.timeout.map(Duration::from_secs);
+    let minis = args.minis_per_rank.map(|minis| minis.to_string().into());
+    spec.env
+        .extend(minis.map(|minis| (minirank::ENV_RANKS.into(), minis)));
     match launch(spec) {
         Ok(outcome) => Ok(outcome.status),
         Err(error @ Error::Command { .. }) => {

@@ -14,6 +14,7 @@ mod long_records;
 mod membership;
 mod on_demand;
 pub(crate) mod ranks;
+mod relays;
 mod rounds;
 mod schedule;
 mod steps;

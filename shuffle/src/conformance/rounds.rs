@@ -90,9 +90,18 @@ fn count(seed: u64, source: u32, round: u32) -> u32 {
     }
 }
 
-fn play(seed: u64, route: RouteName, mut leavers: Option<&mut Leavers>) {
+/// A job without relays.
+fn alone(seed: u64) -> Topology {
+    Topology::from_node_sizes(&shape(seed), Rank(0)).unwrap()
+}
+
+fn play(
+    seed: u64,
+    topology: &Topology,
+    route: RouteName,
+    mut leavers: Option<&mut Leavers>,
+) {
     let replay = Replay(seed);
-    let topology = Topology::from_node_sizes(&shape(seed), Rank(0)).unwrap();
     let size = topology.size();
     let options = at_random(seed, route, tiny(seed));
     let rounds = Rc::new(RefCell::new(vec![0u32; size as usize]));
@@ -114,7 +123,7 @@ fn play(seed: u64, route: RouteName, mut leavers: Option<&mut Leavers>) {
     };
     let sink = |_| Sink::Handler;
     let fabric = sim(seed);
-    let mut job = Simulation::over(fabric, &topology, &options, sink, Box::new(handler)).unwrap();
+    let mut job = Simulation::over(fabric, topology, &options, sink, Box::new(handler)).unwrap();
     let mut expected = HashMap::<(u32, u32), u32>::new();
     for (round, source) in (0..ROUNDS).flat_map(|round| (0..size).map(move |s| (round, s))) {
         for number in 0..count(seed, source, round) {
@@ -194,7 +203,8 @@ fn a_round_has_all_that_was_sent_in_it_and_nothing_of_the_next() {
     let routes = RouteName::several();
     for seed in seeds(60) {
         let turn = seed as usize % (routes.len() + 2);
-        play(seed, routes.get(turn).copied().unwrap_or_default(), None);
+        let route = routes.get(turn).copied().unwrap_or_default();
+        play(seed, &alone(seed), route, None);
     }
 }
 
@@ -202,7 +212,7 @@ fn a_round_has_all_that_was_sent_in_it_and_nothing_of_the_next() {
 fn rounds_end_over_every_route() {
     for route in RouteName::several() {
         for seed in seeds(12) {
-            play(seed, route, None);
+            play(seed, &alone(seed), route, None);
         }
     }
 }
@@ -215,7 +225,7 @@ fn a_rank_leaves_in_the_middle_of_a_round_of_others_and_in_none_of_its_own() {
     for route in RouteName::several() {
         for seed in seeds(3) {
             all.away = None;
-            play(seed, route, Some(&mut all));
+            play(seed, &alone(seed), route, Some(&mut all));
         }
     }
     let (left, refused) = (all.left, all.refused);
@@ -224,4 +234,11 @@ fn a_rank_leaves_in_the_middle_of_a_round_of_others_and_in_none_of_its_own() {
         is_one_seed || left > 10 && refused > 10,
         "{left} have left, {refused} not"
     );
+}
+
+#[test]
+fn rounds_over_relays_have_all_that_was_sent_in_them_and_nothing_of_the_next() {
+    for seed in seeds(40) {
+        play(seed, &super::relays::placed(seed), RouteName::default(), None);
+    }
 }

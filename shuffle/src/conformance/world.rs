@@ -101,6 +101,19 @@ impl World {
         handler: bool,
     ) -> Self {
         let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
+        Self::placed(route, &topology, options, seed, fabric, replies, handler)
+    }
+
+    /// As [`World::routed`], with this placement.
+    pub fn placed(
+        route: RouteName,
+        topology: &Topology,
+        options: &StreamOptions,
+        seed: u64,
+        fabric: Fabric,
+        replies: bool,
+        handler: bool,
+    ) -> Self {
         let seen: Seen = Rc::new(RefCell::new(vec![HashMap::new(); topology.size() as usize]));
         let options = at_random(seed, route, options.clone());
         let sink = |_| match handler {
@@ -129,7 +142,7 @@ impl World {
                 })
             }
         };
-        let job = Simulation::over(fabric, &topology, &options, sink, Box::new(handle)).unwrap();
+        let job = Simulation::over(fabric, topology, &options, sink, Box::new(handle)).unwrap();
         Self { job, seen }
     }
 
@@ -280,6 +293,11 @@ impl World {
             .get(&source)
             .cloned()
             .unwrap_or_default()
+    }
+
+    /// What is heard is counted from now on.
+    pub fn forget(&mut self) {
+        self.seen.borrow_mut().iter_mut().for_each(HashMap::clear);
     }
 
     /// Everything sent arrived exactly once and in order per pair.

@@ -71,7 +71,7 @@ impl Need {
     ) -> Result<Self> {
         let stream_sizes = StreamSizes::new(topology, route, options);
         let layout = InboxLayout::new(
-            route.lanes_per_rank() * topology.local_size(),
+            route.lanes_per_rank() * topology.places(),
             stream_sizes.lane_bytes,
         )?;
         let table = RunTable::new(

@@ -133,9 +133,9 @@ pub(crate) fn is_on_demand(route: &JobRoute, options: &StreamOptions, receives: 
     route.most_links() as usize > options.shares().own_slots.min(receives / 4 * 3 / 5)
 }
 
-/// The most lanes into a rank of the job.
+/// The most lanes into an endpoint of the job.
 fn most_lanes(topology: &Topology, route: &JobRoute) -> usize {
-    route.lanes_per_rank() as usize * topology.most_local() as usize
+    route.lanes_per_rank() as usize * topology.most_places() as usize
 }
 
 /// What a frame holds beside an item, headers and rounding included.

@@ -96,7 +96,7 @@ impl<H: Handlers> Forwarding<'_, H> {
             };
         }
         let target = Rank(run.header.target);
-        if target == self.topology.rank() {
+        if self.topology.endpoint() == target.into() {
             return self.deliver(run, input);
         }
         let pushed = self
@@ -115,7 +115,7 @@ impl<H: Handlers> Forwarding<'_, H> {
         input: Input,
     ) -> std::result::Result<bool, BadRun> {
         let RunHeader { source, target, .. } = run.header;
-        let (here, from) = (self.topology.rank().0, self.from);
+        let (here, from) = (self.topology.endpoint().0, self.from);
         let is_edge = match from == here {
             true => at == Stage::FIRST,
             false => self.out().queues.route.has_edge(at, EndpointId(from)),
@@ -151,14 +151,16 @@ impl<H: Handlers> Forwarding<'_, H> {
             });
         }
         // One that comes back to its source, over its own lane, has its copies.
-        let copies = match source == self.topology.rank() {
+        let copies = match self.topology.endpoint() == source.into() {
             true => 0,
             false => route.copies(at, source),
         };
         if copying.next < copies {
             copying.next = queues.push_copies(at, source, copying.next, run.frame, input);
         }
-        copying.delivered = copying.delivered || self.deliver(run, input)?;
+        // To a relay it comes for its copies alone.
+        copying.delivered =
+            copying.delivered || self.topology.is_relay() || self.deliver(run, input)?;
         let done = copying.delivered && copying.next == copies;
         if !done {
             self.begun.copying.insert(input, copying);

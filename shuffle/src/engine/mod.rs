@@ -93,7 +93,7 @@ impl Inbound {
         }
     }
 
-    /// Local rank that writes a lane, and the lane's stage.
+    /// Place of the endpoint that writes a lane, and the lane's stage.
     pub fn writer_of(&self, lane: u32) -> (u32, Stage) {
         writer_of(&self.backlog, lane)
     }
@@ -469,21 +469,21 @@ impl Lanes<'_> {
         forwarding: &mut Forwarding<'_, impl Handlers>,
     ) -> Result<(bool, bool)> {
         let topology = forwarding.topology;
-        let (local, at) = writer_of(self.backlog, lane);
-        let rank = topology.rank_at(topology.node(), local).0;
-        forwarding.from = rank;
+        let (place, at) = writer_of(self.backlog, lane);
+        let end = topology.endpoint_at(place).0;
+        forwarding.from = end;
         let mut consumer = self.inbox.lane(lane);
         let mut moved = 0;
         let empty = loop {
             if moved == FRAMES_PER_ROUND {
                 break false;
             }
-            let Some(frame) = consumer.front().map_err(|why| Error::bad_peer(rank, why))? else {
+            let Some(frame) = consumer.front().map_err(|why| Error::bad_peer(end, why))? else {
                 break true;
             };
             let taken = Run::split(frame, topology.size())
                 .and_then(|(run, _)| forwarding.forward(at, &run, Input::lane(lane)));
-            if !taken.map_err(|why| Error::bad_run(rank, why))? {
+            if !taken.map_err(|why| Error::bad_run(end, why))? {
                 break false;
             }
             consumer.pop();
@@ -497,7 +497,7 @@ impl Lanes<'_> {
     }
 }
 
-/// Local rank that writes a lane, and the lane's stage.
+/// Place of the endpoint that writes a lane, and the lane's stage.
 fn writer_of(backlog: &[Backlog], lane: u32) -> (u32, Stage) {
     let stages = backlog.len() as u32;
     (lane / stages, backlog[(lane % stages) as usize].stage)

@@ -199,7 +199,7 @@ impl Queues {
     pub fn push_mark(&mut self, end: EndpointId, stage: Stage) -> Option<Mark> {
         let header = RunHeader {
             target: end.0,
-            source: self.rank().0,
+            source: self.topology.endpoint().0,
             count: 0,
             flags: run_flags::MARK,
         };
@@ -217,7 +217,7 @@ impl Queues {
     fn open(&mut self, end: EndpointId, stage: Stage) -> Option<EdgeNumber> {
         let here = &self.topology;
         let edge = if self.route.is_lane(end, stage) {
-            let slot = self.route.lane_slot(here.local_rank(), stage);
+            let slot = self.route.lane_slot(here.place(), stage);
             let place = here.place_of(end);
             let member = self.members.at(place)?;
             let opened = self.lanes.open(end, place, member, stage, slot)?;

@@ -72,6 +72,11 @@ impl Rounds {
                 .is_some_and(|&marked| marked)
     }
 
+    /// Whether any mark of the present one has come.
+    pub fn is_begun(&self) -> bool {
+        self.any
+    }
+
     /// The mark of an edge of this stage has come.
     pub fn hear(&mut self, stage: Stage, input: Input) {
         let at = input.0 as usize;

@@ -67,7 +67,7 @@ impl<S: Seat> Job<S> {
             Ok(About {
                 topology: job.engine.topology.clone(),
                 launcher: job.launcher,
-                provider: job.provider(),
+                provider: job.provider.clone(),
             })
         })?;
         Ok(Self {

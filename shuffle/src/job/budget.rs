@@ -12,9 +12,11 @@ use crate::endpoint::Need;
 use crate::error::{Error, Result};
 
 /// The limits of this process, and how many ranks share each.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Budget {
     limits: Vec<Limit>,
+    /// Endpoints of this process.
+    process_ends: u32,
     /// Ranks in the control group whose limit it is, and on the machine.
     group_ranks: u32,
     machine_ranks: u32,
@@ -33,7 +35,7 @@ pub(super) fn group_word(limits: &[Limit]) -> u64 {
 }
 
 impl Budget {
-    /// `neighbours` of the node's ranks, this one included, say the same [`group_word`];
+    /// `neighbours` of the node's processes, this one included, say the same [`group_word`];
     /// `loopback`: all nodes of the job are on this machine.
     pub fn new(
         limits: Vec<Limit>,
@@ -42,7 +44,10 @@ impl Budget {
         loopback: bool,
         endpoint_bytes: usize,
     ) -> Self {
-        let (local, all) = (topology.local_size(), topology.size());
+        // Relays, which are few, count as ranks.
+        let (local, all) = (topology.places(), topology.endpoints());
+        let process_ends = topology.ends_of_process().count() as u32;
+        let neighbours = neighbours * process_ends;
         // Ranks of the other simulated nodes were started as those of this one.
         let group_ranks = if loopback && neighbours == local {
             all
@@ -51,6 +56,7 @@ impl Budget {
         };
         Self {
             limits,
+            process_ends,
             group_ranks,
             machine_ranks: if loopback { all } else { local },
             endpoint_bytes,
@@ -69,7 +75,7 @@ impl Budget {
             });
         for limit in &self.limits {
             let ranks = match limit.scope {
-                Scope::Process => 1,
+                Scope::Process => self.process_ends,
                 Scope::Group(_) => self.group_ranks,
                 Scope::Machine => self.machine_ranks,
             };

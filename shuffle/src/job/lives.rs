@@ -47,17 +47,36 @@ pub(super) struct Lives {
     seen_ns: u64,
     /// The news that end the job have been waited for to go out.
     told: bool,
+    /// This rank, whose end no kernel tells, until it has ended the job.
+    mini: Option<Rank>,
+}
+
+impl Drop for Lives {
+    /// A rank that is a thread goes without having ended the job: all others hear of it.
+    fn drop(&mut self) {
+        if let Some(rank) = self.mini
+            && !self.board.is_over()
+        {
+            let why = match trihop_transport::sync::thread::panicking() {
+                true => "its program has panicked",
+                false => "its thread has left the job without shutting it down",
+            };
+            self.post(&News::failed(rank, why));
+        }
+    }
 }
 
 impl Lives {
-    pub fn new(met: Met) -> Self {
+    /// Of the endpoint that looks.
+    pub fn new(met: Met, topology: &Topology) -> Self {
         Self {
-            board: met.board,
+            board: met.board.of_endpoint(topology),
             bells: met.bells,
             wake: met.wake,
             watch: None,
             seen_ns: 0,
             told: false,
+            mini: (!topology.is_host()).then(|| topology.rank()),
         }
     }
 
@@ -106,6 +125,7 @@ impl Lives {
 
     /// All ranks have arrived at the end of the job.
     pub fn end(&mut self) {
+        self.mini = None;
         self.board.end();
         if let Some(watch) = self.watch.take() {
             watch.goodbye();
@@ -122,7 +142,7 @@ pub(super) struct WatchStart {
 impl WatchStart {
     /// Listens, so that the start-up card can say where.
     pub fn listen(options: &Options, topology: &Topology) -> Result<Option<Self>> {
-        if topology.nodes() == 1 || topology.local_rank() != 0 {
+        if topology.nodes() == 1 || topology.processes().local_rank() != 0 {
             return Ok(None);
         }
         let listening = Listening::open(options.interface.as_deref(), options.loopback)?;
@@ -329,11 +349,12 @@ mod tests {
     /// Of a rank whose node's board has `news`.
     fn lives(news: &News) -> Lives {
         let topology = Topology::from_node_sizes(&[2], Rank(0)).unwrap();
-        let lives = Lives::new(Met {
+        let met = Met {
             board: Board::create(&topology).unwrap(),
             bells: Vec::new(),
             wake: None,
-        });
+        };
+        let lives = Lives::new(met, &topology);
         assert_eq!(lives.news(), None);
         lives.post(news);
         lives

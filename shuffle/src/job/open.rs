@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use trihop_transport::bootstrap::Bootstrap;
-use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
 
 use super::JobState;
@@ -11,8 +10,9 @@ use crate::config::StreamOptions;
 use crate::dump;
 use crate::endpoint::{Agreed, Need, Plan, Prepared, StreamId, is_on_demand};
 use crate::engine::sink::Sink;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
+use crate::route::EndpointId;
 
 /// Name of the stream of the collectives.
 pub(crate) const SYSTEM_NAME: &str = "(collectives)";
@@ -54,35 +54,43 @@ impl JobState {
             ends.chunk_by(|&a, &b| topology.node_of_endpoint(a) == topology.node_of_endpoint(b))
         {
             // It stays until the job ends, and all cards lie there.
+            let Some(directory) = &self.directory else {
+                return Err(Error::config("stream", "a mini-rank has no links"));
+            };
             let store = self
                 .bootstrap
                 .as_mut()
                 .map(|store| &mut **store as &mut dyn Bootstrap);
             let node = topology.node_of_endpoint(ends[0]);
-            let addresses = self.directory.addresses_of(node, ends, store)?;
+            let processes: Vec<EndpointId> = ends
+                .iter()
+                .map(|&end| EndpointId(topology.process_of(end)))
+                .collect();
+            let addresses = directory.addresses_of(node, &processes, store)?;
             for (&end, address) in ends.iter().zip(&addresses) {
                 tracing::trace!(target: "trihop_shuffle::route", to = end.0, "link");
-                // All ranks of a job join once, at its start.
+                // All endpoints of a job join once, at its start.
                 self.engine.attach_end(end, Epoch::FIRST, address)?;
             }
         }
         Ok(())
     }
 
-    /// Gives the node's ranks this rank's inbox of a stream.
+    /// Gives the node's endpoints this one's inbox of a stream.
     pub fn give_inbox(&mut self, id: u16, prepared: &Prepared, deadline: Instant) -> Result<()> {
         let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
         let label = Label {
             cookie,
             stream: id,
-            rank: topology.rank().0,
+            end: topology.endpoint().0,
         };
-        let descriptors = [prepared.segment.descriptor()?];
-        let given = self.node.give(topology, &label, &descriptors, deadline);
+        let given = self
+            .node
+            .give(topology, &label, &prepared.segment, deadline);
         self.explained(given)
     }
 
-    /// Whether the inboxes of all ranks of the node have arrived.
+    /// Whether the inboxes of all endpoints of the node have arrived.
     pub fn inboxes_have_arrived(&mut self, id: u16, deadline: Instant) -> Result<bool> {
         let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
         self.node.keep_arrived(topology, cookie)?;
@@ -102,13 +110,10 @@ impl JobState {
         sink: Sink,
     ) -> Result<StreamId> {
         let bytes = prepared.segment_bytes();
-        let mut inboxes = Vec::new();
-        for (rank, memory) in self.node.taken(&self.engine.topology, id)? {
-            inboxes.push((rank, Segment::attach(memory, bytes)?));
-        }
+        let inboxes = self.node.taken(&self.engine.topology, id, bytes)?;
         let stream = self.engine.connect(id, prepared, receives, sink)?;
-        for (rank, inbox) in inboxes {
-            self.engine.attach_inbox(stream, rank.into(), inbox)?;
+        for (end, inbox) in inboxes {
+            self.engine.attach_inbox(stream, end, inbox)?;
         }
         Ok(stream)
     }

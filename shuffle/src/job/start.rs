@@ -1,8 +1,9 @@
 //! The start of a job: from a launcher's store to endpoints that may send to each other.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trihop_transport::bootstrap::{self, Bootstrap};
+use trihop_transport::bootstrap::{self, Bootstrap, Shared};
 use trihop_transport::fabric;
 use trihop_transport::memory::descriptors::DescriptorListener;
 use trihop_transport::memory::limit::{self, Scope};
@@ -10,6 +11,7 @@ use trihop_transport::park::spin_budget;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
+use trihop_transport::topology::{EndpointId, Topology};
 use trihop_transport::watch::{Neighbour, decode_addresses, encode_addresses};
 
 use super::JobState;
@@ -22,7 +24,7 @@ use super::patience::PATIENCE_NS;
 use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
-use crate::node::{Introduction, NodeExchange, socket_name};
+use crate::node::{Introduction, NodeExchange, Process, socket_name};
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
 
@@ -45,9 +47,33 @@ pub(crate) struct Started {
 
 impl JobState {
     /// From the launcher's store to an engine without streams. See [`crate::Job::start_with`].
-    pub fn start(options: Options, mut bootstrap: Box<dyn Bootstrap>) -> Result<Started> {
-        options.check()?;
+    pub fn start(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Started> {
         let topology = bootstrap.topology().clone();
+        let mut started = Self::start_process(options, bootstrap, topology)?;
+        Ok(started.pop().expect("a process has an endpoint"))
+    }
+
+    /// The same for all endpoints of a process that hosts so many ranks: these, and behind them
+    /// their relay.
+    pub fn start_minis(
+        options: Options,
+        bootstrap: Box<dyn Bootstrap>,
+        ranks: u32,
+    ) -> Result<Vec<Started>> {
+        let topology = bootstrap.topology().with_relays(ranks)?;
+        let topology = topology.seen_by(topology.relay_of(topology.process()))?;
+        let host = Shared::host(bootstrap);
+        Self::start_process(options, Box::new(host), topology)
+    }
+
+    /// Of the endpoints of a process, by their numbers; `topology` is seen by its host.
+    fn start_process(
+        options: Options,
+        mut bootstrap: Box<dyn Bootstrap>,
+        topology: Topology,
+    ) -> Result<Vec<Started>> {
+        options.check()?;
+        let processes = topology.processes();
         let launcher = bootstrap.launcher();
         let route = JobRoute::new(options.stream.route, &topology)?;
         check_memory(&route, &options.stream)?;
@@ -63,8 +89,8 @@ impl JobState {
         let limits = limit::limits();
         let nonce = u64::from_le_bytes(random_bytes()?);
         let listener = DescriptorListener::listen(
-            &socket_name(nonce, topology.rank()),
-            2 * topology.local_size() + 8,
+            &socket_name(nonce, processes.rank()),
+            2 * topology.places() + 8,
         )?;
         let watch = WatchStart::listen(&options, &topology)?;
         let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
@@ -85,7 +111,7 @@ impl JobState {
             names,
             sharers,
             directory,
-        } = arrive(&mut *bootstrap, &topology, newcomer)?;
+        } = arrive(&mut *bootstrap, &processes, newcomer)?;
         let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
         let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
         let link_limits = link.as_ref().map(|l| l.limits());
@@ -99,12 +125,15 @@ impl JobState {
             (SYSTEM_NAME, need(&tree, &system)?),
             ("a stream", need(&route, &options.stream)?),
         ])?;
-        let doorbell = Doorbell::create()?;
-        let mut node = NodeExchange::new(listener, names);
+        let ends: Vec<EndpointId> = topology.ends_of_process().collect();
+        let doorbells = ends.iter().map(|_| Doorbell::create());
+        let doorbells: Vec<Doorbell> = doorbells.collect::<Result<_, _>>()?;
+        let process = Arc::new(Process::new(listener, names));
         let deadline = Instant::now() + options.bootstrap_timeout();
-        let met = node.meet(&topology, &doorbell, secret.derive(WIRE_LABEL), deadline)?;
-        let bells = met.bells.clone();
-        let mut lives = Lives::new(met);
+        let cookie = secret.derive(WIRE_LABEL);
+        let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
+        let host = NodeExchange::of(Arc::clone(&process), watches);
+        let mut lives = Lives::new(met.clone(), &topology);
         // Whoever has met the others has fetched its share.
         if let Some(mut watch) = watch {
             for node in WatchStart::nodes(&topology) {
@@ -115,47 +144,74 @@ impl JobState {
                 })?;
                 watch.neighbours.push(Neighbour { node, addresses });
             }
-            watch.start(&options, &topology, &secret, &node, &mut lives)?;
+            watch.start(&options, &topology, &secret, &host, &mut lives)?;
         }
         // Simulated nodes share this machine's cores.
         let neighbours = if options.loopback {
-            topology.size()
+            topology.endpoints()
         } else {
-            topology.local_size()
+            topology.places()
         };
-        // All ranks of a job join once, at its start.
-        let epoch = Epoch::FIRST;
-        let mut engine = Engine::new(topology.clone(), secret, link, epoch);
-        for (rank, bell) in topology.ranks_of(topology.node()).zip(bells) {
-            engine.attach_here(rank.into(), epoch, bell);
-        }
-        engine.spill_share_bytes = spill_share_bytes(neighbours);
-        let state = Self {
-            engine,
-            options,
-            bootstrap: Some(bootstrap),
-            launcher,
-            node,
-            directory,
-            budget,
-            epoch: Instant::now(),
-            closing: false,
-            fencing: false,
-            checked_ns: 0,
-            lives,
-            failure: None,
-            rounds: 0,
-            parked: Parked::default(),
-            dump_on_signal: DumpOnSignal::default(),
-            told_records: 0,
-            patience_ns: PATIENCE_NS,
-            bell: doorbell.bell(),
+        let spill_share_bytes = spill_share_bytes(neighbours, ends.len() as u32);
+        let spin = spin_budget(neighbours as usize);
+        let provider = link.as_ref().map(|link| link.name().to_owned());
+        // The host holds what there is once in a process: fabric, launcher, directory, watch.
+        let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
+        let mut hosts = Some((link, bootstrap, directory, host, lives));
+        let start = |((end, doorbell), guest): ((EndpointId, Doorbell), _)| {
+            let seen = topology.seen_by(end)?;
+            let of_host = hosts.take_if(|_| end == topology.endpoint());
+            let (link, bootstrap, directory, node, lives) = match of_host {
+                Some((link, bootstrap, directory, node, lives)) => {
+                    (link, Some(bootstrap), Some(directory), node, lives)
+                }
+                None => {
+                    let node = NodeExchange::of(Arc::clone(&process), Vec::new());
+                    (None, guest, None, node, Lives::new(met.clone(), &seen))
+                }
+            };
+            // All endpoints of a job join once, at its start.
+            let epoch = Epoch::FIRST;
+            let mut engine = Engine::new(seen.clone(), secret.clone(), link, epoch);
+            for (end, bell) in seen.ends_here().zip(&met.bells) {
+                engine.attach_here(end, epoch, Arc::clone(bell));
+            }
+            engine.spill_share_bytes = spill_share_bytes;
+            let state = Self {
+                engine,
+                options: options.clone(),
+                bootstrap,
+                launcher,
+                provider: provider.clone(),
+                node,
+                directory,
+                budget: budget.clone(),
+                epoch: Instant::now(),
+                closing: false,
+                fencing: false,
+                checked_ns: 0,
+                lives,
+                failure: None,
+                rounds: 0,
+                parked: Parked::default(),
+                dump_on_signal: DumpOnSignal::default(),
+                told_records: 0,
+                // A relay has nothing to do but to wait.
+                patience_ns: if seen.is_relay() {
+                    u64::MAX
+                } else {
+                    PATIENCE_NS
+                },
+                bell: doorbell.bell(),
+            };
+            Ok(Started {
+                state,
+                doorbell,
+                spin,
+            })
         };
-        Ok(Started {
-            state,
-            doorbell,
-            spin: spin_budget(neighbours as usize),
-        })
+        let all = ends.iter().copied().zip(doorbells).zip(guests);
+        all.map(start).collect()
     }
 
     /// Says in the log what was started.
@@ -173,7 +229,7 @@ impl JobState {
             nodes = topology.nodes(),
             launcher = %self.launcher,
             %route,
-            provider = self.provider(),
+            provider = self.provider,
             "job started"
         );
     }
@@ -183,10 +239,10 @@ impl JobState {
 /// one stream may take a rank's share: handlers that send need it only where no queue has room.
 const SPILL_PART: u64 = 4;
 
-fn spill_share_bytes(sharers: u32) -> usize {
+fn spill_share_bytes(sharers: u32, process_ends: u32) -> usize {
     let limit = limit::available();
     let sharers = match limit.scope {
-        Scope::Process => 1,
+        Scope::Process => u64::from(process_ends),
         Scope::Group(_) | Scope::Machine => u64::from(sharers),
     };
     usize::try_from(limit.bytes / SPILL_PART / sharers).unwrap_or(usize::MAX)

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 use super::{
     EndpointId, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Through, Tree,
-    direct,
+    direct, three_hop,
 };
 
 /// A route of a job, as one of its ranks sees it: a rule, and the media of its stages.
@@ -26,9 +26,14 @@ impl JobRoute {
     /// The route `name` as seen from this rank of `topology`.
     ///
     /// # Errors
-    /// [`Error::Config`]: what it is given does not suit the job.
+    /// [`Error::Config`]: what it is given does not suit the job, or it leads over no relays where
+    /// the job has some.
     pub fn new(name: RouteName, topology: &Topology) -> Result<Self> {
-        let name = name.for_job(topology);
+        if topology.has_relays() && !matches!(name, RouteName::ThreeHop(_)) {
+            let why = format!("mini-ranks reach other nodes by `three-hop` alone, not by `{name}`");
+            return Err(Error::config("route", why));
+        }
+        let name = name.for_job(&topology.processes());
         let name = name.map_err(|why| Error::config("route", why))?;
         let rule = Rule::new(name, topology.clone());
         Ok(Self::of(name.to_string(), name.stages(), rule, topology))
@@ -55,7 +60,11 @@ impl JobRoute {
     /// The tree of the collectives as seen from this rank of `topology`.
     pub fn tree(topology: &Topology) -> Self {
         let rule = Rule::Tree(Tree::new(topology.clone()));
-        Self::of("tree".to_owned(), &direct::STAGES, rule, topology)
+        let stages: &[StageSpec] = match topology.has_relays() {
+            true => &three_hop::STAGES,
+            false => &direct::STAGES,
+        };
+        Self::of("tree".to_owned(), stages, rule, topology)
     }
 
     /// Its name, with what it is given in this job.
@@ -218,12 +227,12 @@ impl JobRoute {
         &self.lane_stages
     }
 
-    /// Lanes that each rank of the node writes in an inbox: one for each stage that has lanes.
+    /// Lanes that each endpoint of the node writes in an inbox: one for each stage that has lanes.
     pub fn lanes_per_rank(&self) -> u32 {
         self.lane_stages.len() as u32
     }
 
-    /// The lane of an inbox that the local rank `producer` writes at this stage.
+    /// The lane of an inbox that the endpoint at the place `producer` writes at this stage.
     pub fn lane_slot(&self, producer: u32, stage: Stage) -> u32 {
         let place = self.lane_stages.partition_point(|&other| other < stage);
         self.lanes_per_rank() * producer + place as u32

@@ -14,6 +14,7 @@ mod mesh;
 mod node_mesh;
 mod own;
 mod rails;
+mod relayed;
 mod three_hop;
 mod tree;
 
@@ -24,6 +25,7 @@ pub use mesh::Mesh;
 pub use node_mesh::NodeMesh;
 pub use own::{OwnRoute, register};
 pub use rails::Rails;
+pub use relayed::Relayed;
 pub use three_hop::ThreeHop;
 pub use tree::Tree;
 
@@ -306,6 +308,7 @@ macro_rules! routes {
         enum Rule {
             $($variant($rule),)+
             Own(own::OwnRule),
+            Relayed(Relayed),
             Tree(Tree),
         }
 
@@ -313,6 +316,9 @@ macro_rules! routes {
             /// Of a route as it is in this job.
             fn new(name: RouteName, topology: Topology) -> Self {
                 match name {
+                    RouteName::ThreeHop(rails) if topology.has_relays() => {
+                        Self::Relayed(Relayed::new(topology, rails))
+                    }
                     $(RouteName::$variant $(($given))? => {
                         Self::$variant($rule::new(topology $(, $given)?))
                     })+
@@ -327,6 +333,7 @@ macro_rules! routes {
                 match &$d route.rule {
                     $(Rule::$variant(rule) => rule.$d method($d($d argument),+),)+
                     Rule::Own(rule) => rule.0.$d method($d($d argument),+),
+                    Rule::Relayed(rule) => rule.$d method($d($d argument),+),
                     Rule::Tree(rule) => rule.$d method($d($d argument),+),
                 }
             };

@@ -3,71 +3,117 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Follows all copies of a broadcast; returns how often each rank got it, and how many copies
-/// crossed links.
-fn follow_copies(name: RouteName, sizes: &[u32], source: u32) -> (Vec<u32>, u32) {
-    let at_rank =
-        |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap()).unwrap();
-    let mut got = vec![0; sizes.iter().sum::<u32>() as usize];
-    let mut crossed = 0;
-    let mut under_way = vec![(EndpointId(source), Stage::SOURCE)];
-    while let Some((here, stage)) = under_way.pop() {
-        let route = at_rank(Rank(here.0));
-        if stage != Stage::SOURCE {
-            got[here.0 as usize] += 1;
-            assert!(route.passes(stage, Rank(source)), "{here} at {stage}");
-        }
-        for number in 0..route.copies(stage, Rank(source)) {
-            let next = route.copy(stage, Rank(source), number);
-            assert!(next.1 > stage && next.0 != here);
-            crossed += u32::from(!route.is_lane(next.0, next.1));
-            under_way.push(next);
-        }
-    }
-    (got, crossed)
+/// A job: the processes of each node, and how many ranks each has beside a relay; 0 where there
+/// are no relays, and processes are ranks.
+#[derive(Debug, Clone)]
+struct Shape {
+    sizes: Vec<u32>,
+    ranks: u32,
 }
 
-/// The edges that a message from `source` takes to `target`.
-fn way(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<(EndpointId, Stage)> {
-    let mut way = vec![(EndpointId(source), Stage::SOURCE)];
-    loop {
-        let (here, stage) = way[way.len() - 1];
-        let seen = Topology::from_node_sizes(sizes, Rank(here.0)).unwrap();
-        match JobRoute::new(name, &seen)
-            .unwrap()
+impl Shape {
+    fn new(sizes: &[u32], ranks: u32) -> Self {
+        let sizes = sizes.to_vec();
+        Self { sizes, ranks }
+    }
+
+    fn seen_by(&self, end: EndpointId) -> Topology {
+        let topology = Topology::from_node_sizes(&self.sizes, Rank(0)).unwrap();
+        match self.ranks {
+            0 => topology.seen_by(end).unwrap(),
+            ranks => topology.with_relays(ranks).unwrap().seen_by(end).unwrap(),
+        }
+    }
+
+    fn route(&self, name: RouteName, end: EndpointId) -> JobRoute {
+        JobRoute::new(name, &self.seen_by(end)).unwrap()
+    }
+
+    fn total(&self) -> u32 {
+        self.seen_by(EndpointId(0)).size()
+    }
+
+    fn endpoints(&self) -> u32 {
+        self.seen_by(EndpointId(0)).endpoints()
+    }
+
+    /// Those that it can have.
+    fn routes(&self) -> Vec<RouteName> {
+        let is_one = |name: &RouteName| self.ranks == 0 || matches!(name, RouteName::ThreeHop(_));
+        RouteName::several().into_iter().filter(is_one).collect()
+    }
+
+    /// Follows all copies of a broadcast; returns how often each endpoint got it, and how many
+    /// copies crossed links.
+    fn follow_copies(&self, name: RouteName, source: u32) -> (Vec<u32>, u32) {
+        let mut got = vec![0; self.endpoints() as usize];
+        let mut crossed = 0;
+        let mut under_way = vec![(EndpointId(source), Stage::SOURCE)];
+        while let Some((here, stage)) = under_way.pop() {
+            let route = self.route(name, here);
+            if stage != Stage::SOURCE {
+                got[here.0 as usize] += 1;
+                assert!(route.passes(stage, Rank(source)), "{here} at {stage}");
+            }
+            for number in 0..route.copies(stage, Rank(source)) {
+                let next = route.copy(stage, Rank(source), number);
+                assert!(next.1 > stage && next.0 != here);
+                crossed += u32::from(!route.is_lane(next.0, next.1));
+                under_way.push(next);
+            }
+        }
+        (got, crossed)
+    }
+
+    /// The edges that a message from `source` takes to `target`.
+    fn way(&self, name: RouteName, source: u32, target: u32) -> Vec<(EndpointId, Stage)> {
+        let mut way = vec![(EndpointId(source), Stage::SOURCE)];
+        loop {
+            let (here, stage) = way[way.len() - 1];
+            let route = self.route(name, here);
+            match route.next(stage, Rank(target)).expect("a route") {
+                Next::To(next, over) => way.push((next, over)),
+                Next::Deliver => return way.split_off(1),
+            }
+        }
+    }
+
+    /// Follows a message from `source` to `target`; returns the endpoints that it passed on its
+    /// way.
+    fn follow(&self, name: RouteName, source: u32, target: u32) -> Vec<u32> {
+        let (mut here, mut stage) = (EndpointId(source), Stage::SOURCE);
+        let mut passed = vec![source];
+        while let Next::To(next, over) = self
+            .route(name, here)
             .next(stage, Rank(target))
             .expect("a route")
         {
-            Next::To(next, over) => way.push((next, over)),
-            Next::Deliver => return way.split_off(1),
+            let route = self.route(name, here);
+            assert!(over > stage);
+            if next == here {
+                assert_eq!(
+                    (next, stage),
+                    (EndpointId(target), Stage::SOURCE),
+                    "only one's own stays"
+                );
+                assert!(over == Stage::FIRST && route.is_lane(next, over));
+            } else {
+                assert!(route.has_edge(over, next), "{next} at {over} of {here}");
+                assert!(!passed.contains(&next.0), "{next} is passed twice");
+                passed.push(next.0);
+            }
+            (here, stage) = (next, over);
         }
+        assert_eq!(here, EndpointId(target));
+        passed
     }
 }
 
-/// Follows a message from `source` to `target`; returns the ranks that it passed on its way.
-fn follow(name: RouteName, sizes: &[u32], source: u32, target: u32) -> Vec<u32> {
-    let at_rank =
-        |rank: Rank| JobRoute::new(name, &Topology::from_node_sizes(sizes, rank).unwrap()).unwrap();
-    let (mut here, mut stage) = (EndpointId(source), Stage::SOURCE);
-    let mut passed = vec![source];
-    let at_end = |end: EndpointId| at_rank(Rank(end.0));
-    while let Next::To(next, over) = at_end(here).next(stage, Rank(target)).expect("a route") {
-        assert!(over > stage);
-        if next == here {
-            assert_eq!(
-                (next, stage),
-                (EndpointId(target), Stage::SOURCE),
-                "only one's own stays"
-            );
-            assert!(over == Stage::FIRST && at_end(here).is_lane(next, over));
-        } else {
-            assert!(!passed.contains(&next.0), "{next} is passed twice");
-            passed.push(next.0);
-        }
-        (here, stage) = (next, over);
-    }
-    assert_eq!(here, EndpointId(target));
-    passed
+/// Jobs with relays and without, of fewer than so many nodes.
+fn shapes(nodes: usize) -> impl Strategy<Value = Shape> {
+    let sizes = proptest::collection::vec(1u32..6, 1..nodes);
+    (sizes, prop_oneof![3 => Just(0), 2 => 1u32..4])
+        .prop_map(|(sizes, ranks)| Shape { sizes, ranks })
 }
 
 proptest! {
@@ -76,32 +122,34 @@ proptest! {
     /// Every route ends at its target, over each stage once at most, and no endpoint is passed
     /// twice.
     #[test]
-    fn every_route_ends_at_its_target(sizes in proptest::collection::vec(1u32..6, 1..9), picks: (u32, u32)) {
-        let total: u32 = sizes.iter().sum();
+    fn every_route_ends_at_its_target(shape in shapes(9), picks: (u32, u32)) {
+        let total = shape.total();
         let (source, target) = (picks.0 % total, picks.1 % total);
-        for name in RouteName::several() {
-            prop_assert!(follow(name, &sizes, source, target).len() <= 1 + name.stages().len());
+        for name in shape.routes() {
+            prop_assert!(shape.follow(name, source, target).len() <= 1 + name.stages().len());
         }
-        prop_assert!(follow(RouteName::Direct, &sizes, source, target).len() <= 2);
+        let shape = Shape { ranks: 0, ..shape };
+        let (source, target) = (source % shape.total(), target % shape.total());
+        prop_assert!(shape.follow(RouteName::Direct, source, target).len() <= 2);
         let [lanes, fabric] = [RouteName::default(), RouteName::FabricOnly(Rails::default())]
-            .map(|name| follow(name, &sizes, source, target));
+            .map(|name| shape.follow(name, source, target));
         prop_assert_eq!(lanes, fabric, "the same way");
     }
 
     /// A broadcast reaches every other rank once, and an endpoint and stage that it does not reach
     /// know that.
     #[test]
-    fn copies_of_a_broadcast_make_a_tree(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
-        let total: u32 = sizes.iter().sum();
-        let source = pick % total;
-        for name in RouteName::several() {
-            let (got, _) = follow_copies(name, &sizes, source);
-            for (rank, &times) in got.iter().enumerate() {
-                prop_assert_eq!(times, u32::from(rank as u32 != source), "rank {}", rank);
-                let here = Topology::from_node_sizes(&sizes, Rank(rank as u32)).unwrap();
-                let route = JobRoute::new(name, &here).unwrap();
+    fn copies_of_a_broadcast_make_a_tree(shape in shapes(9), pick: u32) {
+        let source = pick % shape.total();
+        for name in shape.routes() {
+            let (got, _) = shape.follow_copies(name, source);
+            for (end, &times) in (0..).map(EndpointId).zip(&got) {
+                let is_relay = end.0 >= shape.total();
+                prop_assert!(is_relay || times == u32::from(end.0 != source), "{}", end);
+                let route = shape.route(name, end);
                 let passed = route.numbers().filter(|&stage| route.passes(stage, Rank(source))).count();
-                prop_assert_eq!(passed, 1, "rank {} of {:?} from {}", rank, sizes, source);
+                let expected = if is_relay { times as usize } else { 1 };
+                prop_assert_eq!(passed, expected, "{} of {:?} from {}", end, shape, source);
             }
         }
     }
@@ -109,21 +157,16 @@ proptest! {
     /// A broadcast does not overtake, and is not overtaken by, what its source sends to one rank
     /// alone: both go the same way.
     #[test]
-    fn copies_go_the_ways_of_messages(
-        sizes in proptest::collection::vec(1u32..6, 1..7),
-        pick: u32,
-    ) {
-        let total: u32 = sizes.iter().sum();
-        let source = pick % total;
-        let at_rank = |rank: u32| Topology::from_node_sizes(&sizes, Rank(rank)).unwrap();
-        for name in RouteName::several() {
+    fn copies_go_the_ways_of_messages(shape in shapes(7), pick: u32) {
+        let source = pick % shape.total();
+        for name in shape.routes() {
             let mut under_way = vec![(EndpointId(source), Stage::SOURCE, Vec::new())];
             while let Some((here, stage, passed)) = under_way.pop() {
-                if stage != Stage::SOURCE {
-                    let way = way(name, &sizes, source, here.0);
-                    prop_assert_eq!(&passed, &way, "{} {:?}", name, sizes);
+                if stage != Stage::SOURCE && here.0 < shape.total() {
+                    let way = shape.way(name, source, here.0);
+                    prop_assert_eq!(&passed, &way, "{} {:?}", name, shape);
                 }
-                let route = JobRoute::new(name, &at_rank(here.0)).unwrap();
+                let route = shape.route(name, here);
                 for number in 0..route.copies(stage, Rank(source)) {
                     let (next, over) = route.copy(stage, Rank(source), number);
                     under_way.push((next, over, [&passed[..], &[(next, over)]].concat()));
@@ -134,40 +177,43 @@ proptest! {
 
     /// Over each rail that a rank of the other node picks once where there are representatives.
     #[test]
-    fn copies_of_a_broadcast_cross_as_few_links_as_the_route_allows(
-        sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32,
-    ) {
-        let total: u32 = sizes.iter().sum();
-        let source = pick % total;
-        let topology = Topology::from_node_sizes(&sizes, Rank(source)).unwrap();
-        let most = Rails::default().for_job(&topology).unwrap().number();
-        let nodes = (0..topology.nodes()).filter(|&node| node != topology.node().0);
-        let own = topology.local_size();
+    fn copies_of_a_broadcast_cross_as_few_links_as_the_route_allows(shape in shapes(9), pick: u32) {
+        let source = pick % shape.total();
+        let topology = shape.seen_by(EndpointId(source));
+        let (ends, sizes) = (topology.processes(), &shape.sizes);
+        let most = Rails::default().for_job(&ends).unwrap().number();
+        let nodes = (0..ends.nodes()).filter(|&node| node != ends.node().0);
+        let own = ends.local_size();
         let over_rails = nodes.map(|node| sizes[node as usize].min(own).min(most)).sum::<u32>();
         for (name, links) in [
             (RouteName::default(), over_rails),
             (RouteName::ThreeHop(Rails::ONE), topology.nodes() - 1),
-            (RouteName::Direct, total - topology.local_size()),
+        ] {
+            prop_assert_eq!(shape.follow_copies(name, source).1, links, "{}", name);
+        }
+        let shape = Shape { ranks: 0, ..shape };
+        let (source, total) = (ends.rank().0, ends.size());
+        for (name, links) in [
+            (RouteName::Direct, total - own),
             (RouteName::FabricOnly(Rails::ONE), total - 1),
         ] {
-            prop_assert_eq!(follow_copies(name, &sizes, source).1, links, "{}", name);
+            prop_assert_eq!(shape.follow_copies(name, source).1, links, "{}", name);
         }
     }
 
     /// Both ends of an edge know each other, and what each counts is what there is; the same for
     /// the collectives' tree.
     #[test]
-    fn edges_have_two_ends(sizes in proptest::collection::vec(1u32..6, 1..9), pick: u32) {
-        let total: u32 = sizes.iter().sum();
-        let (me, own) = (Rank(pick % total), EndpointId(pick % total));
-        let see = |rank| Topology::from_node_sizes(&sizes, rank).unwrap();
-        let named = RouteName::several().into_iter().map(Some);
-        for name in named.into_iter().chain([None]) {
-            let at_rank = |rank| match name {
-                Some(name) => JobRoute::new(name, &see(rank)).unwrap(),
-                None => JobRoute::tree(&see(rank)),
+    fn edges_have_two_ends(shape in shapes(9), pick: u32) {
+        let total = shape.endpoints();
+        let own = EndpointId(pick % total);
+        let named = shape.routes().into_iter().map(Some);
+        for name in named.chain([None]) {
+            let at_end = |end| match name {
+                Some(name) => shape.route(name, end),
+                None => JobRoute::tree(&shape.seen_by(end)),
             };
-            let route = at_rank(me);
+            let route = at_end(own);
             let mut seen = std::collections::BTreeSet::new();
             for stage in route.numbers() {
                 for reach in Reach::BOTH {
@@ -175,8 +221,8 @@ proptest! {
                     for number in 0..route.edges(stage, reach) {
                         let peer = route.edge(stage, reach, number);
                         prop_assert!(peer != own && seen.insert((peer, stage)));
-                        prop_assert_eq!(see(me).is_here(peer), reach == Reach::Node);
-                        let other = at_rank(Rank(peer.0));
+                        prop_assert_eq!(shape.seen_by(own).is_here(peer), reach == Reach::Node);
+                        let other = at_end(peer);
                         prop_assert!(rule!(other.has_edge(stage, own)), "{} of {}", peer, route.name());
                         prop_assert_eq!(other.is_lane(own, stage), route.is_lane(peer, stage));
                     }
@@ -187,6 +233,7 @@ proptest! {
             }
             let links: Vec<_> = route.each_link().collect();
             prop_assert!(links.len() as u32 == route.links() && route.links() <= route.most_links());
+            prop_assert!(links.is_empty() || own.0 >= shape.total() || shape.ranks == 0, "a mini-rank has none");
             let counted = seen.iter().filter(|(peer, stage)| !route.is_lane(*peer, *stage)).count();
             prop_assert_eq!(links.len(), counted);
             for (peer, stage) in links {
@@ -198,20 +245,75 @@ proptest! {
         }
     }
 
+    /// What the collectives' tree says to a neighbour ends there, over relays too.
+    #[test]
+    fn neighbours_in_the_tree_reach_each_other(shape in shapes(9), pick: u32) {
+        let source = EndpointId(pick % shape.total());
+        let tree = Tree::new(shape.seen_by(source));
+        for &target in tree.children().iter().chain(&tree.parent()) {
+            let (mut here, mut stage) = (source, Stage::SOURCE);
+            loop {
+                let route = JobRoute::tree(&shape.seen_by(here));
+                match route.next(stage, target).expect("a way") {
+                    Next::Deliver => break,
+                    Next::To(next, over) => {
+                        prop_assert!(over > stage && route.has_edge(over, next));
+                        (here, stage) = (next, over);
+                    }
+                }
+            }
+            prop_assert_eq!(here, EndpointId::from(target));
+            let back = Tree::new(shape.seen_by(here));
+            prop_assert!(back.parent() == Some(Rank(source.0)) || back.children().contains(&Rank(source.0)));
+        }
+    }
+
     /// Lanes are numbered without gaps, and each knows its writer and its stage.
     #[test]
-    fn lanes_are_numbered_by_rank_and_stage(sizes in proptest::collection::vec(1u32..6, 1..4)) {
-        let topology = Topology::from_node_sizes(&sizes, Rank(0)).unwrap();
-        for name in RouteName::several() {
+    fn lanes_are_numbered_by_place_and_stage(shape in shapes(4)) {
+        let topology = shape.seen_by(EndpointId(0));
+        for name in shape.routes() {
             let route = JobRoute::new(name, &topology).unwrap();
             let mut next = 0;
-            for local in 0..topology.local_size() {
+            for place in 0..topology.places() {
                 for &stage in route.lane_stages() {
-                    prop_assert_eq!(route.lane_slot(local, stage), next);
-                    prop_assert_eq!((next / route.lanes_per_rank(), route.stage_of_lane(next)), (local, stage));
+                    prop_assert_eq!(route.lane_slot(place, stage), next);
+                    prop_assert_eq!((next / route.lanes_per_rank(), route.stage_of_lane(next)), (place, stage));
                     next += 1;
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn the_rail_to_a_mini_rank_ends_at_its_own_relay_where_there_are_as_many_as_processes() {
+    let shape = Shape::new(&[2, 2], 3);
+    // Rank 4 lives in process 1, rank 10 in process 3; the relays are 12 to 15.
+    let way = shape.way(RouteName::default(), 4, 10);
+    assert_eq!(
+        way.iter().map(|(end, _)| end.0).collect::<Vec<_>>(),
+        [13, 15, 10]
+    );
+    let near = shape.way(RouteName::default(), 4, 0);
+    assert_eq!(
+        near,
+        [(EndpointId(0), Stage::FIRST)],
+        "no relay inside a node"
+    );
+}
+
+#[test]
+fn routes_that_know_no_relays_are_refused_where_there_are_some() {
+    let shape = Shape::new(&[2, 2], 3);
+    for name in RouteName::all() {
+        let made = JobRoute::new(name, &shape.seen_by(EndpointId(0)));
+        match name {
+            RouteName::ThreeHop(_) => drop(made.unwrap()),
+            _ => assert!(
+                made.unwrap_err().to_string().contains("mini-ranks"),
+                "{name}"
+            ),
         }
     }
 }

@@ -13,11 +13,11 @@ use super::{EndpointId, Next, Rails, Reach, Route, Stage, StageSpec, Through, ot
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 /// To a rank of the node, which gets the run or represents its node.
-const ORIGIN: Stage = Stage(1);
+pub(super) const ORIGIN: Stage = Stage(1);
 /// To another node.
-const REMOTE: Stage = Stage(2);
+pub(super) const REMOTE: Stage = Stage(2);
 /// To a rank of the node that the run has come to.
-const RELAY: Stage = Stage(3);
+pub(super) const RELAY: Stage = Stage(3);
 
 /// The stages of three hops.
 pub(super) const STAGES: [StageSpec; 3] = [

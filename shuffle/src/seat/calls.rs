@@ -465,7 +465,7 @@ impl<S: Seating> Handle<S> {
                 }
                 state.sink = Sink::Closed;
                 job.parked.forget(self.id.stream);
-                job.engine.retire(self.id);
+                job.retire(self.id);
                 Ok(())
             })
         });

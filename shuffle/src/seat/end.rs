@@ -10,10 +10,12 @@ use trihop_transport::masked;
 use super::Seating;
 use super::collective::{barrier, collective};
 use super::park::NAP;
+use super::relay;
 use crate::endpoint::Channel;
 use crate::endpoint::StreamId;
 use crate::error::{Error, Result};
 use crate::job::{JobState, Way};
+use crate::node::{Answer, Request};
 use crate::terminate::End;
 use crate::terminate::collective::Operation;
 
@@ -47,9 +49,7 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
     }
     set_closing(seat)?;
     // Nobody's memory and addresses go before the launcher says that all have arrived here.
-    if !alone {
-        bootstrap = launchers_fence(seat, bootstrap)?;
-    }
+    bootstrap = arrive(seat, bootstrap, alone)?;
     // A rank that leaves from now on does so properly, and the watch says so.
     seat.with(what, |job| {
         job.end_lives();
@@ -61,7 +61,25 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
     Ok(())
 }
 
-fn set_closing(seat: &impl Seating) -> Result<()> {
+/// Waits until all ranks have arrived here: at the launcher, where there is a relay by way of that,
+/// unless the launcher cannot be asked (`alone`) and all have.
+pub(super) fn arrive(
+    seat: &impl Seating,
+    bootstrap: Box<dyn Bootstrap>,
+    alone: bool,
+) -> Result<Box<dyn Bootstrap>> {
+    match relay::ask(
+        seat,
+        "all ranks, at the launcher",
+        Request::Arrive { alone },
+    )? {
+        Some(Answer::Arrived(outcome)) => outcome.map(|()| bootstrap),
+        _ if alone => Ok(bootstrap),
+        _ => launchers_fence(seat, bootstrap),
+    }
+}
+
+pub(super) fn set_closing(seat: &impl Seating) -> Result<()> {
     seat.with("shutting down", |job| {
         job.closing = true;
         Ok(())

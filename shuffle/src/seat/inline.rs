@@ -94,13 +94,18 @@ struct Place<'h> {
 
 impl<'h> Inline<'h> {
     pub(crate) fn new(started: Started) -> Result<Self> {
+        let park = Park::new(&started.doorbell, &started.state)?;
+        Ok(Self::of_parts(started, park))
+    }
+
+    /// What [`Inline::into_parts`] has given.
+    pub(crate) fn of_parts(started: Started, park: Park) -> Self {
         let Started {
             state,
             doorbell,
             spin,
         } = started;
-        let park = Park::new(&doorbell, &state)?;
-        Ok(Self(Rc::new(Place {
+        Self(Rc::new(Place {
             state: RefCell::new(state),
             handlers: RefCell::default(),
             park: RefCell::new(park),
@@ -108,7 +113,7 @@ impl<'h> Inline<'h> {
             spin,
             taking: Cell::new(false),
             windows: Windows::default(),
-        })))
+        }))
     }
 
     /// For another seat; `None` while there are other handles.

@@ -11,6 +11,7 @@ mod handler_outbox;
 mod inline;
 mod open;
 mod park;
+mod relay;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,8 @@ pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;
 pub(crate) use open::open;
 pub(crate) use park::Park;
-pub(crate) use start::start;
+pub(crate) use relay::relay;
+pub(crate) use start::{join, start};
 
 /// Stands for the names of all streams of a job that was shut down.
 pub(crate) const ALL: &str = "(all of the job)";

@@ -3,13 +3,14 @@
 
 use std::time::Instant;
 
-use super::Seating;
 use super::collective::{agree, allreduce};
+use super::{Seating, relay};
 use crate::config::StreamOptions;
 use crate::endpoint::{Channel, Engine, Prepared, SYSTEM_STREAM, StreamId};
 use crate::engine::sink::{Heard, Sink};
 use crate::error::{Error, Result};
 use crate::job::{Begun, SYSTEM_NAME};
+use crate::node::{Answer, Request, Way};
 use crate::terminate::reduce::Reduce;
 
 /// Opens a stream on all ranks, who agree on it over `channel`. `install` is told its place before
@@ -26,6 +27,10 @@ pub(crate) fn open(
     let what = "opening a stream";
     seat.may_wait(what)?;
     let begun = seat.with(what, |job| job.begin_opening(name, options, item_bytes));
+    // The relay of this process, where there is one, has to open it too.
+    let at_relay = begin_at_relay(seat, name, options, item_bytes);
+    let begun = begun.and_then(|begun| at_relay.clone().map(|_| begun));
+    let at_relay = at_relay.ok().flatten();
     // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that
     // failed says so by a pair that agrees with nobody's, rather than leave the others waiting.
     let pair = begun.as_ref().map_or([0, 0], |(agreed, _)| {
@@ -34,12 +39,17 @@ pub(crate) fn open(
     });
     // A closed stream whose place this one can take, if it is the same on all ranks.
     let old = match &begun {
-        Ok((_, Begun::Again(id, _))) => u64::from(*id),
+        Ok((_, Begun::Again(id, _)))
+            if at_relay.is_none_or(|relay| relay.reusable == Some(*id)) =>
+        {
+            u64::from(*id)
+        }
         _ => 0,
     };
     // Both ends of a link do as the endpoint wants that takes fewest receives.
     let receives = seat.with(what, |job| Ok(job.engine.receives() as u64));
     let receives = receives.unwrap_or(u64::MAX);
+    let receives = at_relay.map_or(receives, |relay| relay.receives.min(receives));
     let least = agree(seat, channel, [pair[0], pair[1], old, !old, receives])?;
     let agreed = begun.as_ref().map(|(agreed, _)| agreed);
     let why = match agreed {
@@ -52,6 +62,7 @@ pub(crate) fn open(
         _ => Some("another rank could not open it, and says why".to_owned()),
     };
     if why.is_some() {
+        tell_relay(seat, Request::Forget)?;
         // All say it before any of them ends by it: then nobody says instead that a rank has ended.
         let _ = agree(seat, channel, [1]);
     }
@@ -60,11 +71,18 @@ pub(crate) fn open(
         let name = name.to_owned();
         return Err(Error::Mismatch { name, why });
     }
-    let opened = match begun {
-        Begun::Again(id, plan) if least[2..4] == [old, !old] => {
-            seat.with(what, |job| job.engine.reopen(id, plan, sink))
-        }
-        begun => connect_new(seat, begun, least[4] as usize, sink),
+    let is_again = least[2..4] == [old, !old];
+    let way = match &begun {
+        Begun::Again(id, _) if is_again => Way::Again(*id),
+        _ => Way::New { receives: least[4] },
+    };
+    let asked = tell_relay(seat, Request::Open(way))?;
+    let opened = open_by(seat, begun, way, sink);
+    // This one does not wait for it before: they exchange their inboxes.
+    let at_relay = relay::answer(seat, what, asked)?;
+    let opened = match at_relay {
+        Some(Answer::Opened(outcome)) => opened.and_then(|id| outcome.map(|()| id)),
+        _ => opened,
     };
     if let Ok(id) = &opened {
         install(id.stream);
@@ -73,6 +91,7 @@ pub(crate) fn open(
     let all_open = agree(seat, channel, [u64::from(opened.is_ok())])? == [1];
     let id = opened?;
     if !all_open {
+        tell_relay(seat, Request::GiveUp)?;
         seat.with(what, |job| {
             job.engine.give_up(id);
             Ok(())
@@ -87,6 +106,53 @@ pub(crate) fn open(
         job.log_opened(id);
         Ok(id)
     })
+}
+
+/// What the relay of this process says of a stream that is to be opened.
+#[derive(Debug, Clone, Copy)]
+struct AtRelay {
+    receives: u64,
+    reusable: Option<u16>,
+}
+
+/// Has the relay of this process begin to open a stream; `None` where there is none.
+fn begin_at_relay(
+    seat: &impl Seating,
+    name: &str,
+    options: &StreamOptions,
+    item_bytes: usize,
+) -> Result<Option<AtRelay>> {
+    let request = Request::Begin {
+        name: name.to_owned(),
+        options: options.clone(),
+        item_bytes,
+    };
+    match relay::ask(seat, "opening a stream", request)? {
+        Some(Answer::Begun(outcome)) => {
+            outcome.map(|(receives, reusable)| Some(AtRelay { receives, reusable }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Makes a request of the relay of this process, where there is one, and does not wait for what
+/// comes of it.
+fn tell_relay(seat: &impl Seating, request: Request) -> Result<Option<u64>> {
+    seat.with("opening a stream", |job| Ok(job.ask_relay(request)))
+}
+
+/// Opens the stream that was begun, in the way that all have agreed on.
+pub(super) fn open_by(seat: &impl Seating, begun: Begun, way: Way, sink: Sink) -> Result<StreamId> {
+    match (begun, way) {
+        (Begun::Again(id, plan), Way::Again(_)) => {
+            seat.with("opening a stream", |job| job.engine.reopen(id, plan, sink))
+        }
+        (begun, Way::New { receives }) => connect_new(seat, begun, receives as usize, sink),
+        (Begun::New(_), Way::Again(_)) => {
+            let why = "the relay of the process has no such closed stream";
+            Err(Error::mismatch("(closed)", why))
+        }
+    }
 }
 
 fn connect_new(seat: &impl Seating, begun: Begun, receives: usize, sink: Sink) -> Result<StreamId> {

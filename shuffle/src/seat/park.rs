@@ -13,7 +13,7 @@ use crate::job::{JobState, LOOK_AROUND};
 pub(super) const NAP: Duration = Duration::from_millis(1);
 /// Mark of the link's descriptor in the parker; local peers have their rank.
 const LINK_MARK: u64 = 1 << 32;
-/// Mark of the socket over which the node's ranks hand descriptors to each other.
+/// Mark of the socket over which the node's processes hand descriptors to each other.
 const LISTENER_MARK: u64 = LINK_MARK + 1;
 
 /// What one thread sleeps with, where nobody rings.
@@ -30,7 +30,9 @@ impl Park {
         if let Some(descriptor) = link.and_then(|l| l.wait_descriptor()) {
             parker.watch_news(descriptor, LINK_MARK)?;
         }
-        parker.watch(job.node.listener.descriptor(), LISTENER_MARK)?;
+        if job.engine.topology.is_host() {
+            job.node.watch_listener(&mut parker, LISTENER_MARK)?;
+        }
         for (rank, watch) in &job.node.watches {
             parker.watch(watch.descriptor(), u64::from(*rank))?;
         }

@@ -54,6 +54,7 @@ impl Handlers for HandlerOf<'_, '_> {
 /// A whole job in this thread. It and its ranks are gone when it is dropped.
 pub struct Simulation<'h> {
     pub(crate) fabric: Fabric,
+    /// The ranks, and behind them the relays, where there are any.
     pub(crate) members: Vec<Member>,
     handler: RankHandler<'h>,
     /// Ranks whose handlers are not live yet.
@@ -121,7 +122,7 @@ impl<'h> Simulation<'h> {
             away: BTreeSet::new(),
             topology: topology.clone(),
             options: options.clone(),
-            scheduler: Scheduler::new(topology.size(), options.schedule, seed),
+            scheduler: Scheduler::new(topology.endpoints(), options.schedule, seed),
         })
     }
 
@@ -272,7 +273,8 @@ impl<'h> Simulation<'h> {
     /// # Errors
     /// As [`Simulation::step`], and [`SimulationError::Stuck`].
     pub fn fence(&mut self) -> Result<u32, SimulationError> {
-        let mut fences: Vec<Fence> = self.members.iter().map(|_| Fence::default()).collect();
+        let ranks = 0..self.topology.size();
+        let mut fences: Vec<Fence> = ranks.map(|_| Fence::default()).collect();
         self.until("fence", |rank, member| {
             let (state, out, collectives) = member.stream_mut();
             fences[rank as usize].poll(state, out, collectives)
@@ -285,7 +287,8 @@ impl<'h> Simulation<'h> {
     /// # Errors
     /// As [`Simulation::step`], and [`SimulationError::Stuck`].
     pub fn round_of_all(&mut self) -> Result<(), SimulationError> {
-        let mut rounds: Vec<Round> = self.members.iter().map(|_| Round::default()).collect();
+        let ranks = 0..self.topology.size();
+        let mut rounds: Vec<Round> = ranks.map(|_| Round::default()).collect();
         self.until("round", |rank, member| {
             let (state, out, _) = member.stream_mut();
             let is_over = rounds[rank as usize].poll(state, out);
@@ -296,16 +299,18 @@ impl<'h> Simulation<'h> {
         })
     }
 
-    /// Wakes all ranks and lets them take turns until `done` has said so for each; it is asked at
+    /// Wakes all and lets them take turns until `done` has said so for each rank; it is asked at
     /// each turn.
     pub(crate) fn until(
         &mut self,
         what: &'static str,
         mut done: impl FnMut(u32, &mut Member) -> bool,
     ) -> Result<(), SimulationError> {
-        let mut left = vec![true; self.members.len()];
-        let mut missing = left.len();
-        (0..self.topology.size()).for_each(|rank| self.scheduler.wake(rank));
+        // Nobody waits for relays, which are behind the ranks.
+        let mut missing = self.topology.size() as usize;
+        let mut left = vec![true; missing];
+        left.resize(self.members.len(), false);
+        (0..self.topology.endpoints()).for_each(|end| self.scheduler.wake(end));
         while missing > 0 {
             let Some(rank) = self.scheduler.next(&self.fabric) else {
                 return Err(self.stuck(what, missing, &left));

@@ -7,7 +7,7 @@ use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::{Bell, Doorbell};
 use trihop_transport::secret::Secret;
-use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::topology::{EndpointId, Rank, Topology};
 
 use super::awake::Awake;
 use super::error::SimulationError;
@@ -26,15 +26,15 @@ pub(crate) const SECRET: [u8; Secret::BYTES] = [42; Secret::BYTES];
 /// A stream of a rank, and its inbox.
 pub(super) type Opened = (StreamId, Arc<Segment>);
 
-/// What ranks of a node have of each other.
+/// What endpoints of a node have of each other.
 pub(super) struct Here {
-    rank: Rank,
+    end: EndpointId,
     epoch: Epoch,
     bell: Arc<Bell>,
     streams: Box<[Opened]>,
 }
 
-/// One rank of the job.
+/// One rank of the job, or a relay.
 pub(crate) struct Member {
     pub engine: Engine,
     /// The stream that is used.
@@ -48,19 +48,18 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// All ranks of a job in order, node after node, with the job's own stream and those of the
-    /// options open; and the receives that each of these was opened with.
+    /// All endpoints of a job in order, with the job's own stream and those of the options open; and
+    /// the receives that each of these was opened with.
     pub fn all(
         fabric: &mut Fabric,
         topology: &Topology,
         options: &SimulationOptions,
         sink: impl Fn(Rank) -> Sink,
     ) -> Result<(Vec<Self>, Box<[usize]>), SimulationError> {
-        let links = fabric.links(topology.size());
+        let links = fabric.links(topology.endpoints());
         let addresses: Vec<Box<[u8]>> = links.iter().map(|link| link.address().into()).collect();
-        let engines = (0..topology.size()).zip(links);
-        let engines =
-            engines.map(|(rank, link)| new_engine(topology, Rank(rank), link, Epoch::FIRST));
+        let engines = (0..topology.endpoints()).map(EndpointId).zip(links);
+        let engines = engines.map(|(end, link)| new_engine(topology, end, link, Epoch::FIRST));
         let mut engines: Vec<Engine> = engines.collect::<Result<_, _>>()?;
         let count = 1 + usize::from(options.streams.max(1));
         let mut streams: Vec<_> = engines.iter().map(|_| Vec::with_capacity(count)).collect();
@@ -70,10 +69,17 @@ impl Member {
             // fewest.
             let receives = engines.iter().map(Engine::receives).min().unwrap_or(0);
             for (engine, streams) in engines.iter_mut().zip(&mut streams) {
-                let rank = engine.topology.rank();
-                streams.push(open_stream(engine, options, number, receives, || {
-                    sink(rank)
-                })?);
+                let (rank, is_relay) = (engine.topology.rank(), engine.topology.is_relay());
+                streams.push(open_stream(
+                    engine,
+                    options,
+                    number,
+                    receives,
+                    || match is_relay {
+                        true => Sink::Closed,
+                        false => sink(rank),
+                    },
+                )?);
             }
             agreed.push(receives);
         }
@@ -90,9 +96,9 @@ impl Member {
             });
         let mut members: Vec<Self> = members.collect();
         for at in 0..members.len() {
-            let node = members[at].engine.topology.node();
-            for other in topology.ranks_of(node) {
-                let other = members[other.0 as usize].here();
+            let ends: Vec<_> = members[at].engine.topology.ends_here().collect();
+            for end in ends {
+                let other = members[end.0 as usize].here();
                 members[at].attach_here(other)?;
             }
             for end in members[at].engine.ends() {
@@ -103,22 +109,21 @@ impl Member {
         Ok((members, agreed.into()))
     }
 
-    /// What a rank of the same node, or the rank itself, attaches.
+    /// What an endpoint of the same node, or this one itself, attaches.
     pub(super) fn here(&self) -> Here {
         Here {
-            rank: self.engine.topology.rank(),
+            end: self.engine.topology.endpoint(),
             epoch: self.epoch,
             bell: self.doorbell.bell(),
             streams: self.streams.clone(),
         }
     }
 
-    /// A rank of the same node, or the rank itself, comes to this one.
+    /// An endpoint of the same node, or this one itself, comes to this one.
     pub(super) fn attach_here(&mut self, other: Here) -> Result<(), Error> {
-        self.engine
-            .attach_here(other.rank.into(), other.epoch, other.bell);
+        self.engine.attach_here(other.end, other.epoch, other.bell);
         for ((id, _), (_, inbox)) in self.streams.iter().zip(other.streams) {
-            self.engine.attach_inbox(*id, other.rank.into(), inbox)?;
+            self.engine.attach_inbox(*id, other.end, inbox)?;
         }
         Ok(())
     }
@@ -149,22 +154,24 @@ impl Member {
     }
 }
 
-/// An engine of a rank for which all others are away.
+/// An engine of an endpoint for which all others are away. Where there are relays, these alone have
+/// links.
 pub(super) fn new_engine(
     topology: &Topology,
-    rank: Rank,
+    end: EndpointId,
     link: Box<dyn Link>,
     epoch: Epoch,
 ) -> Result<Engine, Error> {
-    let topology = topology.seen_from(rank)?;
+    let topology = topology.seen_by(end)?;
     let secret = Secret::from_bytes(SECRET);
-    let mut engine = Engine::new(topology, secret, Some(link), epoch);
+    let link = Some(link).filter(|_| topology.is_relay() || !topology.has_relays());
+    let mut engine = Engine::new(topology, secret, link, epoch);
     engine.create_segment = Segment::private;
     Ok(engine)
 }
 
-/// Opens a stream on one rank, whose inbox those of the node attach: the job's own, 0, or one of
-/// the options. `receives` is what all ranks have agreed on.
+/// Opens a stream on one endpoint, whose inbox those of the node attach: the job's own, 0, or one
+/// of the options. `receives` is what all have agreed on.
 pub(super) fn open_stream(
     engine: &mut Engine,
     options: &SimulationOptions,

@@ -48,7 +48,7 @@ impl Simulation<'_> {
             .link_again(rank)
             .ok_or_else(|| Error::config("fabric", "only simulated links come again"))?;
         member.epoch = member.epoch.next();
-        let mut engine = new_engine(&self.topology, rank, link, member.epoch)?;
+        let mut engine = new_engine(&self.topology, rank.into(), link, member.epoch)?;
         let opened = self.receives.iter().zip(0..).map(|(&receives, number)| {
             open_stream(&mut engine, &self.options, number, receives, || {
                 Sink::Handler
@@ -71,25 +71,25 @@ impl Simulation<'_> {
         }
         let at = rank.0 as usize;
         let engine = &self.members[at].engine;
-        let here: Vec<Rank> = self.topology.ranks_of(engine.topology.node()).collect();
+        let here: Vec<EndpointId> = engine.topology.ends_here().collect();
         let ends = engine.ends();
         for other in here {
             self.attach_here(at, other)?;
-            if other != rank {
-                self.attach_here(other.0 as usize, rank)?;
+            if other != rank.into() {
+                self.attach_here(other.0 as usize, rank.into())?;
             }
         }
         for end in ends {
             self.attach_end(at, end)?;
             self.attach_end(end.0 as usize, rank.into())?;
         }
-        (0..self.topology.size()).for_each(|rank| self.wake_rank(rank));
+        (0..self.topology.endpoints()).for_each(|end| self.wake_rank(end));
         Ok(())
     }
 
-    /// A rank of the same node, or the rank itself, comes to a rank, unless either is away.
-    fn attach_here(&mut self, at: usize, other: Rank) -> Result<(), SimulationError> {
-        if self.away.contains(&other) || self.away.contains(&Rank(at as u32)) {
+    /// An endpoint of the same node, or the one itself, comes to one, unless either is away.
+    fn attach_here(&mut self, at: usize, other: EndpointId) -> Result<(), SimulationError> {
+        if self.away.contains(&Rank(other.0)) || self.away.contains(&Rank(at as u32)) {
             return Ok(());
         }
         let other = self.members[other.0 as usize].here();

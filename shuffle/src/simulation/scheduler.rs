@@ -158,7 +158,7 @@ impl Scheduler {
             return Err(SimulationError::Violation(what));
         }
         let topology = &members[rank as usize].engine.topology;
-        for mate in topology.ranks_of(topology.node()) {
+        for mate in topology.ends_here() {
             if !self.awake.is_awake(mate.0) && !members[mate.0 as usize].doorbell.is_asleep() {
                 self.awake.wake(mate.0);
             }

@@ -12,6 +12,7 @@ mod hosts;
 pub mod local;
 mod pmi1;
 mod pmix;
+mod shared;
 mod single;
 mod socket;
 mod tasks;
@@ -28,6 +29,7 @@ pub use detect::{detect, environment_rank};
 pub use local::Local;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
+pub use shared::Shared;
 pub use single::Single;
 
 /// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
@@ -137,6 +139,12 @@ pub trait Bootstrap: Send {
     /// The process exits without [`Bootstrap::finalize`]: a launcher that would take that for a
     /// crash is told.
     fn exit(&mut self) {}
+
+    /// The same launcher for another endpoint of this process, which does not speak with it but may
+    /// end the job. `None` of all but [`Shared`].
+    fn guest(&self) -> Option<Box<dyn Bootstrap>> {
+        None
+    }
 
     /// Whether [`Bootstrap::fence`] may be called only on the thread that started this: then
     /// nothing makes progress meanwhile, and it may only be called while no other rank needs this

@@ -3,6 +3,7 @@
 //! works off.
 
 mod backoff;
+mod desk;
 mod gauge;
 mod lease;
 mod mailbox;
@@ -11,6 +12,7 @@ mod parker;
 mod process;
 
 pub use backoff::{Backoff, Step, spin_budget};
+pub use desk::{Desk, Seen};
 pub use gauge::Gauge;
 pub use lease::{Lease, LeaseUse, can_lease, this_thread};
 pub use mailbox::{Content, Mail, Mailbox};

@@ -249,3 +249,55 @@ fn mappings_of_mpich_5_are_read() {
         assert!(refused.to_string().contains(why), "{text}: {refused}");
     }
 }
+
+proptest! {
+    #![proptest_config(crate::seed::properties())]
+
+    /// Ranks first, relays behind them; on each node too, where all have places of their own.
+    #[test]
+    fn relays_are_numbered_behind_the_ranks_and_stand_behind_them_on_their_nodes(
+        array in placements(), ranks in 1_u32..5, pick in any::<prop::sample::Index>(),
+    ) {
+        let processes = Topology::from_node_of(&array, Rank(pick.index(array.len()) as u32)).unwrap();
+        let here = processes.with_relays(ranks).unwrap();
+        let count = array.len() as u32;
+        check_against_array(&here, &array.iter().flat_map(|&n| vec![n; ranks as usize]).collect::<Vec<_>>());
+        check_against_array(&here.processes(), &array);
+        prop_assert_eq!((here.size(), here.endpoints()), (ranks * count, (ranks + 1) * count));
+        prop_assert!(here.has_relays() && !processes.has_relays() && !here.is_relay());
+        prop_assert_eq!(here.rank(), Rank(processes.rank().0 * ranks));
+        for process in 0..count {
+            let relay = here.relay_of(process);
+            prop_assert_eq!(relay, EndpointId(ranks * count + process));
+            let seen = here.seen_by(relay).unwrap();
+            prop_assert!(seen.is_relay() && seen.endpoint() == relay);
+            prop_assert_eq!((seen.rank(), here.rank_of(relay)), (Rank(process * ranks), Rank(process * ranks)));
+            prop_assert_eq!(seen.node(), NodeId(array[process as usize]));
+            prop_assert_eq!(seen.processes().rank(), Rank(process));
+            let ends: Vec<EndpointId> = seen.ends_here().collect();
+            prop_assert_eq!(ends.len() as u32, seen.places());
+            prop_assert!(seen.places() <= seen.most_places() && ends.is_sorted());
+            for (place, &end) in (0..).zip(&ends) {
+                prop_assert_eq!((seen.place_of(end), seen.endpoint_at(place)), (place, end));
+                prop_assert_eq!(seen.seen_by(end).unwrap().place(), place);
+                prop_assert!(seen.is_here(end));
+            }
+            for rank in process * ranks..(process + 1) * ranks {
+                prop_assert_eq!(here.process_of(EndpointId(rank)), process);
+            }
+            prop_assert_eq!(here.process_of(relay), process);
+        }
+        prop_assert!(!here.has_endpoint(EndpointId(here.endpoints())));
+        prop_assert!(here.seen_by(EndpointId(here.endpoints())).is_err());
+        prop_assert!(here.seen_from(Rank(here.size())).is_err(), "a relay is no rank");
+        prop_assert!(here.with_relays(2).is_err());
+    }
+}
+
+#[test]
+fn impossible_numbers_of_ranks_in_a_process_are_refused() {
+    let topology = Topology::from_node_sizes(&[2, 3], Rank(1)).unwrap();
+    for ranks in [0, u32::MAX, u32::MAX / 3, u32::MAX / 5] {
+        assert!(topology.with_relays(ranks).is_err(), "{ranks}");
+    }
+}

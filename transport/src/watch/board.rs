@@ -66,7 +66,7 @@ pub fn read<W: Word, O: Orderings>(words: &[W]) -> Option<News> {
     News::of_parts(rank, cause, &text)
 }
 
-/// The board of a node, as one of its ranks, or its watch, uses it.
+/// The board of a node, as one of its endpoints, or its watch, uses it.
 #[derive(Clone)]
 pub struct Board {
     segment: Arc<Segment>,
@@ -83,14 +83,14 @@ impl fmt::Debug for Board {
 }
 
 impl Board {
-    /// Bytes of a node's board: a place for each rank, and one for the watch.
+    /// Bytes of a node's board: a place for each endpoint, and one for the watch.
     pub fn bytes(topology: &Topology) -> usize {
-        words(topology.local_size() as usize + 1) * size_of::<MappedU64>()
+        words(topology.places() as usize + 1) * size_of::<MappedU64>()
     }
 
-    /// The board in this segment, as the calling rank uses it.
+    /// The board in this segment, as the endpoint that looks uses it.
     pub fn over(segment: Arc<Segment>, topology: &Topology) -> Self {
-        let words = words(topology.local_size() as usize + 1);
+        let words = words(topology.places() as usize + 1);
         assert!(
             words * size_of::<MappedU64>() <= segment.len(),
             "{segment:?} holds no board of {words} words"
@@ -98,7 +98,7 @@ impl Board {
         Self {
             segment,
             words,
-            place: topology.local_rank() as usize,
+            place: topology.place() as usize,
             topology: topology.clone(),
         }
     }
@@ -114,11 +114,17 @@ impl Board {
         ))
     }
 
+    /// As another endpoint of this process uses it.
+    #[must_use]
+    pub fn of_endpoint(&self, topology: &Topology) -> Self {
+        Self::over(Arc::clone(&self.segment), topology)
+    }
+
     /// As the node's watch uses it.
     #[must_use]
     pub fn of_watch(&self) -> Self {
         Self {
-            place: self.topology.local_size() as usize,
+            place: self.topology.places() as usize,
             ..self.clone()
         }
     }

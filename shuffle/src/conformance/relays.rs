@@ -1,0 +1,128 @@
+//! Jobs whose representatives are relays: the same queues, credits and protocols, whoever speaks
+//! for a node.
+
+use trihop_transport::topology::{Rank, Topology};
+
+use super::schedule::{Replay, mixed, seeds, sim, tiny};
+use super::world::World;
+use crate::queue::audience::BroadcastTo;
+use crate::route::{Rails, RouteName};
+
+/// Processes of each node, and ranks of each process.
+fn shape(seed: u64) -> (&'static [u32], u32) {
+    let shapes: [(&[u32], u32); 8] = [
+        (&[1, 1], 2),
+        (&[1], 3),
+        (&[2, 2], 1),
+        (&[1, 1, 1], 7),
+        (&[2, 1], 3),
+        (&[2, 3, 1, 2], 2),
+        (&[1, 1, 1, 1, 1, 1], 1),
+        (&[3, 3], 2),
+    ];
+    shapes[(seed % 8) as usize]
+}
+
+pub fn placed(seed: u64) -> Topology {
+    let (processes, ranks) = shape(seed);
+    let topology = Topology::from_node_sizes(processes, Rank(0)).unwrap();
+    topology.with_relays(ranks).unwrap()
+}
+
+fn world(seed: u64, replies: bool) -> World {
+    let (topology, fabric) = (placed(seed), sim(seed));
+    let route = match seed % 3 {
+        0 => RouteName::ThreeHop(Rails::ONE),
+        _ => RouteName::default(),
+    };
+    World::placed(route, &topology, &tiny(seed), seed, fabric, replies, true)
+}
+
+#[test]
+fn random_schedules_over_relays_lose_nothing_and_keep_order() {
+    for seed in seeds(60) {
+        let replay = Replay(seed);
+        let mut world = world(seed, false);
+        for _ in 0..2 {
+            let sent = world.exchange(40, mixed);
+            world.fence();
+            world.check(&sent, false);
+            world.forget();
+        }
+        world.settle();
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn handlers_that_send_over_relays_are_answered_before_the_fence_ends() {
+    for seed in seeds(40) {
+        let replay = Replay(seed);
+        let mut world = world(seed, true);
+        let sent = world.exchange(25, mixed);
+        world.fence();
+        world.check(&sent, true);
+        world.settle();
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn broadcasts_reach_each_mini_rank_once_and_relays_hand_none_out() {
+    for seed in seeds(40) {
+        let replay = Replay(seed);
+        let mut world = world(seed, false);
+        let ranks = world.size();
+        let source = world.random() as u32 % ranks;
+        let data = super::world::payload(source, 0, 24);
+        let sent = world
+            .job
+            .try_broadcast(Rank(source), 0, &data, BroadcastTo::Everyone);
+        sent.unwrap();
+        world.fence();
+        for rank in 0..ranks {
+            assert_eq!(world.heard(rank, source), [0], "rank {rank} of {ranks}");
+        }
+        std::mem::forget(replay);
+    }
+}
+
+#[test]
+fn mini_ranks_have_no_links_and_relays_deliver_nothing() {
+    let mut world = world(5, false);
+    let sent = world.exchange(20, mixed);
+    world.fence();
+    world.check(&sent, false);
+    let ranks = world.size() as usize;
+    let mut carried = 0;
+    for (at, member) in world.job.members.iter().enumerate() {
+        let (state, out) = member.stream();
+        let stats = state.snapshot(out);
+        assert_eq!(member.engine.link.is_some(), at >= ranks);
+        assert!(!state.has_links() || at >= ranks);
+        if at >= ranks {
+            assert_eq!((stats.sent, stats.delivered), (0, 0), "relay {at}");
+            carried += stats.frames_received;
+        }
+    }
+    assert!(carried > 0, "what goes to other nodes goes through relays");
+}
+
+#[test]
+fn ranks_leave_and_join_beside_relays() {
+    for seed in seeds(16) {
+        let replay = Replay(seed);
+        let mut world = world(seed, false);
+        let rank = Rank(world.random() as u32 % world.size());
+        let sent = world.exchange(10, |_| 16);
+        world.fence();
+        world.check(&sent, false);
+        world.forget();
+        world.job.leave(rank).unwrap();
+        world.job.join(rank).unwrap();
+        let sent = world.exchange(10, |_| 16);
+        world.fence();
+        world.check(&sent, false);
+        std::mem::forget(replay);
+    }
+}

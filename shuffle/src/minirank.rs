@@ -1,0 +1,169 @@
+//! Ranks that are threads: a process hosts several, its *mini-ranks*, and one more thread, the
+//! relay, speaks with other nodes for all of them.
+//!
+//! A mini-rank is a rank: its thread has a [`Job`] of its own, the same as a rank that is a process
+//! has, with an engine of its own. Ranks of one node reach each other over lanes, whichever
+//! processes they live in, and share no lock. What goes to another node leaves by a lane to a relay
+//! of the node, which gathers it with the others', and arrives by a lane from the relay of the
+//! rank's process, or from another one there. So a process has one fabric endpoint, one connection
+//! to the launcher, and one mapping of each inbox of its neighbours, however many ranks it hosts.
+
+use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::sync::thread;
+use trihop_transport::topology::{Rank, Topology};
+
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::job::{JobState, Started, detect};
+use crate::seat::{Inline, join, relay};
+use crate::{Job, over};
+
+/// Most ranks of one process.
+pub const MOST_RANKS: u32 = 1024;
+
+/// Says how many ranks each process hosts: see [`asked_for`].
+pub const ENV_RANKS: &str = "TRIHOP_MINIS_PER_RANK";
+
+/// A rank that is to be a thread of this process: what that thread starts its job with.
+pub struct MiniRank(Started);
+
+impl MiniRank {
+    fn topology(&self) -> &Topology {
+        &self.0.state.engine.topology
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.topology().rank()
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.topology().size()
+    }
+
+    /// Number of this rank among those of its process, from 0.
+    pub fn index(&self) -> u32 {
+        self.rank().0 % self.topology().ranks_per_process()
+    }
+
+    /// Joins the job, on the thread that calls and stays with it: as [`Job::start`] on a rank that
+    /// is a process. `'h` is how long handlers may borrow: what they borrow is declared before.
+    ///
+    /// # Errors
+    /// As [`Job::start`].
+    ///
+    /// [`Job::start`]: crate::over::Job::start
+    pub fn start<'h>(self) -> Result<Job<'h>> {
+        let seat = Inline::new(self.0)?;
+        join(&seat)?;
+        over::Job::over(seat)
+    }
+}
+
+/// Ranks of each process that the environment asks for: `TRIHOP_MINIS_PER_RANK`, which
+/// `trihop run --minis-per-rank` sets; 1 where it says nothing.
+///
+/// # Errors
+/// [`Error::Config`]: it is no number from 1 to [`MOST_RANKS`].
+pub fn asked_for() -> Result<u32> {
+    let Some(text) = std::env::var_os(ENV_RANKS).filter(|text| !text.is_empty()) else {
+        return Ok(1);
+    };
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    number
+        .filter(|ranks| (1..=MOST_RANKS).contains(ranks))
+        .ok_or_else(|| {
+            let why = format!("{text:?} is no number of ranks of a process from 1 to {MOST_RANKS}");
+            Error::config(ENV_RANKS, why)
+        })
+}
+
+/// Makes this process host so many ranks of the job that it was started in: runs `program` for each
+/// of them, on a thread of its own, and returns what that returns, in their order. The calling
+/// thread is the relay meanwhile.
+///
+/// The ranks of a job are numbered process by process: the first one of this process has the
+/// process's number by the launcher, times `ranks`. All processes host equally many.
+///
+/// Each program starts its job ([`MiniRank::start`]) and ends it by
+/// [`Job::shutdown`](crate::over::Job::shutdown). A rank that leaves without that has failed, for
+/// all others too. On several nodes only the route `three-hop` leads from mini-rank to mini-rank,
+/// which is the default.
+///
+/// # Errors
+/// A number of ranks that is 0 or above [`MOST_RANKS`], or as [`Job::start`]. What goes wrong later
+/// the calls of `program` tell.
+///
+/// # Panics
+/// When `program` does, once all ranks have ended; the others hear of it as of any failure of a
+/// rank.
+///
+/// # Examples
+/// ```
+/// use trihop_shuffle::{Error, Options, Rank, State, minirank};
+///
+/// let heard = minirank::run(Options::default(), 3, |mini| {
+///     let heard = State::new(0);
+///     let job = mini.start()?;
+///     let shuffle = job
+///         .shuffle("greetings")
+///         .handler_with(&heard, |heard, _message, _outbox| *heard += 1)
+///         .open()?;
+///     for rank in 0..job.size() {
+///         shuffle.send(Rank(rank), 0, b"hello")?;
+///     }
+///     shuffle.fence()?;
+///     job.shutdown()?;
+///     Ok::<u32, Error>(heard.with(|heard| *heard))
+/// })?;
+/// assert_eq!(heard, [Ok(3), Ok(3), Ok(3)]);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// [`Job::start`]: crate::over::Job::start
+pub fn run<R: Send>(
+    options: Options,
+    ranks: u32,
+    program: impl Fn(MiniRank) -> R + Sync,
+) -> Result<Vec<R>> {
+    let bootstrap = detect(&options)?;
+    run_with(options, bootstrap, ranks, program)
+}
+
+/// As [`run`], with a bootstrap of the caller's, whose ranks are the processes.
+///
+/// # Errors
+/// As [`run`].
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with<R: Send>(
+    options: Options,
+    bootstrap: Box<dyn Bootstrap>,
+    ranks: u32,
+    program: impl Fn(MiniRank) -> R + Sync,
+) -> Result<Vec<R>> {
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        let why = format!("{ranks} ranks of a process; possible are 1 to {MOST_RANKS}");
+        return Err(Error::config("minis_per_rank", why));
+    }
+    let mut started = JobState::start_minis(options, bootstrap, ranks)?;
+    let host = Inline::new(started.pop().expect("a process has a host"))?;
+    let outcomes: Vec<thread::Result<R>> = thread::scope(|scope| {
+        let start = |started| {
+            let program = &program;
+            scope.spawn(move || program(MiniRank(started)))
+        };
+        let threads: Vec<_> = started.into_iter().map(start).collect();
+        if let Err(error) = relay(host) {
+            // The ranks have met it too, or it comes of what they have met.
+            tracing::debug!(%error, "the relay has ended by an error");
+        }
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let result = |outcome: thread::Result<R>| {
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    };
+    Ok(outcomes.into_iter().map(result).collect())
+}

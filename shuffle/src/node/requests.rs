@@ -1,0 +1,245 @@
+//! What the ranks of a process ask of its relay: it opens and closes the same streams as they do,
+//! and speaks with the launcher for them.
+//!
+//! All ranks of a process make the same requests in the same order, since the calls behind them are
+//! collective. So a request has a number, which each rank counts by itself, and is made once for
+//! all.
+
+use std::collections::VecDeque;
+
+use crate::config::StreamOptions;
+use crate::error::{Error, Result};
+
+/// What a relay is to do.
+#[derive(Debug, Clone)]
+pub(crate) enum Request {
+    /// To begin to open such a stream: [`Answer::Begun`].
+    Begin {
+        name: String,
+        options: StreamOptions,
+        item_bytes: usize,
+    },
+    /// To open the stream that it has begun to open: [`Answer::Opened`].
+    Open(Way),
+    /// To forget it: the ranks do not agree.
+    Forget,
+    /// To give up the stream that it has opened: not all have.
+    GiveUp,
+    /// To close the stream with this number, which all ranks have closed.
+    Retire(u16),
+    /// To wait for all ranks of the job at the launcher, once all of this process ask for it:
+    /// [`Answer::Arrived`]. `alone`: the launcher cannot be asked, and all have arrived.
+    Arrive { alone: bool },
+}
+
+/// How a stream is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// In the place of this closed one.
+    Again(u16),
+    /// As a new one; any endpoint of the job takes so many receives more at least.
+    New { receives: u64 },
+}
+
+/// What comes of it.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// What the relay can: so many receives more, and this closed stream used again.
+    Begun(Result<(u64, Option<u16>)>),
+    /// Whether it has the stream.
+    Opened(Result<()>),
+    /// All have arrived, or not.
+    Arrived(Result<()>),
+}
+
+impl Request {
+    /// Whether all ranks of the process have to make it before anything is done.
+    fn is_of_all(&self) -> bool {
+        matches!(self, Self::Arrive { .. })
+    }
+
+    /// Whether it is answered.
+    fn is_answered(&self) -> bool {
+        matches!(
+            self,
+            Self::Begin { .. } | Self::Open(_) | Self::Arrive { .. }
+        )
+    }
+}
+
+/// The requests of a process's ranks that are not over.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    /// Number of the first of them.
+    first: u64,
+    list: VecDeque<Entry>,
+    /// What keeps an endpoint of this process from going on.
+    failure: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    request: Request,
+    /// Ranks that have made it, and that have taken its answer.
+    asked: u32,
+    taken: u32,
+    done: bool,
+    answer: Option<Answer>,
+}
+
+impl Requests {
+    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
+        let place = number.checked_sub(self.first)?;
+        self.list.get_mut(usize::try_from(place).ok()?)
+    }
+
+    /// A rank makes its request `number`.
+    pub fn ask(&mut self, number: u64, request: Request) {
+        if number == self.first + self.list.len() as u64 {
+            self.list.push_back(Entry {
+                request,
+                asked: 0,
+                taken: 0,
+                done: false,
+                answer: None,
+            });
+        }
+        // One that is over has been made by all who take part in it.
+        if let Some(entry) = self.entry(number) {
+            entry.asked += 1;
+        }
+    }
+
+    /// What the relay has answered, for one of `ranks`.
+    pub fn answer(&mut self, number: u64, ranks: u32) -> Result<Option<Answer>> {
+        let entry = self.entry(number);
+        let Some(answer) = entry.and_then(|entry| {
+            entry.taken += u32::from(entry.answer.is_some());
+            entry.answer.clone()
+        }) else {
+            return match &self.failure {
+                Some(error) => Err(error.clone()),
+                None => Ok(None),
+            };
+        };
+        self.drop_those_that_are_over(ranks);
+        Ok(Some(answer))
+    }
+
+    /// Request `number`, for the relay of so many ranks.
+    pub fn next(&mut self, number: u64, ranks: u32) -> Result<Option<Request>> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        let Some(entry) = self.entry(number) else {
+            return Ok(None);
+        };
+        if entry.request.is_of_all() && entry.asked < ranks {
+            return Ok(None);
+        }
+        entry.done = !entry.request.is_answered();
+        let request = entry.request.clone();
+        self.drop_those_that_are_over(ranks);
+        Ok(Some(request))
+    }
+
+    /// The relay answers.
+    pub fn reply(&mut self, number: u64, answer: Answer) {
+        if let Some(entry) = self.entry(number) {
+            entry.answer = Some(answer);
+            entry.done = true;
+        }
+    }
+
+    /// Nothing is done or answered any more.
+    pub fn give_up(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+    }
+
+    fn drop_those_that_are_over(&mut self, ranks: u32) {
+        let is_over = |entry: &Entry| {
+            let is_taken = !entry.request.is_answered() || entry.taken == ranks;
+            entry.done && entry.asked == ranks && is_taken
+        };
+        while self.list.front().is_some_and(is_over) {
+            self.list.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(name: &str) -> Request {
+        Request::Begin {
+            name: name.to_owned(),
+            options: StreamOptions::default(),
+            item_bytes: 0,
+        }
+    }
+
+    fn name(request: Option<Request>) -> Option<String> {
+        match request? {
+            Request::Begin { name, .. } => Some(name),
+            other => Some(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn a_request_is_made_once_for_all_ranks_and_answered_to_each() {
+        let mut requests = Requests::default();
+        assert_eq!(name(requests.next(0, 2).unwrap()), None);
+        requests.ask(0, begin("a"));
+        assert_eq!(name(requests.next(0, 2).unwrap()), Some("a".into()));
+        assert!(requests.answer(0, 2).unwrap().is_none());
+        requests.reply(0, Answer::Begun(Ok((7, None))));
+        assert!(requests.answer(0, 2).unwrap().is_some());
+        // The first rank goes ahead; the second one has not asked yet.
+        requests.ask(1, Request::Retire(3));
+        assert_eq!(name(requests.next(1, 2).unwrap()), Some("Retire(3)".into()));
+        requests.ask(0, begin("a"));
+        assert_eq!(
+            name(requests.next(2, 2).unwrap()),
+            None,
+            "it is the same one"
+        );
+        assert!(requests.answer(0, 2).unwrap().is_some());
+        assert_eq!(requests.list.len(), 1, "the first one is over");
+        requests.ask(1, Request::Retire(3));
+        requests.ask(2, begin("b"));
+        assert_eq!(name(requests.next(2, 2).unwrap()), Some("b".into()));
+        assert_eq!((requests.first, requests.list.len()), (2, 1));
+    }
+
+    #[test]
+    fn the_launcher_is_asked_once_all_ranks_have_arrived() {
+        let mut requests = Requests::default();
+        for rank in 0..3 {
+            assert!(
+                requests.next(0, 3).unwrap().is_none(),
+                "{rank} have arrived"
+            );
+            requests.ask(0, Request::Arrive { alone: false });
+        }
+        assert!(requests.next(0, 3).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_has_ended_the_relay_is_told_to_who_waits_for_its_answers() {
+        let mut requests = Requests::default();
+        requests.ask(0, begin("a"));
+        requests.ask(1, begin("b"));
+        requests.reply(0, Answer::Begun(Ok((7, None))));
+        requests.give_up(Error::config("a", "first"));
+        requests.give_up(Error::config("a", "second"));
+        assert!(
+            requests.answer(0, 2).unwrap().is_some(),
+            "what it has said holds"
+        );
+        let told = requests.answer(1, 2).unwrap_err();
+        assert!(told.to_string().contains("first"), "{told}");
+        assert!(requests.next(1, 2).is_err());
+    }
+}

@@ -1,0 +1,245 @@
+//! The relay of a process: the one thread that owns fabric, launcher and watch, and makes progress
+//! for its ranks. It has no application; what it is to do, its ranks ask of it.
+//!
+//! It sits on the inline seat, as the ranks do: its engine has links and delivers nothing, theirs
+//! have none.
+
+use std::panic::resume_unwind;
+
+use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::sync::{Flag, thread};
+
+use super::end::{launchers_fence, set_closing};
+use super::open::open_by;
+use super::start::{has_joined, prepare_to_join, take_bootstrap};
+use super::{Inline, Seating};
+use crate::config::StreamOptions;
+use crate::endpoint::StreamId;
+use crate::engine::sink::Sink;
+use crate::error::{Error, Result};
+use crate::job::Begun;
+use crate::node::{Answer, Request};
+
+/// Makes a request of the relay of this process and waits for its answer; `None` where this rank
+/// has no relay.
+pub(super) fn ask(
+    seat: &impl Seating,
+    what: &'static str,
+    request: Request,
+) -> Result<Option<Answer>> {
+    let asked = seat.with(what, |job| Ok(job.ask_relay(request)))?;
+    answer(seat, what, asked)
+}
+
+/// Waits for the answer to a request, if one was made.
+pub(super) fn answer(
+    seat: &impl Seating,
+    what: &'static str,
+    asked: Option<u64>,
+) -> Result<Option<Answer>> {
+    let Some(number) = asked else {
+        return Ok(None);
+    };
+    let answer = seat.wait(what, |job| {
+        let ranks = job.engine.topology.ranks_per_process();
+        job.node.answer(number, ranks)
+    })?;
+    Ok(Some(answer))
+}
+
+/// Relays until all ranks have arrived at the end of the job.
+///
+/// # Errors
+/// What has ended the job, which the ranks of this process hear of too.
+pub(crate) fn relay(seat: Inline<'static>) -> Result<()> {
+    let (seat, outcome) = serve(seat);
+    if let Err(error) = &outcome {
+        // The ranks hear of it by the board, or, where they only wait for an answer, by that.
+        seat.look(|job| {
+            let error = job.fail(error.clone());
+            job.node.process().give_up(&error);
+        });
+    }
+    seat.ended(outcome.is_err());
+    outcome
+}
+
+fn serve(seat: Inline<'static>) -> (Inline<'static>, Result<()>) {
+    let bootstrap = match start(&seat) {
+        Ok(bootstrap) => bootstrap,
+        Err(error) => return (seat, Err(error)),
+    };
+    let (seat, fenced) = fence(seat, bootstrap);
+    let followed = told(&seat, fenced).and_then(|bootstrap| {
+        has_joined(&seat, bootstrap)?;
+        let alone = follow(&seat)?;
+        Ok((prepare_to_end(&seat)?, alone))
+    });
+    let (seat, fenced) = match followed {
+        Ok((bootstrap, false)) => fence(seat, bootstrap),
+        Ok((bootstrap, true)) => (seat, Ok(bootstrap)),
+        Err(error) => return (seat, Err(error)),
+    };
+    let ended = told(&seat, fenced).and_then(|bootstrap| end(&seat, bootstrap));
+    (seat, ended)
+}
+
+/// Until all ranks of this process are ready to join.
+fn start(seat: &Inline<'_>) -> Result<Box<dyn Bootstrap>> {
+    prepare_to_join(seat)?;
+    match next_request(seat)? {
+        Request::Arrive { .. } => take_bootstrap(seat),
+        other => {
+            let why = format!("a rank begins by {other:?}");
+            Err(Error::mismatch("(start)", why))
+        }
+    }
+}
+
+/// Does what the ranks ask, until all of them have arrived at the end; whether they end without
+/// the launcher.
+fn follow(seat: &Inline<'_>) -> Result<bool> {
+    let (mut begun, mut opened) = (None, None);
+    loop {
+        match next_request(seat)? {
+            Request::Begin {
+                name,
+                options,
+                item_bytes,
+            } => begun = begin(seat, &name, &options, item_bytes)?,
+            Request::Open(way) => {
+                let outcome = match begun.take() {
+                    Some(begun) => open_by(seat, begun, way, Sink::Closed),
+                    None => Err(Error::mismatch("(unknown)", "no stream was begun")),
+                };
+                opened = outcome.as_ref().ok().copied();
+                reply(seat, Answer::Opened(outcome.map(drop)))?;
+            }
+            Request::Forget => begun = None,
+            Request::GiveUp => give_up(seat, opened.take())?,
+            Request::Retire(number) => retire(seat, number)?,
+            Request::Arrive { alone } => return Ok(alone),
+        }
+    }
+}
+
+fn next_request(seat: &Inline<'_>) -> Result<Request> {
+    seat.wait("what the ranks of this process ask", |job| {
+        let ranks = job.engine.topology.ranks_per_process();
+        job.node.next_request(ranks)
+    })
+}
+
+fn reply(seat: &Inline<'_>, answer: Answer) -> Result<()> {
+    seat.with("an answer", |job| {
+        job.node.reply(answer);
+        Ok(())
+    })
+}
+
+/// Tells the ranks whether all have arrived.
+fn told<T>(seat: &Inline<'_>, fenced: Result<T>) -> Result<T> {
+    let outcome = fenced.as_ref().map(drop).map_err(Clone::clone);
+    seat.look(|job| job.node.reply(Answer::Arrived(outcome)));
+    fenced
+}
+
+fn begin(
+    seat: &Inline<'_>,
+    name: &str,
+    options: &StreamOptions,
+    item_bytes: usize,
+) -> Result<Option<Begun>> {
+    let what = "opening a stream";
+    let outcome = seat.with(what, |job| {
+        let (_, begun) = job.begin_opening(name, options, item_bytes)?;
+        Ok((begun, job.engine.receives() as u64))
+    });
+    let (begun, outcome) = match outcome {
+        Ok((begun, receives)) => {
+            let reusable = match &begun {
+                Begun::Again(id, _) => Some(*id),
+                Begun::New(_) => None,
+            };
+            (Some(begun), Ok((receives, reusable)))
+        }
+        Err(error) => (None, Err(error)),
+    };
+    reply(seat, Answer::Begun(outcome))?;
+    Ok(begun)
+}
+
+fn give_up(seat: &Inline<'_>, opened: Option<StreamId>) -> Result<()> {
+    seat.with("opening a stream", |job| {
+        if let Some(id) = opened {
+            job.engine.give_up(id);
+        }
+        Ok(())
+    })
+}
+
+/// Closes a stream. All ranks have had all of it, but marks of its last round and acknowledgements
+/// may be on their way to this relay.
+fn retire(seat: &Inline<'_>, number: u16) -> Result<()> {
+    seat.wait("the rest of a stream", |job| {
+        Ok(job.engine.retire_at_relay(number).then_some(()))
+    })
+}
+
+/// Waits for all processes at the launcher, and relays meanwhile: ranks of other processes may be
+/// able to arrive only once what goes through here has.
+fn fence(
+    seat: Inline<'static>,
+    mut bootstrap: Box<dyn Bootstrap>,
+) -> (Inline<'static>, Result<Box<dyn Bootstrap>>) {
+    if !bootstrap.fences_on_callers_thread() {
+        let fenced = launchers_fence(&seat, bootstrap);
+        return (seat, fenced);
+    }
+    // This thread waits, and another one has the seat.
+    seat.look(|job| job.fencing = true); // naps: nobody rings at the end
+    let (started, park) = seat.into_parts().expect("its only handle is here");
+    let is_through = Flag::default();
+    let (fenced, moved) = thread::scope(|scope| {
+        let moving = scope.spawn(|| {
+            let seat = Inline::of_parts(started, park);
+            let moved = seat.wait("all ranks, at the launcher", |_| {
+                Ok(is_through.is_raised().then_some(()))
+            });
+            seat.look(|job| job.fencing = false);
+            (seat.into_parts().expect("its only handle is here"), moved)
+        });
+        let fenced = bootstrap.fence();
+        is_through.raise();
+        (fenced, moving.join())
+    });
+    let ((started, park), moved) = moved.unwrap_or_else(|panic| resume_unwind(panic));
+    let fenced = match moved {
+        Ok(()) => fenced.map(|()| bootstrap).map_err(Error::from),
+        Err(error) => Err(error),
+    };
+    (Inline::of_parts(started, park), fenced)
+}
+
+/// All ranks of this process have arrived at the end.
+fn prepare_to_end(seat: &Inline<'_>) -> Result<Box<dyn Bootstrap>> {
+    // Where the launcher cannot be asked, nothing else keeps this process until then.
+    seat.wait("the end of the job", |job| {
+        Ok(job.engine.has_left_results().then_some(()))
+    })?;
+    let bootstrap = take_bootstrap(seat)?;
+    set_closing(seat)?;
+    Ok(bootstrap)
+}
+
+/// All ranks of the job have.
+fn end(seat: &Inline<'_>, mut bootstrap: Box<dyn Bootstrap>) -> Result<()> {
+    seat.with("the end of the job", |job| {
+        job.end_lives();
+        Ok(())
+    })?;
+    if !bootstrap.is_out_of_reach() {
+        bootstrap.finalize()?;
+    }
+    Ok(())
+}

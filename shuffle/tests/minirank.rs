@@ -1,0 +1,342 @@
+//! Whole jobs whose ranks are threads: several processes of several nodes, each played by a thread
+//! of the test that lends trihop its allgather and hosts its mini-ranks.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use trihop_shuffle::minirank::{MiniRank, run_with};
+use trihop_shuffle::{
+    BroadcastTo, Conveyor, Error, Options, Rank, Reduce, Result, State, StreamOptions,
+};
+use trihop_transport::bootstrap::{Bootstrap, Custom};
+
+/// How long a job may take before the test gives up on it.
+const WATCHDOG: Duration = Duration::from_secs(240);
+
+/// Runs a job with so many processes on each node, and so many ranks in each process; what the
+/// processes return, in their order.
+fn job<T: Send + 'static>(
+    nodes: &[u32],
+    ranks: u32,
+    program: fn(MiniRank) -> T,
+) -> Vec<thread::Result<Result<Vec<T>>>> {
+    let placed: Vec<u64> = (0..)
+        .zip(nodes)
+        .flat_map(|(n, &size)| vec![n; size as usize])
+        .collect();
+    let size = placed.len() as u32;
+    let (table, barrier) = (
+        Arc::new(Mutex::new(Vec::new())),
+        Arc::new(Barrier::new(placed.len())),
+    );
+    let (done, ended) = mpsc::channel();
+    for (process, node) in (0..).zip(placed) {
+        let (table, barrier, done) = (Arc::clone(&table), Arc::clone(&barrier), done.clone());
+        thread::spawn(move || {
+            let owner = thread::current().id();
+            let gather = move |mine: &[u8], all: &mut [u8]| {
+                assert_eq!(thread::current().id(), owner, "called on another thread");
+                {
+                    let mut table = table.lock().unwrap();
+                    table.resize(all.len(), 0);
+                    table[process as usize * mine.len()..][..mine.len()].copy_from_slice(mine);
+                }
+                barrier.wait();
+                all.copy_from_slice(&table.lock().unwrap());
+                barrier.wait();
+                Ok(())
+            };
+            let options = Options {
+                loopback: true,
+                ..Options::default()
+            };
+            let bootstrap = Custom::new(process, size, node, Box::new(gather)).unwrap();
+            let bootstrap: Box<dyn Bootstrap> = Box::new(bootstrap);
+            let run = || run_with(options, bootstrap, ranks, program);
+            let _ = done.send((process, catch_unwind(AssertUnwindSafe(run))));
+        });
+    }
+    drop(done);
+    let next = |_| ended.recv_timeout(WATCHDOG).expect("the job hangs");
+    let mut outcomes: Vec<_> = (0..size).map(next).collect();
+    outcomes.sort_by_key(|(process, _)| *process);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+/// What all ranks of a job return that goes well, in their order; none where there is no provider.
+fn well<T: Send + 'static>(
+    nodes: &[u32],
+    ranks: u32,
+    program: fn(MiniRank) -> Result<T>,
+) -> Vec<T> {
+    let mut all = Vec::new();
+    for outcome in job(nodes, ranks, program) {
+        match outcome.expect("no rank panics") {
+            Err(error @ Error::NoProvider { .. }) => {
+                eprintln!("skipped: {error}");
+                return Vec::new();
+            }
+            outcome => all.extend(outcome.unwrap().into_iter().map(Result::unwrap)),
+        }
+    }
+    all
+}
+
+/// Nodes, processes of a node, ranks of a process: the three cases of RayPlatform's mini-ranks among
+/// them.
+const SHAPES: [(&[u32], u32); 8] = [
+    (&[1], 1),
+    (&[1], 4),
+    (&[2], 3),
+    (&[1, 1], 1),
+    (&[1, 1], 7),
+    (&[2, 2], 3),
+    (&[2, 1, 2], 2),
+    (&[1, 1, 1, 1], 2),
+];
+
+/// Every face of a job: records, a broadcast, items whose handler answers, rounds, push and pull,
+/// collectives; twice, so that the second stream takes the place of the first one. Returns what it
+/// has heard.
+fn everything(mini: MiniRank) -> Result<u64> {
+    let (me, size, index) = (mini.rank(), mini.size(), mini.index());
+    let (heard, answered, in_round) = (
+        State::new(HashMap::new()),
+        State::new(0u64),
+        State::new(0u64),
+    );
+    let job = mini.start()?;
+    assert_eq!((job.rank(), job.size()), (me, size));
+    assert_eq!(me.0 % job.topology().ranks_per_process(), index);
+    let mut total = 0;
+    for turn in 0..2u32 {
+        let shuffle = job
+            .shuffle("records")
+            .handler_with(&heard, |heard: &mut HashMap<u32, Vec<u32>>, message, _| {
+                let number = u32::from_le_bytes(message.bytes[..4].try_into().unwrap());
+                let long = 4 + 37 * (number as usize % 200);
+                assert_eq!((message.kind, message.bytes.len()), (7, long));
+                heard.entry(message.source.0).or_default().push(number);
+            })
+            .open()?;
+        for number in 0..300u32 {
+            let mut record = vec![0; 4 + 37 * (number as usize % 200)];
+            record[..4].copy_from_slice(&number.to_le_bytes());
+            for target in (0..size).filter(|target| (number + target) % 5 == 0) {
+                shuffle.send(Rank(target), 7, &record)?;
+            }
+        }
+        let last = 300u32.to_le_bytes();
+        let pad = [&last[..], &[0; 37 * 100]].concat();
+        shuffle.broadcast(7, &pad, BroadcastTo::Everyone)?;
+        shuffle.fence()?;
+        let got = heard.with(std::mem::take);
+        assert_eq!(got.len(), size as usize, "from every rank");
+        for (source, numbers) in got {
+            let mut expected: Vec<u32> = (0..300).filter(|n| (n + me.0) % 5 == 0).collect();
+            expected.push(300);
+            assert_eq!(numbers, expected, "turn {turn}: from {source} to {me}");
+            total += numbers.len() as u64;
+        }
+        shuffle.shutdown()?;
+
+        let stream = job
+            .stream::<[u64; 2]>("questions")
+            .handler_with(&answered, move |answered, source, items, outbox| {
+                for &[kind, value] in items {
+                    match kind {
+                        0 => outbox.push(source, [1, value + 1]).unwrap(),
+                        _ => *answered += value,
+                    }
+                }
+            })
+            .open()?;
+        for number in 0..1000u64 {
+            stream.push(Rank((number * 7 % u64::from(size)) as u32), [0, number])?;
+        }
+        stream.fence()?;
+        assert_eq!(answered.with(std::mem::take), (1..=1000).sum::<u64>());
+        stream.shutdown()?;
+
+        let rounds = job
+            .stream::<u64>("rounds")
+            .handler_with(&in_round, |sum, _, items, _| {
+                *sum += items.iter().sum::<u64>()
+            })
+            .open()?;
+        for round in 1..=5u64 {
+            for target in 0..size {
+                rounds.push(Rank(target), round)?;
+            }
+            rounds.round()?;
+            let sum = in_round.with(std::mem::take);
+            assert_eq!(sum, round * u64::from(size), "round {round}");
+        }
+        rounds.shutdown()?;
+
+        let mut conveyor = Conveyor::over(job.stream::<u32>("pulled").open()?)?;
+        let (mut sent, mut pulled) = (0, 0u32);
+        while conveyor.advance(sent == 500)? {
+            while sent < 500 && conveyor.push(Rank((me.0 + sent) % size), sent)? {
+                sent += 1;
+            }
+            while conveyor.pull()?.is_some() {
+                pulled += 1;
+            }
+        }
+        conveyor.shutdown()?;
+        let mut sums = [u64::from(pulled), 1];
+        job.allreduce(&mut sums, Reduce::Sum)?;
+        assert_eq!(sums, [500 * u64::from(size), u64::from(size)]);
+        job.barrier()?;
+    }
+    job.shutdown()?;
+    Ok(total)
+}
+
+#[test]
+fn mini_ranks_do_all_that_ranks_do() {
+    for (nodes, ranks) in SHAPES {
+        let size = nodes.iter().sum::<u32>() * ranks;
+        let heard = well(nodes, ranks, everything);
+        for (rank, heard) in heard.into_iter().enumerate() {
+            assert_eq!(
+                heard,
+                2 * u64::from(size) * 61,
+                "rank {rank} on {nodes:?} x {ranks}"
+            );
+        }
+    }
+}
+
+/// Options that differ are refused on all ranks, and the job goes on.
+#[test]
+fn mini_ranks_that_differ_are_told_so_and_agree_afterwards() {
+    fn differ(mini: MiniRank) -> Result<String> {
+        let job = mini.start()?;
+        let mut options = StreamOptions {
+            remote_maxrpc: 4 + job.rank().0,
+            ..StreamOptions::default()
+        };
+        let refused = job.shuffle("facts").options(options.clone()).open().err();
+        options.remote_maxrpc = 4;
+        let shuffle = job.shuffle("facts").options(options).open()?;
+        shuffle.send(Rank(0), 0, b"now")?;
+        shuffle.fence()?;
+        drop(shuffle);
+        job.shutdown()?;
+        Ok(refused.map_or_else(String::new, |error| error.to_string()))
+    }
+    for text in well(&[1, 1], 2, differ) {
+        assert!(
+            text.contains("remote_maxrpc is 4 on one rank and 7 on another"),
+            "{text}"
+        );
+    }
+}
+
+/// What the ranks of a job say where one of them ends early.
+fn failed(nodes: &[u32], ranks: u32, program: fn(MiniRank) -> Result<()>) -> Vec<String> {
+    let mut said = Vec::new();
+    for outcome in job(nodes, ranks, program) {
+        match outcome {
+            Ok(Err(Error::NoProvider { .. })) => return Vec::new(),
+            Ok(Err(error)) => said.push(error.to_string()),
+            Ok(Ok(all)) => {
+                let told = all
+                    .into_iter()
+                    .map(|result| result.unwrap_err().to_string());
+                said.extend(told);
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>();
+                said.push(format!("panicked: {}", text.unwrap()));
+            }
+        }
+    }
+    said
+}
+
+#[test]
+fn a_mini_rank_that_panics_is_named_by_all_others() {
+    fn panics(mini: MiniRank) -> Result<()> {
+        let job = mini.start()?;
+        if job.rank().0 == 4 {
+            panic!("no more");
+        }
+        job.barrier()
+    }
+    for nodes in [&[3][..], &[1, 2], &[1, 1, 1]] {
+        let said = failed(nodes, 2, panics);
+        for text in &said {
+            let is_it = text == "panicked: no more"
+                || text.contains("rank 4") && text.contains("its program has panicked");
+            assert!(is_it, "{text}");
+        }
+        assert!(said.is_empty() || said.len() == 5, "{said:?}");
+    }
+}
+
+#[test]
+fn a_mini_rank_that_leaves_without_the_others_is_named_by_them() {
+    fn leaves(mini: MiniRank) -> Result<()> {
+        let job = mini.start()?;
+        match job.rank().0 {
+            1 => Err(Error::Closed("left".into())),
+            _ => job.barrier(),
+        }
+    }
+    for nodes in [&[2][..], &[1, 1]] {
+        let said = failed(nodes, 2, leaves);
+        let others = said.iter().filter(|text| {
+            text.contains("rank 1") && text.contains("left the job without shutting it down")
+        });
+        assert!(said.is_empty() || others.count() == 3, "{said:?}");
+    }
+}
+
+#[test]
+fn a_mini_rank_that_never_starts_is_named_by_the_others() {
+    fn stays_away(mini: MiniRank) -> Result<()> {
+        match mini.rank().0 {
+            3 => Err(Error::Closed("stayed away".into())),
+            _ => mini.start()?.shutdown(),
+        }
+    }
+    // One process: the allgather of a test waits for others for ever.
+    let said = failed(&[1], 4, stays_away);
+    let others = said.iter().filter(|text| text.contains("rank 3"));
+    assert!(said.is_empty() || others.count() >= 3, "{said:?}");
+}
+
+#[test]
+fn numbers_of_ranks_that_cannot_be_are_refused() {
+    for ranks in [0, 1025] {
+        let outcome = job(&[1], ranks, |mini: MiniRank| drop(mini))
+            .pop()
+            .unwrap()
+            .unwrap();
+        let text = outcome.unwrap_err().to_string();
+        assert!(text.contains("possible are 1 to 1024"), "{text}");
+    }
+}
+
+#[test]
+fn routes_that_know_no_relays_are_refused_on_mini_ranks() {
+    fn direct(mini: MiniRank) -> Result<String> {
+        let job = mini.start()?;
+        let options = StreamOptions {
+            route: "direct".parse().unwrap(),
+            ..StreamOptions::default()
+        };
+        let refused = job.shuffle("direct").options(options).open().err().unwrap();
+        job.shutdown()?;
+        Ok(refused.to_string())
+    }
+    for text in well(&[1], 2, direct) {
+        assert!(text.contains("three-hop"), "{text}");
+    }
+}

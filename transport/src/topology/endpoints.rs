@@ -1,0 +1,236 @@
+//! Endpoints: the ranks of a job and its relays, and where on its node each has its place.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::placement::{Blocks, Placement};
+use super::{EndpointId, NodeId, Processes, Rank, Topology, invalid};
+use crate::error::Result;
+
+/// Jobs with relays.
+impl Topology {
+    /// The job whose processes are the ranks of this one: each has `ranks` ranks, numbered
+    /// process by process, and a relay. Seen from the first rank of the process that looks.
+    ///
+    /// # Errors
+    /// When `ranks` is 0, there are relays already, or endpoints pass 2^32 - 1.
+    pub fn with_relays(&self, ranks: u32) -> Result<Self> {
+        if self.processes.is_some() {
+            return Err(invalid("processes have one relay each".into()));
+        }
+        let mut merged = Blocks::default();
+        for block in &self.placement.blocks {
+            let here = block.ranks_per_node.checked_mul(ranks);
+            let here = here.ok_or_else(|| invalid(format!("{ranks} ranks of each process")))?;
+            merged.place(block.first_node, block.nodes, here)?;
+        }
+        let placement = Arc::new(Placement::new(merged.list)?);
+        if placement.size.checked_add(self.size()).is_none() {
+            return Err(invalid(format!(
+                "{} ranks and {} relays pass 2^32 - 1",
+                placement.size,
+                self.size()
+            )));
+        }
+        let processes = Processes {
+            placement: Arc::clone(&self.placement),
+            ranks,
+        };
+        let me = EndpointId(self.rank.0 * ranks);
+        Self::seat_end(placement, Some(processes), me)
+    }
+
+    /// The same job as another endpoint sees it.
+    ///
+    /// # Errors
+    /// When there is no such endpoint.
+    pub fn seen_by(&self, end: EndpointId) -> Result<Self> {
+        Self::seat_end(Arc::clone(&self.placement), self.processes.clone(), end)
+    }
+
+    /// The processes of a job with relays, as ranks of a job without, seen from this one: of a job
+    /// without relays the job itself.
+    pub fn processes(&self) -> Self {
+        match &self.processes {
+            None => self.clone(),
+            Some(all) => Self::seat(Arc::clone(&all.placement), Rank(self.rank.0 / all.ranks))
+                .expect("the process of a rank of the job"),
+        }
+    }
+
+    /// Number of the process that an endpoint lives in, as the launcher counts them.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn process_of(&self, end: EndpointId) -> u32 {
+        let rank = self.rank_of(end).0;
+        self.processes.as_ref().map_or(rank, |all| rank / all.ranks)
+    }
+
+    /// The endpoints of this process: a rank alone, or its ranks and, behind them, its relay.
+    pub fn ends_of_process(&self) -> impl Iterator<Item = EndpointId> + use<> {
+        let process = self.process_of(self.me);
+        let ranks = self.ranks_per_process();
+        let relay = self.has_relays().then(|| self.relay_of(process));
+        let first = process * ranks;
+        (first..first + ranks).map(EndpointId).chain(relay)
+    }
+
+    /// Whether the endpoint that looks speaks for its process, with the launcher, with other
+    /// processes and nodes: a relay, or a rank that is alone in its process.
+    pub fn is_host(&self) -> bool {
+        self.is_relay() || !self.has_relays()
+    }
+
+    /// Number of the process that looks.
+    pub fn process(&self) -> u32 {
+        self.process_of(self.me)
+    }
+
+    /// Whether the job has relays.
+    pub fn has_relays(&self) -> bool {
+        self.processes.is_some()
+    }
+
+    /// Ranks of each process: 1 where there are no relays.
+    pub fn ranks_per_process(&self) -> u32 {
+        self.processes.as_ref().map_or(1, |all| all.ranks)
+    }
+
+    /// Whether the endpoint that looks is a relay.
+    #[inline]
+    pub fn is_relay(&self) -> bool {
+        self.me.0 >= self.placement.size
+    }
+
+    /// The relay of a process, by its number.
+    ///
+    /// # Panics
+    /// When there is no such relay.
+    pub fn relay_of(&self, process: u32) -> EndpointId {
+        let end = self.size().checked_add(process).map(EndpointId);
+        let end = end.filter(|&end| self.has_endpoint(end));
+        end.unwrap_or_else(|| panic!("process {process} has no relay in the job"))
+    }
+}
+
+/// Endpoints, which are the ranks alone where there are no relays.
+impl Topology {
+    /// The endpoint that looks.
+    #[inline]
+    pub fn endpoint(&self) -> EndpointId {
+        self.me
+    }
+
+    /// Number of endpoints in the job: its ranks, and its relays.
+    pub fn endpoints(&self) -> u32 {
+        let relays = self.processes.as_ref().map_or(0, |all| all.placement.size);
+        self.size() + relays
+    }
+
+    /// Whether there is such an endpoint in the job.
+    pub fn has_endpoint(&self, end: EndpointId) -> bool {
+        end.0 < self.endpoints()
+    }
+
+    /// The rank whose inbox an endpoint's is; of a relay the first one of its process, which stands
+    /// for it.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn rank_of(&self, end: EndpointId) -> Rank {
+        match (&self.processes, end.0.checked_sub(self.size())) {
+            (_, None) => Rank(end.0),
+            (Some(all), Some(relay)) if relay < all.placement.size => Rank(relay * all.ranks),
+            _ => panic!("no endpoint {end} in the job"),
+        }
+    }
+
+    /// What users call an endpoint: `rank 3`, or `relay 64 (of rank 60)`.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn name_of(&self, end: EndpointId) -> impl fmt::Display + use<> {
+        let rank = self.rank_of(end);
+        let is_relay = end.0 >= self.size();
+        fmt::from_fn(move |f| match is_relay {
+            true => write!(f, "relay {end} (of rank {rank})"),
+            false => write!(f, "rank {rank}"),
+        })
+    }
+
+    /// Node of an endpoint.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn node_of_endpoint(&self, end: EndpointId) -> NodeId {
+        self.node_of(self.rank_of(end))
+    }
+
+    /// Whether an endpoint is on my node (I am).
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn is_here(&self, end: EndpointId) -> bool {
+        self.node_of_endpoint(end) == self.node
+    }
+
+    /// Number of endpoints on my node: of places for their inboxes.
+    pub fn places(&self) -> u32 {
+        self.local_size + self.local_relays()
+    }
+
+    /// Number of endpoints on the node that has most.
+    pub fn most_places(&self) -> u32 {
+        let relays = self.processes.as_ref();
+        self.most_local() + relays.map_or(0, |all| all.placement.local_sizes[2])
+    }
+
+    /// Number of an endpoint among those of its node, the ranks first, in their order from 0: the
+    /// place of its inbox, and of its lanes in the others'.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn place_of(&self, end: EndpointId) -> u32 {
+        let rank = self.rank_of(end);
+        let local = self.local_rank_of(rank);
+        match &self.processes {
+            Some(all) if end.0 >= self.size() => {
+                self.local_size_of(self.node_of(rank)) + local / all.ranks
+            }
+            _ => local,
+        }
+    }
+
+    /// My place.
+    pub fn place(&self) -> u32 {
+        match &self.processes {
+            Some(all) if self.is_relay() => self.local_size + self.local_rank / all.ranks,
+            _ => self.local_rank,
+        }
+    }
+
+    /// The endpoint at a place of my node.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn endpoint_at(&self, place: u32) -> EndpointId {
+        match (place.checked_sub(self.local_size), &self.processes) {
+            (Some(relay), Some(all)) => {
+                EndpointId(self.size() + all.placement.rank_at(self.node, relay).0)
+            }
+            _ => self.rank_at(self.node, place).into(),
+        }
+    }
+
+    /// The endpoints of my node, by place.
+    pub fn ends_here(&self) -> impl Iterator<Item = EndpointId> + '_ {
+        (0..self.places()).map(|place| self.endpoint_at(place))
+    }
+
+    /// Number of relays on my node.
+    pub fn local_relays(&self) -> u32 {
+        let relays = self.processes.as_ref();
+        relays.map_or(0, |all| self.local_size / all.ranks)
+    }
+}
