@@ -1649,8 +1649,10 @@ trihop_status_t trihop_array_fence(const struct trihop_array_t *array);
 // Begins a step of which each element is a contributor, wherever it is by then: a rank without any
 // is done at once. Waits until all ranks do. The step is over when `trihop_array_done` was called
 // for each of them and all that was sent is handled: `trihop_array_test` and `trihop_array_wait` say
-// when. Nobody inserts or removes elements meanwhile. See `trihop_stream_begin_step`. Collective
-// over all ranks; not inside a handler.
+// when. A rank that calls it for its own elements counts them before, behind the last fence or step:
+// items of others may have some move as soon as the step has begun. Nobody inserts or removes
+// elements meanwhile. See `trihop_stream_begin_step`. Collective over all ranks; not inside a
+// handler.
 //
 // Threads: as `trihop_array_fence`.
 trihop_status_t trihop_array_begin_step(const struct trihop_array_t *array);

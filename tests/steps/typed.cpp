@@ -355,8 +355,8 @@ void arrays(trihop::Job &job) {
         EXPECT(refused([&] { tales.insert(key, Tale{}); }) == TRIHOP_ERR_MISUSE);
     }
     tales.fence();
-    tales.begin_step();
     const std::uint64_t mine = tales.count();
+    tales.begin_step();
     for (std::uint64_t key = 0; key < keys; key++)
         for (char letter : {'a', 'b'})
             if (!tales.try_push(key, letter))
@@ -398,6 +398,7 @@ void arrays(trihop::Job &job) {
     auto moved = std::move(tales);
     moved.fence();
     const bool throws = moved.count() > 0;
+    job.barrier(); /* what others broadcast may come in a fence */
     moved.broadcast('!');
     const bool fence_throws = thrown([&] { moved.fence(); });
     const bool close_throws = thrown([&] { moved.close(); });

@@ -433,9 +433,12 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.settle()
     }
 
-    /// Begins a step of which each element is a contributor, wherever it is by then. Waits until
-    /// all ranks do. See [`Shuffle::begin_step`](crate::Shuffle::begin_step); the step ends by
-    /// [`Array::test`] or [`Array::wait`]. Nobody inserts or removes elements meanwhile.
+    /// Begins a step of which each element is a contributor, wherever it is by then: a rank without
+    /// any is done at once. Waits until all ranks do. See
+    /// [`Shuffle::begin_step`](crate::Shuffle::begin_step); the step ends by [`Array::test`] or
+    /// [`Array::wait`]. A rank that says [`Array::done`] for its own elements counts them before,
+    /// behind the last fence or step: items of others may have some move as soon as the step has
+    /// begun. Nobody inserts or removes elements meanwhile.
     ///
     /// # Errors
     /// As that.
