@@ -1,5 +1,7 @@
 //! `trihop info`: what this machine offers, what trihop would take, and why not the rest.
 
+mod adapters;
+
 use std::io::{self, Write};
 
 use clap::Args;
@@ -9,6 +11,8 @@ use trihop::transport::fabric::{self, Candidate, Survey, Verdict};
 use trihop::transport::link::Mover;
 use trihop::transport::memory::hugepage::Plan;
 use trihop::{Options, transport};
+
+use self::adapters::Assignment;
 
 /// Size of the buffer pool that the report on pages is made for.
 const EXAMPLE_POOL_BYTES: usize = 16 << 20;
@@ -22,9 +26,12 @@ pub struct InfoArgs {
     /// Provider to ask for, as in TRIHOP_PROVIDER
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// Show every candidate, with address, capabilities and limits
+    /// Show every candidate, with address, adapter, capabilities and limits
     #[arg(long, short)]
     pub verbose: bool,
+    /// Ranks on this node, whose adapters are shown [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub local_size: Option<u32>,
 }
 
 /// Why the report could not be given.
@@ -55,9 +62,11 @@ pub fn run(args: InfoArgs) -> Result<(), InfoError> {
     }
     let survey = fabric::survey(&options.choice())?;
     let machine = Machine::gather();
+    let local_size = args.local_size.unwrap_or(machine.cores as u32);
+    let assignment = Assignment::new(&survey, local_size);
     let written = match args.json {
-        true => write_json(&survey, &machine),
-        false => write_text(&survey, &machine, args.verbose),
+        true => write_json(&survey, &assignment, &machine),
+        false => write_text(&survey, &assignment, &machine, args.verbose),
     };
     match written {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
@@ -182,7 +191,7 @@ fn verdict(candidate: &Candidate) -> (&'static str, &str) {
     }
 }
 
-fn write_json(survey: &Survey, machine: &Machine) -> io::Result<()> {
+fn write_json(survey: &Survey, assignment: &Assignment<'_>, machine: &Machine) -> io::Result<()> {
     let candidates: Vec<serde_json::Value> = survey.candidates.iter().map(candidate_json).collect();
     let report = serde_json::json!({
         "trihop_version": env!("CARGO_PKG_VERSION"),
@@ -190,6 +199,7 @@ fn write_json(survey: &Survey, machine: &Machine) -> io::Result<()> {
         "libfabric_header_version": survey.header_version,
         "chosen": survey.chosen.map(|i| &candidates[i]),
         "candidates": candidates,
+        "adapters": assignment.json(),
         "machine": machine,
     });
     let mut out = io::stdout().lock();
@@ -208,6 +218,7 @@ fn candidate_json(candidate: &Candidate) -> serde_json::Value {
         "domain": candidate.domain,
         "address_format": candidate.address_format,
         "source": candidate.source,
+        "adapter": adapters::nic_json(&candidate.nic),
         "capabilities": candidate.capabilities.split_whitespace().collect::<Vec<_>>(),
         "mr_mode": candidate.mr_mode.split_whitespace().collect::<Vec<_>>(),
         "score": candidate.score,
@@ -225,7 +236,12 @@ fn candidate_json(candidate: &Candidate) -> serde_json::Value {
     })
 }
 
-fn write_text(survey: &Survey, machine: &Machine, verbose: bool) -> io::Result<()> {
+fn write_text(
+    survey: &Survey,
+    assignment: &Assignment<'_>,
+    machine: &Machine,
+    verbose: bool,
+) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(
         out,
@@ -254,6 +270,10 @@ fn write_text(survey: &Survey, machine: &Machine, verbose: bool) -> io::Result<(
             chosen.remark
         )?,
         None => writeln!(out, "Chosen: none")?,
+    }
+    if survey.chosen.is_some() {
+        assignment.write(&mut out)?;
+        writeln!(out)?;
     }
     write_machine(&mut out, machine)
 }
@@ -316,9 +336,14 @@ fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()
             why.to_owned(),
         ]);
     }
-    let widths: [usize; 9] =
+    write_columns(out, &rows)
+}
+
+/// Writes rows so that their cells stand below each other.
+fn write_columns<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
+    let widths: [usize; N] =
         std::array::from_fn(|c| rows.iter().map(|row| row[c].len()).max().unwrap_or(0));
-    for row in &rows {
+    for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             line.push_str(&format!("{cell:width$}  "));
@@ -350,6 +375,7 @@ fn write_details(out: &mut impl Write, candidate: &Candidate) -> io::Result<()> 
         "    fabric {}, addresses {}",
         candidate.fabric, candidate.address_format
     )?;
+    adapters::write_nic(out, &candidate.nic)?;
     writeln!(
         out,
         "    capabilities: {}",

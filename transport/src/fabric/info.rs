@@ -7,10 +7,12 @@ use std::sync::OnceLock;
 
 use libfabric_sys as sys;
 
+use super::adapters::{self, Adapters};
 use super::choice::Choice;
 use super::error;
 use super::quirks::{self, Quirk};
 use crate::error::{Error, Result};
+use crate::nics::Reported;
 use crate::protocol::tags::TAG_BITS;
 
 /// What a link needs from a provider.
@@ -132,6 +134,7 @@ pub(super) struct Description {
     pub(super) max_message_bytes: usize,
     pub(super) transmit_depth: usize,
     pub(super) receive_depth: usize,
+    pub(super) adapter: Reported,
 }
 
 impl Description {
@@ -185,7 +188,19 @@ impl Description {
             max_message_bytes: endpoint.max_msg_size,
             transmit_depth: tx.size,
             receive_depth: rx.size,
+            // SAFETY: the entry's nic is null or complete, as the entry is.
+            adapter: unsafe { adapters::reported(info.nic) },
         }
+    }
+
+    /// Whether a user means this one by the name of a domain or of a network, or by an address.
+    pub(super) fn is_at(&self, name: &str) -> bool {
+        let device = self.adapter.device.as_deref();
+        let address = || self.source.map(|a| a.to_string());
+        name == self.domain
+            || name == self.fabric
+            || Some(name) == device
+            || Some(name) == address().as_deref()
     }
 
     fn is_native_tcp(&self) -> bool {
@@ -219,16 +234,17 @@ pub(super) struct Selected {
     pub(super) quirk: &'static Quirk,
 }
 
-/// Chooses by quirk score; libfabric's order decides among equals.
+/// Chooses by quirk score, and the closest adapter among equals.
 pub(super) fn select(choice: &Choice) -> Result<Selected> {
     let offers = usable_offers(choice)?;
     let descriptions: Vec<&Description> = offers.iter().map(|o| &o.description).collect();
-    let Some(best) = best_of(&rank(&descriptions, choice)) else {
+    let adapters = Adapters::of(&descriptions, &rank(&descriptions, choice), choice);
+    let Some(taken) = adapters.own(choice) else {
         return Err(Error::NoProvider {
             why: super::survey::why_none(choice)?,
         });
     };
-    let offer = &offers[best];
+    let offer = &offers[taken];
     let quirk = quirks::lookup(&offer.description.provider, &offer.description.protocol);
     Ok(Selected { offer, quirk })
 }
@@ -282,11 +298,10 @@ fn rank_one(offer: &Description, choice: &Choice, native_tcp: bool) -> Rank {
         }
         return Rank::Score(score);
     }
-    if let Some(wanted) = &choice.interface {
-        let address = offer.source.map(|a| a.to_string());
-        if *wanted != offer.domain && *wanted != offer.fabric && Some(wanted) != address.as_ref() {
-            return Rank::Rejected(format!("another interface was asked for ({wanted})"));
-        }
+    let wanted = &choice.interfaces;
+    if !wanted.is_empty() && !wanted.iter().any(|name| offer.is_at(name)) {
+        let wanted = wanted.join(", ");
+        return Rank::Rejected(format!("another interface was asked for ({wanted})"));
     }
     if quirk.over_ip {
         score -= match offer.source {
@@ -450,7 +465,7 @@ unsafe fn fill_anything(hints: *mut sys::fi_info) {
 
 /// # Safety
 /// `text` is null or NUL-terminated.
-unsafe fn string(text: *const libc::c_char) -> String {
+pub(super) unsafe fn string(text: *const libc::c_char) -> String {
     if text.is_null() {
         return String::new();
     }
@@ -513,4 +528,4 @@ unsafe fn ip_address(address: *const u8, length: usize) -> Option<IpAddr> {
 
 #[cfg(test)]
 #[path = "info_tests.rs"]
-mod tests;
+pub(in crate::fabric) mod tests;

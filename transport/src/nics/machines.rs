@@ -262,6 +262,11 @@ fn a_link_that_is_down_is_left_and_one_that_nobody_knows_of_is_not() {
     };
     assert_eq!(machine.sysfs().nic("mlx5_1", &up).link, LinkState::Down);
     assert_eq!(machine.sysfs().nic("mlx5_2", &up).link, LinkState::Up);
+    // A card of Slingshot works without its interface.
+    machine.slingshot(0, "0000:c1:00.0", 0);
+    machine.write("class/net/hsn0/operstate", "down\n");
+    assert_eq!(machine.sysfs().nic("cxi0", &up).link, LinkState::Up);
+    assert_eq!(machine.nics(&["cxi0"])[0].link, LinkState::Down);
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Sysfs {
     }
 
     /// The adapter behind a domain of libfabric. What libfabric says counts more than what the
-    /// kernel says, but for a link that the kernel knows to be down.
+    /// kernel says, but for the state of the link, where it is the other way round.
     pub fn nic(&self, domain: &str, reported: &Reported) -> Nic {
         let device = reported.device.as_deref().unwrap_or(domain);
         let folder = self.folder(device);
@@ -51,19 +51,14 @@ impl Sysfs {
         let interface = folder.as_deref().and_then(interface);
         let seen = folder.as_deref().map_or(Link::default(), Link::of);
         let below = interface.as_deref().map_or(Link::default(), Link::of);
-        let link = [seen.state, below.state, reported.link];
-        let link = match link.contains(&LinkState::Down) {
-            true => LinkState::Down,
-            false => *link
-                .iter()
-                .max_by_key(|s| **s == LinkState::Up)
-                .unwrap_or(&LinkState::Unknown),
-        };
+        // The interface of a card may be switched off while the card itself works.
+        let states = [seen.state, reported.link, below.state];
+        let known = states.into_iter().find(|s| *s != LinkState::Unknown);
         Nic {
             device: device.to_owned(),
             bus,
             numa_node: bus.and_then(|bus| self.numa_node(bus)),
-            link,
+            link: known.unwrap_or_default(),
             bits_per_second: reported.bits_per_second.or(seen.speed).or(below.speed),
             bond: interface.as_deref().and_then(bond),
         }
