@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use clap::Args;
 use serde::Serialize;
 use trihop::transport::bootstrap::{self, Launcher};
+use trihop::transport::fabric::settings::{self, Setting};
 use trihop::transport::fabric::{self, Candidate, Survey, Verdict};
 use trihop::transport::link::Mover;
 use trihop::transport::memory::hugepage::Plan;
@@ -200,11 +201,21 @@ fn write_json(survey: &Survey, assignment: &Assignment<'_>, machine: &Machine) -
         "chosen": survey.chosen.map(|i| &candidates[i]),
         "candidates": candidates,
         "adapters": assignment.json(),
+        "settings": settings::all().iter().map(setting_json).collect::<Vec<_>>(),
         "machine": machine,
     });
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, &report)?;
     writeln!(out)
+}
+
+fn setting_json((setting, providers): &(Setting, Vec<&str>)) -> serde_json::Value {
+    serde_json::json!({
+        "variable": setting.variable,
+        "value": setting.value_text,
+        "providers": providers,
+        "why": setting.why,
+    })
 }
 
 fn candidate_json(candidate: &Candidate) -> serde_json::Value {
@@ -258,6 +269,20 @@ fn write_text(
     if verbose {
         for candidate in &shown {
             write_details(&mut out, candidate)?;
+        }
+        writeln!(out, "\nVariables that a job sets, unless they are set:")?;
+        for (setting, providers) in settings::all() {
+            let providers = providers.join(", ");
+            let Setting {
+                variable,
+                value_text,
+                why,
+                ..
+            } = setting;
+            writeln!(
+                out,
+                "    {variable} ({providers}): {value_text}, since {why}"
+            )?;
         }
     }
     writeln!(out)?;

@@ -27,7 +27,7 @@ pub struct Choice {
     /// [`Link::wait_descriptor`](crate::link::Link::wait_descriptor) is `None` then.
     pub spin_only: bool,
     /// Peers that this endpoint will send to or hear from, by which providers size tables and
-    /// queues. Sets `FI_UNIVERSE_SIZE` unless it is set, and above 32 peers
-    /// `FI_OFI_RXM_USE_SRX`; libfabric reads both once, at the first call of a process.
+    /// queues: some [`settings`](super::settings) go by it, which libfabric reads once, at the first
+    /// call of a process.
     pub universe: Option<usize>,
 }

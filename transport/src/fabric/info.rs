@@ -1,6 +1,6 @@
 //! Discovery: what libfabric offers (asked once per process), and which offer is taken.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
@@ -11,6 +11,7 @@ use super::adapters::{self, Adapters};
 use super::choice::Choice;
 use super::error;
 use super::quirks::{self, Quirk};
+use super::settings;
 use crate::error::{Error, Result};
 use crate::nics::Reported;
 use crate::protocol::tags::TAG_BITS;
@@ -331,7 +332,7 @@ pub(super) fn usable_offers(choice: &Choice) -> Result<&'static [Offer]> {
     load()?;
     static OFFERS: OnceLock<Result<Vec<Offer>, isize>> = OnceLock::new();
     let found = OFFERS.get_or_init(|| {
-        tell_providers(choice.universe);
+        settings::tell(choice.universe);
         ask(true)
     });
     found.as_deref().map_err(|code| {
@@ -355,32 +356,6 @@ fn load() -> Result<()> {
 pub(super) fn all_offers() -> Result<Vec<Offer>> {
     load()?;
     ask(false).map_err(|code| error::failure("fi_getinfo", code, "no needs given"))
-}
-
-/// With more peers a receive context for all of them takes less memory than one each.
-const SHARED_FROM_PEERS: usize = 4096 / 128;
-
-/// Tells providers how many peers there may be. rxm multiplies its queue's depth by it, and its
-/// default of 256 is above what some verbs devices can do. Where peers are many, rxm has one
-/// receive context for all connections, in the place of one each: 4,096 buffers in the place of 128
-/// for each peer, and some 5 % more latency over TCP.
-///
-/// This is the one place that changes the process's environment: libfabric reads it inside the
-/// first fi_getinfo, and has no other way to be told. It runs once, before that call; start other
-/// threads that read the environment later.
-fn tell_providers(universe: Option<usize>) {
-    let Some(universe) = universe else { return };
-    let set = |name: &CStr, value: &CStr| {
-        // SAFETY: both are NUL-terminated and copied; an existing value stays (overwrite = 0).
-        // Nobody changes the environment meanwhile: we do here alone, once, and programs are told
-        // to start threads that do so, or read it, later.
-        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) }
-    };
-    let value = CString::new(universe.max(1).to_string()).unwrap_or_default();
-    set(c"FI_UNIVERSE_SIZE", &value);
-    if universe > SHARED_FROM_PEERS {
-        set(c"FI_OFI_RXM_USE_SRX", c"1");
-    }
 }
 
 /// Asks fi_getinfo, with our needs or without any.

@@ -25,6 +25,7 @@ mod mr;
 mod opened;
 mod operations;
 pub mod quirks;
+pub mod settings;
 mod signals;
 mod survey;
 
