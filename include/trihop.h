@@ -450,9 +450,10 @@ typedef struct trihop_options_t {
   // `FI_PROVIDER` counts where this is not set and that names just one.
   // Default the best by score; a name as `trihop info` has it.
   char provider[64];
-  // Network interface, domain or address.
-  // Not together with `loopback`.
-  // Default the provider's first that other nodes can reach; interface, domain or address.
+  // Network interfaces, domains or addresses, with commas between them.
+  // Each rank takes the closest one (see `trihop info`). Those of a list have to
+  // reach each other. Not together with `loopback`.
+  // Default the provider's first that other nodes can reach, and those of its network; interfaces, domains or addresses.
   char interface[64];
   // Longest batch that is sent without asking.
   // 0 is the provider's own limit.

@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use trihop::transport::fabric::quirks;
+use trihop::transport::fabric::settings::{self, Setting};
 use trihop::{CounterRow, OptionRow, Options, QueueStats, Shares, Stats, StreamOptions};
 
 /// Replaces what stands between the marks of this name, and the marks stay.
@@ -108,6 +110,54 @@ fn the_counters_in_the_documents_are_those_of_the_table() {
         ("counters of queues", counters(QueueStats::TABLE)),
     ];
     check("DIAGNOSTICS.md", &tables);
+}
+
+fn settings() -> String {
+    let row = |(setting, providers): &(Setting, Vec<&str>)| {
+        let Setting {
+            variable,
+            value_text,
+            why,
+            ..
+        } = setting;
+        let providers = providers.join("`, `");
+        format!("| `{variable}` | {value_text} | `{providers}` | {why} |\n")
+    };
+    let head = "| variable | value | for | because |\n| --- | --- | --- | --- |\n";
+    head.to_owned() + &settings::all().iter().map(row).collect::<String>()
+}
+
+fn limits() -> String {
+    let or_none = |number: usize, none: usize| match number == none {
+        true => "none".to_owned(),
+        false => number.to_string(),
+    };
+    let row = |(name, ..): &(&str, &str, &str)| {
+        let row = quirks::simulated(name).expect("it is in the list");
+        let limits = row.limits();
+        format!(
+            "| `{name}` | {} | {} | {} | {} | {} | {} | {} |\n",
+            limits.posted_receives,
+            or_none(row.inject_bytes, 0),
+            or_none(limits.max_message_bytes, usize::MAX),
+            limits.tag_bits,
+            match &row.mr_rules()[..] {
+                [] => "none".to_owned(),
+                rules => rules.join(" "),
+            },
+            if row.wait_descriptor { "yes" } else { "no" },
+            row.source
+        )
+    };
+    let head = "| name | receives | copied at once | longest | tag bits | registration | descriptor | from |\n\
+                | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    head.to_owned() + &quirks::SIMULATED.iter().map(row).collect::<String>()
+}
+
+#[test]
+fn the_providers_in_the_documents_are_those_of_the_table() {
+    let tables = [("settings", settings()), ("limits", limits())];
+    check("NETWORKS.md", &tables);
 }
 
 #[test]

@@ -1,14 +1,19 @@
 //! `trihop info`: what this machine offers, what trihop would take, and why not the rest.
 
+mod adapters;
+
 use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
 use trihop::transport::bootstrap::{self, Launcher};
+use trihop::transport::fabric::settings::{self, Setting};
 use trihop::transport::fabric::{self, Candidate, Survey, Verdict};
 use trihop::transport::link::Mover;
 use trihop::transport::memory::hugepage::Plan;
 use trihop::{Options, transport};
+
+use self::adapters::Assignment;
 
 /// Size of the buffer pool that the report on pages is made for.
 const EXAMPLE_POOL_BYTES: usize = 16 << 20;
@@ -22,9 +27,12 @@ pub struct InfoArgs {
     /// Provider to ask for, as in TRIHOP_PROVIDER
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// Show every candidate, with address, capabilities and limits
+    /// Show every candidate, with address, adapter, capabilities and limits
     #[arg(long, short)]
     pub verbose: bool,
+    /// Ranks on this node, whose adapters are shown [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub local_size: Option<u32>,
 }
 
 /// Why the report could not be given.
@@ -55,9 +63,11 @@ pub fn run(args: InfoArgs) -> Result<(), InfoError> {
     }
     let survey = fabric::survey(&options.choice())?;
     let machine = Machine::gather();
+    let local_size = args.local_size.unwrap_or(machine.cores as u32);
+    let assignment = Assignment::new(&survey, local_size);
     let written = match args.json {
-        true => write_json(&survey, &machine),
-        false => write_text(&survey, &machine, args.verbose),
+        true => write_json(&survey, &assignment, &machine),
+        false => write_text(&survey, &assignment, &machine, args.verbose),
     };
     match written {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
@@ -182,7 +192,7 @@ fn verdict(candidate: &Candidate) -> (&'static str, &str) {
     }
 }
 
-fn write_json(survey: &Survey, machine: &Machine) -> io::Result<()> {
+fn write_json(survey: &Survey, assignment: &Assignment<'_>, machine: &Machine) -> io::Result<()> {
     let candidates: Vec<serde_json::Value> = survey.candidates.iter().map(candidate_json).collect();
     let report = serde_json::json!({
         "trihop_version": env!("CARGO_PKG_VERSION"),
@@ -190,11 +200,22 @@ fn write_json(survey: &Survey, machine: &Machine) -> io::Result<()> {
         "libfabric_header_version": survey.header_version,
         "chosen": survey.chosen.map(|i| &candidates[i]),
         "candidates": candidates,
+        "adapters": assignment.json(),
+        "settings": settings::all().iter().map(setting_json).collect::<Vec<_>>(),
         "machine": machine,
     });
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, &report)?;
     writeln!(out)
+}
+
+fn setting_json((setting, providers): &(Setting, Vec<&str>)) -> serde_json::Value {
+    serde_json::json!({
+        "variable": setting.variable,
+        "value": setting.value_text,
+        "providers": providers,
+        "why": setting.why,
+    })
 }
 
 fn candidate_json(candidate: &Candidate) -> serde_json::Value {
@@ -208,6 +229,7 @@ fn candidate_json(candidate: &Candidate) -> serde_json::Value {
         "domain": candidate.domain,
         "address_format": candidate.address_format,
         "source": candidate.source,
+        "adapter": adapters::nic_json(&candidate.nic),
         "capabilities": candidate.capabilities.split_whitespace().collect::<Vec<_>>(),
         "mr_mode": candidate.mr_mode.split_whitespace().collect::<Vec<_>>(),
         "score": candidate.score,
@@ -225,7 +247,12 @@ fn candidate_json(candidate: &Candidate) -> serde_json::Value {
     })
 }
 
-fn write_text(survey: &Survey, machine: &Machine, verbose: bool) -> io::Result<()> {
+fn write_text(
+    survey: &Survey,
+    assignment: &Assignment<'_>,
+    machine: &Machine,
+    verbose: bool,
+) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(
         out,
@@ -243,6 +270,20 @@ fn write_text(survey: &Survey, machine: &Machine, verbose: bool) -> io::Result<(
         for candidate in &shown {
             write_details(&mut out, candidate)?;
         }
+        writeln!(out, "\nVariables that a job sets, unless they are set:")?;
+        for (setting, providers) in settings::all() {
+            let providers = providers.join(", ");
+            let Setting {
+                variable,
+                value_text,
+                why,
+                ..
+            } = setting;
+            writeln!(
+                out,
+                "    {variable} ({providers}): {value_text}, since {why}"
+            )?;
+        }
     }
     writeln!(out)?;
     match survey.chosen.map(|i| &survey.candidates[i]) {
@@ -254,6 +295,10 @@ fn write_text(survey: &Survey, machine: &Machine, verbose: bool) -> io::Result<(
             chosen.remark
         )?,
         None => writeln!(out, "Chosen: none")?,
+    }
+    if survey.chosen.is_some() {
+        assignment.write(&mut out)?;
+        writeln!(out)?;
     }
     write_machine(&mut out, machine)
 }
@@ -316,9 +361,14 @@ fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()
             why.to_owned(),
         ]);
     }
-    let widths: [usize; 9] =
+    write_columns(out, &rows)
+}
+
+/// Writes rows so that their cells stand below each other.
+fn write_columns<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
+    let widths: [usize; N] =
         std::array::from_fn(|c| rows.iter().map(|row| row[c].len()).max().unwrap_or(0));
-    for row in &rows {
+    for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             line.push_str(&format!("{cell:width$}  "));
@@ -350,6 +400,7 @@ fn write_details(out: &mut impl Write, candidate: &Candidate) -> io::Result<()> 
         "    fabric {}, addresses {}",
         candidate.fabric, candidate.address_format
     )?;
+    adapters::write_nic(out, &candidate.nic)?;
     writeln!(
         out,
         "    capabilities: {}",

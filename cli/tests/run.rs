@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use launched::{Launched, alive, processes_named};
 
@@ -344,6 +345,48 @@ fn nodes_can_have_networks_of_their_own() {
         "{}",
         ended.stdout
     );
+}
+
+#[test]
+fn ranks_of_a_node_take_different_interfaces() {
+    let mut probe = Command::new("unshare");
+    probe.args(["--net", "true"]);
+    if !probe.status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: network namespaces need root and `unshare`");
+        return;
+    }
+    // The nodes are simulated ones, which stay on loopback unless a rank is told otherwise.
+    let trihop = env!("CARGO_BIN_EXE_trihop");
+    let script = format!(
+        "set -e; ip link set lo up; \
+         for i in 0 1; do \
+            ip link add near$i type veth peer name far$i; \
+            ip address add 10.9.0.$((i + 1))/24 dev near$i; \
+            ip link set near$i up; ip link set far$i up; \
+         done; \
+         exec {trihop} run -n 4 --nodes 2 -- sh -c \
+            'unset TRIHOP_LOOPBACK; exec {trihop} bench exchange --count 500 --size 100'"
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["--net", "sh", "-c", &script])
+        .env("TRIHOP_LOG", "debug")
+        .env("TRIHOP_PROVIDER", "tcp")
+        .env("TRIHOP_INTERFACE", "near0,near1");
+    let ended = Launched::start(command).wait().succeeded();
+    let taken = |rank: u32| {
+        let line = format!("[{rank}] ");
+        let mut lines = ended.stderr.lines().filter(|l| l.starts_with(&line));
+        let told = lines.find(|l| l.contains("network adapter taken"));
+        let told = told.unwrap_or_else(|| panic!("rank {rank}: {}", ended.stderr));
+        ["near0", "near1"].map(|name| told.contains(name))
+    };
+    for (first, second) in [(0, 1), (2, 3)] {
+        assert_eq!(
+            [taken(first), taken(second)],
+            [[true, false], [false, true]]
+        );
+    }
 }
 
 #[test]

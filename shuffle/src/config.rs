@@ -276,14 +276,24 @@ impl Options {
             let why = "simulated nodes use the loopback interface only; unset one of TRIHOP_INTERFACE and TRIHOP_LOOPBACK";
             return Err(Error::config("interface", why));
         }
+        if self.interfaces().iter().any(String::is_empty) {
+            let why = "a list of names with commas between them, and one of them is empty";
+            return Err(Error::config("interface", why));
+        }
         Ok(())
+    }
+
+    /// The names of `interface`, which is a list.
+    pub(crate) fn interfaces(&self) -> Vec<String> {
+        let names = self.interface.iter().flat_map(|list| list.split(','));
+        names.map(|name| name.trim().to_owned()).collect()
     }
 
     /// What these options ask of libfabric.
     pub fn choice(&self) -> Choice {
         Choice {
             provider: self.provider.clone(),
-            interface: self.interface.clone(),
+            interfaces: self.interfaces(),
             eager_bytes: self.eager_bytes.filter(|&bytes| bytes > 0),
             mover: self.mover,
             loopback_only: self.loopback,

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use trihop_shuffle::simulation::{Simulation, SimulationOptions};
 use trihop_shuffle::{Rank, Shares, StreamOptions, Topology};
 use trihop_transport::link::{Limits, Mover};
-use trihop_transport::sim::SimOptions;
+use trihop_transport::sim::{Rules, SimOptions};
 
 /// Enough that a refusal meets a rank with nothing else to do, and again when it looks once more
 /// before it sleeps.
@@ -27,6 +27,7 @@ fn one_record(mover: Mover, seed: u64) -> (bool, bool) {
                 mover,
                 ..SimOptions::default().limits
             },
+            rules: Rules::default(),
         },
         stream: StreamOptions {
             remote_buftarget_bytes: 1,

@@ -13,7 +13,7 @@ use trihop_shuffle::route::RouteName;
 use trihop_shuffle::simulation::{Schedule, Simulation, SimulationError, SimulationOptions};
 use trihop_shuffle::{BroadcastTo, Error, Rank, Shares, ShimOptions, StreamOptions, Topology};
 use trihop_transport::link::{Limits, Mover};
-use trihop_transport::sim::SimOptions;
+use trihop_transport::sim::{Rules, SimOptions};
 
 /// Seeds where nobody asks for more.
 const SCHEDULES: u64 = 400;
@@ -78,6 +78,7 @@ impl Plan {
             // Messages that ask for slots, where links have none of their own.
             kept_bytes: if own_slots < ALL_OWN { 128 } else { 0 },
             limits,
+            rules: Rules::default(),
         };
         // That of three hops twice as often as any other.
         let routes: Vec<_> = RouteName::all()

@@ -8,6 +8,7 @@ pub mod fabric;
 pub mod link;
 pub mod masked;
 pub mod memory;
+pub mod nics;
 pub mod notice;
 pub mod park;
 pub mod protocol;

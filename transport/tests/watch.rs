@@ -39,7 +39,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 fn start(nodes: u32, secrets: [&Secret; 2], mut processes: Vec<(Rank, ProcessWatch)>) -> Vec<Node> {
     let first = Topology::from_node_sizes(&vec![2; nodes as usize], Rank(0)).unwrap();
     let listening: Vec<Listening> = (0..nodes)
-        .map(|_| Listening::open(None, true).unwrap())
+        .map(|_| Listening::open(&[], true).unwrap())
         .collect();
     let addresses: Vec<_> = listening.iter().map(|l| l.addresses().to_vec()).collect();
     let mut started = Vec::new();

@@ -91,9 +91,10 @@ macro_rules! options_table {
                 /// libfabric provider between nodes.
                 /// `FI_PROVIDER` counts where this is not set and that names just one.
                 local provider: Option<String> as [c_char; 64] = (else "the best by score") in (of "a name as `trihop info` has it") "";
-                /// Network interface, domain or address.
-                /// Not together with `loopback`.
-                local interface: Option<String> as [c_char; 64] = (else "the provider's first that other nodes can reach") in (of "interface, domain or address") "";
+                /// Network interfaces, domains or addresses, with commas between them.
+                /// Each rank takes the closest one (see `trihop info`). Those of a list have to
+                /// reach each other. Not together with `loopback`.
+                local interface: Option<String> as [c_char; 64] = (else "the provider's first that other nodes can reach, and those of its network") in (of "interfaces, domains or addresses") "";
                 /// Longest batch that is sent without asking.
                 /// 0 is the provider's own limit.
                 agreed eager_bytes: Option<usize> as u64 = (else "the provider's") in (0 or 192 to 16 MiB) "bytes";

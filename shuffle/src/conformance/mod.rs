@@ -3,7 +3,9 @@
 //!
 //! Over the simulated fabric time is virtual and a seed replays a run exactly; over libfabric the
 //! same jobs run on what this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs
-//! only that one.
+//! only that one. With `TRIHOP_SIM_PROVIDER=cxi` (or another name of
+//! [`SIMULATED`](trihop_transport::fabric::quirks::SIMULATED)) the simulated fabric has the limits
+//! and rules of that provider; `providers` runs a few jobs under each.
 
 mod ageing;
 mod broadcasts;
@@ -13,6 +15,7 @@ mod limits;
 mod long_records;
 mod membership;
 mod on_demand;
+mod providers;
 pub(crate) mod ranks;
 mod relays;
 mod rounds;

@@ -1,8 +1,8 @@
 //! What a seed stands for: the shape of a job, its options, its fabric, its messages.
 
-use trihop_transport::fabric;
+use trihop_transport::fabric::{self, quirks};
 use trihop_transport::link::{Limits, Mover};
-use trihop_transport::sim::{Net, SimOptions};
+use trihop_transport::sim::{Net, Rules, SimOptions};
 
 use crate::config::{Shares, StreamOptions};
 use crate::engine::inbound::CONTROL_BYTES;
@@ -59,7 +59,12 @@ fn kept_bytes(seed: u64) -> usize {
     if is_on_demand(seed) { CONTROL_BYTES } else { 0 }
 }
 
+/// A simulated fabric as this seed has it, or with the limits of the provider that
+/// `TRIHOP_SIM_PROVIDER` names.
 pub fn sim(seed: u64) -> Fabric {
+    if let Ok(name) = std::env::var("TRIHOP_SIM_PROVIDER") {
+        return sim_of(&name, seed);
+    }
     let mover = if seed % 5 < 2 {
         Mover::Segments
     } else {
@@ -77,6 +82,20 @@ pub fn sim(seed: u64) -> Fabric {
         refuse_one_in: [0, 3, 7][(seed % 3) as usize],
         kept_bytes: kept_bytes(seed),
         limits,
+        rules: Rules::default(),
+    }))
+}
+
+/// A simulated fabric with the limits and rules of one of the providers of [`quirks::SIMULATED`].
+pub fn sim_of(name: &str, seed: u64) -> Fabric {
+    let provider = quirks::simulated(name);
+    let provider = provider.unwrap_or_else(|| panic!("TRIHOP_SIM_PROVIDER: no {name}"));
+    Fabric::Simulated(Net::new(SimOptions {
+        seed,
+        max_delay: seed % 11,
+        refuse_one_in: [0, 3, 7][(seed % 3) as usize],
+        kept_bytes: kept_bytes(seed),
+        ..SimOptions::of_provider(provider)
     }))
 }
 
@@ -169,5 +188,6 @@ pub fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
         refuse_one_in: 0,
         kept_bytes: kept_bytes(seed),
         limits,
+        rules: Rules::default(),
     }))
 }

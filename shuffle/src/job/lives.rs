@@ -145,7 +145,7 @@ impl WatchStart {
         if topology.nodes() == 1 || topology.processes().local_rank() != 0 {
             return Ok(None);
         }
-        let listening = Listening::open(options.interface.as_deref(), options.loopback)?;
+        let listening = Listening::open(&options.interfaces(), options.loopback)?;
         Ok(Some(Self {
             listening,
             neighbours: Vec::new(),

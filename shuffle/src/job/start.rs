@@ -83,7 +83,7 @@ impl JobState {
         let link = if ends.is_empty() && topology.nodes() == 1 {
             None
         } else {
-            Some(fabric::open(&choice(&options, ends.len()))?)
+            Some(fabric::open(&choice(&options, &processes, ends.len()))?)
         };
 
         let limits = limit::limits();
@@ -255,16 +255,17 @@ const LEAST_UNIVERSE: usize = 16;
 /// What is asked of libfabric for links with so many peers. Providers size their queues by the
 /// peers of one endpoint (rxm its completion queue, by so many times the depth of a connection),
 /// and those are the other ends of this rank's links, however many nodes the job has.
-fn choice(options: &Options, peers: usize) -> fabric::Choice {
+fn choice(options: &Options, topology: &Topology, peers: usize) -> fabric::Choice {
     fabric::Choice {
         universe: Some(peers.max(LEAST_UNIVERSE)),
+        local_rank: topology.local_rank(),
         ..options.choice()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trihop_transport::topology::{Rank, Topology};
+    use trihop_transport::topology::Rank;
 
     use super::*;
     use crate::route::{Rails, RouteName};
@@ -276,7 +277,7 @@ mod tests {
             let route = JobRoute::new(route, &topology).unwrap();
             let routes = [route, JobRoute::tree(&topology)];
             let ends = ends_of(&[&routes[0], &routes[1]]);
-            choice(&Options::default(), ends.len()).universe
+            choice(&Options::default(), &topology, ends.len()).universe
         };
         // Ranks of 200 nodes with 4 ranks each have 50 links at most, alone on their nodes 199.
         assert_eq!(universe(RouteName::default(), &[4; 200], 6), Some(50));

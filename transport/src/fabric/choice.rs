@@ -9,9 +9,12 @@ pub struct Choice {
     /// for native datagrams over TCP by whatever name (over connections where there are none),
     /// `verbs`, `udp`, `rxm`. Default: the best one.
     pub provider: Option<String>,
-    /// Domain (`eth0`, `mlx5_0`), libfabric's fabric name, or the IP address of an interface.
-    /// Default: the provider's first that another node can reach.
-    pub interface: Option<String>,
+    /// Domains (`eth0`, `mlx5_0`), libfabric's fabric names, or IP addresses of interfaces, one of
+    /// which an endpoint takes. Default: those of the provider's best candidate's network.
+    pub interfaces: Vec<String>,
+    /// Number of this endpoint's rank among those of its node, by which they take different
+    /// adapters.
+    pub local_rank: u32,
     /// Overrides the provider's eager limit, in bytes.
     pub eager_bytes: Option<usize>,
     /// Overrides the provider's faster way for batches above the eager limit.
@@ -24,7 +27,7 @@ pub struct Choice {
     /// [`Link::wait_descriptor`](crate::link::Link::wait_descriptor) is `None` then.
     pub spin_only: bool,
     /// Peers that this endpoint will send to or hear from, by which providers size tables and
-    /// queues. Sets `FI_UNIVERSE_SIZE` unless it is set, and above 32 peers
-    /// `FI_OFI_RXM_USE_SRX`; libfabric reads both once, at the first call of a process.
+    /// queues: some [`settings`](super::settings) go by it, which libfabric reads once, at the first
+    /// call of a process.
     pub universe: Option<usize>,
 }

@@ -62,7 +62,7 @@ impl Endpoint {
             })?,
         };
         let info = opened.domain.info();
-        let (posted_sends, posted_receives) = depths(info);
+        let (posted_sends, posted_receives) = depths(info, quirk);
         let max_message_bytes = info.max_message_bytes();
         let limits = Limits {
             eager_bytes: choice

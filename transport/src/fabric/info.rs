@@ -1,16 +1,19 @@
 //! Discovery: what libfabric offers (asked once per process), and which offer is taken.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
 use libfabric_sys as sys;
 
+use super::adapters::{self, Adapters};
 use super::choice::Choice;
 use super::error;
 use super::quirks::{self, Quirk};
+use super::settings;
 use crate::error::{Error, Result};
+use crate::nics::Reported;
 use crate::protocol::tags::TAG_BITS;
 
 /// What a link needs from a provider.
@@ -132,6 +135,7 @@ pub(super) struct Description {
     pub(super) max_message_bytes: usize,
     pub(super) transmit_depth: usize,
     pub(super) receive_depth: usize,
+    pub(super) adapter: Reported,
 }
 
 impl Description {
@@ -185,7 +189,19 @@ impl Description {
             max_message_bytes: endpoint.max_msg_size,
             transmit_depth: tx.size,
             receive_depth: rx.size,
+            // SAFETY: the entry's nic is null or complete, as the entry is.
+            adapter: unsafe { adapters::reported(info.nic) },
         }
+    }
+
+    /// Whether a user means this one by the name of a domain or of a network, or by an address.
+    pub(super) fn is_at(&self, name: &str) -> bool {
+        let device = self.adapter.device.as_deref();
+        let address = || self.source.map(|a| a.to_string());
+        name == self.domain
+            || name == self.fabric
+            || Some(name) == device
+            || Some(name) == address().as_deref()
     }
 
     fn is_native_tcp(&self) -> bool {
@@ -219,16 +235,17 @@ pub(super) struct Selected {
     pub(super) quirk: &'static Quirk,
 }
 
-/// Chooses by quirk score; libfabric's order decides among equals.
+/// Chooses by quirk score, and the closest adapter among equals.
 pub(super) fn select(choice: &Choice) -> Result<Selected> {
     let offers = usable_offers(choice)?;
     let descriptions: Vec<&Description> = offers.iter().map(|o| &o.description).collect();
-    let Some(best) = best_of(&rank(&descriptions, choice)) else {
+    let adapters = Adapters::of(&descriptions, &rank(&descriptions, choice), choice);
+    let Some(taken) = adapters.own(choice) else {
         return Err(Error::NoProvider {
             why: super::survey::why_none(choice)?,
         });
     };
-    let offer = &offers[best];
+    let offer = &offers[taken];
     let quirk = quirks::lookup(&offer.description.provider, &offer.description.protocol);
     Ok(Selected { offer, quirk })
 }
@@ -282,11 +299,10 @@ fn rank_one(offer: &Description, choice: &Choice, native_tcp: bool) -> Rank {
         }
         return Rank::Score(score);
     }
-    if let Some(wanted) = &choice.interface {
-        let address = offer.source.map(|a| a.to_string());
-        if *wanted != offer.domain && *wanted != offer.fabric && Some(wanted) != address.as_ref() {
-            return Rank::Rejected(format!("another interface was asked for ({wanted})"));
-        }
+    let wanted = &choice.interfaces;
+    if !wanted.is_empty() && !wanted.iter().any(|name| offer.is_at(name)) {
+        let wanted = wanted.join(", ");
+        return Rank::Rejected(format!("another interface was asked for ({wanted})"));
     }
     if quirk.over_ip {
         score -= match offer.source {
@@ -316,7 +332,7 @@ pub(super) fn usable_offers(choice: &Choice) -> Result<&'static [Offer]> {
     load()?;
     static OFFERS: OnceLock<Result<Vec<Offer>, isize>> = OnceLock::new();
     let found = OFFERS.get_or_init(|| {
-        tell_providers(choice.universe);
+        settings::tell(choice.universe);
         ask(true)
     });
     found.as_deref().map_err(|code| {
@@ -340,32 +356,6 @@ fn load() -> Result<()> {
 pub(super) fn all_offers() -> Result<Vec<Offer>> {
     load()?;
     ask(false).map_err(|code| error::failure("fi_getinfo", code, "no needs given"))
-}
-
-/// With more peers a receive context for all of them takes less memory than one each.
-const SHARED_FROM_PEERS: usize = 4096 / 128;
-
-/// Tells providers how many peers there may be. rxm multiplies its queue's depth by it, and its
-/// default of 256 is above what some verbs devices can do. Where peers are many, rxm has one
-/// receive context for all connections, in the place of one each: 4,096 buffers in the place of 128
-/// for each peer, and some 5 % more latency over TCP.
-///
-/// This is the one place that changes the process's environment: libfabric reads it inside the
-/// first fi_getinfo, and has no other way to be told. It runs once, before that call; start other
-/// threads that read the environment later.
-fn tell_providers(universe: Option<usize>) {
-    let Some(universe) = universe else { return };
-    let set = |name: &CStr, value: &CStr| {
-        // SAFETY: both are NUL-terminated and copied; an existing value stays (overwrite = 0).
-        // Nobody changes the environment meanwhile: we do here alone, once, and programs are told
-        // to start threads that do so, or read it, later.
-        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) }
-    };
-    let value = CString::new(universe.max(1).to_string()).unwrap_or_default();
-    set(c"FI_UNIVERSE_SIZE", &value);
-    if universe > SHARED_FROM_PEERS {
-        set(c"FI_OFI_RXM_USE_SRX", c"1");
-    }
 }
 
 /// Asks fi_getinfo, with our needs or without any.
@@ -450,7 +440,7 @@ unsafe fn fill_anything(hints: *mut sys::fi_info) {
 
 /// # Safety
 /// `text` is null or NUL-terminated.
-unsafe fn string(text: *const libc::c_char) -> String {
+pub(super) unsafe fn string(text: *const libc::c_char) -> String {
     if text.is_null() {
         return String::new();
     }
@@ -513,4 +503,4 @@ unsafe fn ip_address(address: *const u8, length: usize) -> Option<IpAddr> {
 
 #[cfg(test)]
 #[path = "info_tests.rs"]
-mod tests;
+pub(in crate::fabric) mod tests;

@@ -1,6 +1,11 @@
 use super::*;
 
-fn offer(provider: &str, protocol: &str, domain: &str, source: Option<&str>) -> Description {
+pub(in crate::fabric) fn offer(
+    provider: &str,
+    protocol: &str,
+    domain: &str,
+    source: Option<&str>,
+) -> Description {
     Description {
         provider: provider.to_owned(),
         protocol: protocol.to_owned(),
@@ -18,6 +23,7 @@ fn offer(provider: &str, protocol: &str, domain: &str, source: Option<&str>) -> 
         max_message_bytes: usize::MAX,
         transmit_depth: 256,
         receive_depth: 256,
+        adapter: Reported::default(),
     }
 }
 
@@ -112,13 +118,13 @@ fn an_adapter_beats_tcp_and_an_unknown_one_does_not() {
 fn interface_is_a_domain_or_an_address() {
     for wanted in ["lo", "127.0.0.1"] {
         let choice = Choice {
-            interface: Some(wanted.to_owned()),
+            interfaces: vec![wanted.to_owned()],
             ..by_name("tcp;ofi_rxm")
         };
         assert_eq!(chosen(&debian_117(), &choice), Some(1), "{wanted}");
     }
     let absent = Choice {
-        interface: Some("eth7".to_owned()),
+        interfaces: vec!["eth7".to_owned()],
         ..Choice::default()
     };
     assert_eq!(chosen(&debian_117(), &absent), None);

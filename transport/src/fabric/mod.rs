@@ -6,9 +6,11 @@
 //! provider may still touch it. Progress is manual whatever a provider claims: only [`Link::poll`]
 //! moves bytes.
 //!
-//! `info` finds and ranks the candidates, `quirks` is the one table of what is special about a
+//! `info` finds and ranks the candidates, `adapters` takes the closest of those that are as good,
+//! `quirks` is the one table of what is special about a
 //! provider, `endpoint` is the link itself.
 
+mod adapters;
 mod address;
 mod av;
 mod choice;
@@ -23,9 +25,11 @@ mod mr;
 mod opened;
 mod operations;
 pub mod quirks;
+pub mod settings;
 mod signals;
 mod survey;
 
+pub use adapters::Adapters;
 pub use choice::Choice;
 pub use signals::restore_signals;
 pub use survey::{Candidate, CandidateLimits, Survey, Verdict};

@@ -14,6 +14,9 @@ use super::quirks::Quirk;
 use crate::error::Result;
 use crate::sync::Arc;
 
+/// More operations in flight than this are no limit of a provider, but none.
+const MOST_OPERATIONS: usize = 1 << 16;
+
 /// The opened objects, in the order of closing.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -42,7 +45,7 @@ impl Opened {
         info.raise_depths(depth);
         let domain = Arc::new(Domain::open(info, quirk)?);
         let info = domain.info();
-        let (sends, receives) = depths(info);
+        let (sends, receives) = depths(info, quirk);
         let wait = domain.quirk().wait_descriptor && !choice.spin_only;
         let cq = CompletionQueue::open(&domain, sends + receives, wait)?;
         let av = AddressVector::open(&domain, choice.universe.unwrap_or(64))?;
@@ -120,9 +123,13 @@ impl Opened {
     }
 }
 
-/// Sends and reads, receives; a provider that names no limit gets a modest one.
-pub(super) fn depths(info: &Info) -> (usize, usize) {
+/// Sends and reads, receives; a provider that names no limit gets that of its row.
+pub(super) fn depths(info: &Info, quirk: &Quirk) -> (usize, usize) {
     let (sends, receives) = info.depths();
-    let or_modest = |depth: usize| if depth == 0 { 256 } else { depth.min(1 << 16) };
-    (or_modest(sends), or_modest(receives))
+    let within = |depth: usize| match depth {
+        0 => 256,
+        1..=MOST_OPERATIONS => depth,
+        _ => quirk.receives,
+    };
+    (within(sends), within(receives))
 }

@@ -1,7 +1,11 @@
 //! The one table of what is special about a provider. Everything else in this folder treats all
 //! providers alike.
 
+use libfabric_sys as sys;
+
+use super::settings::{MATCHING, NO_SHARED_MEMORY, SHARED_RECEIVES, Setting, UNIVERSE};
 use crate::link::{Limits, Mover};
+use crate::protocol::tags::TAG_BITS;
 
 /// What we know about a provider (with one protocol), and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +32,26 @@ pub struct Quirk {
     pub pinned_reserve_bytes: Option<usize>,
     /// Operations to ask for at once, where its default is small and may be raised.
     pub depth: Option<usize>,
-    /// Receives that one endpoint takes by default, where that is known without the device: what is
-    /// offered is asked of libfabric, and this is for simulations.
+    /// Receives that one endpoint takes by default, and sends, where that is known without the
+    /// device: what is offered is asked of libfabric, and this is for simulations, and for
+    /// providers that name no limit.
     pub receives: usize,
+    /// Longest message that is copied at once, in bytes, for simulations.
+    pub inject_bytes: usize,
+    /// Longest message in bytes, for simulations.
+    pub max_message_bytes: usize,
+    /// Bits of a tag, for simulations.
+    pub tag_bits: u32,
+    /// Rules of registration (`FI_MR_*`), for simulations.
+    pub mr_mode: u64,
+    /// Variables that libfabric is told by, unless the user has set them.
+    pub settings: &'static [Setting],
     /// Whether its objects can be closed before the process ends.
     pub closes: bool,
     /// The reasons for the row.
     pub why: &'static str,
+    /// Where that is from; what is measured was measured on libfabric 1.17 and 2.x.
+    pub source: &'static str,
 }
 
 const MIB: usize = 1 << 20;
@@ -53,9 +70,24 @@ const ADAPTER: Quirk = Quirk {
     pinned_reserve_bytes: None,
     depth: None,
     receives: 1024,
+    inject_bytes: 0,
+    max_message_bytes: 1 << 30,
+    tag_bits: TAG_BITS,
+    mr_mode: BASIC,
+    settings: &[],
     closes: true,
     why: "not in the table of providers, so it is used with cautious settings and after the known ones",
+    source: "assumed",
 };
+
+/// What registration asks for where the provider names keys and peers name addresses.
+const BASIC: u64 = sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY;
+
+/// Registration without rules: we name the key, and addresses begin at 0.
+const SCALABLE: u64 = 0;
+
+/// Longest message of providers that name no limit, in simulations.
+const UNLIMITED: usize = usize::MAX;
 
 /// A provider that must be asked for by name.
 const BY_NAME: Quirk = Quirk {
@@ -69,19 +101,41 @@ const KERNEL_TCP: Quirk = Quirk {
     eager_bytes: 64 << 10,
     mover: Mover::Segments,
     over_ip: true,
+    inject_bytes: 128,
+    max_message_bytes: UNLIMITED,
+    tag_bits: 64,
+    mr_mode: SCALABLE,
+    source: "measured; fi_tcp(7)",
     ..ADAPTER
 };
 
 impl Quirk {
+    /// The rules of registration by their names, without `FI_MR_`.
+    pub fn mr_rules(&self) -> Vec<&'static str> {
+        let names = [
+            (sys::FI_MR_LOCAL, "LOCAL"),
+            (sys::FI_MR_VIRT_ADDR, "VIRT_ADDR"),
+            (sys::FI_MR_ALLOCATED, "ALLOCATED"),
+            (sys::FI_MR_PROV_KEY, "PROV_KEY"),
+            (sys::FI_MR_ENDPOINT, "ENDPOINT"),
+        ];
+        let has = |(bit, _): &(u64, &str)| self.mr_mode & bit != 0;
+        names
+            .into_iter()
+            .filter(has)
+            .map(|(_, name)| name)
+            .collect()
+    }
+
     /// Limits as an endpoint of this provider has them by default, for simulations.
     pub fn limits(&self) -> Limits {
         Limits {
             eager_bytes: self.eager_bytes,
-            max_message_bytes: 1 << 30,
+            max_message_bytes: self.max_message_bytes,
             posted_receives: self.depth.unwrap_or(self.receives),
             posted_sends: self.depth.unwrap_or(self.receives),
             mover: self.mover,
-            tag_bits: 48,
+            tag_bits: self.tag_bits,
         }
     }
 }
@@ -92,8 +146,14 @@ pub const TABLE: &[Quirk] = &[
         provider: "cxi",
         score: 1000,
         pinned_reserve_bytes: Some(64 * MIB),
-        why: "Slingshot: hardware tag matching, 48-bit tags, own rendezvous from 16 KiB on, regions are bound to the \
-              endpoint and addressed by offset",
+        inject_bytes: 192,
+        max_message_bytes: u32::MAX as usize,
+        tag_bits: 48,
+        mr_mode: sys::FI_MR_ENDPOINT | sys::FI_MR_ALLOCATED,
+        settings: &[UNIVERSE, MATCHING],
+        why: "Slingshot: hardware tag matching, whose entries the ranks of a card share, 48-bit tags, own rendezvous \
+              from 16 KiB on, regions are bound to the endpoint and addressed by offset",
+        source: "fi_cxi(7), prov/cxi/include/cxip.h; never run",
         ..ADAPTER
     },
     Quirk {
@@ -103,11 +163,17 @@ pub const TABLE: &[Quirk] = &[
         pinned_reserve_bytes: Some(96 * MIB),
         over_ip: false,
         receives: 2048,
+        inject_bytes: 192,
+        max_message_bytes: 8 * MIB,
+        tag_bits: 64,
+        mr_mode: sys::FI_MR_LOCAL | BASIC,
+        settings: &[UNIVERSE, SHARED_RECEIVES],
         closes: false,
         why: "InfiniBand and RoCE: eager buffers of 16 KiB, 64 MiB of them for all peers together where these are \
               more than 32 (FI_OFI_RXM_USE_SRX=0 where a device has no shared receives), its completion queue \
               holds FI_UNIVERSE_SIZE times the depth, a memlock limit that is nearly enough makes it hang without an error, and 1.17 crashes in \
               fi_close once peers have left, so its objects stay open until the process ends",
+        source: "measured in guests with software RDMA; fi_rxm(7), fi_verbs(7)",
         ..ADAPTER
     },
     Quirk {
@@ -115,28 +181,48 @@ pub const TABLE: &[Quirk] = &[
         score: 850,
         wait_descriptor: false,
         pinned_reserve_bytes: Some(64 * MIB),
-        why: "Elastic Fabric Adapter: no descriptor to wait on together with its shared-memory path",
+        max_message_bytes: UNLIMITED,
+        tag_bits: 64,
+        mr_mode: BASIC,
+        settings: &[NO_SHARED_MEMORY],
+        why: "Elastic Fabric Adapter: no descriptor to wait on, no sends that are copied at once, and a \
+              shared-memory path of its own, which our rings replace",
+        source: "fi_efa(7); never run",
         ..ADAPTER
     },
     Quirk {
         provider: "psm3",
         score: 840,
         pinned_reserve_bytes: Some(64 * MIB),
-        why: "Ethernet and Omni-Path by PSM3: messages above 64 KiB pin through its kernel module",
+        receives: 4096,
+        inject_bytes: 64,
+        max_message_bytes: u32::MAX as usize & !0xfff,
+        tag_bits: 60,
+        mr_mode: SCALABLE,
+        why: "Ethernet and Omni-Path by PSM3: messages above 64 KiB pin through its kernel module, and it names no \
+              limit of operations",
+        source: "prov/psm3/src/psmx3_attr.c, psmx3_init.c; never run",
         ..ADAPTER
     },
     Quirk {
         provider: "opx",
         score: 830,
         wait_descriptor: false,
+        receives: 4096,
+        max_message_bytes: UNLIMITED,
+        tag_bits: 64,
+        mr_mode: SCALABLE,
         why: "Omni-Path: asks for contexts of 64 bytes and for vectors that stay put, both of which every call here \
-              gives",
+              gives, has one domain for all adapters, and names no limit of operations",
+        source: "fi_opx(7), prov/opx/src/fi_opx_domain.c; never run",
         ..ADAPTER
     },
     Quirk {
         provider: "psm2",
         score: 700,
+        receives: 4096,
         why: "Omni-Path by PSM2, superseded by opx and gone from libfabric 2.x",
+        source: "fi_psm2(7); never run",
         ..ADAPTER
     },
     Quirk {
@@ -161,6 +247,9 @@ pub const TABLE: &[Quirk] = &[
         protocol: "RXM",
         score: 400,
         receives: 2048,
+        inject_bytes: 64,
+        settings: &[UNIVERSE, SHARED_RECEIVES],
+        source: "measured; fi_rxm(7)",
         why: "datagrams emulated over TCP connections, slower than native ones by 1 to 2 us; the only TCP where \
               libfabric is old",
         ..KERNEL_TCP
@@ -170,11 +259,18 @@ pub const TABLE: &[Quirk] = &[
         protocol: "RXM",
         score: 40,
         automatic: false,
+        inject_bytes: 64,
+        settings: &[UNIVERSE, SHARED_RECEIVES],
         why: "puts an emulation over a provider that has datagrams of its own; ask for net",
         ..KERNEL_TCP
     },
     Quirk {
         provider: "shm",
+        inject_bytes: 4096,
+        max_message_bytes: UNLIMITED,
+        tag_bits: 64,
+        mr_mode: sys::FI_MR_VIRT_ADDR,
+        source: "measured; fi_shm(7)",
         why: "reaches only this node, where rings are faster, and never reports a dead peer; ask for it by name",
         ..BY_NAME
     },
@@ -182,17 +278,20 @@ pub const TABLE: &[Quirk] = &[
         provider: "sm2",
         usable: false,
         why: "has no remote reads and returns wrong completion flags",
+        source: "measured on libfabric 2.x",
         ..BY_NAME
     },
     Quirk {
         provider: "lnx",
-        why: "links other providers (shm with a network); untried here, ask for it by name",
+        why: "links other providers (shm with a network) that FI_LNX_PROV_LINKS names; untried here, ask for it by name",
+        source: "fi_lnx(7); never run",
         ..BY_NAME
     },
     Quirk {
         provider: "sockets",
         score: 10,
         over_ip: true,
+        source: "measured",
         why: "deprecated, and some hundred microseconds per message; ask for it by name to test with it",
         ..BY_NAME
     },
@@ -200,12 +299,31 @@ pub const TABLE: &[Quirk] = &[
         provider: "udp;ofi_rxd",
         score: 5,
         over_ip: true,
+        source: "measured",
         why: "a demonstration over datagrams: slow, lossy under load, and it cuts a message that is too long without an \
               error; ask for it by name to test with it",
         ..BY_NAME
     },
     ADAPTER,
 ];
+
+/// Providers whose limits the simulated fabric can have: short name, provider, protocol.
+pub const SIMULATED: &[(&str, &str, &str)] = &[
+    ("cxi", "cxi", "CXI"),
+    ("verbs", "verbs;ofi_rxm", "RXM"),
+    ("efa", "efa", "EFA"),
+    ("psm3", "psm3", "PSMX3"),
+    ("opx", "opx", "OPX"),
+    ("tcp", "tcp", "XNET"),
+    ("rxm", "tcp;ofi_rxm", "RXM"),
+    ("shm", "shm", "SHM"),
+];
+
+/// The row of one of [`SIMULATED`], by its short name.
+pub fn simulated(name: &str) -> Option<&'static Quirk> {
+    let row = SIMULATED.iter().find(|(short, ..)| *short == name)?;
+    Some(lookup(row.1, row.2))
+}
 
 /// The row for a provider and its protocol (without `FI_PROTO_`).
 pub fn lookup(provider: &str, protocol: &str) -> &'static Quirk {
@@ -235,6 +353,22 @@ mod tests {
         assert_eq!(lookup("verbs;ofi_rxm", "RXM").mover, Mover::Read);
         assert_eq!(lookup("net;ofi_hook_perf", "XNET").provider, "net");
         assert_eq!(lookup("something-new", "NEW").provider, "");
+    }
+
+    #[test]
+    fn simulated_providers_have_rows_of_their_own_that_we_can_use() {
+        for (name, ..) in SIMULATED {
+            let row = simulated(name).expect("it is in the list");
+            assert!(row.usable && !row.provider.is_empty(), "{name}");
+            assert!(row.tag_bits >= TAG_BITS && row.receives >= 1024, "{name}");
+            assert!(row.eager_bytes <= row.max_message_bytes, "{name}");
+        }
+        assert_eq!(simulated("udp"), None);
+    }
+
+    #[test]
+    fn every_row_names_its_source() {
+        assert!(TABLE.iter().all(|row| !row.source.is_empty()));
     }
 
     #[test]

@@ -3,14 +3,15 @@
 
 use libfabric_sys as sys;
 
+use super::adapters::Adapters;
 use super::choice::Choice;
 use super::info::{
-    self, CAPABILITIES, Description, MODES, MR_MODES, Rank, all_offers, best_of, names_of,
-    usable_offers,
+    self, CAPABILITIES, Description, MODES, MR_MODES, Rank, all_offers, names_of, usable_offers,
 };
 use super::quirks;
 use crate::error::Result;
 use crate::link::Mover;
+use crate::nics::{Nic, Sysfs};
 
 /// All that libfabric has, judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,8 +22,10 @@ pub struct Survey {
     pub header_version: String,
     /// Candidates in libfabric's order; first those that meet the needs, then the others.
     pub candidates: Vec<Candidate>,
-    /// Index of the chosen one.
+    /// Index of the one that the asking thread would take.
     pub chosen: Option<usize>,
+    /// The chosen one and those that are as good, of which each rank of a node takes its own.
+    pub adapters: Adapters,
 }
 
 /// One offer of libfabric.
@@ -42,6 +45,8 @@ pub struct Candidate {
     pub address_format: String,
     /// IP address that it would listen on.
     pub source: Option<String>,
+    /// The adapter, as libfabric and the kernel know it.
+    pub nic: Nic,
     /// Capabilities, separated by spaces.
     pub capabilities: String,
     /// Rules of memory registration, separated by spaces.
@@ -101,12 +106,19 @@ pub(super) fn survey(choice: &Choice) -> Result<Survey> {
         .map(|offer| &offer.description)
         .collect();
     let ranks = info::rank(&usable, choice);
-    let chosen = best_of(&ranks);
+    let adapters = Adapters::of(&usable, &ranks, choice);
+    let chosen = adapters.own(choice);
     let mut candidates: Vec<Candidate> = usable
         .iter()
         .zip(&ranks)
         .enumerate()
-        .map(|(i, (d, r))| judged(d, r, chosen, i, &usable, choice))
+        .map(|(i, (description, rank))| {
+            let (verdict, score) = match rank {
+                Rank::Rejected(why) => (Verdict::Rejected { why: why.clone() }, 0),
+                Rank::Score(score) => (judged(i, chosen, &adapters, &usable), *score),
+            };
+            candidate(description, score, choice, verdict)
+        })
         .collect();
     for offer in all_offers()? {
         let description = &offer.description;
@@ -123,6 +135,7 @@ pub(super) fn survey(choice: &Choice) -> Result<Survey> {
         header_version: spelled(info::API_VERSION),
         candidates,
         chosen,
+        adapters,
     })
 }
 
@@ -149,31 +162,24 @@ pub(super) fn why_none(choice: &Choice) -> Result<String> {
     Ok(reasons.join("; "))
 }
 
+/// What becomes of a candidate that would do.
 fn judged(
-    description: &Description,
-    rank: &Rank,
-    chosen: Option<usize>,
     index: usize,
+    chosen: Option<usize>,
+    adapters: &Adapters,
     usable: &[&Description],
-    choice: &Choice,
-) -> Candidate {
-    match rank {
-        Rank::Rejected(why) => candidate(
-            description,
-            0,
-            choice,
-            Verdict::Rejected { why: why.clone() },
-        ),
-        Rank::Score(score) => {
-            let verdict = match chosen {
-                Some(best) if best != index => Verdict::Usable {
-                    why_not: lost_to(description, usable[best]),
-                },
-                _ => Verdict::Chosen,
-            };
-            candidate(description, *score, choice, verdict)
-        }
-    }
+) -> Verdict {
+    let why_not = match chosen {
+        Some(best) if best != index => match adapters.aside(index) {
+            Some(why) => format!("another adapter does as well, and {why}"),
+            None if adapters.candidates.contains(&index) => {
+                "other ranks of this node take it".to_owned()
+            }
+            None => lost_to(usable[index], usable[best]),
+        },
+        _ => return Verdict::Chosen,
+    };
+    Verdict::Usable { why_not }
 }
 
 fn lost_to(loser: &Description, winner: &Description) -> String {
@@ -198,6 +204,7 @@ fn candidate(
     verdict: Verdict,
 ) -> Candidate {
     let d = description.clone();
+    let nic = d.nic(&Sysfs::default());
     let quirk = quirks::lookup(&d.provider, &d.protocol);
     Candidate {
         provider: d.provider,
@@ -207,6 +214,7 @@ fn candidate(
         domain: d.domain,
         address_format: d.address_format,
         source: d.source.map(|address| address.to_string()),
+        nic,
         capabilities: names_of(d.capabilities, sys::FI_TYPE_CAPS, "FI_"),
         mr_mode: names_of(d.mr_mode, sys::FI_TYPE_MR_MODE, "FI_MR_"),
         limits: CandidateLimits {

@@ -67,7 +67,7 @@ enum Backing {
     OnDemand {
         store: Arc<SlotStore>,
         owner: u32,
-        key: u64,
+        first: RemoteMemory,
     },
 }
 
@@ -145,11 +145,21 @@ impl Pool {
         Self::over(backing, slot_bytes, slots)
     }
 
-    /// `slots` slots with memory of `store` while they are held; peers name them by `owner` and
-    /// `key`.
-    pub(crate) fn on_demand(store: Arc<SlotStore>, slots: usize, owner: u32, key: u64) -> Self {
+    /// `slots` slots with memory of `store` while they are held; peers name them by `owner` and from
+    /// `first` on.
+    pub(crate) fn on_demand(
+        store: Arc<SlotStore>,
+        slots: usize,
+        owner: u32,
+        first: RemoteMemory,
+    ) -> Self {
         let slot_bytes = store.slot_bytes();
-        Self::over(Backing::OnDemand { store, owner, key }, slot_bytes, slots)
+        let backing = Backing::OnDemand {
+            store,
+            owner,
+            first,
+        };
+        Self::over(backing, slot_bytes, slots)
     }
 
     fn over(backing: Backing, slot_bytes: usize, slots: usize) -> Self {
@@ -308,9 +318,9 @@ impl Buffer {
                 address: self.as_ptr() as u64,
                 key: 0,
             },
-            Backing::OnDemand { store, key, .. } => RemoteMemory {
-                address: store.offset(self.slot),
-                key: *key,
+            Backing::OnDemand { store, first, .. } => RemoteMemory {
+                address: first.address + store.offset(self.slot),
+                key: first.key,
             },
         }
     }
@@ -370,9 +380,10 @@ mod tests {
 
     fn pools(slots: usize) -> [Pool; 2] {
         let mapping = Mapping::allocate(64 * slots).unwrap();
+        let first = RemoteMemory { address: 0, key: 1 };
         [
             Pool::new(mapping, 64, slots, None),
-            Pool::on_demand(Arc::new(SlotStore::new(64)), slots, 3, 1),
+            Pool::on_demand(Arc::new(SlotStore::new(64)), slots, 3, first),
         ]
     }
 

@@ -1,6 +1,6 @@
 //! An endpoint of the simulated network.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::net::Net;
 use super::parcels::Parcel;
@@ -22,10 +22,12 @@ pub struct SimLink {
     refused: bool,
     /// Endpoints that were disconnected, and not connected again.
     disconnected: Vec<u32>,
+    /// Rings when there is news.
+    bell: Option<Arc<OwnedFd>>,
 }
 
 impl SimLink {
-    pub(super) fn new(net: Net, id: u32, limits: Arc<Limits>) -> Self {
+    pub(super) fn new(net: Net, id: u32, limits: Arc<Limits>, bell: Option<Arc<OwnedFd>>) -> Self {
         Self {
             net,
             limits,
@@ -33,15 +35,24 @@ impl SimLink {
             id,
             refused: false,
             disconnected: Vec::new(),
+            bell,
         }
     }
 
-    /// Refuses what goes to a peer that was disconnected.
-    fn admit(&self, peer: Peer, buffer: Buffer) -> Result<Buffer, PostError> {
-        match self.disconnected.contains(&peer.0) {
-            false => Ok(buffer),
-            true => Err(PostError::Failed(buffer, no_such_peer(peer))),
+    /// Refuses what goes to a peer that was disconnected, and what is too long for the provider.
+    fn admit(&self, peer: Peer, bytes: usize, buffer: Buffer) -> Result<Buffer, PostError> {
+        if self.disconnected.contains(&peer.0) {
+            return Err(PostError::Failed(buffer, no_such_peer(peer)));
         }
+        if bytes > self.limits.max_message_bytes {
+            let error = Error::Fabric {
+                call: "sim post",
+                code: 90,
+                detail: format!("{bytes} bytes, {} at most", self.limits.max_message_bytes),
+            };
+            return Err(PostError::Failed(buffer, error));
+        }
+        Ok(buffer)
     }
 
     /// The peer with this number: its address is its number.
@@ -102,9 +113,9 @@ impl Link for SimLink {
         bytes: usize,
         token: Token,
     ) -> Result<(), PostError> {
-        let buffer = self.admit(peer, buffer)?;
+        let buffer = self.admit(peer, bytes, buffer)?;
         let mut state = self.net.lock();
-        if state.refuses() {
+        if state.refuses() || !state.has_room_to_send(self.id) {
             self.refused = true;
             return Err(PostError::WouldBlock(buffer));
         }
@@ -117,7 +128,7 @@ impl Link for SimLink {
             // What is sent is copied, so the buffer's memory is free for others meanwhile.
             pool: Some(buffer.into_promise()),
         };
-        state.dispatch(message);
+        state.send(self.id, message);
         Ok(())
     }
 
@@ -153,9 +164,9 @@ impl Link for SimLink {
         bytes: usize,
         token: Token,
     ) -> Result<(), PostError> {
-        let buffer = self.admit(peer, buffer)?;
+        let buffer = self.admit(peer, bytes, buffer)?;
         let mut state = self.net.lock();
-        if state.refuses() {
+        if state.refuses() || !state.has_room_to_send(self.id) {
             self.refused = true;
             return Err(PostError::WouldBlock(buffer));
         }
@@ -167,18 +178,23 @@ impl Link for SimLink {
             };
             return Err(PostError::Failed(buffer, error));
         };
-        state.dispatch(Parcel::Read {
+        let read = Parcel::Read {
             reader: self.id,
             token,
             data,
             buffer,
-        });
+        };
+        state.send(self.id, read);
         Ok(())
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<usize> {
         let mut state = self.net.lock();
         state.advance();
+        if let Some(bell) = &self.bell {
+            // What comes later rings again; there may be nothing to take.
+            let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+        }
         self.refused = false;
         for count in 0..PER_POLL {
             let Some(parcel) = state.next_news(self.id) else {
@@ -231,13 +247,16 @@ impl Link for SimLink {
                     unreachable!("an endpoint is told of ends only")
                 }
             };
+            if let Completion::Sent { .. } | Completion::Read { .. } = completion {
+                state.ended(self.id);
+            }
             completions.push(completion);
         }
         Ok(PER_POLL)
     }
 
     fn wait_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.bell.as_ref().map(|bell| bell.as_fd())
     }
 
     fn try_wait(&mut self) -> bool {
@@ -252,6 +271,10 @@ fn no_such_peer(peer: Peer) -> Error {
         detail: format!("endpoint {} is not connected", peer.0),
     }
 }
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod rules_tests;
 
 #[cfg(test)]
 mod tests {

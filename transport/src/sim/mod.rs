@@ -14,6 +14,8 @@
 mod endpoint;
 mod net;
 mod parcels;
+mod rules;
 
 pub use endpoint::SimLink;
 pub use net::{Net, SimOptions};
+pub use rules::Rules;

@@ -1,10 +1,13 @@
 //! The simulated network: virtual time, what is under way, who waits for what.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 
 use super::endpoint::SimLink;
 use super::parcels::{List, Parcel, Parcels};
-use crate::link::{Access, Limits, Mover, Tag, Token};
+use super::rules::Rules;
+use crate::fabric::quirks::Quirk;
+use crate::link::{Access, Limits, Mover, RemoteMemory, Tag, Token};
 use crate::memory::pool::Pool;
 use crate::memory::slots::SlotStore;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +24,22 @@ pub struct SimOptions {
     /// Longest message without a posted receive that is kept until there is one, as providers keep
     /// short ones. A longer one breaks the rules.
     pub kept_bytes: usize,
-    /// Limits that the links report. More receives than they admit break the rules.
+    /// Limits that the links report. More receives than they admit, and wider tags, break the rules;
+    /// more sends have to wait, and longer ones fail.
     pub limits: Limits,
+    /// What else providers differ in.
+    pub rules: Rules,
+}
+
+impl SimOptions {
+    /// The default ones, with the limits and rules of a provider.
+    pub fn of_provider(provider: &Quirk) -> Self {
+        Self {
+            limits: provider.limits(),
+            rules: Rules::of_provider(provider),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for SimOptions {
@@ -41,6 +58,7 @@ impl Default for SimOptions {
             refuse_one_in: 7,
             kept_bytes: 0,
             limits,
+            rules: Rules::default(),
         }
     }
 }
@@ -59,6 +77,10 @@ struct Host {
     posted: Vec<Posted>,
     /// How many receives that are.
     receives: usize,
+    /// Sends and reads whose ends it has not been told.
+    sends: usize,
+    /// Its descriptor, where it has one.
+    bell: Option<Arc<OwnedFd>>,
     /// What it has not been told yet.
     news: List,
     /// It is in the list of those that have news.
@@ -158,10 +180,54 @@ impl State {
     fn hand_to(&mut self, id: u32, parcel: Parcel) {
         let host = &mut self.hosts[id as usize];
         self.parcels.push_back(&mut host.news, parcel);
+        if let Some(bell) = &host.bell {
+            // It only fails where it is readable anyway.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
         if !host.listed {
             host.listed = true;
             self.woken.push(id);
         }
+    }
+
+    /// Whether an endpoint may send one more message, or read.
+    pub fn has_room_to_send(&self, id: u32) -> bool {
+        self.hosts[id as usize].sends < self.limits.posted_sends
+    }
+
+    /// Sends a message on its way; a short one is copied at once, so that its end is news already.
+    pub fn send(&mut self, id: u32, mut message: Parcel) {
+        self.hosts[id as usize].sends += 1;
+        if let Parcel::Message {
+            tag,
+            token,
+            bytes,
+            pool,
+            ..
+        } = &mut message
+        {
+            let wide = tag.0.checked_shr(self.limits.tag_bits).unwrap_or(0) != 0;
+            let (tag, token) = (tag.0, *token);
+            if bytes.len() <= self.options.rules.inject_bytes
+                && let Some(pool) = pool.take()
+            {
+                self.hand_to(id, Parcel::Sent { token, pool });
+            }
+            if wide {
+                let bits = self.limits.tag_bits;
+                self.violated(format!(
+                    "tag {tag:#x} of endpoint {id} has more than {bits} bits"
+                ));
+            }
+        }
+        self.dispatch(message);
+    }
+
+    /// An endpoint was told of the end of a send or read. One that took another's place may be told
+    /// of what that has sent.
+    pub fn ended(&mut self, id: u32) {
+        let host = &mut self.hosts[id as usize];
+        host.sends = host.sends.saturating_sub(1);
     }
 
     /// Delivers what is due.
@@ -280,19 +346,24 @@ impl State {
             self.stores.push(Arc::new(SlotStore::new(slot_bytes)));
             self.stores.len() - 1
         });
+        let rules = &self.options.rules;
         // No store has the key under which nobody finds anything.
-        let key = if access.is_readable() {
-            index as u64
-        } else {
-            u64::MAX
+        let key = match access.is_readable() {
+            true => rules.key(index),
+            false => u64::MAX,
         };
-        Pool::on_demand(Arc::clone(&self.stores[index]), slots, id, key)
+        let first = RemoteMemory {
+            address: rules.base(id),
+            key,
+        };
+        Pool::on_demand(Arc::clone(&self.stores[index]), slots, id, first)
     }
 
     /// Bytes of an endpoint's memory, as a peer's adapter reads them.
     pub fn read(&self, target: u32, key: u64, address: u64, bytes: usize) -> Option<Box<[u8]>> {
-        let store = self.stores.get(usize::try_from(key).ok()?)?;
-        store.peek(target, address, bytes)
+        let rules = &self.options.rules;
+        let store = self.stores.get(rules.index_of(key)?)?;
+        store.peek(target, address.checked_sub(rules.base(target))?, bytes)
     }
 }
 
@@ -335,8 +406,12 @@ impl Net {
     pub fn link(&self) -> SimLink {
         let mut state = self.lock();
         let id = u32::try_from(state.hosts.len()).expect("less than 2^32 endpoints");
-        state.hosts.push(Host::default());
-        SimLink::new(self.clone(), id, Arc::clone(&state.limits))
+        let bell = state.options.rules.bell();
+        state.hosts.push(Host {
+            bell: bell.clone(),
+            ..Host::default()
+        });
+        SimLink::new(self.clone(), id, Arc::clone(&state.limits), bell)
     }
 
     /// A new endpoint of somebody who is in no job: what breaks the rules is no violation, and
@@ -361,8 +436,10 @@ impl Net {
         let mut state = self.lock();
         state.hosts[id as usize].posted.clear();
         state.hosts[id as usize].receives = 0;
+        state.hosts[id as usize].sends = 0;
         while state.next_news(id).is_some() {}
-        SimLink::new(self.clone(), id, Arc::clone(&state.limits))
+        let bell = state.hosts[id as usize].bell.clone();
+        SimLink::new(self.clone(), id, Arc::clone(&state.limits), bell)
     }
 
     /// Virtual time.

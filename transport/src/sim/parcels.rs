@@ -145,12 +145,14 @@ impl Parcels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::RemoteMemory;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
     fn numbered(number: u64) -> Parcel {
         let store = std::sync::Arc::new(crate::memory::slots::SlotStore::new(64));
-        let pool = Pool::on_demand(store, 1, 0, 0);
+        let first = RemoteMemory { address: 0, key: 0 };
+        let pool = Pool::on_demand(store, 1, 0, first);
         Parcel::Sent {
             token: Token(number),
             pool,

@@ -9,24 +9,18 @@ use crate::error::{Error, Result};
 /// Most addresses of a watch that others are told.
 const MAX_ADDRESSES: usize = 4;
 
-/// Addresses at which other nodes may reach this one: loopback where nodes are simulated, that of
-/// the chosen interface where there is one of this name or address, else those of all interfaces
-/// that are up.
-pub(super) fn own_addresses(interface: Option<&str>, loopback: bool) -> Result<Vec<IpAddr>> {
+/// Addresses at which other nodes may reach this one: loopback where nodes are simulated, those of
+/// the chosen interfaces, which are names and addresses, else those of all interfaces that are up.
+pub(super) fn own_addresses(wanted: &[String], loopback: bool) -> Result<Vec<IpAddr>> {
     if loopback {
         return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
     }
-    if let Some(address) = interface.and_then(|name| name.parse().ok()) {
-        return Ok(vec![address]);
-    }
+    let mut chosen: Vec<IpAddr> = wanted.iter().filter_map(|name| name.parse().ok()).collect();
     let all = interfaces()?;
-    let mut chosen: Vec<IpAddr> = all
-        .iter()
-        .filter(|(name, _)| Some(name.as_str()) == interface)
-        .map(|(_, address)| *address)
-        .collect();
+    let named = all.iter().filter(|(name, _)| wanted.contains(name));
+    chosen.extend(named.map(|(_, address)| *address));
     if chosen.is_empty() {
-        // The interface may be a fabric's domain, which has no addresses of this kind.
+        // They may be domains of a fabric, which have no addresses of this kind.
         chosen.extend(all.into_iter().map(|(_, address)| address));
     }
     if chosen.is_empty() {
@@ -166,14 +160,16 @@ mod tests {
     #[test]
     fn an_address_or_loopback_is_taken_as_it_is() {
         assert_eq!(
-            own_addresses(None, true).unwrap(),
+            own_addresses(&[], true).unwrap(),
             [IpAddr::V4(Ipv4Addr::LOCALHOST)]
         );
-        assert_eq!(
-            own_addresses(Some("10.201.0.2"), false).unwrap(),
-            ["10.201.0.2".parse::<IpAddr>().unwrap()]
-        );
-        let all = own_addresses(Some("no such interface"), false).unwrap();
+        let named = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            own_addresses(&names, false).unwrap()
+        };
+        let two = ["10.201.0.2", "10.201.0.3"];
+        assert_eq!(named(&two), two.map(|text| text.parse::<IpAddr>().unwrap()));
+        let all = named(&["no such interface"]);
         assert!((1..=MAX_ADDRESSES).contains(&all.len()), "{all:?}");
     }
 }

@@ -27,13 +27,13 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Listens on a free port of loopback, of the interface of this name or address, or of all that
-    /// are up.
+    /// Listens on a free port of loopback, of the interface with this name or address, or of all:
+    /// those of several names, and all that are up where none is given.
     ///
     /// # Errors
     /// When there is no address, or none can be listened on.
-    pub fn open(interface: Option<&str>, loopback: bool) -> Result<Self> {
-        let own = own_addresses(interface, loopback)?;
+    pub fn open(interfaces: &[String], loopback: bool) -> Result<Self> {
+        let own = own_addresses(interfaces, loopback)?;
         let any: &[IpAddr] = match &own[..] {
             [one] => &[*one],
             // Both versions at once where the machine has version 6.

@@ -87,13 +87,9 @@ impl Wire {
     /// Opens an endpoint and connects it to the other rank's; collective.
     pub fn connect(job: &Job<'_>, other: u32, options: &Options) -> Result<Self, Error> {
         let choice = Choice {
-            provider: options.provider.clone(),
-            interface: options.interface.clone(),
-            eager_bytes: options.eager_bytes,
-            mover: options.mover,
-            loopback_only: options.loopback,
             spin_only: true,
             universe: Some(16),
+            ..options.choice()
         };
         let mut link = fabric::open(&choice)?;
         let addresses = job.allgather(link.address())?;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use trihop::route::{JobRoute, RouteName};
 use trihop::simulation::{Simulation, SimulationError, SimulationOptions};
-use trihop::transport::link::Limits;
-use trihop::transport::sim::SimOptions;
+use trihop::transport::fabric::quirks::Quirk;
+use trihop::transport::sim::{Rules, SimOptions};
 use trihop::{Rank, StreamOptions, Topology};
 
 use super::super::Error;
@@ -29,7 +29,7 @@ pub enum Work {
 #[derive(Debug, Clone)]
 pub struct Fabric {
     pub route: RouteName,
-    pub limits: Option<Limits>,
+    pub provider: Option<&'static Quirk>,
     pub streams: u16,
 }
 
@@ -317,16 +317,20 @@ fn simulation(
     seed: u64,
     ledger: Rc<RefCell<Ledger>>,
 ) -> Result<Simulation<'static>, Error> {
+    let network = fabric.provider.map(SimOptions::of_provider);
+    let network = network.unwrap_or_default();
     let options = SimulationOptions {
         network: SimOptions {
             seed,
             max_delay: 2,
             refuse_one_in: 0,
             kept_bytes: CONTROL_BYTES,
-            limits: fabric
-                .limits
-                .clone()
-                .unwrap_or(SimOptions::default().limits),
+            limits: network.limits,
+            // Nobody waits, and ranks are more than a process has descriptors.
+            rules: Rules {
+                wait_descriptor: false,
+                ..network.rules
+            },
         },
         stream: StreamOptions {
             route: fabric.route,

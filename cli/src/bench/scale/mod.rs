@@ -8,10 +8,10 @@ mod job;
 mod report;
 mod traffic;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use trihop::route::RouteName;
-use trihop::transport::fabric::quirks;
-use trihop::transport::link::Limits;
+use trihop::transport::fabric::quirks::{self, Quirk};
 use trihop::{Rank, Shares, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
@@ -27,26 +27,11 @@ pub enum Pattern {
     AllToAll,
 }
 
-/// A provider whose limits the simulated fabric has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProviderLimits {
-    /// Slingshot
-    Cxi,
-    /// Datagrams over connections
-    Rxm,
-    /// Native datagrams over TCP
-    Tcp,
-}
-
-impl ProviderLimits {
-    fn limits(self) -> Limits {
-        let (provider, protocol) = match self {
-            Self::Cxi => ("cxi", "CXI"),
-            Self::Rxm => ("tcp;ofi_rxm", "RXM"),
-            Self::Tcp => ("tcp", "XNET"),
-        };
-        quirks::lookup(provider, protocol).limits()
-    }
+/// Reads the short name of a provider whose limits the simulated fabric can have.
+fn simulated() -> impl TypedValueParser<Value = &'static Quirk> {
+    let names = quirks::SIMULATED.iter().map(|(name, ..)| *name);
+    PossibleValuesParser::new(names)
+        .try_map(|name| quirks::simulated(&name).ok_or("no provider that can be simulated"))
 }
 
 /// Options of `trihop bench scale`.
@@ -65,10 +50,10 @@ pub struct ScaleArgs {
     /// scale: seed of targets, delays and turns; the same seed is the same run [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// scale: provider whose limits the fabric has, of receives above all; more than it takes end
-    /// the run [default: 4,096 receives]
-    #[arg(long, value_enum)]
-    pub provider_limits: Option<ProviderLimits>,
+    /// scale: provider whose limits and rules the fabric has, of receives above all; more than it
+    /// takes end the run [default: 4,096 receives]
+    #[arg(long, value_name = "PROVIDER", value_parser = simulated())]
+    pub provider_limits: Option<&'static Quirk>,
     /// scale: streams; each pair of ranks uses one of them [default: 1]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub streams: Option<u16>,
@@ -156,7 +141,7 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     };
     let fabric = Fabric {
         route: args.route.unwrap_or(route),
-        limits: args.scale.provider_limits.map(ProviderLimits::limits),
+        provider: args.scale.provider_limits,
         streams: args.scale.streams.unwrap_or(1),
     };
     let large = WarmJob::build(&topology, &fabric, work, seed)?.measure()?;
