@@ -1,7 +1,9 @@
 //! Command line of `trihop partition`.
 
-use crate::output;
 use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use trihop_partition::{Format, Method, Request};
 
 /// Partition records of files by a key; the main job
 ///
@@ -32,7 +34,7 @@ pub struct PartitionArgs {
     pub out: PathBuf,
 
     /// Format of all files; by default told by their extension (.csv, .tsv, .tab, .jsonl, .ndjson).
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = formats())]
     pub format: Option<Format>,
 
     /// Takes `"` as an ordinary character, as in tab-separated files that know no quoting.
@@ -52,120 +54,22 @@ pub struct PartitionArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// How records are told apart and where their key is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// Comma-separated with a header, quoted as in RFC 4180.
-    Csv,
-    /// Tab-separated with a header, quoted as CSV is unless `--no-quotes` says otherwise.
-    Tsv,
-    /// One JSON value a line.
-    Jsonl,
-}
-
-impl Format {
-    /// The format that a file name's extension tells.
-    fn of(path: &std::path::Path) -> Option<Self> {
-        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "csv" => Some(Self::Csv),
-            "tsv" | "tab" => Some(Self::Tsv),
-            "jsonl" | "ndjson" => Some(Self::Jsonl),
-            _ => None,
-        }
-    }
-
-    /// `csv`, `tsv` or `jsonl`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Csv => "csv",
-            Self::Tsv => "tsv",
-            Self::Jsonl => "jsonl",
-        }
-    }
+fn formats() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse::<Format>())
 }
 
 impl PartitionArgs {
-    /// The format given, or the one that all extensions agree on.
-    ///
-    /// # Errors
-    /// A sentence that names the file whose extension is unknown or differs.
-    pub fn resolved_format(&self) -> Result<Format, String> {
-        if let Some(format) = self.format {
-            return Ok(format);
+    /// The same for the library.
+    pub fn request(self, method: Method, max_message_bytes: usize) -> Request {
+        Request {
+            by: self.by,
+            out: self.out,
+            format: self.format,
+            no_quotes: self.no_quotes,
+            force: self.force,
+            method,
+            files: self.files,
+            max_message_bytes,
         }
-        let mut agreed: Option<(Format, &PathBuf)> = None;
-        for path in &self.files {
-            let Some(format) = Format::of(path) else {
-                return Err(format!(
-                    "{}: the extension tells no format; add --format csv, tsv or jsonl",
-                    output::path(path)
-                ));
-            };
-            match agreed {
-                Some((first, first_path)) if first != format => {
-                    return Err(format!(
-                        "{} is {} but {} is {}; partition one format at a time or add --format",
-                        output::path(path),
-                        format.name(),
-                        output::path(first_path),
-                        first.name()
-                    ));
-                }
-                _ => agreed = Some((format, path)),
-            }
-        }
-        agreed
-            .map(|(format, _)| format)
-            .ok_or_else(|| "no input file was given".to_owned())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args(files: &[&str], format: Option<Format>) -> PartitionArgs {
-        PartitionArgs {
-            by: "k".into(),
-            out: "out".into(),
-            format,
-            no_quotes: false,
-            force: false,
-            json: false,
-            files: files.iter().map(PathBuf::from).collect(),
-        }
-    }
-
-    #[test]
-    fn format_follows_the_extensions() {
-        assert_eq!(
-            args(&["a.csv", "b.CSV"], None).resolved_format(),
-            Ok(Format::Csv)
-        );
-        assert_eq!(
-            args(&["a.tab", "b.tsv"], None).resolved_format(),
-            Ok(Format::Tsv)
-        );
-        assert_eq!(
-            args(&["a.ndjson"], None).resolved_format(),
-            Ok(Format::Jsonl)
-        );
-        assert_eq!(
-            args(&["a.txt"], Some(Format::Csv)).resolved_format(),
-            Ok(Format::Csv)
-        );
-        assert!(
-            args(&["a.csv", "b.jsonl"], None)
-                .resolved_format()
-                .unwrap_err()
-                .contains("b.jsonl is jsonl")
-        );
-        assert!(
-            args(&["a.txt"], None)
-                .resolved_format()
-                .unwrap_err()
-                .contains("a.txt")
-        );
     }
 }

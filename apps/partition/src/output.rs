@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use super::error::shown;
 use super::error::{Error, Result};
-use crate::output;
 use trihop::log::Escaped;
 
 /// Marks a directory whose partitions are complete.
@@ -68,7 +68,7 @@ impl Output {
     pub fn create(&self) -> Result<()> {
         fs::create_dir_all(&self.dir).map_err(|error| {
             Error::system(
-                format!("cannot create the directory {}", output::path(&self.dir)),
+                format!("cannot create the directory {}", shown(&self.dir)),
                 error,
             )
         })
@@ -91,7 +91,7 @@ impl Output {
         match present {
             Some(name) if !force => Err(Error::Usage(format!(
                 "{} already holds {}; choose another directory or add --force",
-                output::path(&self.dir),
+                shown(&self.dir),
                 Escaped(name.as_encoded_bytes())
             ))),
             _ => Ok(()),
@@ -130,7 +130,7 @@ impl Output {
         });
         written.map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            Error::system(format!("cannot write {}", output::path(&marker)), error)
+            Error::system(format!("cannot write {}", shown(&marker)), error)
         })?;
         self.sync()
     }
@@ -143,10 +143,7 @@ impl Output {
         let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
         match synced {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(Error::system(
-                format!(
-                    "cannot synchronise the directory {}",
-                    output::path(&self.dir)
-                ),
+                format!("cannot synchronise the directory {}", shown(&self.dir)),
                 error,
             )),
             _ => Ok(()),
@@ -162,7 +159,7 @@ impl Output {
             })
             .map_err(|error| {
                 Error::system(
-                    format!("cannot list the directory {}", output::path(&self.dir)),
+                    format!("cannot list the directory {}", shown(&self.dir)),
                     error,
                 )
             })
@@ -172,7 +169,7 @@ impl Output {
         let path = self.dir.join(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::system(
-                format!("cannot remove the old {}", output::path(&path)),
+                format!("cannot remove the old {}", shown(&path)),
                 error,
             )),
             _ => Ok(()),
@@ -188,7 +185,7 @@ impl Output {
         match rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Usage(format!(
                 "another job is writing {}; wait for it or choose another directory",
-                output::path(&path)
+                shown(&path)
             ))),
             _ => self.remove(name),
         }

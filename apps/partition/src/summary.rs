@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use trihop::log::Escaped;
 
-use super::args::Format;
 use super::output::part_name;
 use super::record::HASH_NAME;
+use super::request::Format;
 use super::writer::Totals;
 
 /// One rank's share.

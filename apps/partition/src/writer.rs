@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use rustix::fs::FlockOperation;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::error::shown;
 use super::error::{Error, Result};
 use super::interrupt;
 use super::split::without_line_end;
-use crate::output;
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -89,9 +89,8 @@ impl PartWriter {
     /// # Errors
     /// The file cannot be created or locked.
     pub fn create(temporary: PathBuf, part: PathBuf, header: &[u8]) -> Result<Self> {
-        let failed = |error: io::Error| {
-            Error::system(format!("cannot create {}", output::path(&temporary)), error)
-        };
+        let failed =
+            |error: io::Error| Error::system(format!("cannot create {}", shown(&temporary)), error);
         interrupt::remove_on_signal(&temporary);
         let file = OpenOptions::new()
             .write(true)
@@ -103,7 +102,7 @@ impl PartWriter {
         if let Err(error) =
             rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
         {
-            tracing::debug!("{} cannot be locked: {error}", output::path(&temporary));
+            tracing::debug!("{} cannot be locked: {error}", shown(&temporary));
         }
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         buffer.extend_from_slice(header);
@@ -172,7 +171,7 @@ impl PartWriter {
         self.failure = Some(Error::Output {
             file: self.part.clone(),
             line: self.newlines + 1,
-            why: format!("cannot write ({}): {error}", output::path(&self.temporary)),
+            why: format!("cannot write ({}): {error}", shown(&self.temporary)),
         });
     }
 
@@ -199,8 +198,8 @@ impl PartWriter {
             Error::system(
                 format!(
                     "cannot rename {} to {}",
-                    output::path(&self.temporary),
-                    output::path(&self.part)
+                    shown(&self.temporary),
+                    shown(&self.part)
                 ),
                 error,
             )
@@ -223,7 +222,7 @@ impl Drop for PartWriter {
             Place::Kept => return,
         };
         if let Err(error) = std::fs::remove_file(path) {
-            tracing::warn!("{} cannot be removed: {error}", output::path(path));
+            tracing::warn!("{} cannot be removed: {error}", shown(path));
         }
     }
 }

@@ -1,9 +1,27 @@
-//! How far all ranks are, shown by rank 0 on a terminal.
+//! How far all ranks are, told to rank 0.
 
-use indicatif::{ProgressBar, ProgressStyle};
 use trihop::{Rank, Shuffle};
 
 use super::exchange::{Desk, kind};
+use super::summary::Summary;
+
+/// What rank 0 tells the user; no call of other ranks' fronts is made.
+pub trait Front {
+    /// Whether anybody looks at [`progress`](Self::progress).
+    fn is_watched(&self) -> bool;
+
+    /// All ranks together have read `read_bytes` of `total_bytes`.
+    fn progress(&mut self, read_bytes: u64, total_bytes: u64);
+
+    /// Nothing is read any more.
+    fn read(&mut self);
+
+    /// The partitions are there.
+    ///
+    /// # Errors
+    /// Why this could not be told; the job then fails on all ranks, and the partitions stay.
+    fn report(&mut self, summary: &Summary) -> Result<(), String>;
+}
 
 /// Reports of a rank to rank 0, at most.
 const REPORTS: u64 = 64;
@@ -19,28 +37,22 @@ pub struct Progress<'a, 'h> {
     step: u64,
     unreported: u64,
     own: u64,
+    total: u64,
     /// Of rank 0.
-    bar: Option<ProgressBar>,
+    front: Option<&'a mut dyn Front>,
 }
 
 impl<'a, 'h> Progress<'a, 'h> {
-    /// For a rank that reads `share` of `total` bytes; without `shown` nobody is told.
+    /// For a rank that reads `share` of `total` bytes; unless it is `watched` nobody is told.
     pub fn new(
         shuffle: &'a Shuffle<'h>,
         desk: &'a Desk,
         rank: Rank,
-        shown: bool,
+        (watched, front): (bool, &'a mut dyn Front),
         share: u64,
         total: u64,
     ) -> Self {
-        let bar = (shown && rank == Rank(0)).then(|| {
-            let style = ProgressStyle::with_template(
-                "{bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
-            );
-            ProgressBar::new(total)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        let step = if shown {
+        let step = if watched {
             (share / REPORTS).max(REPORT_BYTES)
         } else {
             u64::MAX
@@ -52,7 +64,8 @@ impl<'a, 'h> Progress<'a, 'h> {
             step,
             unreported: 0,
             own: 0,
-            bar,
+            total,
+            front: (watched && rank == Rank(0)).then_some(front),
         }
     }
 
@@ -61,9 +74,9 @@ impl<'a, 'h> Progress<'a, 'h> {
     /// # Errors
     /// The engine's failure.
     pub fn add(&mut self, bytes: u64) -> Result<(), trihop::Error> {
-        if let Some(bar) = &self.bar {
+        if let Some(front) = &mut self.front {
             self.own += bytes;
-            bar.set_position(self.own + self.desk.progress.get());
+            front.progress(self.own + self.desk.progress.get(), self.total);
             return Ok(());
         }
         self.unreported += bytes;
@@ -83,8 +96,8 @@ impl<'a, 'h> Progress<'a, 'h> {
 
 impl Drop for Progress<'_, '_> {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        if let Some(front) = &mut self.front {
+            front.read();
         }
     }
 }

@@ -5,19 +5,21 @@ use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::args::{Format, PartitionArgs};
+use super::error::shown;
 use super::error::{Error, Result};
 use super::json;
 use super::ranges::{FILE_START, Span};
 use super::reader::{BLOCK_BYTES, Extents, Inputs, Method, Reader, Unreadable};
 use super::record::Dialect;
+use super::request::{Format, Request};
 use super::route::{Grammar, Header, Router, without_bom};
 use super::split::{Progress, Record, Splitter, Torn};
-use crate::output;
 
 /// The inputs as rank 0 saw them, and what is decided once.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
+    /// Format of all files.
+    pub format: Format,
     /// Sizes of the files.
     pub sizes: Vec<u64>,
     /// First record of the first file that has one, and that file's number; tables only.
@@ -33,17 +35,12 @@ impl Plan {
     ///
     /// # Errors
     /// A file that is missing, not a regular one, or whose header is torn.
-    pub fn make(
-        args: &PartitionArgs,
-        format: Format,
-        limit: usize,
-        token: u64,
-        progress: bool,
-    ) -> Result<Self> {
-        let mut sizes = Vec::with_capacity(args.files.len());
+    pub fn make(request: &Request, limit: usize, token: u64, progress: bool) -> Result<Self> {
+        let format = request.resolved_format().map_err(Error::Usage)?;
+        let mut sizes = Vec::with_capacity(request.files.len());
         let mut total = 0u64;
-        for (file, path) in args.files.iter().enumerate() {
-            let unreadable = |why: String| at_start(args, file, why);
+        for (file, path) in request.files.iter().enumerate() {
+            let unreadable = |why: String| at_start(request, file, why);
             let metadata =
                 fs::metadata(path).map_err(|error| unreadable(format!("cannot read: {error}")))?;
             if !metadata.is_file() {
@@ -61,9 +58,12 @@ impl Plan {
         }
         let header = match format {
             Format::Jsonl => None,
-            Format::Csv | Format::Tsv => first_header(args, &sizes, dialect(args, format), limit)?,
+            Format::Csv | Format::Tsv => {
+                first_header(request, &sizes, dialect(request, format), limit)?
+            }
         };
         Ok(Self {
+            format,
             sizes,
             header,
             token,
@@ -75,30 +75,24 @@ impl Plan {
     ///
     /// # Errors
     /// A header without the key's column, or a bad JSON pointer.
-    pub fn router(
-        &self,
-        args: &PartitionArgs,
-        format: Format,
-        ranks: u32,
-        limit: usize,
-    ) -> Result<Router> {
-        let grammar = match (format, &self.header) {
+    pub fn router(&self, request: &Request, ranks: u32, limit: usize) -> Result<Router> {
+        let grammar = match (self.format, &self.header) {
             (Format::Jsonl, _) => {
-                Grammar::Lines(json::Path::parse(&args.by).map_err(Error::Usage)?)
+                Grammar::Lines(json::Path::parse(&request.by).map_err(Error::Usage)?)
             }
             (_, None) => Grammar::Nothing,
             (_, Some((file, record))) => {
-                let wrong = |why| at_start(args, *file, why);
-                let dialect = dialect(args, format);
+                let wrong = |why| at_start(request, *file, why);
+                let dialect = dialect(request, self.format);
                 let header = Header::parse(record, dialect).map_err(wrong)?;
                 let key = header
-                    .column(&args.by)
+                    .column(&request.by)
                     .map_err(|why| wrong(format!("--by: {why}")))?;
                 Grammar::Table {
                     dialect,
                     header,
                     key,
-                    first: output::path(&args.files[*file]).to_string(),
+                    first: shown(&request.files[*file]).to_string(),
                 }
             }
         };
@@ -110,18 +104,18 @@ impl Plan {
     }
 }
 
-fn dialect(args: &PartitionArgs, format: Format) -> Dialect {
+fn dialect(request: &Request, format: Format) -> Dialect {
     let separator = if format == Format::Tsv { b'\t' } else { b',' };
     Dialect {
         separator,
-        quote: (!args.no_quotes).then_some(b'"'),
+        quote: (!request.no_quotes).then_some(b'"'),
     }
 }
 
 /// An error about a file as a whole.
-pub fn at_start(args: &PartitionArgs, file: usize, why: String) -> Error {
+pub fn at_start(request: &Request, file: usize, why: String) -> Error {
     Error::Input {
-        file: args.files[file].clone(),
+        file: request.files[file].clone(),
         line: 1,
         why,
         at: (file as u64, 0),
@@ -149,12 +143,12 @@ impl From<Unreadable> for Stop {
 
 /// The first record of the first file that has one.
 fn first_header(
-    args: &PartitionArgs,
+    request: &Request,
     sizes: &[u64],
     dialect: Dialect,
     limit: usize,
 ) -> Result<Option<(usize, Vec<u8>)>> {
-    let paths: Rc<[PathBuf]> = args.files.clone().into();
+    let paths: Rc<[PathBuf]> = request.files.clone().into();
     for (file, &size) in sizes.iter().enumerate() {
         if size == 0 {
             continue;
@@ -183,7 +177,7 @@ fn first_header(
             }
             splitter.finish(&mut take)
         };
-        let wrong = |why| at_start(args, file, why);
+        let wrong = |why| at_start(request, file, why);
         match read() {
             Ok(()) => {}
             Err(Stop::Got(record)) if without_bom(&record).is_empty() => {}

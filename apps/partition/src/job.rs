@@ -1,86 +1,49 @@
 //! One rank's part in the job, step by step; after each step all ranks agree that none has failed.
 
-use std::io::IsTerminal;
+use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use trihop::{DumpOutput, Job, Options, Rank, Shuffle, log};
+use trihop::{Job, Rank, Shuffle};
 
-use super::args::{Format, PartitionArgs};
 use super::cut::{Blocks, Halt as CutHalt, cut};
 use super::error::{Error, Result};
 use super::exchange::{Desk, Failed, Halt, agree, kind};
 use super::output::Output;
 use super::plan::{Plan, at_start, line_at};
-use super::progress::Progress;
+use super::progress::{Front, Progress};
 use super::ranges::{Entry, FILE_START, Span, entry, spans};
 use super::reader::{BLOCK_BYTES, Extents, Inputs, Method, Reader, Unreadable};
+use super::request::Request;
 use super::route::{Routed, Router};
 use super::scan::Tally;
 use super::split::without_line_end;
 use super::summary::{Share, Subject, Summary};
 use super::writer::PartWriter;
-use crate::output;
 
-/// Runs the command on this rank and returns its exit status: 0, or what all ranks agreed on after
-/// rank 0 has told why.
+/// Runs this rank's part of `job`: collective, with the same `request` on every rank. `front` is
+/// rank 0's way to the user.
 ///
 /// # Errors
-/// What could not be told to the other ranks: the engine's failure.
-pub fn run(args: PartitionArgs) -> Result<i32> {
-    let chosen = args
-        .resolved_format()
-        .and_then(|format| Ok((format, Method::from_env()?)));
-    let (format, method) = match chosen {
-        Ok(chosen) => chosen,
-        Err(text) => return Ok(write_to_user(&text, 2)),
-    };
-    let options = Options::from_env()?;
-    // The line end that a file's last record may lack still fits.
-    let limit = options.stream.max_message_bytes.saturating_sub(2);
-    let desk = Desk::default();
-    let job = Job::start(options)?;
-    job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
-    log::set_rank(job.rank().0)?;
+/// What all ranks agreed on, or the engine's failure. No temporary file is left.
+pub fn run(job: &Job<'_>, request: &Request, front: &mut dyn Front) -> Result<(), Failed> {
+    let desk = Rc::new(Desk::default());
+    let arriving = Rc::clone(&desk);
+    let shuffle = job
+        .shuffle("partition")
+        .handler(move |message, _out| arriving.take(message))
+        .open()?;
     let this = ThisRank {
-        args: &args,
-        format,
-        method,
-        limit,
+        request,
+        // The line end that a file's last record may lack still fits.
+        limit: request.max_message_bytes.saturating_sub(2),
         desk: &desk,
-        job: &job,
+        job,
         started: Instant::now(),
     };
-    let outcome = {
-        let shuffle = job
-            .shuffle("partition")
-            .handler(|message, _out| desk.take(message))
-            .open()?;
-        this.work(&shuffle)
-    };
-    let status = match outcome {
-        Ok(()) => 0,
-        Err(Failed::Agreed { text, status }) => {
-            // Temporary files go before the job ends and the launcher hears of the first bad
-            // status.
-            desk.writer.take();
-            let status = if job.rank() == Rank(0) {
-                write_to_user(&text, status)
-            } else {
-                status
-            };
-            job.barrier()?;
-            status
-        }
-        Err(Failed::Alone(error)) => return Err(error),
-    };
-    job.shutdown()?;
-    Ok(status)
-}
-
-/// Says why the job failed; where nobody listens the exit status still tells.
-fn write_to_user(text: &str, status: i32) -> i32 {
-    output::say("trihop partition", text);
-    status
+    let outcome = this.work(&shuffle, front);
+    // What is not published is removed, before the launcher hears of the first bad status.
+    desk.writer.take();
+    outcome
 }
 
 /// Why reading or sending stops.
@@ -105,9 +68,7 @@ impl From<trihop::Error> for Quit {
 
 /// What does not change during the job.
 struct ThisRank<'a, 'h> {
-    args: &'a PartitionArgs,
-    format: Format,
-    method: Method,
+    request: &'a Request,
     limit: usize,
     desk: &'a Desk,
     job: &'a Job<'h>,
@@ -119,15 +80,12 @@ impl ThisRank<'_, '_> {
         self.job.rank() == Rank(0)
     }
 
-    fn work(&self, shuffle: &Shuffle<'_>) -> Result<(), Failed> {
+    fn work(&self, shuffle: &Shuffle<'_>, front: &mut dyn Front) -> Result<(), Failed> {
         let (rank, ranks) = (self.job.rank().0, self.job.size());
-        let plan = self.agree_on_plan(shuffle)?;
-        let router = agree(
-            self.job,
-            plan.router(self.args, self.format, ranks, self.limit),
-        )?;
-        let output = Output::new(&self.args.out, plan.token);
-        let inputs = Inputs::new(self.args.files.clone().into(), plan.sizes.clone().into());
+        let plan = self.agree_on_plan(shuffle, front.is_watched())?;
+        let router = agree(self.job, plan.router(self.request, ranks, self.limit))?;
+        let output = Output::new(&self.request.out, plan.token);
+        let inputs = Inputs::new(self.request.files.clone().into(), plan.sizes.clone().into());
         let spans = spans(&plan.sizes, rank, ranks);
 
         let begun = output.create().and_then(|()| {
@@ -139,7 +97,8 @@ impl ThisRank<'_, '_> {
         let tally = agree(self.job, begun)?;
         let entry = self.entry(&spans, &plan.sizes, tally)?;
 
-        let (read, share_sent, io) = self.exchange(shuffle, &inputs, &spans, entry, &router, &plan);
+        let (read, share_sent, io) =
+            self.exchange(shuffle, front, &inputs, &spans, entry, &router, &plan);
         if let Err(Error::Engine(error)) = read {
             return Err(error.into());
         }
@@ -154,13 +113,13 @@ impl ThisRank<'_, '_> {
             ..share_sent
         };
         let summary = self.summarise(&plan, share, io)?;
-        self.publish(&output, &summary)
+        self.publish(&output, &summary, front)
     }
 
     /// Rank 0 looks at inputs and output, and tells the others.
-    fn agree_on_plan(&self, shuffle: &Shuffle<'_>) -> Result<Plan, Failed> {
+    fn agree_on_plan(&self, shuffle: &Shuffle<'_>, watched: bool) -> Result<Plan, Failed> {
         let made = if self.is_first() {
-            self.make_plan().map(Some)
+            self.make_plan(watched).map(Some)
         } else {
             Ok(None)
         };
@@ -178,17 +137,16 @@ impl ThisRank<'_, '_> {
         )
     }
 
-    fn make_plan(&self) -> Result<Plan> {
+    fn make_plan(&self, watched: bool) -> Result<Plan> {
         // Only tells jobs apart that write to one directory at one time.
         let nanos = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_nanos() as u64;
         let token = nanos ^ (u64::from(std::process::id()) << 40);
-        let progress = std::io::stderr().is_terminal();
-        let plan = Plan::make(self.args, self.format, self.limit, token, progress)?;
-        plan.router(self.args, self.format, self.job.size(), self.limit)?;
-        Output::new(&self.args.out, token).prepare(self.args.force)?;
+        let plan = Plan::make(self.request, self.limit, token, watched)?;
+        plan.router(self.request, self.job.size(), self.limit)?;
+        Output::new(&self.request.out, token).prepare(self.request.force)?;
         Ok(plan)
     }
 
@@ -203,7 +161,8 @@ impl ThisRank<'_, '_> {
         };
         let extents = Extents::new(&[*last], false, BLOCK_BYTES);
         let unreadable = |unreadable: Unreadable| self.unreadable(inputs, unreadable);
-        let mut reader = Reader::new(inputs.again(), extents, self.method).map_err(Error::Usage)?;
+        let mut reader =
+            Reader::new(inputs.again(), extents, self.request.method).map_err(Error::Usage)?;
         while let Some((_, block)) = reader
             .next(&mut || Ok::<(), Unreadable>(()))
             .map_err(unreadable)?
@@ -243,6 +202,7 @@ impl ThisRank<'_, '_> {
     fn exchange(
         &self,
         shuffle: &Shuffle<'_>,
+        front: &mut dyn Front,
         inputs: &Inputs,
         spans: &[Span],
         entry: Entry,
@@ -251,14 +211,21 @@ impl ThisRank<'_, '_> {
     ) -> (Result<()>, Share, &'static str) {
         let mut share = Share::default();
         let extents = Extents::new(spans, true, BLOCK_BYTES);
-        let reader = match Reader::new(inputs.again(), extents, self.method) {
+        let reader = match Reader::new(inputs.again(), extents, self.request.method) {
             Ok(reader) => reader,
             Err(why) => return (Err(Error::Usage(why)), share, "none"),
         };
         let io = reader.name();
         let own = spans.iter().map(|span| span.end - span.start).sum();
         let (desk, total) = (self.desk, plan.sizes.iter().sum());
-        let progress = Progress::new(shuffle, desk, self.job.rank(), plan.progress, own, total);
+        let progress = Progress::new(
+            shuffle,
+            desk,
+            self.job.rank(),
+            (plan.progress, front),
+            own,
+            total,
+        );
         let mut source = Source {
             reader,
             shuffle,
@@ -302,12 +269,12 @@ impl ThisRank<'_, '_> {
             }) => {
                 let relative = in_first_piece && router.quote().is_none() && offset > 0;
                 let line = if relative {
-                    line_at(&mut inputs.again(), file, offset, self.method).unwrap_or(line)
+                    line_at(&mut inputs.again(), file, offset, self.request.method).unwrap_or(line)
                 } else {
                     line
                 };
                 Error::Input {
-                    file: self.args.files[file].clone(),
+                    file: self.request.files[file].clone(),
                     line,
                     why,
                     at: (file as u64, offset),
@@ -323,12 +290,12 @@ impl ThisRank<'_, '_> {
         let Unreadable { file, offset, why } = unreadable;
         match line_at(&mut inputs.again(), file, offset, Method::Plain) {
             Ok(line) => Error::Input {
-                file: self.args.files[file].clone(),
+                file: self.request.files[file].clone(),
                 line,
                 why,
                 at: (file as u64, offset),
             },
-            Err(_) => at_start(self.args, file, why),
+            Err(_) => at_start(self.request, file, why),
         }
     }
 
@@ -341,9 +308,9 @@ impl ThisRank<'_, '_> {
             .map(|bytes| Share::from_bytes(bytes))
             .collect();
         let subject = Subject {
-            out: self.args.out.display().to_string(),
-            format: self.format,
-            key: self.args.by.clone(),
+            out: self.request.out.display().to_string(),
+            format: plan.format,
+            key: self.request.by.clone(),
             io,
             files: plan.sizes.len(),
             input_bytes: plan.sizes.iter().sum(),
@@ -358,7 +325,12 @@ impl ThisRank<'_, '_> {
     }
 
     /// Gives all partitions their names, then marks the directory.
-    fn publish(&self, output: &Output, summary: &Summary) -> Result<(), Failed> {
+    fn publish(
+        &self,
+        output: &Output,
+        summary: &Summary,
+        front: &mut dyn Front,
+    ) -> Result<(), Failed> {
         let first = |step: &dyn Fn() -> Result<()>| if self.is_first() { step() } else { Ok(()) };
         agree(self.job, first(&|| output.clear_old(summary.ranks)))?;
         let Some(mut writer) = self.desk.writer.take() else {
@@ -375,13 +347,10 @@ impl ThisRank<'_, '_> {
         }
         marked?;
         // The partitions are there, but a script that starts this must not miss the report.
-        let told = first(&|| {
-            let text = match self.args.json {
-                true => output::json_for_terminals(&summary.json()) + "\n",
-                false => summary.table(),
-            };
-            Ok(output::write(&text)?)
-        });
+        let told = match self.is_first() {
+            true => front.report(summary).map_err(Error::Unwritten),
+            false => Ok(()),
+        };
         agree(self.job, told)
     }
 }
