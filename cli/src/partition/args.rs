@@ -9,8 +9,8 @@ use trihop_partition::{Format, Method, Request};
 ///
 /// Every record goes to the partition that owns the hash of its key.
 ///
-/// Every rank runs the same command (`trihop run -n 8 --nodes 2 -- trihop partition ...`, or
-/// `mpiexec`); without a launcher it is a job of one rank. Rank R writes DIR/part-R (five digits or
+/// The command starts its ranks itself, or is run by a launcher as every rank (`trihop run -n 8
+/// --nodes 2 -- trihop partition ...`, or `mpiexec`). Rank R writes DIR/part-R (five digits or
 /// more), so there are as many partitions as ranks. The partition of a record is `xxh3_64(key) *
 /// ranks >> 64`, where the key is the field without its quotes; it is the same in every version.
 ///
@@ -32,6 +32,10 @@ pub struct PartitionArgs {
     /// Directory of the partitions; created if missing.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+
+    /// Ranks to start on this machine [default: one for each core]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks: Option<u32>,
 
     /// Format of all files; by default told by their extension (.csv, .tsv, .tab, .jsonl, .ndjson).
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
