@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`.
-const NOT_OPTIONS: [&str; 10] = [
+const NOT_OPTIONS: [&str; 11] = [
     "BOOT_FD",
+    "PROGRESS_FD",
     "RANK",
     "SIZE",
     "NODE_SIZES",
