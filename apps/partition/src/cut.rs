@@ -1,8 +1,10 @@
 //! Runs a rank's pieces through splitter and router, wherever the bytes come from.
 
+use std::cell::Cell;
+
 use super::ranges::{Entry, FILE_START, Span};
-use super::route::{Routed, Router};
-use super::split::{Progress, Splitter, Torn};
+use super::route::{Routed, Router, Scratch};
+use super::split::{Progress, Record, Splitter, Torn};
 
 /// Bytes of a rank's pieces, in order, then those of the last piece's file behind it, for as long
 /// as they are asked for.
@@ -15,21 +17,28 @@ pub trait Blocks {
     fn next_block(&mut self) -> Result<Option<(usize, &[u8])>, Self::Error>;
 }
 
+/// Where a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the file in the list.
+    pub file: usize,
+    /// Offset of the record.
+    pub offset: u64,
+    /// Line of the record.
+    pub line: u64,
+    /// `line` counts from the start of the first piece, since nobody counted those before it.
+    pub is_relative: bool,
+}
+
 /// Why cutting stopped.
 #[derive(Debug)]
 pub enum Halt<E> {
     /// A record cannot be taken.
     Bad {
-        /// Number of the file in the list.
-        file: usize,
-        /// Offset of the record.
-        offset: u64,
-        /// Line of the record; relative to the first piece if that one's entry was.
-        line: u64,
+        /// Where it is.
+        place: Place,
         /// What is wrong with it.
         why: String,
-        /// `line` counts from the start of the first piece.
-        in_first_piece: bool,
     },
     /// Reading or sending failed.
     Other(E),
@@ -49,7 +58,7 @@ impl<E> From<Torn> for Refusal<E> {
 }
 
 /// Cuts the `spans`, the first of which is found in state `entry`, and hands each record to `each`:
-/// number of its file, where it goes.
+/// where it goes, and where it is.
 ///
 /// # Errors
 /// The first bad record, or what `blocks` or `each` returned.
@@ -58,57 +67,54 @@ pub fn cut<B: Blocks>(
     entry: Entry,
     router: &Router,
     blocks: &mut B,
-    mut each: impl FnMut(Routed<'_>) -> Result<(), B::Error>,
+    mut each: impl FnMut(Routed<'_>, Place) -> Result<(), B::Error>,
 ) -> Result<(), Halt<B::Error>> {
-    let mut take = |record: super::split::Record<'_>| match router.route(&record) {
-        Ok(routed) => each(routed).map_err(Refusal::Other),
-        Err(why) => Err(Refusal::Flaw {
-            offset: record.offset,
-            line: record.line,
-            why,
-        }),
+    let Some(last) = spans.len().checked_sub(1) else {
+        return Ok(());
     };
-    let halt = |piece: usize, refusal: Refusal<B::Error>| {
-        let bad = |offset, line, why| Halt::Bad {
-            file: spans[piece].file,
-            offset,
-            line,
-            why,
-            in_first_piece: piece == 0,
-        };
-        match refusal {
-            Refusal::Torn(torn) => bad(torn.offset, torn.line, router.torn(&torn)),
-            Refusal::Flaw { offset, line, why } => bad(offset, line, why),
-            Refusal::Other(error) => Halt::Other(error),
+    // Only quotes make ranks count what lies before them.
+    let is_relative = router.quote().is_none() && spans[0].start > 0;
+    let piece = Cell::new(0);
+    let place = |offset, line| Place {
+        file: spans[piece.get()].file,
+        offset,
+        line,
+        is_relative: is_relative && piece.get() == 0,
+    };
+    let mut scratch = Scratch::default();
+    let mut take = |record: Record<'_>| {
+        let (offset, line) = (record.offset, record.line);
+        let place = place(offset, line);
+        match router.route(place.file, &record, &mut scratch) {
+            Ok(routed) => each(routed, place).map_err(Refusal::Other),
+            Err(why) => Err(Refusal::Flaw { offset, line, why }),
         }
+    };
+    let halt = |refusal: Refusal<B::Error>| match refusal {
+        Refusal::Torn(torn) => Halt::Bad {
+            place: place(torn.offset, torn.line),
+            why: router.torn(&torn),
+        },
+        Refusal::Flaw { offset, line, why } => Halt::Bad {
+            place: place(offset, line),
+            why,
+        },
+        Refusal::Other(error) => Halt::Other(error),
     };
     let start = |piece: usize| {
         let entry = if piece == 0 { entry } else { FILE_START };
         Splitter::new(&spans[piece], entry, router.quote(), router.limit)
     };
-    let Some(last) = spans.len().checked_sub(1) else {
-        return Ok(());
-    };
-    let mut piece = 0;
     let mut splitter = start(0);
     while let Some((of, block)) = blocks.next_block().map_err(Halt::Other)? {
-        while piece < of {
-            splitter
-                .finish(&mut take)
-                .map_err(|refusal| halt(piece, refusal))?;
-            piece += 1;
-            splitter = start(piece);
+        while piece.get() < of {
+            splitter.finish(&mut take).map_err(halt)?;
+            piece.set(piece.get() + 1);
+            splitter = start(piece.get());
         }
-        if splitter
-            .feed(block, &mut take)
-            .map_err(|refusal| halt(piece, refusal))?
-            == Progress::Done
-            && piece == last
-        {
+        if splitter.feed(block, &mut take).map_err(halt)? == Progress::Done && piece.get() == last {
             return Ok(());
         }
     }
-    splitter
-        .finish(&mut take)
-        .map_err(|refusal| halt(piece, refusal))
+    splitter.finish(&mut take).map_err(halt)
 }

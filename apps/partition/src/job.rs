@@ -5,20 +5,21 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use trihop::{Job, Rank, Shuffle};
 
-use super::cut::{Blocks, Halt as CutHalt, cut};
-use super::error::{Error, Result};
-use super::exchange::{Desk, Failed, Halt, agree, kind};
+use super::error::{Error, Result, shown};
+use super::exchange::{Desk, Failed, Flawed, agree, kind};
 use super::output::Output;
-use super::plan::{Plan, at_start, line_at};
-use super::progress::{Front, Progress};
+use super::parts::Parts;
+use super::plan::{Opened, Plan};
+use super::progress::Front;
 use super::ranges::{Entry, FILE_START, Span, entry, spans};
-use super::reader::{BLOCK_BYTES, Extents, Inputs, Method, Reader, Unreadable};
+use super::reader::{BLOCK_BYTES, Extents, Reader, Unreadable};
 use super::request::Request;
-use super::route::{Routed, Router};
+use super::route::Router;
 use super::scan::Tally;
-use super::split::without_line_end;
-use super::summary::{Share, Subject, Summary};
-use super::writer::PartWriter;
+use super::sender::{Sender, located};
+use super::sink::Sink;
+use super::staging::Staging;
+use super::summary::{Partition, Share, Subject, Summary};
 
 /// Runs this rank's part of `job`: collective, with the same `request` on every rank. `front` is
 /// rank 0's way to the user.
@@ -42,28 +43,8 @@ pub fn run(job: &Job<'_>, request: &Request, front: &mut dyn Front) -> Result<()
     };
     let outcome = this.work(&shuffle, front);
     // What is not published is removed, before the launcher hears of the first bad status.
-    desk.writer.take();
+    desk.sink.take();
     outcome
-}
-
-/// Why reading or sending stops.
-enum Quit {
-    /// Another rank has failed.
-    Halted,
-    Unreadable(Unreadable),
-    Failed(Error),
-}
-
-impl From<Unreadable> for Quit {
-    fn from(unreadable: Unreadable) -> Self {
-        Self::Unreadable(unreadable)
-    }
-}
-
-impl From<trihop::Error> for Quit {
-    fn from(error: trihop::Error) -> Self {
-        Self::Failed(Error::Engine(error))
-    }
 }
 
 /// What does not change during the job.
@@ -82,48 +63,49 @@ impl ThisRank<'_, '_> {
 
     fn work(&self, shuffle: &Shuffle<'_>, front: &mut dyn Front) -> Result<(), Failed> {
         let (rank, ranks) = (self.job.rank().0, self.job.size());
-        let plan = self.agree_on_plan(shuffle, front.is_watched())?;
+        let (plan, opened) = self.agree_on_plan(shuffle)?;
         let router = agree(self.job, plan.router(self.request, ranks, self.limit))?;
-        let output = Output::new(&self.request.out, plan.token);
-        let inputs = Inputs::new(self.request.files.clone().into(), plan.sizes.clone().into());
-        let spans = spans(&plan.sizes, rank, ranks);
+        let output = plan.output(self.request);
+        let spans = spans(&plan.cut_sizes(), rank, ranks);
 
-        let begun = output.create().and_then(|()| {
-            let (temporary, part) = (output.temporary(rank), output.part(rank));
-            *self.desk.writer.borrow_mut() =
-                Some(PartWriter::create(temporary, part, router.header_line())?);
-            self.tally(&inputs, &spans, &router)
-        });
-        let tally = agree(self.job, begun)?;
-        let entry = self.entry(&spans, &plan.sizes, tally)?;
+        let begun = self.begin(&output, &router);
+        let tally = agree(
+            self.job,
+            begun.and_then(|()| self.tally(&plan, &spans, &router)),
+        )?;
+        let entry = self.entry(&plan, &spans, tally)?;
 
-        let (read, share_sent, io) =
-            self.exchange(shuffle, front, &inputs, &spans, entry, &router, &plan);
+        let mut sender = Sender::new(self.job, shuffle, self.desk, &plan, &router, front);
+        let read = self.read(&plan, &spans, entry, opened, &mut sender);
+        let (share_sent, io, flaw) = sender.close();
         if let Err(Error::Engine(error)) = read {
             return Err(error.into());
         }
         shuffle.fence()?;
-        let finished = read.and_then(|()| match self.desk.writer.borrow_mut().as_mut() {
-            Some(writer) => writer.finish().map(|()| writer.totals()),
-            None => Err(Error::Lost("the partition was never begun".to_owned())),
+        let finished = read.and_then(|()| match self.desk.sink.borrow_mut().as_mut() {
+            Some(sink) => sink.finish(),
+            None => Err(never_begun()),
         });
         let written = agree(self.job, finished)?;
         let share = Share {
             written,
             ..share_sent
         };
+        self.tell_first(shuffle, flaw)?;
         let summary = self.summarise(&plan, share, io)?;
         self.publish(&output, &summary, front)
     }
 
     /// Rank 0 looks at inputs and output, and tells the others.
-    fn agree_on_plan(&self, shuffle: &Shuffle<'_>, watched: bool) -> Result<Plan, Failed> {
+    fn agree_on_plan(&self, shuffle: &Shuffle<'_>) -> Result<(Plan, Opened), Failed> {
         let made = if self.is_first() {
-            self.make_plan(watched).map(Some)
+            self.make_plan().map(Some)
         } else {
             Ok(None)
         };
-        if let Some(plan) = agree(self.job, made)? {
+        let mut opened = Vec::new();
+        if let Some((plan, streams)) = agree(self.job, made)? {
+            opened = streams;
             let bytes = serde_json::to_vec(&plan).unwrap_or_default();
             for rank in 0..self.job.size() {
                 shuffle.send(Rank(rank), kind::PLAN, &bytes)?;
@@ -131,27 +113,46 @@ impl ThisRank<'_, '_> {
         }
         shuffle.fence()?;
         let plan = serde_json::from_slice(&self.desk.plan.take());
-        agree(
-            self.job,
-            plan.map_err(|error| Error::system("the plan of rank 0 cannot be read", error)),
-        )
+        let plan = plan.map_err(|error| Error::system("the plan of rank 0 cannot be read", error));
+        Ok((agree(self.job, plan)?, opened))
     }
 
-    fn make_plan(&self, watched: bool) -> Result<Plan> {
+    fn make_plan(&self) -> Result<(Plan, Opened)> {
         // Only tells jobs apart that write to one directory at one time.
         let nanos = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_nanos() as u64;
         let token = nanos ^ (u64::from(std::process::id()) << 40);
-        let plan = Plan::make(self.request, self.limit, token, watched)?;
-        plan.router(self.request, self.job.size(), self.limit)?;
-        Output::new(&self.request.out, token).prepare(self.request.force)?;
-        Ok(plan)
+        let ranks = self.job.size();
+        let (plan, opened) = Plan::make(self.request, ranks, self.limit, token)?;
+        plan.router(self.request, ranks, self.limit)?;
+        let paths = plan.files.iter().map(|file| file.path.as_path());
+        plan.output(self.request)
+            .prepare(self.request.force, paths)?;
+        Ok((plan, opened))
+    }
+
+    /// From now on records are taken.
+    fn begin(&self, output: &Output, router: &Router) -> Result<()> {
+        output.create()?;
+        let (rank, memory_bytes) = (self.job.rank().0, self.request.memory_bytes);
+        let staging = Staging::create(output.staging(rank))?;
+        let compression = self.request.compression;
+        let parts = Parts::new(
+            output,
+            staging,
+            compression,
+            router.header_line(),
+            memory_bytes,
+        );
+        let sink = Sink::new(parts, output, router, rank, memory_bytes);
+        *self.desk.sink.borrow_mut() = Some(sink);
+        Ok(())
     }
 
     /// First pass: quotes and lines of the last piece, on which later ranks depend.
-    fn tally(&self, inputs: &Inputs, spans: &[Span], router: &Router) -> Result<Tally> {
+    fn tally(&self, plan: &Plan, spans: &[Span], router: &Router) -> Result<Tally> {
         let mut tally = Tally::default();
         let (Some(last), Some(quote)) = (
             spans.last().filter(|last| last.is_continued()),
@@ -160,9 +161,9 @@ impl ThisRank<'_, '_> {
             return Ok(tally);
         };
         let extents = Extents::new(&[*last], false, BLOCK_BYTES);
-        let unreadable = |unreadable: Unreadable| self.unreadable(inputs, unreadable);
+        let unreadable = |unreadable: Unreadable| located(plan, unreadable);
         let mut reader =
-            Reader::new(inputs.again(), extents, self.request.method).map_err(Error::Usage)?;
+            Reader::new(plan.inputs(), extents, self.request.method).map_err(Error::Usage)?;
         while let Some((_, block)) = reader
             .next(&mut || Ok::<(), Unreadable>(()))
             .map_err(unreadable)?
@@ -173,7 +174,7 @@ impl ThisRank<'_, '_> {
     }
 
     /// The state in which this rank finds its first byte.
-    fn entry(&self, spans: &[Span], sizes: &[u64], tally: Tally) -> Result<Entry, Failed> {
+    fn entry(&self, plan: &Plan, spans: &[Span], tally: Tally) -> Result<Entry, Failed> {
         let told: Vec<u8> = [tally.quotes, tally.newlines]
             .into_iter()
             .flat_map(u64::to_le_bytes)
@@ -194,109 +195,47 @@ impl ThisRank<'_, '_> {
             })
             .collect();
         Ok(spans.first().map_or(FILE_START, |first| {
-            entry(first, self.job.rank().0, sizes, &tallies)
+            entry(first, self.job.rank().0, &plan.cut_sizes(), &tallies)
         }))
     }
 
-    /// Second pass: every record goes to its owner. Returns what was sent besides the outcome.
-    fn exchange(
+    /// Second pass: every record goes to the rank that writes it. First the ranges of files that
+    /// all ranks read, then the files that only this one does.
+    fn read(
         &self,
-        shuffle: &Shuffle<'_>,
-        front: &mut dyn Front,
-        inputs: &Inputs,
+        plan: &Plan,
         spans: &[Span],
         entry: Entry,
-        router: &Router,
-        plan: &Plan,
-    ) -> (Result<()>, Share, &'static str) {
-        let mut share = Share::default();
-        let extents = Extents::new(spans, true, BLOCK_BYTES);
-        let reader = match Reader::new(inputs.again(), extents, self.request.method) {
-            Ok(reader) => reader,
-            Err(why) => return (Err(Error::Usage(why)), share, "none"),
-        };
-        let io = reader.name();
-        let own = spans.iter().map(|span| span.end - span.start).sum();
-        let (desk, total) = (self.desk, plan.sizes.iter().sum());
-        let progress = Progress::new(
-            shuffle,
-            desk,
-            self.job.rank(),
-            (plan.progress, front),
-            own,
-            total,
-        );
-        let mut source = Source {
-            reader,
-            shuffle,
-            desk,
-            ranks: self.job.size(),
-            progress,
-        };
-        let mut whole = Vec::new();
-        let outcome = cut(spans, entry, router, &mut source, |routed| {
-            match routed {
-                Routed::Header => {}
-                Routed::Blank => share.blank_lines += 1,
-                Routed::To { .. } if self.desk.halt.get() != Halt::No => {}
-                Routed::To { owner, bytes } => {
-                    let bytes = if bytes.ends_with(b"\n") {
-                        bytes
-                    } else {
-                        whole.clear();
-                        whole.extend_from_slice(without_line_end(bytes));
-                        whole.extend_from_slice(router.line_end());
-                        &whole
-                    };
-                    share.sent.add(bytes);
-                    shuffle.send(Rank(owner), kind::RECORD, bytes)?;
-                }
-            }
-            Ok(())
-        });
-        let error = match outcome {
-            Ok(()) | Err(CutHalt::Other(Quit::Halted)) => return (Ok(()), share, io),
-            Err(CutHalt::Other(Quit::Failed(error))) => return (Err(error), share, io),
-            Err(CutHalt::Other(Quit::Unreadable(unreadable))) => {
-                self.unreadable(inputs, unreadable)
-            }
-            Err(CutHalt::Bad {
-                file,
-                offset,
-                line,
-                why,
-                in_first_piece,
-            }) => {
-                let relative = in_first_piece && router.quote().is_none() && offset > 0;
-                let line = if relative {
-                    line_at(&mut inputs.again(), file, offset, self.request.method).unwrap_or(line)
-                } else {
-                    line
-                };
-                Error::Input {
-                    file: self.request.files[file].clone(),
-                    line,
-                    why,
-                    at: (file as u64, offset),
-                }
-            }
-        };
-        let told = tell_all(self.job.rank(), self.job.size(), shuffle, Halt::CheckOnly)
-            .map_err(Error::Engine);
-        (told.and(Err(error)), share, io)
+        opened: Opened,
+        sender: &mut Sender<'_, '_>,
+    ) -> Result<()> {
+        sender.ranges(spans, entry, self.request.method)?;
+        let mut opened = opened.into_iter().peekable();
+        let own = plan.files.iter().enumerate();
+        for (number, _) in own.filter(|(_, file)| file.reader() == Some(self.job.rank().0)) {
+            let stream = opened
+                .next_if(|(of, _)| *of == number)
+                .map(|(_, stream)| stream);
+            sender.stream(number, stream)?;
+        }
+        Ok(())
     }
 
-    fn unreadable(&self, inputs: &Inputs, unreadable: Unreadable) -> Error {
-        let Unreadable { file, offset, why } = unreadable;
-        match line_at(&mut inputs.again(), file, offset, Method::Plain) {
-            Ok(line) => Error::Input {
-                file: self.request.files[file].clone(),
-                line,
-                why,
-                at: (file as u64, offset),
-            },
-            Err(_) => at_start(self.request, file, why),
+    /// Tells rank 0 of the parts that this rank has written, and of its first bad record.
+    fn tell_first(&self, shuffle: &Shuffle<'_>, flaw: Option<Flawed>) -> Result<(), Failed> {
+        let parts: Vec<Partition> = match self.desk.sink.borrow().as_ref() {
+            Some(sink) => sink.written().collect(),
+            None => Vec::new(),
+        };
+        let told = |value: serde_json::Result<Vec<u8>>| value.unwrap_or_default();
+        for part in &parts {
+            shuffle.send(Rank(0), kind::PART, &told(serde_json::to_vec(part)))?;
         }
+        if let Some(flaw) = flaw {
+            shuffle.send(Rank(0), kind::FLAW, &told(serde_json::to_vec(&flaw)))?;
+        }
+        shuffle.fence()?;
+        Ok(())
     }
 
     /// All shares together, if nothing was lost.
@@ -307,24 +246,39 @@ impl ThisRank<'_, '_> {
             .iter()
             .map(|bytes| Share::from_bytes(bytes))
             .collect();
+        let first = self.desk.flaws.take();
+        let first = first
+            .into_iter()
+            .min_by_key(|flaw| (flaw.file, flaw.offset));
+        let first_bad_line = first.map(|flaw| {
+            let path = plan.files.get(flaw.file).map(|file| shown(&file.path));
+            let path = path.map_or_else(String::new, |path| path.to_string());
+            format!("{path}:{}: {}", flaw.line, flaw.why)
+        });
+        let request = self.request;
         let subject = Subject {
-            out: self.request.out.display().to_string(),
+            out: request.out.display().to_string(),
             format: plan.format,
-            key: self.request.by.clone(),
+            compression: request.compression,
+            key: request.by.0.clone(),
+            split: request.split,
+            sort: request.sort.0.clone(),
+            on_bad_line: request.on_bad_line,
+            first_bad_line,
             io,
-            files: plan.sizes.len(),
-            input_bytes: plan.sizes.iter().sum(),
+            files: plan.files.len(),
             seconds: self.started.elapsed().as_secs_f64(),
         };
+        let parts = self.desk.parts.take();
         let shares = shares
             .ok_or_else(|| Error::Lost("a rank told its share in an unknown form".to_owned()));
         agree(
             self.job,
-            shares.and_then(|shares| Summary::of(subject, &shares).map_err(Error::Lost)),
+            shares.and_then(|shares| Summary::of(subject, &shares, parts).map_err(Error::Lost)),
         )
     }
 
-    /// Gives all partitions their names, then marks the directory.
+    /// Gives all parts their names, then marks the directory.
     fn publish(
         &self,
         output: &Output,
@@ -332,21 +286,20 @@ impl ThisRank<'_, '_> {
         front: &mut dyn Front,
     ) -> Result<(), Failed> {
         let first = |step: &dyn Fn() -> Result<()>| if self.is_first() { step() } else { Ok(()) };
-        agree(self.job, first(&|| output.clear_old(summary.ranks)))?;
-        let Some(mut writer) = self.desk.writer.take() else {
-            return Err(Failed::Alone(Error::Lost(
-                "the partition was never begun".to_owned(),
-            )));
+        let names = || summary.partitions.iter().map(|part| &*part.file);
+        agree(self.job, first(&|| output.clear_old(names())))?;
+        let Some(mut sink) = self.desk.sink.take() else {
+            return Err(Failed::Alone(never_begun()));
         };
-        agree(self.job, writer.publish())?;
+        agree(self.job, sink.publish())?;
         let marked = agree(self.job, first(&|| output.mark(&summary.json())));
-        // The marker may exist although its agreement was cut off: then the partitions, which are
-        // whole, must stay.
+        // The marker may exist although its agreement was cut off: then the parts, which are whole,
+        // must stay.
         if !matches!(marked, Err(Failed::Agreed { .. })) {
-            writer.keep();
+            sink.keep();
         }
         marked?;
-        // The partitions are there, but a script that starts this must not miss the report.
+        // The parts are there, but a script that starts this must not miss the report.
         let told = match self.is_first() {
             true => front.report(summary).map_err(Error::Unwritten),
             false => Ok(()),
@@ -355,52 +308,6 @@ impl ThisRank<'_, '_> {
     }
 }
 
-/// Tells the others that `this` rank has failed: those behind it stop, those before it do what
-/// `earlier` says.
-fn tell_all(
-    this: Rank,
-    ranks: u32,
-    shuffle: &Shuffle<'_>,
-    earlier: Halt,
-) -> Result<(), trihop::Error> {
-    for rank in (0..ranks).filter(|&rank| rank != this.0) {
-        let halt = if rank < this.0 { earlier } else { Halt::Stop };
-        shuffle.send(Rank(rank), kind::HALT, &[halt as u8])?;
-    }
-    Ok(())
-}
-
-/// This rank's bytes; keeps messages flowing while a read is under way.
-struct Source<'a, 'h> {
-    reader: Reader,
-    shuffle: &'a Shuffle<'h>,
-    desk: &'a Desk,
-    ranks: u32,
-    progress: Progress<'a, 'h>,
-}
-
-impl Blocks for Source<'_, '_> {
-    type Error = Quit;
-
-    fn next_block(&mut self) -> Result<Option<(usize, &[u8])>, Quit> {
-        if self.desk.cannot_write() {
-            tell_all(self.progress.rank(), self.ranks, self.shuffle, Halt::Stop)?;
-            return Err(Quit::Halted);
-        }
-        if self.desk.halt.get() == Halt::Stop {
-            return Err(Quit::Halted);
-        }
-        self.shuffle.poll()?;
-        let shuffle = self.shuffle;
-        let mut poll = || shuffle.poll().map(|_| ()).map_err(Quit::from);
-        let next = self.reader.next(&mut poll)?;
-        if let Some((extent, block)) = &next {
-            self.progress.add(if extent.is_tail {
-                0
-            } else {
-                block.len() as u64
-            })?;
-        }
-        Ok(next.map(|(extent, block)| (extent.piece, block)))
-    }
+fn never_begun() -> Error {
+    Error::Lost("the parts were never begun".to_owned())
 }

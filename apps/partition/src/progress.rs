@@ -7,11 +7,9 @@ use super::summary::Summary;
 
 /// What rank 0 tells the user; no call of other ranks' fronts is made.
 pub trait Front {
-    /// Whether anybody looks at [`progress`](Self::progress).
-    fn is_watched(&self) -> bool;
-
-    /// All ranks together have read `read_bytes` of `total_bytes`.
-    fn progress(&mut self, read_bytes: u64, total_bytes: u64);
+    /// All ranks together have read so many of so many bytes, as they are on the disk; of pipes
+    /// nobody knows the total, which is exceeded then.
+    fn progress(&mut self, done_bytes: u64, total_bytes: u64);
 
     /// Nothing is read any more.
     fn read(&mut self);
@@ -30,7 +28,6 @@ const REPORT_BYTES: u64 = 1 << 20;
 
 /// Counts what this rank has read.
 pub struct Progress<'a, 'h> {
-    rank: Rank,
     shuffle: &'a Shuffle<'h>,
     desk: &'a Desk,
     /// Bytes after which rank 0 hears of them.
@@ -43,29 +40,23 @@ pub struct Progress<'a, 'h> {
 }
 
 impl<'a, 'h> Progress<'a, 'h> {
-    /// For a rank that reads `share` of `total` bytes; unless it is `watched` nobody is told.
+    /// For one of `ranks` ranks that read `total` bytes.
     pub fn new(
         shuffle: &'a Shuffle<'h>,
         desk: &'a Desk,
         rank: Rank,
-        (watched, front): (bool, &'a mut dyn Front),
-        share: u64,
+        front: &'a mut dyn Front,
         total: u64,
+        ranks: u32,
     ) -> Self {
-        let step = if watched {
-            (share / REPORTS).max(REPORT_BYTES)
-        } else {
-            u64::MAX
-        };
         Self {
-            rank,
             shuffle,
             desk,
-            step,
+            step: (total / u64::from(ranks) / REPORTS).max(REPORT_BYTES),
             unreported: 0,
             own: 0,
             total,
-            front: (watched && rank == Rank(0)).then_some(front),
+            front: (rank == Rank(0)).then_some(front),
         }
     }
 
@@ -86,11 +77,6 @@ impl<'a, 'h> Progress<'a, 'h> {
             self.unreported = 0;
         }
         Ok(())
-    }
-
-    /// The rank that counts.
-    pub fn rank(&self) -> Rank {
-        self.rank
     }
 }
 

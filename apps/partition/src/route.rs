@@ -1,11 +1,13 @@
-//! Decides for each record which rank owns it, and what is wrong with it.
+//! Decides for each record where it goes, and what is wrong with it.
 
-use std::borrow::Cow;
-
+use super::choice::OnBadLine;
+use super::exchange::kind;
+use super::header::Header;
 use super::json;
-use super::record::{Dialect, owner};
+use super::label::Label;
+use super::record::{Dialect, Field, Flaw, owner};
 use super::split::{Record, Torn, TornBy, without_line_end};
-use trihop::log::Escaped;
+use super::{hive, order};
 
 /// What UTF-8 files from some editors start with.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -15,114 +17,8 @@ pub fn without_bom(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes)
 }
 
-/// The header of all files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Column names, unquoted.
-    pub names: Vec<Vec<u8>>,
-    /// As it stands in the first file, with its line end, without byte order mark.
-    pub line: Vec<u8>,
-}
-
-impl Header {
-    /// Takes the first record of a file.
-    ///
-    /// # Errors
-    /// A sentence about a blank or torn header.
-    pub fn parse(record: &[u8], dialect: Dialect) -> Result<Self, String> {
-        let line = without_bom(record);
-        let content = without_line_end(line);
-        if content.is_empty() {
-            return Err("the header line is blank".to_owned());
-        }
-        let names = dialect
-            .fields(content)
-            .map_err(|flaw| format!("header: {flaw}"))?;
-        let mut line = line.to_vec();
-        if !line.ends_with(b"\n") {
-            line.truncate(content.len());
-            line.push(b'\n');
-        }
-        Ok(Self {
-            names: names.into_iter().map(Cow::into_owned).collect(),
-            line,
-        })
-    }
-
-    /// Number (from 0) of the column that `--by` means: the one of that name, else the one of that
-    /// number.
-    ///
-    /// # Errors
-    /// A sentence that lists the columns.
-    pub fn column(&self, by: &str) -> Result<usize, String> {
-        let mut named = (0..self.names.len()).filter(|&column| self.names[column] == by.as_bytes());
-        match (named.next(), named.next()) {
-            (Some(column), None) => return Ok(column),
-            (Some(first), Some(second)) => {
-                return Err(format!(
-                    "columns {} and {} are both named `{by}`; give the number",
-                    first + 1,
-                    second + 1
-                ));
-            }
-            (None, _) => {}
-        }
-        match by.parse::<usize>() {
-            Ok(number) if (1..=self.names.len()).contains(&number) => Ok(number - 1),
-            Ok(number) => Err(format!(
-                "there is no column {number}: the header has {}, {}",
-                self.names.len(),
-                self.listed()
-            )),
-            Err(_) => Err(format!(
-                "there is no column `{by}`; the header has {}",
-                self.listed()
-            )),
-        }
-    }
-
-    fn listed(&self) -> String {
-        let names: Vec<_> = self
-            .names
-            .iter()
-            .take(40)
-            .map(|name| Escaped(name).to_string())
-            .collect();
-        format!(
-            "{}{}",
-            names.join(", "),
-            if self.names.len() > 40 { ", ..." } else { "" }
-        )
-    }
-
-    /// How `other`, the header of another file, differs from this one of `first`.
-    fn difference(&self, other: &Self, first: &str) -> Option<String> {
-        let text = |name: &[u8]| Escaped(name).to_string();
-        for (index, (ours, theirs)) in self.names.iter().zip(&other.names).enumerate() {
-            if ours != theirs {
-                let (number, theirs, ours) = (index + 1, text(theirs), text(ours));
-                return Some(format!(
-                    "header differs: column {number} is `{theirs}`, in {first} it is `{ours}`"
-                ));
-            }
-        }
-        if self.names.len() == other.names.len() {
-            return None;
-        }
-        let (found, expected) = (other.names.len(), self.names.len());
-        let (which, name) = if found < expected {
-            ("missing", text(&self.names[found]))
-        } else {
-            ("additional", text(&other.names[expected]))
-        };
-        Some(format!(
-            "header differs: {found} columns, {expected} in {first}; `{name}` is {which}"
-        ))
-    }
-}
-
 /// What to do with a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routed<'r> {
     /// The file's header, equal to the others.
     Header,
@@ -130,10 +26,16 @@ pub enum Routed<'r> {
     Blank,
     /// A record for this rank.
     To {
-        /// Rank that owns it.
-        owner: u32,
+        /// Rank that writes it.
+        rank: u32,
+        /// Number of its part in a split by hash, or a kind of its own.
+        kind: u32,
+        /// What stands before the record in its message; empty unless records have labels.
+        label: &'r [u8],
         /// The record with its line end.
         bytes: &'r [u8],
+        /// What is wrong with it, where it is not left out of the job all the same.
+        flaw: Option<String>,
     },
 }
 
@@ -146,42 +48,113 @@ pub enum Grammar {
         dialect: Dialect,
         /// Header of all files.
         header: Header,
-        /// Number of the key's column, from 0.
-        key: usize,
+        /// Numbers of the key's columns, from 0.
+        by: Vec<usize>,
+        /// Numbers of the columns that records are sorted by.
+        sort: Vec<usize>,
         /// Name of the file that `header` is from.
         first: String,
     },
     /// jsonl.
-    Lines(json::Path),
+    Lines {
+        /// Fields of the key.
+        by: Vec<json::Path>,
+        /// Fields that records are sorted by.
+        sort: Vec<json::Path>,
+    },
     /// No file holds a record.
     Nothing,
 }
 
-/// Sends records of well-formed files to their owners.
+/// What a key says of where its record goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placing {
+    /// To one of so many parts.
+    Hash { parts: u32 },
+    /// To the directory of its values; these are the names of the keys.
+    Value { names: Vec<Vec<u8>> },
+}
+
+/// Sends records of well-formed files to the ranks that write them.
 #[derive(Clone, Debug)]
 pub struct Router {
     /// How keys are found.
     pub grammar: Grammar,
+    /// What a key says.
+    pub placing: Placing,
     /// Ranks of the job.
     pub ranks: u32,
-    /// Longest record.
+    /// Labels tell where a record was found, behind the fields that it is sorted by.
+    pub is_ordered: bool,
+    /// What becomes of a record that cannot be taken.
+    pub on_bad_line: OnBadLine,
+    /// Longest record, and longest label with its record.
     pub limit: usize,
 }
+
+/// Memory that is used again for each record.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    fields: Vec<Field>,
+    key: Vec<u8>,
+    name: Vec<u8>,
+    order: Vec<u8>,
+    label: Vec<u8>,
+}
+
+/// Why a record cannot be taken.
+struct Refused {
+    why: String,
+    /// Where it ends is as uncertain: it can only end the job.
+    is_final: bool,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        let is_final = false;
+        Self { why, is_final }
+    }
+}
+
+impl Refused {
+    /// Quotes out of place decide where a record ends, unless it is one line all the same.
+    fn by(flaw: &Flaw, content: &[u8]) -> Self {
+        let is_final =
+            !matches!(flaw, Flaw::Columns { .. }) && memchr::memchr(b'\n', content).is_some();
+        Self {
+            why: flaw.to_string(),
+            is_final,
+        }
+    }
+
+    fn finally(why: String) -> Self {
+        let is_final = true;
+        Self { why, is_final }
+    }
+}
+
+/// The rank that writes a part of a split by hash: all ranks have about as many parts.
+pub fn rank_of(part: u32, parts: u32, ranks: u32) -> u32 {
+    (u64::from(part) * u64::from(ranks) / u64::from(parts)) as u32
+}
+
+/// The fields of a key are joined by this byte before they are hashed.
+pub const JOINT: u8 = 0x1F;
 
 impl Router {
     /// The quote character, if quotes mean anything.
     pub fn quote(&self) -> Option<u8> {
         match &self.grammar {
             Grammar::Table { dialect, .. } => dialect.quote,
-            Grammar::Lines(_) | Grammar::Nothing => None,
+            Grammar::Lines { .. } | Grammar::Nothing => None,
         }
     }
 
-    /// What is at the top of each partition.
+    /// What is at the top of each part.
     pub fn header_line(&self) -> &[u8] {
         match &self.grammar {
             Grammar::Table { header, .. } => &header.line,
-            Grammar::Lines(_) | Grammar::Nothing => b"",
+            Grammar::Lines { .. } | Grammar::Nothing => b"",
         }
     }
 
@@ -194,11 +167,21 @@ impl Router {
         }
     }
 
-    /// Decides about one record.
+    /// Whether messages begin with a label.
+    pub fn has_labels(&self) -> bool {
+        self.is_ordered || matches!(self.placing, Placing::Value { .. })
+    }
+
+    /// Decides about one record of file number `file`.
     ///
     /// # Errors
-    /// A sentence about what is wrong with it.
-    pub fn route<'r>(&self, record: &Record<'r>) -> Result<Routed<'r>, String> {
+    /// A sentence about what is wrong with it, where that ends the job.
+    pub fn route<'r>(
+        &self,
+        file: usize,
+        record: &Record<'r>,
+        scratch: &'r mut Scratch,
+    ) -> Result<Routed<'r>, String> {
         let bytes = if record.offset == 0 {
             without_bom(record.bytes)
         } else {
@@ -216,33 +199,176 @@ impl Router {
                     return Ok(Routed::Blank);
                 }
                 let own = Header::parse(record.bytes, *dialect)?;
-                header
+                return header
                     .difference(&own, first)
-                    .map_or(Ok(Routed::Header), Err)
+                    .map_or(Ok(Routed::Header), Err);
             }
-            _ if content.is_empty() => Ok(Routed::Blank),
+            _ if content.is_empty() => return Ok(Routed::Blank),
+            _ => {}
+        }
+        let (addressed, flaw) = match self.address(content, record.has_quotes, scratch) {
+            Ok(addressed) => (addressed, None),
+            Err(Refused { why, is_final }) => match self.on_bad_line {
+                _ if is_final => return Err(why),
+                OnBadLine::Stop => return Err(why),
+                OnBadLine::Skip => ((0, kind::SKIPPED), Some(why)),
+                OnBadLine::Keep => (self.address_of_none(scratch), Some(why)),
+            },
+        };
+        if flaw.is_some() {
+            scratch.order.clear();
+        }
+        scratch.label.clear();
+        if self.has_labels() {
+            if self.is_ordered {
+                order::push_place(&mut scratch.order, file, record.offset);
+            }
+            if addressed.1 == kind::SKIPPED {
+                scratch.name.clear();
+            }
+            Label::write(&scratch.name, &scratch.order, &mut scratch.label);
+            if scratch.label.len() + bytes.len() > self.limit {
+                return Err(format!(
+                    "the record and its keys are longer than {} bytes, the longest message; raise TRIHOP_MAX_MESSAGE_BYTES",
+                    self.limit
+                ));
+            }
+        }
+        let (rank, kind) = addressed;
+        Ok(Routed::To {
+            rank,
+            kind,
+            label: &scratch.label,
+            bytes,
+            flaw,
+        })
+    }
+
+    /// Rank and kind for a record; its name and the fields that it is sorted by are left in
+    /// `scratch`.
+    fn address(
+        &self,
+        content: &[u8],
+        has_quotes: bool,
+        scratch: &mut Scratch,
+    ) -> Result<(u32, u32), Refused> {
+        match &self.grammar {
             Grammar::Table {
                 dialect,
                 header,
-                key,
+                by,
+                sort,
                 ..
             } => {
-                let key = dialect
-                    .key(content, record.has_quotes, *key, header.names.len())
-                    .map_err(|flaw| flaw.to_string())?;
-                Ok(Routed::To {
-                    owner: owner(&key, self.ranks),
-                    bytes,
+                let columns = header.names.len();
+                if let (Placing::Hash { parts }, [by], []) = (&self.placing, &by[..], &sort[..]) {
+                    scratch.order.clear();
+                    let key = dialect
+                        .key(content, has_quotes, *by, columns)
+                        .map_err(|flaw| Refused::by(&flaw, content))?;
+                    return Ok(self.of_hash(&key, *parts));
+                }
+                let mut fields = std::mem::take(&mut scratch.fields);
+                let located = match dialect.locate(content, &mut fields) {
+                    Ok(()) if fields.len() != columns => Err(Flaw::Columns {
+                        found: fields.len(),
+                        expected: columns,
+                    }),
+                    located => located,
+                };
+                let addressed = located
+                    .map_err(|flaw| Refused::by(&flaw, content))
+                    .and_then(|()| {
+                        self.address_by(by, sort, scratch, |&column, key| {
+                            dialect.unquote(content, fields[column], key);
+                            Ok(false)
+                        })
+                    });
+                scratch.fields = fields;
+                addressed
+            }
+            Grammar::Lines { by, sort } => {
+                if let (Placing::Hash { parts }, [by], []) = (&self.placing, &by[..], &sort[..]) {
+                    scratch.order.clear();
+                    return Ok(self.of_hash(&by.key(content)?.bytes, *parts));
+                }
+                self.address_by(by, sort, scratch, |path, key| {
+                    let found = path.key(content)?;
+                    key.extend_from_slice(&found.bytes);
+                    Ok(found.is_null)
                 })
             }
-            Grammar::Lines(path) => Ok(Routed::To {
-                owner: owner(&path.key(content)?, self.ranks),
-                bytes,
-            }),
-            Grammar::Nothing => {
-                Err("a record was found in a file that was empty at the start".to_owned())
+            Grammar::Nothing => Err(Refused::finally(
+                "a record was found in a file that was empty at the start".to_owned(),
+            )),
+        }
+    }
+
+    /// As `address`; `read` appends a field, and says whether it is null.
+    fn address_by<K>(
+        &self,
+        by: &[K],
+        sort: &[K],
+        scratch: &mut Scratch,
+        read: impl Fn(&K, &mut Vec<u8>) -> Result<bool, Refused>,
+    ) -> Result<(u32, u32), Refused> {
+        let Scratch {
+            key, name, order, ..
+        } = scratch;
+        order.clear();
+        for field in sort {
+            key.clear();
+            read(field, key)?;
+            order::push_field(order, key);
+        }
+        match &self.placing {
+            Placing::Hash { parts } => {
+                key.clear();
+                for (index, field) in by.iter().enumerate() {
+                    if index > 0 {
+                        key.push(JOINT);
+                    }
+                    read(field, key)?;
+                }
+                Ok(self.of_hash(key, *parts))
+            }
+            Placing::Value { names } => {
+                name.clear();
+                for (field, column) in by.iter().zip(names) {
+                    key.clear();
+                    if read(field, key)? {
+                        key.clear();
+                    }
+                    hive::push(name, column, key).map_err(|hive::TooLong(bytes)| {
+                        format!(
+                            "the key makes a directory name of {bytes} bytes, and {} are the most; use --split hash",
+                            hive::NAME_BYTES_MAX
+                        )
+                    })?;
+                }
+                Ok((owner(name, self.ranks), 0))
             }
         }
+    }
+
+    /// Where records without a key go.
+    fn address_of_none(&self, scratch: &mut Scratch) -> (u32, u32) {
+        match &self.placing {
+            Placing::Hash { parts } => self.of_hash(b"", *parts),
+            Placing::Value { names } => {
+                scratch.name.clear();
+                for column in names {
+                    // The names were found short enough at the start.
+                    let _ = hive::push(&mut scratch.name, column, b"");
+                }
+                (owner(&scratch.name, self.ranks), 0)
+            }
+        }
+    }
+
+    fn of_hash(&self, key: &[u8], parts: u32) -> (u32, u32) {
+        let part = owner(key, parts);
+        (rank_of(part, parts, self.ranks), part)
     }
 
     /// A sentence about a record without end.
@@ -256,7 +382,7 @@ impl Router {
                 };
                 dialect.fields(bytes).err().map(|flaw| flaw.to_string())
             }
-            Grammar::Lines(_) | Grammar::Nothing => None,
+            Grammar::Lines { .. } | Grammar::Nothing => None,
         };
         match (torn.why, flaw) {
             (TornBy::FileEnd, Some(flaw)) => flaw,

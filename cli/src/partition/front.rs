@@ -1,45 +1,36 @@
-//! What rank 0 shows: a bar on a terminal, and the report.
+//! What rank 0 shows: how far the job is, and the report.
 
-use std::io::IsTerminal;
-
-use indicatif::{ProgressBar, ProgressStyle};
 use trihop_partition::{Front, Summary};
 
 use crate::output;
+use crate::progress::{Position, Progress};
 
-/// Standard output for the report, standard error for how far the job is.
+/// Standard output for the report; progress goes where somebody may look.
 pub struct Terminal {
     json: bool,
-    bar: Option<ProgressBar>,
+    progress: Progress,
 }
 
 impl Terminal {
     /// A report as one JSON object, or as a table.
     pub fn new(json: bool) -> Self {
-        Self { json, bar: None }
+        Self {
+            json,
+            progress: Progress::new("trihop partition"),
+        }
     }
 }
 
 impl Front for Terminal {
-    fn is_watched(&self) -> bool {
-        std::io::stderr().is_terminal()
-    }
-
-    fn progress(&mut self, read_bytes: u64, total_bytes: u64) {
-        let bar = self.bar.get_or_insert_with(|| {
-            let style = ProgressStyle::with_template(
-                "{bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
-            );
-            ProgressBar::new(total_bytes)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    fn progress(&mut self, done_bytes: u64, total_bytes: u64) {
+        self.progress.tell(Position {
+            done_bytes,
+            total_bytes,
         });
-        bar.set_position(read_bytes);
     }
 
     fn read(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.progress.end();
     }
 
     fn report(&mut self, summary: &Summary) -> Result<(), String> {

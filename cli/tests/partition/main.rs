@@ -1,11 +1,16 @@
 //! `trihop partition` as a user starts it, against a reference of its own.
 
 mod bad;
+mod bad_lines;
 mod inputs;
 #[path = "../launched/mod.rs"]
 mod launched;
+mod order;
+mod progress;
 mod reference;
+mod split;
 mod start;
+mod streams;
 
 use std::fs;
 use std::path::Path;
