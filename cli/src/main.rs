@@ -7,6 +7,7 @@ mod info;
 mod man;
 mod output;
 mod partition;
+mod progress;
 mod run;
 mod topo;
 

@@ -96,7 +96,7 @@ fn partition_dumps_and_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let (file, out) = (directory.path().join("a.csv"), directory.path().join("out"));
     std::fs::write(&file, "k,v\n".to_owned() + &"1,2\n3,4\n".repeat(6 << 20)).unwrap();
-    let words = ["partition", "--by", "k", "--out"].map(str::to_owned);
+    let words = ["partition", "--ranks", "1", "--by", "k", "--out"].map(str::to_owned);
     let paths = [out, file].map(|path| path.display().to_string());
     let words: Vec<&str> = words.iter().chain(&paths).map(String::as_str).collect();
     asked(&words, "`partition`");

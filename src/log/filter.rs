@@ -91,8 +91,9 @@ pub enum Facility {
 }
 
 /// Facilities of modules; the longest path that a message's module begins with counts.
-const MODULES: [(&str, Facility); 16] = [
+const MODULES: [(&str, Facility); 17] = [
     ("trihop", Facility::Client),
+    ("trihop_partition", Facility::Client),
     ("trihop_shuffle", Facility::Client),
     ("trihop_shuffle::route", Facility::Route),
     ("trihop_shuffle::queue", Facility::Queue),
@@ -360,8 +361,9 @@ mod tests {
             ("trihop_shuffle::engine::inbound", Facility::Link),
             ("trihop_shuffle::engine::outbound", Facility::Queue),
             ("trihop_shuffle::job", Facility::Client),
+            ("trihop_partition", Facility::Client),
             ("trihop_shuffle", Facility::Client),
-            ("trihop::partition::reader", Facility::Client),
+            ("trihop_partition::reader", Facility::Client),
             ("trihop_shufflers", Facility::Other),
             ("other_crate::trihop", Facility::Other),
             ("", Facility::Other),

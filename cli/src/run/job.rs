@@ -1,7 +1,7 @@
 //! The launcher's loop: one poll over signals, exits, connections and output, until the job has
 //! ended.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use trihop::transport::bootstrap::local::{
 use super::netns::Networks;
 use super::output::{Outputs, Target};
 use super::process::{Process, Start};
+use super::progress::Progress;
 use super::service::{Effect, Service, ranges};
 use super::signals::{Signals, signal_name};
 use super::warden::Warden;
@@ -59,6 +60,7 @@ struct Job {
     warden: Warden,
     service: Service,
     outputs: Outputs,
+    progress: Progress,
     /// Exit status of the first failure, once there is one.
     failure: Option<i32>,
     time_limit: Option<Instant>,
@@ -90,6 +92,7 @@ enum Source {
     Connection(usize),
     Stream(usize, usize),
     Sink,
+    Progress,
 }
 
 impl Job {
@@ -103,10 +106,13 @@ impl Job {
         let warden =
             Warden::start(ranks).map_err(|e| Error::system("starting the warden process", e))?;
         let outputs = Outputs::new().map_err(|e| Error::system("taking our own output", e))?;
+        let (progress, theirs) =
+            Progress::new().map_err(|e| Error::system("making a pipe for progress", e))?;
         let time_limit = spec.timeout.map(|t| Instant::now() + t);
         let mut job = Self {
             service: Service::new(ranks),
             outputs,
+            progress,
             processes: Vec::with_capacity(ranks),
             failure: None,
             kill_at: None,
@@ -119,7 +125,7 @@ impl Job {
         };
         for (node, size) in job.spec.node_sizes.clone().into_iter().enumerate() {
             for _ in 0..size {
-                job.start_rank(node, ranks, networks.as_ref(), signals)?;
+                job.start_rank(node, ranks, networks.as_ref(), theirs.as_ref(), signals)?;
             }
         }
         job.networks = networks;
@@ -131,6 +137,7 @@ impl Job {
         node: usize,
         ranks: usize,
         networks: Option<&Networks>,
+        progress: Option<&OwnedFd>,
         signals: &Signals,
     ) -> Result<(), Error> {
         let rank = self.processes.len();
@@ -165,6 +172,9 @@ impl Job {
             stdout: (Target::Stdout, prefix.clone()),
             stderr: (Target::Stderr, prefix),
             network: networks.map(|n| n.namespace(node)),
+            progress: progress
+                .filter(|_| rank == 0)
+                .map(|pipe| (crate::progress::VARIABLE, pipe.as_fd())),
             signal_mask: signals.mask_of_ranks(),
         };
         let process = Process::start(&start).map_err(|source| Error::Command {
@@ -222,6 +232,9 @@ impl Job {
                     drain |= !process.is_running();
                 }
             }
+        }
+        if let Some(descriptor) = self.progress.descriptor() {
+            entries.push((Source::Progress, descriptor, PollFlags::IN));
         }
         for sink in [&self.outputs.stdout, &self.outputs.stderr] {
             if !sink.is_empty() {
@@ -372,8 +385,19 @@ impl Job {
                 process.streams[which].forward(&mut self.outputs, ended);
             }
         }
-        self.outputs.stdout.flush();
-        self.outputs.stderr.flush();
+        if ready.iter().any(|s| matches!(s, Source::Progress)) {
+            self.progress.forward();
+        }
+        if !self.processes.iter().any(Process::is_running) {
+            self.progress.close();
+        }
+        let outputs = &mut self.outputs;
+        if !outputs.stdout.is_empty() || !outputs.stderr.is_empty() {
+            self.progress.bar.aside(|| {
+                outputs.stdout.flush();
+                outputs.stderr.flush();
+            });
+        }
         if let Some(errno) = self.outputs.stdout.broken() {
             let status = if errno == Errno::PIPE {
                 128 + libc::SIGPIPE

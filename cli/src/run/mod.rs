@@ -4,6 +4,7 @@ mod job;
 mod netns;
 mod output;
 mod process;
+mod progress;
 mod service;
 mod signals;
 mod warden;
@@ -21,6 +22,8 @@ const AFTER_HELP: &str = "\
 ENVIRONMENT OF A RANK
   TRIHOP_RANK, TRIHOP_SIZE, TRIHOP_NODE_SIZES  who it is
   TRIHOP_BOOT_FD                               socket to the launcher
+  TRIHOP_PROGRESS_FD                           rank 0, where the launcher has a terminal: a pipe
+                                               that takes lines `DONE TOTAL` of bytes for a bar
   TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns)
   TRIHOP_MINIS_PER_RANK                        ranks it hosts (only with --minis-per-rank)
   TRIHOP_INTERFACE                             address of its node (only with --netns)

@@ -33,6 +33,8 @@ pub(super) struct Start<'a> {
     pub(super) stdout: (Target, Option<String>),
     pub(super) stderr: (Target, Option<String>),
     pub(super) network: Option<BorrowedFd<'a>>,
+    /// Name of a variable and the descriptor that it tells: where the rank says how far it is.
+    pub(super) progress: Option<(&'static str, BorrowedFd<'a>)>,
     /// Signals that stay blocked in the rank.
     pub(super) signal_mask: libc::sigset_t,
 }
@@ -68,6 +70,9 @@ impl Process {
         }
         command.envs(start.environment.iter().map(|(name, value)| (name, value)));
         command.env(start.descriptor_variable, theirs.as_raw_fd().to_string());
+        if let Some((variable, descriptor)) = start.progress {
+            command.env(variable, descriptor.as_raw_fd().to_string());
+        }
         let stdin_of_ours = start.inherit_stdin && !io::stdin().is_terminal();
         command.stdin(if stdin_of_ours {
             Stdio::inherit()
@@ -78,12 +83,14 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        let (descriptor, mask) = (theirs.as_raw_fd(), start.signal_mask);
+        let progress = start.progress.map(|(_, descriptor)| descriptor.as_raw_fd());
+        let kept = [Some(theirs.as_raw_fd()), progress];
+        let mask = start.signal_mask;
         let network = start.network.map(|n| n.as_raw_fd());
         let launcher = rustix::process::getpid();
         // SAFETY: `prepare` makes system calls only, on integers and a copied mask; no allocation,
         // no lock.
-        unsafe { command.pre_exec(move || prepare(launcher, descriptor, network, &mask)) };
+        unsafe { command.pre_exec(move || prepare(launcher, kept, network, &mask)) };
         let mut child = command.spawn()?;
         let id = Pid::from_child(&child);
         let parts = pidfd_open(id, PidfdFlags::empty())
@@ -138,13 +145,20 @@ impl Process {
 
 /// Variables of a launcher around us that the ranks must not take for theirs.
 fn is_of_other_launchers(name: &str) -> bool {
-    name.starts_with("PMI_") || name.starts_with("PMIX_") || name.starts_with("TRIHOP_LAUNCHER")
+    [
+        "PMI_",
+        "PMIX_",
+        "TRIHOP_LAUNCHER",
+        crate::progress::VARIABLE,
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
 }
 
 /// In the child, before exec.
 fn prepare(
     launcher: Pid,
-    descriptor: RawFd,
+    kept: [Option<RawFd>; 2],
     network: Option<RawFd>,
     mask: &libc::sigset_t,
 ) -> io::Result<()> {
@@ -161,7 +175,9 @@ fn prepare(
         if libc::getppid() != launcher.as_raw_nonzero().get() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        check(libc::fcntl(descriptor, libc::F_SETFD, 0))?;
+        for descriptor in kept.into_iter().flatten() {
+            check(libc::fcntl(descriptor, libc::F_SETFD, 0))?;
+        }
         if let Some(network) = network {
             check(libc::setns(network, libc::CLONE_NEWNET))?;
         }

@@ -1,11 +1,16 @@
 //! `trihop partition` as a user starts it, against a reference of its own.
 
 mod bad;
+mod bad_lines;
 mod inputs;
 #[path = "../launched/mod.rs"]
 mod launched;
+mod order;
+mod progress;
 mod reference;
+mod split;
 mod start;
+mod streams;
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +23,7 @@ use launched::{is_installed, run};
 use reference::{CSV, Kind, check};
 use start::{leftovers, partition, write};
 
-/// Ranks and nodes; a job of one rank runs without launcher.
+/// Ranks and nodes; a job of one rank is the process itself.
 const SHAPES: [(u32, u32); 7] = [(1, 1), (2, 1), (3, 1), (4, 2), (3, 3), (4, 4), (8, 2)];
 
 #[test]
@@ -39,6 +44,30 @@ fn partitions_equal_a_single_process_reference() {
             assert!(done.stdout.contains("nothing lost"), "{}", done.stdout);
         }
     }
+}
+
+#[test]
+fn without_a_launcher_it_starts_its_ranks() {
+    let dir = TempDir::new().unwrap();
+    let files = tricky_tables(dir.path());
+    let cores = std::thread::available_parallelism().unwrap().get() as u32;
+    for (ranks, expected) in [(Some("3"), 3), (None, cores)] {
+        let out = dir.path().join(format!("out-{expected}"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trihop"));
+        command
+            .args(["partition", "--by", "the key", "--out"])
+            .arg(&out);
+        command.args(ranks.map(|ranks| format!("--ranks={ranks}")));
+        command.args(&files);
+        run(command).succeeded();
+        check(&out, &files, CSV, 1, expected);
+    }
+    let mut nested = partition(2, 1);
+    nested.args(["--ranks", "2", "--by", "the key", "--out"]);
+    nested.arg(dir.path().join("none")).args(&files);
+    let refused = run(nested);
+    assert_eq!(refused.status, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("already"), "{}", refused.stderr);
 }
 
 #[test]

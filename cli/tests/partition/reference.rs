@@ -17,8 +17,21 @@ pub const CSV: Kind = Kind::Table {
     quotes: true,
 };
 
+impl Kind {
+    /// Extension of the parts of such files.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Table {
+                separator: b'\t', ..
+            } => "tsv",
+            Self::Table { .. } => "csv",
+            Self::Lines => "jsonl",
+        }
+    }
+}
+
 /// Records of a file without line ends, blank lines left out; one byte at a time.
-fn records(file: &[u8], kind: Kind) -> Vec<Vec<u8>> {
+pub fn records(file: &[u8], kind: Kind) -> Vec<Vec<u8>> {
     let file = file.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(file);
     let (mut all, mut record, mut quoted) = (Vec::new(), Vec::new(), false);
     for &byte in file.iter().chain(if file.ends_with(b"\n") {
@@ -44,7 +57,7 @@ fn records(file: &[u8], kind: Kind) -> Vec<Vec<u8>> {
 }
 
 /// The field number `column` (from 0) of a record, unquoted.
-fn field(record: &[u8], column: usize, kind: Kind) -> Vec<u8> {
+pub fn field(record: &[u8], column: usize, kind: Kind) -> Vec<u8> {
     let Kind::Table { separator, quotes } = kind else {
         let value: serde_json::Value = serde_json::from_slice(record).unwrap();
         return match &value["key"] {
@@ -69,30 +82,55 @@ fn field(record: &[u8], column: usize, kind: Kind) -> Vec<u8> {
     fields.swap_remove(column)
 }
 
-/// Checks that DIR holds exactly the records of `files`, each in the partition of its key, and the
-/// marker.
-pub fn check(out: &Path, files: &[PathBuf], kind: Kind, column: usize, ranks: u32) {
-    let mut expected: Vec<HashMap<Vec<u8>, i64>> = vec![HashMap::new(); ranks as usize];
-    let mut header = None;
-    let mut count = 0;
+/// The part of a key.
+pub fn part_of(key: &[u8], parts: u32) -> u32 {
+    let hash = xxhash_rust::xxh3::xxh3_64(key);
+    ((u128::from(hash) * u128::from(parts)) >> 64) as u32
+}
+
+/// The header of tables, and all records in the order of the files.
+pub fn all_records(files: &[PathBuf], kind: Kind) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
+    let (mut header, mut all) = (None, Vec::new());
     for file in files {
         let mut records = records(&fs::read(file).unwrap(), kind);
         if kind != Kind::Lines && !records.is_empty() {
             header.get_or_insert(records.remove(0));
         }
-        for record in records {
-            let hash = xxhash_rust::xxh3::xxh3_64(&field(&record, column, kind));
-            let owner = (u128::from(hash) * u128::from(ranks)) >> 64;
-            *expected[owner as usize].entry(record).or_default() += 1;
-            count += 1;
-        }
+        all.extend(records);
+    }
+    (header, all)
+}
+
+/// Checks that DIR holds exactly the records of `files`, each in the part of the field `column`, and
+/// the marker.
+pub fn check(out: &Path, files: &[PathBuf], kind: Kind, column: usize, parts: u32) {
+    check_by(out, files, kind, parts, |record| {
+        field(record, column, kind)
+    });
+}
+
+/// As [`check`], with whatever key.
+pub fn check_by(
+    out: &Path,
+    files: &[PathBuf],
+    kind: Kind,
+    parts: u32,
+    key: impl Fn(&[u8]) -> Vec<u8>,
+) {
+    let mut expected: Vec<HashMap<Vec<u8>, i64>> = vec![HashMap::new(); parts as usize];
+    let (header, records_of_files) = all_records(files, kind);
+    let count = records_of_files.len();
+    for record in records_of_files {
+        let part = part_of(&key(&record), parts);
+        *expected[part as usize].entry(record).or_default() += 1;
     }
     let mut names: Vec<String> = fs::read_dir(out)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    let parts = (0..ranks).map(|rank| format!("part-{rank:05}"));
+    let extension = kind.extension();
+    let parts = (0..parts).map(|part| format!("part-{part:05}.{extension}"));
     assert_eq!(
         names,
         ["_SUCCESS".to_owned()]
@@ -100,7 +138,7 @@ pub fn check(out: &Path, files: &[PathBuf], kind: Kind, column: usize, ranks: u3
             .chain(parts.clone())
             .collect::<Vec<_>>()
     );
-    for (part, mut expected) in parts.zip(expected) {
+    for (part, mut expected) in parts.clone().zip(expected) {
         let content = fs::read(out.join(&part)).unwrap();
         assert!(
             content.is_empty() || content.ends_with(b"\n"),
@@ -128,8 +166,5 @@ pub fn check(out: &Path, files: &[PathBuf], kind: Kind, column: usize, ranks: u3
     assert_eq!(summary["hash"], "xxh3-64");
     assert_eq!(summary["verified"], true);
     assert_eq!(summary["read"], summary["written"]);
-    assert_eq!(
-        summary["partitions"].as_array().unwrap().len(),
-        ranks as usize
-    );
+    assert_eq!(summary["partitions"].as_array().unwrap().len(), parts.len());
 }

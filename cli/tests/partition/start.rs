@@ -5,6 +5,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The command as it starts `ranks` ranks itself.
+pub fn alone(ranks: u32) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trihop"));
+    command.args(["partition", "--ranks", &ranks.to_string()]);
+    command
+}
+
 /// `trihop run` with the program that every rank runs, or that program alone.
 pub fn job(ranks: u32, nodes: u32, program: &str) -> Command {
     if ranks == 1 {
@@ -23,7 +30,11 @@ pub fn job(ranks: u32, nodes: u32, program: &str) -> Command {
     command
 }
 
+/// The command on so many ranks: one is the process itself, more are started by `trihop run`.
 pub fn partition(ranks: u32, nodes: u32) -> Command {
+    if ranks == 1 {
+        return alone(1);
+    }
     let mut command = job(ranks, nodes, env!("CARGO_BIN_EXE_trihop"));
     command.arg("partition");
     command

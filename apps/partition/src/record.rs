@@ -65,29 +65,13 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// One field: its bytes as they stand, and whether they are quoted.
+/// Where a field is in its record, without the quotes around it.
 #[derive(Clone, Copy, Debug)]
-struct Field<'a> {
-    /// Without the surrounding quotes.
-    bytes: &'a [u8],
+pub struct Field {
+    start: usize,
+    end: usize,
     /// Holds doubled quotes.
     escaped: bool,
-}
-
-impl<'a> Field<'a> {
-    fn unquoted(&self, quote: Option<u8>) -> Cow<'a, [u8]> {
-        let (true, Some(quote)) = (self.escaped, quote) else {
-            return Cow::Borrowed(self.bytes);
-        };
-        let mut plain = Vec::with_capacity(self.bytes.len());
-        let mut rest = self.bytes;
-        while let Some(at) = memchr::memchr(quote, rest) {
-            plain.extend_from_slice(&rest[..=at]);
-            rest = rest.get(at + 2..).unwrap_or_default();
-        }
-        plain.extend_from_slice(rest);
-        Cow::Owned(plain)
-    }
 }
 
 impl Dialect {
@@ -95,15 +79,44 @@ impl Dialect {
     ///
     /// # Errors
     /// The first breach of the grammar.
-    pub fn fields<'a>(&self, content: &'a [u8]) -> Result<Vec<Cow<'a, [u8]>>, Flaw> {
-        let mut fields = Vec::new();
+    pub fn fields(&self, content: &[u8]) -> Result<Vec<Vec<u8>>, Flaw> {
+        let mut found = Vec::new();
+        self.locate(content, &mut found)?;
+        Ok(found
+            .into_iter()
+            .map(|field| {
+                let mut plain = Vec::new();
+                self.unquote(content, field, &mut plain);
+                plain
+            })
+            .collect())
+    }
+
+    /// Where all fields of a record without line end are; `found` is overwritten.
+    ///
+    /// # Errors
+    /// The first breach of the grammar.
+    pub fn locate(&self, content: &[u8], found: &mut Vec<Field>) -> Result<(), Flaw> {
+        found.clear();
         let mut at = Some(0);
         while let Some(start) = at {
-            let (field, next) = self.field(content, start, fields.len() + 1)?;
-            fields.push(field.unquoted(self.quote));
+            let (field, next) = self.field(content, start, found.len() + 1)?;
+            found.push(field);
             at = next;
         }
-        Ok(fields)
+        Ok(())
+    }
+
+    /// Appends a field of `content` to `plain`, without quotes.
+    pub fn unquote(&self, content: &[u8], field: Field, plain: &mut Vec<u8>) {
+        let mut rest = &content[field.start..field.end];
+        if let (true, Some(quote)) = (field.escaped, self.quote) {
+            while let Some(at) = memchr::memchr(quote, rest) {
+                plain.extend_from_slice(&rest[..=at]);
+                rest = rest.get(at + 2..).unwrap_or_default();
+            }
+        }
+        plain.extend_from_slice(rest);
     }
 
     /// The field number `key` (from 0), unquoted, of a record that must have `columns` fields.
@@ -131,7 +144,14 @@ impl Dialect {
             at = next;
         }
         match key_field {
-            Some(field) if found == columns => Ok(field.unquoted(self.quote)),
+            Some(field) if found == columns && !field.escaped => {
+                Ok(Cow::Borrowed(&content[field.start..field.end]))
+            }
+            Some(field) if found == columns => {
+                let mut plain = Vec::new();
+                self.unquote(content, field, &mut plain);
+                Ok(Cow::Owned(plain))
+            }
             _ => Err(Flaw::Columns {
                 found,
                 expected: columns,
@@ -164,46 +184,35 @@ impl Dialect {
     }
 
     /// The field that starts at `start`, and where the next one starts.
-    fn field<'a>(
+    fn field(
         &self,
-        content: &'a [u8],
+        content: &[u8],
         start: usize,
         column: usize,
-    ) -> Result<(Field<'a>, Option<usize>), Flaw> {
+    ) -> Result<(Field, Option<usize>), Flaw> {
+        let field = |start, end, escaped| Field {
+            start,
+            end,
+            escaped,
+        };
         let rest = &content[start..];
         let Some(quote) = self.quote else {
-            let end = memchr::memchr(self.separator, rest);
-            let bytes = end.map_or(rest, |end| &rest[..end]);
-            return Ok((
-                Field {
-                    bytes,
-                    escaped: false,
-                },
-                end.map(|end| start + end + 1),
-            ));
+            let next = memchr::memchr(self.separator, rest).map(|end| start + end + 1);
+            let end = next.map_or(content.len(), |next| next - 1);
+            return Ok((field(start, end, false), next));
         };
         if rest.first() != Some(&quote) {
             return match memchr::memchr2(self.separator, quote, rest) {
-                None => Ok((
-                    Field {
-                        bytes: rest,
-                        escaped: false,
-                    },
-                    None,
-                )),
-                Some(end) if rest[end] == self.separator => Ok((
-                    Field {
-                        bytes: &rest[..end],
-                        escaped: false,
-                    },
-                    Some(start + end + 1),
-                )),
+                None => Ok((field(start, content.len(), false), None)),
+                Some(end) if rest[end] == self.separator => {
+                    Ok((field(start, start + end, false), Some(start + end + 1)))
+                }
                 Some(_) => Err(Flaw::StrayQuote(column)),
             };
         }
-        let (mut at, mut escaped) = (1, false);
+        let (mut at, mut escaped) = (start + 1, false);
         loop {
-            let Some(close) = memchr::memchr(quote, &rest[at..]) else {
+            let Some(close) = memchr::memchr(quote, &content[at..]) else {
                 let lines_below = memchr::memchr_iter(b'\n', &content[..start]).count() as u64;
                 return Err(Flaw::OpenQuote {
                     column,
@@ -211,23 +220,20 @@ impl Dialect {
                 });
             };
             at += close + 1;
-            let field = Field {
-                bytes: &rest[1..at - 1],
-                escaped,
-            };
-            match rest.get(at) {
-                None => return Ok((field, None)),
+            let closed = field(start + 1, at - 1, escaped);
+            match content.get(at) {
+                None => return Ok((closed, None)),
                 Some(&byte) if byte == quote => (at, escaped) = (at + 1, true),
-                Some(&byte) if byte == self.separator => return Ok((field, Some(start + at + 1))),
+                Some(&byte) if byte == self.separator => return Ok((closed, Some(at + 1))),
                 Some(_) => return Err(Flaw::AfterQuote(column)),
             }
         }
     }
 }
 
-/// The partition of a key: `xxh3_64(key) * ranks >> 64`.
-pub fn owner(key: &[u8], ranks: u32) -> u32 {
-    ((u128::from(xxhash_rust::xxh3::xxh3_64(key)) * u128::from(ranks)) >> 64) as u32
+/// Which of `parts` parts a key belongs to: `xxh3_64(key) * parts >> 64`.
+pub fn owner(key: &[u8], parts: u32) -> u32 {
+    ((u128::from(xxhash_rust::xxh3::xxh3_64(key)) * u128::from(parts)) >> 64) as u32
 }
 
 /// Name of the hash of keys and checksums.

@@ -1,4 +1,4 @@
-//! The only place of this command that talks to the engine: agreement of all ranks, and what
+//! The only place of this package that talks to the engine: agreement of all ranks, and what
 //! arrives from them.
 
 use std::cell::{Cell, RefCell};
@@ -6,18 +6,23 @@ use std::cell::{Cell, RefCell};
 use trihop::{Job, Message};
 
 use super::error::Error;
-use super::writer::PartWriter;
+use super::sink::Sink;
+use super::summary::Partition;
 
-/// Kinds of messages.
+/// Kinds of messages; those below [`kind::SKIPPED`] are records of the part of this number.
 pub mod kind {
-    /// A record with its line end, for its owner.
-    pub const RECORD: u32 = 0;
+    /// A record that was left out, for rank 0.
+    pub const SKIPPED: u32 = u32::MAX - 16;
     /// The plan, from rank 0.
-    pub const PLAN: u32 = 1;
+    pub const PLAN: u32 = u32::MAX - 1;
     /// One byte of [`super::Halt`]: another rank has failed.
-    pub const HALT: u32 = 2;
+    pub const HALT: u32 = u32::MAX - 2;
     /// Bytes read since the last one (u64), for rank 0.
-    pub const PROGRESS: u32 = 3;
+    pub const PROGRESS: u32 = u32::MAX - 3;
+    /// A part that was written, for rank 0.
+    pub const PART: u32 = u32::MAX - 4;
+    /// The first bad record of a rank, for rank 0.
+    pub const FLAW: u32 = u32::MAX - 5;
 }
 
 /// What the failure of another rank means for this one.
@@ -34,26 +39,43 @@ pub enum Halt {
     Stop = 2,
 }
 
+/// A record that could not be taken, and that did not end the job.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Flawed {
+    /// Number of the file in the list.
+    pub file: usize,
+    /// Offset of the record.
+    pub offset: u64,
+    /// Line of the record.
+    pub line: u64,
+    /// What is wrong with it.
+    pub why: String,
+}
+
 /// What arrives for this rank.
 #[derive(Debug, Default)]
 pub struct Desk {
-    /// The partition, once it is begun.
-    pub writer: RefCell<Option<PartWriter>>,
+    /// The parts, once they are begun.
+    pub sink: RefCell<Option<Sink>>,
     /// The plan of rank 0.
     pub plan: RefCell<Vec<u8>>,
     /// The worst that other ranks have told.
     pub halt: Cell<Halt>,
     /// Bytes that the others have read, as far as they told.
     pub progress: Cell<u64>,
+    /// On rank 0: all parts that were told.
+    pub parts: RefCell<Vec<Partition>>,
+    /// On rank 0: the first bad record of each rank that has one.
+    pub flaws: RefCell<Vec<Flawed>>,
 }
 
 impl Desk {
     /// Takes one message.
     pub fn take(&self, message: Message<'_>) {
         match message.kind {
-            kind::RECORD => {
-                if let Some(writer) = self.writer.borrow_mut().as_mut() {
-                    writer.append(message.bytes);
+            part if part <= kind::SKIPPED => {
+                if let Some(sink) = self.sink.borrow_mut().as_mut() {
+                    sink.take(part, message.bytes);
                 }
             }
             kind::PLAN => message.bytes.clone_into(&mut self.plan.borrow_mut()),
@@ -71,17 +93,22 @@ impl Desk {
                         .set(self.progress.get() + u64::from_le_bytes(bytes));
                 }
             }
+            kind::PART => self
+                .parts
+                .borrow_mut()
+                .extend(serde_json::from_slice(message.bytes).ok()),
+            kind::FLAW => self
+                .flaws
+                .borrow_mut()
+                .extend(serde_json::from_slice(message.bytes).ok()),
             // A peer of another version; the engine's version check lets none through.
             _ => {}
         }
     }
 
-    /// Whether the partition can no longer be written.
+    /// Whether parts can no longer be written.
     pub fn cannot_write(&self) -> bool {
-        self.writer
-            .borrow()
-            .as_ref()
-            .is_some_and(PartWriter::has_failed)
+        self.sink.borrow().as_ref().is_some_and(Sink::has_failed)
     }
 }
 

@@ -1,9 +1,25 @@
-//! How far all ranks are, shown by rank 0 on a terminal.
+//! How far all ranks are, told to rank 0.
 
-use indicatif::{ProgressBar, ProgressStyle};
 use trihop::{Rank, Shuffle};
 
 use super::exchange::{Desk, kind};
+use super::summary::Summary;
+
+/// What rank 0 tells the user; no call of other ranks' fronts is made.
+pub trait Front {
+    /// All ranks together have read so many of so many bytes, as they are on the disk; of pipes
+    /// nobody knows the total, which is exceeded then.
+    fn progress(&mut self, done_bytes: u64, total_bytes: u64);
+
+    /// Nothing is read any more.
+    fn read(&mut self);
+
+    /// The partitions are there.
+    ///
+    /// # Errors
+    /// Why this could not be told; the job then fails on all ranks, and the partitions stay.
+    fn report(&mut self, summary: &Summary) -> Result<(), String>;
+}
 
 /// Reports of a rank to rank 0, at most.
 const REPORTS: u64 = 64;
@@ -12,47 +28,35 @@ const REPORT_BYTES: u64 = 1 << 20;
 
 /// Counts what this rank has read.
 pub struct Progress<'a, 'h> {
-    rank: Rank,
     shuffle: &'a Shuffle<'h>,
     desk: &'a Desk,
     /// Bytes after which rank 0 hears of them.
     step: u64,
     unreported: u64,
     own: u64,
+    total: u64,
     /// Of rank 0.
-    bar: Option<ProgressBar>,
+    front: Option<&'a mut dyn Front>,
 }
 
 impl<'a, 'h> Progress<'a, 'h> {
-    /// For a rank that reads `share` of `total` bytes; without `shown` nobody is told.
+    /// For one of `ranks` ranks that read `total` bytes.
     pub fn new(
         shuffle: &'a Shuffle<'h>,
         desk: &'a Desk,
         rank: Rank,
-        shown: bool,
-        share: u64,
+        front: &'a mut dyn Front,
         total: u64,
+        ranks: u32,
     ) -> Self {
-        let bar = (shown && rank == Rank(0)).then(|| {
-            let style = ProgressStyle::with_template(
-                "{bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
-            );
-            ProgressBar::new(total)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        let step = if shown {
-            (share / REPORTS).max(REPORT_BYTES)
-        } else {
-            u64::MAX
-        };
         Self {
-            rank,
             shuffle,
             desk,
-            step,
+            step: (total / u64::from(ranks) / REPORTS).max(REPORT_BYTES),
             unreported: 0,
             own: 0,
-            bar,
+            total,
+            front: (rank == Rank(0)).then_some(front),
         }
     }
 
@@ -61,9 +65,9 @@ impl<'a, 'h> Progress<'a, 'h> {
     /// # Errors
     /// The engine's failure.
     pub fn add(&mut self, bytes: u64) -> Result<(), trihop::Error> {
-        if let Some(bar) = &self.bar {
+        if let Some(front) = &mut self.front {
             self.own += bytes;
-            bar.set_position(self.own + self.desk.progress.get());
+            front.progress(self.own + self.desk.progress.get(), self.total);
             return Ok(());
         }
         self.unreported += bytes;
@@ -74,17 +78,12 @@ impl<'a, 'h> Progress<'a, 'h> {
         }
         Ok(())
     }
-
-    /// The rank that counts.
-    pub fn rank(&self) -> Rank {
-        self.rank
-    }
 }
 
 impl Drop for Progress<'_, '_> {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        if let Some(front) = &mut self.front {
+            front.read();
         }
     }
 }

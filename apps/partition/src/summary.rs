@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use trihop::log::Escaped;
 
-use super::args::Format;
-use super::output::part_name;
+use super::choice::{Compression, Format, OnBadLine, Split};
+use super::output::MARKER;
 use super::record::HASH_NAME;
-use super::writer::Totals;
+use super::totals::Totals;
 
 /// One rank's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,44 +17,52 @@ pub struct Share {
     pub written: Totals,
     /// Blank lines left out.
     pub blank_lines: u64,
+    /// Records sent that something was wrong with.
+    pub bad_lines: u64,
+    /// Bytes read, as they are on the disk.
+    pub input_bytes: u64,
 }
 
 impl Share {
-    /// Bytes of [`Share::to_bytes`].
-    pub const BYTES: usize = 72;
+    /// Words of [`Share::to_bytes`].
+    const WORDS: usize = 11;
 
     /// For the other ranks.
     pub fn to_bytes(self) -> Vec<u8> {
         let (sent, written) = (self.sent, self.written);
-        let words = [sent.records, sent.bytes, sent.sum, sent.xor];
-        let words =
-            words
-                .into_iter()
-                .chain([written.records, written.bytes, written.sum, written.xor]);
-        words
-            .chain([self.blank_lines])
-            .flat_map(u64::to_le_bytes)
-            .collect()
+        let words: [u64; Self::WORDS] = [
+            sent.records,
+            sent.bytes,
+            sent.sum,
+            sent.xor,
+            written.records,
+            written.bytes,
+            written.sum,
+            written.xor,
+            self.blank_lines,
+            self.bad_lines,
+            self.input_bytes,
+        ];
+        words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
     /// What another rank's [`Share::to_bytes`] made.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let word = |index: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
-            u64::from_le_bytes(word)
-        };
-        let totals = |first| Totals {
-            records: word(first),
-            bytes: word(first + 1),
-            sum: word(first + 2),
-            xor: word(first + 3),
+        let (words, rest) = bytes.as_chunks();
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let words: [u64; Self::WORDS] = words.try_into().ok().filter(|_| rest.is_empty())?;
+        let totals = |first: usize| Totals {
+            records: words[first],
+            bytes: words[first + 1],
+            sum: words[first + 2],
+            xor: words[first + 3],
         };
         Some(Self {
             sent: totals(0),
             written: totals(4),
-            blank_lines: word(8),
+            blank_lines: words[8],
+            bad_lines: words[9],
+            input_bytes: words[10],
         })
     }
 }
@@ -64,41 +72,53 @@ impl Share {
 pub struct Summary {
     /// Always `partition`.
     pub command: &'static str,
-    /// Directory of the partitions.
+    /// Directory of the parts.
     pub out: String,
     /// Format of input and output.
     pub format: Format,
-    /// The key as given.
-    pub key: String,
+    /// How parts are compressed.
+    pub compression: Compression,
+    /// The columns or fields of the key, as given.
+    pub key: Vec<String>,
+    /// What of the key decides the part.
+    pub split: Split,
+    /// The columns or fields that the records of a part are sorted by.
+    pub sort: Vec<String>,
     /// Name of the hash of keys and of the checksum.
     pub hash: &'static str,
-    /// Partition of a key, as a formula.
+    /// Part of a key, as a formula.
     pub partition: &'static str,
-    /// How rank 0 read its files: `io_uring` or `pread`.
+    /// How rank 0 read its files: `io_uring`, `pread` or `stream`.
     pub io: &'static str,
-    /// Ranks, and so partitions.
+    /// Ranks of the job.
     pub ranks: u32,
     /// Input files.
     pub files: usize,
-    /// Bytes of the input files.
+    /// Bytes of the input files, as they are on the disk or come through a pipe.
     pub input_bytes: u64,
-    /// Records.
+    /// Records in parts.
     pub records: u64,
     /// Blank lines that were left out.
     pub blank_lines: u64,
+    /// What became of records that could not be taken.
+    pub on_bad_line: OnBadLine,
+    /// How many there were.
+    pub bad_lines: u64,
+    /// Where the first one of them is, and what is wrong with it.
+    pub first_bad_line: Option<String>,
     /// From the start of the job to the last byte on the disk.
     pub seconds: f64,
     /// Records per second.
     pub records_per_s: f64,
     /// Input bytes per second.
     pub bytes_per_s: f64,
-    /// Fewest records of a partition.
+    /// Fewest records of a part.
     pub partition_records_min: u64,
-    /// Mean of records per partition.
+    /// Mean of records per part.
     pub partition_records_mean: f64,
-    /// Most records of a partition.
+    /// Most records of a part.
     pub partition_records_max: u64,
-    /// Each partition.
+    /// Each part, by name.
     pub partitions: Vec<Partition>,
     /// What all ranks read.
     pub read: Totals,
@@ -108,48 +128,66 @@ pub struct Summary {
     pub verified: bool,
 }
 
-/// One partition.
-#[derive(Clone, Debug, serde::Serialize)]
+/// One part.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Partition {
-    /// Its file.
+    /// Its file, below the output directory.
     pub file: String,
     /// Its records.
     pub records: u64,
-    /// Its bytes, without header.
+    /// Its bytes, without header and before they were compressed.
     pub bytes: u64,
 }
 
 /// What a summary is about.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Directory of the partitions.
+    /// Directory of the parts.
     pub out: String,
     /// Format of input and output.
     pub format: Format,
+    /// How parts are compressed.
+    pub compression: Compression,
     /// The key as given.
-    pub key: String,
+    pub key: Vec<String>,
+    /// What of the key decides the part.
+    pub split: Split,
+    /// What records are sorted by.
+    pub sort: Vec<String>,
+    /// What became of records that could not be taken.
+    pub on_bad_line: OnBadLine,
+    /// The first one of them.
+    pub first_bad_line: Option<String>,
     /// How files were read.
     pub io: &'static str,
     /// Input files.
     pub files: usize,
-    /// Their bytes.
-    pub input_bytes: u64,
     /// Duration.
     pub seconds: f64,
 }
 
+/// Parts that the table for people has lines for.
+const LISTED: usize = 64;
+
 impl Summary {
-    /// Adds the shares of all ranks up.
+    /// Adds the shares of all ranks up; `parts` are known on rank 0 only.
     ///
     /// # Errors
     /// The sentence to fail with if what was written is not what was read.
-    pub fn of(subject: Subject, shares: &[Share]) -> Result<Self, String> {
-        let (mut read, mut written, mut blank_lines) = (Totals::default(), Totals::default(), 0);
+    pub(crate) fn of(
+        subject: Subject,
+        shares: &[Share],
+        mut parts: Vec<Partition>,
+    ) -> Result<Self, String> {
+        let mut all = Share::default();
         for share in shares {
-            read.join(&share.sent);
-            written.join(&share.written);
-            blank_lines += share.blank_lines;
+            all.sent.join(&share.sent);
+            all.written.join(&share.written);
+            all.blank_lines += share.blank_lines;
+            all.bad_lines += share.bad_lines;
+            all.input_bytes += share.input_bytes;
         }
+        let (read, written) = (all.sent, all.written);
         if read != written {
             return Err(format!(
                 "records were lost or changed on the way: read {} of {} bytes (sum {:016x}, xor {:016x}), wrote {} of {} bytes (sum {:016x}, xor {:016x}); \
@@ -164,35 +202,43 @@ impl Summary {
                 written.xor
             ));
         }
-        let each = || shares.iter().map(|share| share.written.records);
+        parts.sort_by(|one, other| one.file.cmp(&other.file));
+        let skipped = match subject.on_bad_line {
+            OnBadLine::Skip => all.bad_lines,
+            OnBadLine::Stop | OnBadLine::Keep => 0,
+        };
+        let records = read.records - skipped;
+        let each = || parts.iter().map(|part| part.records);
         let seconds = subject.seconds.max(1e-9);
         Ok(Self {
             command: "partition",
             out: subject.out,
             format: subject.format,
+            compression: subject.compression,
             key: subject.key,
+            split: subject.split,
+            sort: subject.sort,
             hash: HASH_NAME,
-            partition: "xxh3_64(key) * ranks >> 64",
+            partition: match subject.split {
+                Split::Hash => "xxh3_64(key) * parts >> 64",
+                Split::Value => "KEY=value",
+            },
             io: subject.io,
             ranks: shares.len() as u32,
             files: subject.files,
-            input_bytes: subject.input_bytes,
-            records: read.records,
-            blank_lines,
+            input_bytes: all.input_bytes,
+            records,
+            blank_lines: all.blank_lines,
+            on_bad_line: subject.on_bad_line,
+            bad_lines: all.bad_lines,
+            first_bad_line: subject.first_bad_line,
             seconds: subject.seconds,
-            records_per_s: read.records as f64 / seconds,
-            bytes_per_s: subject.input_bytes as f64 / seconds,
+            records_per_s: records as f64 / seconds,
+            bytes_per_s: all.input_bytes as f64 / seconds,
             partition_records_min: each().min().unwrap_or(0),
-            partition_records_mean: read.records as f64 / shares.len().max(1) as f64,
+            partition_records_mean: records as f64 / parts.len().max(1) as f64,
             partition_records_max: each().max().unwrap_or(0),
-            partitions: (0..)
-                .zip(shares)
-                .map(|(rank, share)| Partition {
-                    file: part_name(rank),
-                    records: share.written.records,
-                    bytes: share.written.bytes,
-                })
-                .collect(),
+            partitions: parts,
             read,
             written,
             verified: true,
@@ -211,8 +257,18 @@ impl Summary {
             let _ = writeln!(text, "{name:<22}{value}");
         };
         line("output", Escaped(self.out.as_bytes()).to_string());
-        let key = Escaped(self.key.as_bytes());
-        line("key", format!("{key} ({}, {})", self.hash, self.partition));
+        let names = |keys: &[String]| {
+            let names = keys.iter().map(|key| Escaped(key.as_bytes()).to_string());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let key = names(&self.key);
+        match self.split {
+            Split::Hash => line("key", format!("{key} ({}, {})", self.hash, self.partition)),
+            Split::Value => line("key", format!("{key} (a directory for each value)")),
+        }
+        if !self.sort.is_empty() {
+            line("sorted by", names(&self.sort));
+        }
         line("ranks", self.ranks.to_string());
         line(
             "files",
@@ -234,6 +290,19 @@ impl Summary {
                 self.input_bytes, self.written.bytes
             ),
         );
+        if self.bad_lines > 0 {
+            let (fate, first) = match self.on_bad_line {
+                OnBadLine::Skip => ("left out", "_skipped"),
+                OnBadLine::Stop | OnBadLine::Keep => ("kept", "the part of the empty key"),
+            };
+            line(
+                "bad lines",
+                format!("{} {fate}, in {first}", self.bad_lines),
+            );
+            if let Some(first) = &self.first_bad_line {
+                line("  the first", first.clone());
+            }
+        }
         line("seconds", format!("{:.3}", self.seconds));
         line(
             "rate",
@@ -250,13 +319,20 @@ impl Summary {
                 self.partition_records_min, self.partition_records_mean, self.partition_records_max
             ),
         );
-        for partition in &self.partitions {
+        for partition in self.partitions.iter().take(LISTED) {
             line(
-                &format!("  {}", partition.file),
+                &format!("  {}", Escaped(partition.file.as_bytes())),
                 format!(
                     "{:>12} records {:>15} bytes",
                     partition.records, partition.bytes
                 ),
+            );
+        }
+        if self.partitions.len() > LISTED {
+            let more = self.partitions.len() - LISTED;
+            line(
+                "",
+                format!("{more} more parts; --json and {MARKER} list all"),
             );
         }
         for (name, side) in [
@@ -291,10 +367,14 @@ mod tests {
         Subject {
             out: "o".into(),
             format: Format::Csv,
-            key: "k".into(),
+            compression: Compression::None,
+            key: vec!["k".into()],
+            split: Split::Hash,
+            sort: Vec::new(),
+            on_bad_line: OnBadLine::Skip,
+            first_bad_line: None,
             io: "pread",
             files: 1,
-            input_bytes: 10,
             seconds: 2.0,
         }
     }
@@ -307,15 +387,27 @@ mod tests {
         totals
     }
 
+    fn parts(records: &[u64]) -> Vec<Partition> {
+        let part = |(number, &records)| Partition {
+            file: format!("part-{number:05}"),
+            records,
+            bytes: 2 * records,
+        };
+        records.iter().enumerate().map(part).collect()
+    }
+
     #[test]
     fn shares_survive_the_way_to_other_ranks() {
         let share = Share {
             sent: totals(&["a\n"]),
             written: totals(&["b\n", "c\n"]),
             blank_lines: 4,
+            bad_lines: 5,
+            input_bytes: 6,
         };
         assert_eq!(Share::from_bytes(&share.to_bytes()), Some(share));
         assert_eq!(Share::from_bytes(b"short"), None);
+        assert_eq!(Share::from_bytes(&[0; 89]), None);
     }
 
     #[test]
@@ -325,27 +417,33 @@ mod tests {
                 sent: totals(&["a\n", "b\n", "c\n"]),
                 written: totals(&["c\n"]),
                 blank_lines: 1,
+                bad_lines: 1,
+                input_bytes: 10,
             },
             Share {
-                sent: totals(&[]),
                 written: totals(&["b\n", "a\n"]),
-                blank_lines: 0,
+                ..Share::default()
             },
         ];
-        let summary = Summary::of(subject(), &shares).unwrap();
+        let mut unsorted = parts(&[2, 0]);
+        unsorted.reverse();
+        let summary = Summary::of(subject(), &shares, unsorted).unwrap();
         assert_eq!(
             (
                 summary.partition_records_min,
                 summary.partition_records_max,
-                summary.records
+                summary.records,
+                &summary.partitions[0].file[..],
             ),
-            (1, 2, 3)
+            (0, 2, 2, "part-00000")
         );
         assert!(summary.json().contains("\"verified\":true"));
-        assert!(summary.table().contains("part-00001"));
+        assert!(summary.table().contains("part-00001") && summary.table().contains("1 left out"));
+        let many = Summary::of(subject(), &shares, parts(&[0; LISTED + 9])).unwrap();
+        assert!(many.table().contains("9 more parts"), "{}", many.table());
         shares[1].written = totals(&["b\n", "x\n"]);
         assert!(
-            Summary::of(subject(), &shares)
+            Summary::of(subject(), &shares, parts(&[2]))
                 .unwrap_err()
                 .contains("lost or changed")
         );

@@ -3,11 +3,14 @@
 
 use proptest::prelude::*;
 
+use super::choice::OnBadLine;
+use super::cut::Place;
 use super::cut::{Blocks, Halt, cut};
+use super::header::Header;
 use super::json;
 use super::ranges::{Entry, Span, entry, spans};
 use super::record::{Dialect, owner};
-use super::route::{Grammar, Header, Routed, Router};
+use super::route::{Grammar, Placing, Routed, Router};
 use super::scan::Tally;
 use super::split::without_line_end;
 
@@ -89,20 +92,16 @@ fn by_ranks(files: &[Vec<u8>], router: &Router, block: usize) -> Found {
             at,
             block,
         };
-        let done = cut(&spans, start, router, &mut blocks, |routed| {
-            if let Routed::To { owner, bytes } = routed {
-                records.push((owner, without_line_end(bytes).to_vec()));
+        let done = cut(&spans, start, router, &mut blocks, |routed, _| {
+            if let Routed::To { kind, bytes, .. } = routed {
+                records.push((kind, without_line_end(bytes).to_vec()));
             }
             Ok(())
         });
-        if let Err(Halt::Bad {
-            file,
-            offset,
-            line,
-            why,
-            ..
-        }) = done
-        {
+        if let Err(Halt::Bad { place, why }) = done {
+            let Place {
+                file, offset, line, ..
+            } = place;
             let bad = (file, offset, line, why);
             if first_bad
                 .as_ref()
@@ -200,10 +199,14 @@ fn router(ranks: u32, key: usize) -> Router {
         grammar: Grammar::Table {
             dialect: CSV,
             header,
-            key,
+            by: vec![key],
+            sort: Vec::new(),
             first: "first".into(),
         },
+        placing: Placing::Hash { parts: ranks },
         ranks,
+        is_ordered: false,
+        on_bad_line: OnBadLine::Stop,
         limit: LIMIT,
     }
 }
@@ -298,7 +301,8 @@ proptest! {
             file.extend_from_slice(if blank { b"\n\r\n" } else { b"\n" });
             expected.push((owner(key.to_string().as_bytes(), ranks), record.into_bytes()));
         }
-        let router = Router { grammar: Grammar::Lines(json::Path::parse("id").unwrap()), ranks, limit: LIMIT };
+        let by = vec![json::Path::parse("id").unwrap()];
+        let router = Router { grammar: Grammar::Lines { by, sort: Vec::new() }, ..router(ranks, 0) };
         prop_assert_eq!(by_ranks(&[file], &router, block), (expected, None));
     }
 
@@ -326,7 +330,7 @@ proptest! {
         }
         let mut ours = vec![Header::parse(HEADER.as_bytes(), CSV).unwrap().names];
         let (records, _) = by_ranks(&[body], &router(3, 0), 50);
-        ours.extend(records.iter().map(|(_, record)| CSV.fields(record).unwrap().into_iter().map(|field| field.into_owned()).collect()));
+        ours.extend(records.iter().map(|(_, record)| CSV.fields(record).unwrap()));
         prop_assert_eq!(ours, theirs);
     }
 }

@@ -16,6 +16,21 @@ pub struct Span {
 }
 
 impl Span {
+    /// A whole file of `size` bytes.
+    pub fn whole(file: usize, size: u64) -> Self {
+        Self {
+            file,
+            start: 0,
+            end: size,
+            size,
+        }
+    }
+
+    /// A whole file whose end nobody knows.
+    pub fn endless(file: usize) -> Self {
+        Self::whole(file, u64::MAX)
+    }
+
     /// Whether other ranks depend on what this piece holds: the file goes on behind it.
     pub fn is_continued(&self) -> bool {
         self.end < self.size

@@ -18,6 +18,15 @@ pub struct Path {
     in_arrays: bool,
 }
 
+/// A key as it is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key<'r> {
+    /// Its text.
+    pub bytes: Cow<'r, [u8]>,
+    /// It is JSON's `null`, not a string of that text.
+    pub is_null: bool,
+}
+
 impl Path {
     /// A JSON pointer (RFC 6901) if `text` starts with `/`, else the name of a top-level member.
     ///
@@ -36,7 +45,7 @@ impl Path {
             let bad = step.replace("~0", "").replace("~1", "").contains('~');
             if bad {
                 return Err(format!(
-                    "--by {text}: `~` in a JSON pointer is followed by 0 or 1"
+                    "{text}: `~` in a JSON pointer is followed by 0 or 1"
                 ));
             }
             steps.push(step.replace("~1", "/").replace("~0", "~"));
@@ -48,14 +57,14 @@ impl Path {
         })
     }
 
-    /// Bytes of the key in `record`: a string's text without escapes, or a number, `true`, `false`,
-    /// `null` as it stands.
+    /// The key in `record`: a string's text without escapes, or a number, `true`, `false`, `null` as
+    /// it stands.
     ///
     /// Of equal member names the last counts.
     ///
     /// # Errors
     /// A sentence about what is no JSON, missing, or no key.
-    pub fn key<'r>(&self, record: &'r [u8]) -> Result<Cow<'r, [u8]>, String> {
+    pub fn key<'r>(&self, record: &'r [u8]) -> Result<Key<'r>, String> {
         let mut found: Option<&'r RawValue> = None;
         let mut reader = serde_json::Deserializer::from_slice(record);
         let walk = Walk {
@@ -70,7 +79,7 @@ impl Path {
         let Some(value) = found else {
             return Err(format!("the record has no `{}`", self.text));
         };
-        match value.get().as_bytes() {
+        let bytes = match value.get().as_bytes() {
             [b'"', plain @ .., b'"'] if !plain.contains(&b'\\') => Ok(Cow::Borrowed(plain)),
             [b'"', ..] => serde_json::from_str::<String>(value.get())
                 .map(|text| Cow::Owned(text.into_bytes()))
@@ -83,7 +92,9 @@ impl Path {
             )),
             [b'[', ..] => Err(format!("`{}` is an array, which is no key", self.text)),
             other => Ok(Cow::Borrowed(other)),
-        }
+        }?;
+        let is_null = value.get() == "null";
+        Ok(Key { bytes, is_null })
     }
 }
 
@@ -229,7 +240,7 @@ mod tests {
     fn key(path: &str, record: &str) -> Result<String, String> {
         let path = Path::parse(path)?;
         path.key(record.as_bytes())
-            .map(|key| String::from_utf8_lossy(&key).into_owned())
+            .map(|key| String::from_utf8_lossy(&key.bytes).into_owned())
     }
 
     #[test]

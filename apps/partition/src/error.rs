@@ -1,11 +1,16 @@
 //! What ends a partition job early.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::output;
+use trihop::log::Escaped;
 
-/// Result of every fallible step of `trihop partition`.
+/// A file name, on one line, whatever is in it.
+pub(crate) fn shown(path: &Path) -> Escaped<'_> {
+    Escaped(path.as_os_str().as_encoded_bytes())
+}
+
+/// Result of every fallible step.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why the job failed, with the place that the user must look at.
@@ -15,7 +20,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// A record or file that cannot be taken.
-    #[error("{}:{line}: {why}", output::path(file))]
+    #[error("{}:{line}: {why}", shown(file))]
     Input {
         /// File as given on the command line.
         file: PathBuf,
@@ -28,7 +33,7 @@ pub enum Error {
         at: (u64, u64),
     },
     /// A partition that cannot be written.
-    #[error("{}:{line}: {why}", output::path(file))]
+    #[error("{}:{line}: {why}", shown(file))]
     Output {
         /// Final name of the partition.
         file: PathBuf,
@@ -51,7 +56,7 @@ pub enum Error {
     Engine(#[from] trihop::Error),
     /// The report cannot be written.
     #[error("the partitions are whole, but {0}")]
-    Unwritten(#[from] output::Unwritten),
+    Unwritten(String),
     /// Records in and out differ.
     #[error("{0}")]
     Lost(String),

@@ -1,0 +1,349 @@
+//! Reads what is this rank's, and sends every record to the rank that writes it.
+
+use trihop::{Job, Rank, Shuffle};
+
+use super::cut::{Blocks, Halt as CutHalt, Place, cut};
+use super::error::{Error, Result};
+use super::exchange::{Desk, Flawed, Halt, kind};
+use super::inputs::{Way, at_start};
+use super::plan::{Plan, line_at, unreadable};
+use super::progress::{Front, Progress};
+use super::ranges::{Entry, FILE_START, Span};
+use super::reader::{BLOCK_BYTES, Extents, Method, Reader, Unreadable};
+use super::route::{Routed, Router};
+use super::split::without_line_end;
+use super::stream::Stream;
+use super::summary::Share;
+
+/// Why reading or sending stops.
+enum Quit {
+    /// Another rank has failed, or this one's disk.
+    Halted,
+    Unreadable(Unreadable),
+    /// What is wrong with the input.
+    Input(Error),
+    /// The engine's failure.
+    Failed(Error),
+}
+
+impl From<Unreadable> for Quit {
+    fn from(unreadable: Unreadable) -> Self {
+        Self::Unreadable(unreadable)
+    }
+}
+
+impl From<trihop::Error> for Quit {
+    fn from(error: trihop::Error) -> Self {
+        Self::Failed(Error::Engine(error))
+    }
+}
+
+/// What this rank reads and sends.
+pub struct Sender<'a, 'h> {
+    rank: Rank,
+    ranks: u32,
+    shuffle: &'a Shuffle<'h>,
+    desk: &'a Desk,
+    plan: &'a Plan,
+    router: &'a Router,
+    progress: Progress<'a, 'h>,
+    share: Share,
+    /// How the first bytes were read.
+    io: Option<&'static str>,
+    first_flaw: Option<(Place, String)>,
+}
+
+impl<'a, 'h> Sender<'a, 'h> {
+    /// Nothing is sent yet.
+    pub fn new(
+        job: &Job<'_>,
+        shuffle: &'a Shuffle<'h>,
+        desk: &'a Desk,
+        plan: &'a Plan,
+        router: &'a Router,
+        front: &'a mut dyn Front,
+    ) -> Self {
+        let (rank, ranks) = (job.rank(), job.size());
+        Self {
+            rank,
+            ranks,
+            shuffle,
+            desk,
+            plan,
+            router,
+            progress: Progress::new(shuffle, desk, rank, front, plan.bytes(), ranks),
+            share: Share::default(),
+            io: None,
+            first_flaw: None,
+        }
+    }
+
+    /// What was sent, how it was read, and the first record that something was wrong with.
+    pub fn close(self) -> (Share, &'static str, Option<Flawed>) {
+        let flaw = self.first_flaw.map(|(place, why)| Flawed {
+            file: place.file,
+            offset: place.offset,
+            line: line_of(self.plan, place),
+            why,
+        });
+        (self.share, self.io.unwrap_or("none"), flaw)
+    }
+
+    /// Reads pieces of files that all ranks read.
+    ///
+    /// # Errors
+    /// What is wrong with the input, or the engine's failure; all other ranks are told.
+    pub fn ranges(&mut self, spans: &[Span], entry: Entry, method: Method) -> Result<()> {
+        let extents = Extents::new(spans, true, BLOCK_BYTES);
+        let reader = Reader::new(self.plan.inputs(), extents, method).map_err(Error::Usage)?;
+        if !spans.is_empty() {
+            self.io = Some(reader.name());
+        }
+        self.cut(spans, entry, Origin::Ranges(reader))
+    }
+
+    /// Reads file number `number` from its start to its end; `stream` if it is begun.
+    ///
+    /// # Errors
+    /// As [`ranges`](Self::ranges).
+    pub fn stream(&mut self, number: usize, stream: Option<Stream>) -> Result<()> {
+        if self.desk.halt.get() != Halt::No {
+            return Ok(());
+        }
+        self.io.get_or_insert("stream");
+        let file = &self.plan.files[number];
+        let stream = match stream {
+            Some(stream) => stream,
+            None => match Stream::open(&file.path, file.way) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    let why = format!("cannot open: {error}");
+                    return self.fail(at_start(&file.path, number, why));
+                }
+            },
+        };
+        let from = Origin::Stream {
+            stream,
+            file: number,
+            offset: 0,
+            newlines: 0,
+        };
+        self.cut(&[Span::endless(number)], FILE_START, from)
+    }
+
+    /// Cuts what comes, and sends it.
+    fn cut(&mut self, spans: &[Span], entry: Entry, from: Origin) -> Result<()> {
+        let Self {
+            shuffle,
+            desk,
+            router,
+            share,
+            first_flaw,
+            ..
+        } = self;
+        let mut input_bytes = 0;
+        let mut source = Source {
+            from,
+            rank: self.rank,
+            ranks: self.ranks,
+            shuffle,
+            desk,
+            plan: self.plan,
+            input_bytes: &mut input_bytes,
+            progress: &mut self.progress,
+        };
+        let mut message = Vec::new();
+        let outcome = cut(spans, entry, router, &mut source, |routed, place| {
+            match routed {
+                Routed::Header => {}
+                Routed::Blank => share.blank_lines += 1,
+                Routed::To { .. } if desk.halt.get() != Halt::No => {}
+                Routed::To {
+                    rank,
+                    kind,
+                    label,
+                    bytes,
+                    flaw,
+                } => {
+                    if let Some(why) = flaw {
+                        share.bad_lines += 1;
+                        let at = |place: &Place| (place.file, place.offset);
+                        if first_flaw
+                            .as_ref()
+                            .is_none_or(|(first, _)| at(&place) < at(first))
+                        {
+                            *first_flaw = Some((place, why));
+                        }
+                    }
+                    let message = if label.is_empty() && bytes.ends_with(b"\n") {
+                        bytes
+                    } else {
+                        message.clear();
+                        message.extend_from_slice(label);
+                        if bytes.ends_with(b"\n") {
+                            message.extend_from_slice(bytes);
+                        } else {
+                            message.extend_from_slice(without_line_end(bytes));
+                            message.extend_from_slice(router.line_end());
+                        }
+                        &message
+                    };
+                    share.sent.add(&message[label.len()..]);
+                    shuffle.send(Rank(rank), kind, message)?;
+                }
+            }
+            Ok(())
+        });
+        share.input_bytes += input_bytes;
+        match outcome {
+            Ok(()) | Err(CutHalt::Other(Quit::Halted)) => Ok(()),
+            Err(CutHalt::Other(Quit::Failed(error))) => Err(error),
+            Err(CutHalt::Other(Quit::Unreadable(unreadable))) => {
+                self.fail(located(self.plan, unreadable))
+            }
+            Err(CutHalt::Other(Quit::Input(error))) => self.fail(error),
+            Err(CutHalt::Bad { place, why }) => {
+                let error = Error::Input {
+                    file: self.plan.files[place.file].path.clone(),
+                    line: line_of(self.plan, place),
+                    why,
+                    at: (place.file as u64, place.offset),
+                };
+                self.fail(error)
+            }
+        }
+    }
+
+    /// Tells all others that this rank has failed.
+    fn fail(&self, error: Error) -> Result<()> {
+        // Only where each rank reads what lies behind its predecessor's may an earlier rank know a
+        // better reason.
+        let is_in_order = self.plan.files.iter().all(|file| file.way == Way::Cut);
+        let earlier = if is_in_order {
+            Halt::CheckOnly
+        } else {
+            Halt::Stop
+        };
+        tell_all(self.rank, self.ranks, self.shuffle, earlier)?;
+        Err(error)
+    }
+}
+
+/// The line of a record, counted from the start of its file.
+fn line_of(plan: &Plan, place: Place) -> u64 {
+    if !place.is_relative {
+        return place.line;
+    }
+    let mut inputs = plan.inputs();
+    line_at(&mut inputs, place.file, place.offset, Method::Plain).unwrap_or(place.line)
+}
+
+/// A file that cannot be read, with the line where.
+pub fn located(plan: &Plan, unreadable: Unreadable) -> Error {
+    let Unreadable { file, offset, why } = unreadable;
+    let path = &plan.files[file].path;
+    match line_at(&mut plan.inputs(), file, offset, Method::Plain) {
+        Ok(line) => Error::Input {
+            file: path.clone(),
+            line,
+            why,
+            at: (file as u64, offset),
+        },
+        Err(_) => at_start(path, file, why),
+    }
+}
+
+/// Tells the others that `this` rank has failed: those behind it stop, those before it do what
+/// `earlier` says.
+fn tell_all(
+    this: Rank,
+    ranks: u32,
+    shuffle: &Shuffle<'_>,
+    earlier: Halt,
+) -> Result<(), trihop::Error> {
+    for rank in (0..ranks).filter(|&rank| rank != this.0) {
+        let halt = if rank < this.0 { earlier } else { Halt::Stop };
+        shuffle.send(Rank(rank), kind::HALT, &[halt as u8])?;
+    }
+    Ok(())
+}
+
+/// Where bytes come from.
+enum Origin {
+    /// Pieces of files.
+    Ranges(Reader),
+    /// One file, to its end.
+    Stream {
+        stream: Stream,
+        file: usize,
+        /// Bytes so far, as they are cut.
+        offset: u64,
+        newlines: u64,
+    },
+}
+
+/// This rank's bytes; keeps messages flowing while a read is under way.
+struct Source<'s, 'a, 'h> {
+    from: Origin,
+    rank: Rank,
+    ranks: u32,
+    shuffle: &'s Shuffle<'h>,
+    desk: &'s Desk,
+    plan: &'s Plan,
+    input_bytes: &'s mut u64,
+    progress: &'s mut Progress<'a, 'h>,
+}
+
+impl Blocks for Source<'_, '_, '_> {
+    type Error = Quit;
+
+    fn next_block(&mut self) -> Result<Option<(usize, &[u8])>, Quit> {
+        let (shuffle, desk, rank, ranks) = (self.shuffle, self.desk, self.rank, self.ranks);
+        let mut idle = || -> Result<(), Quit> {
+            if desk.cannot_write() {
+                tell_all(rank, ranks, shuffle, Halt::Stop)?;
+                return Err(Quit::Halted);
+            }
+            if desk.halt.get() == Halt::Stop {
+                return Err(Quit::Halted);
+            }
+            shuffle.poll()?;
+            Ok(())
+        };
+        idle()?;
+        match &mut self.from {
+            Origin::Ranges(reader) => {
+                let next = reader.next(&mut idle)?;
+                let Some((extent, block)) = next else {
+                    return Ok(None);
+                };
+                if !extent.is_tail {
+                    *self.input_bytes += block.len() as u64;
+                    self.progress.add(block.len() as u64)?;
+                }
+                Ok(Some((extent.piece, block)))
+            }
+            Origin::Stream {
+                stream,
+                file,
+                offset,
+                newlines,
+            } => match stream.next(&mut idle)? {
+                Ok(None) => Ok(None),
+                Ok(Some((block, raw_bytes))) => {
+                    *offset += block.len() as u64;
+                    *newlines += memchr::memchr_iter(b'\n', block).count() as u64;
+                    *self.input_bytes += raw_bytes;
+                    self.progress.add(raw_bytes)?;
+                    Ok(Some((0, block)))
+                }
+                Err(error) => Err(Quit::Input(Error::Input {
+                    file: self.plan.files[*file].path.clone(),
+                    line: *newlines + 1,
+                    why: unreadable(&error),
+                    at: (*file as u64, *offset),
+                })),
+            },
+        }
+    }
+}
