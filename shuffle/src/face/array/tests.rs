@@ -289,6 +289,45 @@ fn calls_that_need_elements_are_refused_while_they_are_in_use() {
     job.shutdown().unwrap();
 }
 
+/// Pushes while it has the elements for which handlers wait, until there is no room.
+fn fill<S: Seat>(job: over::Job<S>, array: over::Array<u64, u64, Plain, S>) -> Result<()> {
+    array.insert(7, 0)?;
+    let fill = |key: u64, _: &mut u64| {
+        (0..).find(|_| match array.push(key, &1) {
+            Ok(()) => false,
+            Err(Error::WouldBlock) => true,
+            Err(error) => panic!("{error}"),
+        })
+    };
+    let pushed = array.with(fill)?;
+    array.fence()?;
+    assert_eq!(array.shutdown()?, [(7, pushed[0].unwrap())]);
+    job.shutdown()
+}
+
+fn fill_inline(_: u32, bootstrap: Custom) -> Result<()> {
+    let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job
+        .array("sums", Plain)
+        .open(|_, sum, item, _| *sum += item);
+    fill(job, array?)
+}
+
+fn fill_threaded(_: u32, bootstrap: Custom) -> Result<()> {
+    let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job
+        .array("sums", Plain)
+        .open(|_, sum, item, _| *sum += item);
+    fill(job, array?)
+}
+
+#[test]
+fn who_has_the_elements_waits_for_no_room() {
+    for fill in [fill_inline, fill_threaded] as [fn(u32, Custom) -> Result<()>; 2] {
+        ranks(1, |_| 0, fill).remove(0).1.unwrap();
+    }
+}
+
 /// Bytes of any length.
 #[derive(Clone)]
 struct Bytes;
