@@ -10,7 +10,9 @@ use std::task::{Context, Wake, Waker};
 use shuttle::sync::Barrier;
 use trihop_loom_tests::shuttled::explore_jobs;
 use trihop_shuffle::threaded::{Job, Shuffle};
-use trihop_shuffle::{Contributors, Options, Queues, Rank, Shares, ShimOptions, StreamOptions};
+use trihop_shuffle::{
+    Contributors, End, Options, Queues, Rank, Shares, ShimOptions, StreamOptions,
+};
 use trihop_transport::bootstrap::{Allgather, Custom, Launcher};
 use trihop_transport::sync::{Arc, Condvar, Mutex, thread};
 
@@ -244,6 +246,74 @@ fn threads_that_flush_the_same_record_end_both() {
                 }
             }
             drop((shuffle, step));
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+/// Rounds of two ranks, each of which sends two records in each; `end` ends one of them, and is
+/// given how many records have been handled then.
+fn rounds(end: fn(&Shuffle, &Heard, usize)) {
+    explore_jobs(move || {
+        run(2, move |job| {
+            let (shuffle, heard) = listening(&job, tiny());
+            let target = Rank((job.rank().0 + 1) % job.size());
+            for kinds in [0..2, 2..RECORDS] {
+                let records = kinds.end as usize;
+                kinds.for_each(|kind| shuffle.send(target, kind, b"record").unwrap());
+                end(&shuffle, &heard, records);
+                let handled = heard.kinds.lock().unwrap().len();
+                assert!(handled >= records, "{handled} of {records} are handled");
+            }
+            heard.check();
+            drop(shuffle);
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_round_ends_after_everything_of_it_was_handled() {
+    rounds(|shuffle, _, _| shuffle.round().unwrap());
+}
+
+/// Until a rank has asked, nothing of the next round is handled there, though others are in it.
+#[test]
+fn a_round_that_was_started_ends_when_it_is_asked_for() {
+    rounds(|shuffle, heard, records| {
+        shuffle.start(End::Round).unwrap();
+        loop {
+            let handled = heard.kinds.lock().unwrap().len();
+            assert!(
+                handled <= records,
+                "{handled} are handled, {records} of this round"
+            );
+            if shuffle.test().unwrap() {
+                break;
+            }
+            thread::yield_now();
+        }
+    });
+}
+
+/// A rank starts the end of its round and makes no call until all others have heard of theirs.
+#[test]
+fn a_round_that_was_started_ends_for_others_though_no_caller_comes_back() {
+    explore_jobs(|| {
+        let over = Arc::new(Heard::default());
+        run(2, move |job| {
+            let (shuffle, heard) = listening(&job, tiny());
+            send_all(&job, &shuffle);
+            if job.rank() == Rank(0) {
+                shuffle.start(End::Round).unwrap();
+                over.wait_for(1);
+                shuffle.wait().unwrap();
+            } else {
+                shuffle.round().unwrap();
+                over.add(0);
+            }
+            heard.check();
+            drop(shuffle);
             job.shutdown().unwrap();
         });
     });

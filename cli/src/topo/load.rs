@@ -1,23 +1,25 @@
 //! What a route asks of all ranks of a job: links, hops, relayed pairs. Exact, and without looking
-//! at every pair where the route says what goes through its edges.
+//! at every pair: routes along grids are counted dimension by dimension (`mesh`, `node_mesh`), and
+//! the others say what goes through their edges.
 //!
-//! An edge between nodes carries what some ranks of the one node send to some of the other, and
+//! Of those, an edge between nodes carries what some ranks of the one node send to some of the other, and
 //! the same backwards. So it is enough to look at each such edge once, and ranks of equal local
 //! rank on nodes of equal size carry the same, but for what is left out where a node would speak
 //! with itself.
 
+mod mesh;
+mod node_mesh;
+mod row;
+
 use std::collections::HashMap;
 
-use trihop::route::{EndpointId, JobRoute, Next, Reach, RouteName, Stage, Through};
+use trihop::route::{EndpointId, JobRoute, Next, Rails, Reach, RouteName, Stage, Through};
 use trihop::{Rank, Topology};
 
 use super::tally::Tally;
 
 /// Most hops that a report always has a row for.
 const HOPS_SHOWN: usize = 3;
-
-/// Most ranks of a job of which every pair is followed.
-pub const WALKED_MAX: u32 = 4096;
 
 /// What a route asks of all ranks of a job.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,21 +39,42 @@ pub struct Load {
 }
 
 impl Load {
-    /// Counts over all ranks of `topology`: time follows ranks + nodes x distinct numbers of ranks
-    /// on a node. Of a route that does not say what goes through its edges, each pair is followed;
-    /// `None` where ranks are too many for that, and where the route does not suit the job.
-    pub fn new(topology: &Topology, route: RouteName) -> Option<Self> {
+    /// Counts over all ranks of `topology`. Time follows ranks + nodes x distinct numbers of ranks
+    /// on a node; of `mesh` ranks x dimensions x ranks on a node, or lengths of the grid where these
+    /// are less; of `node-mesh` nodes x lengths of the grid. Of a route of a program's own, it is
+    /// ranks x ranks.
+    ///
+    /// # Errors
+    /// The route does not suit the job.
+    pub fn new(topology: &Topology, route: RouteName) -> Result<Self, String> {
+        Ok(match route.for_job(topology)? {
+            RouteName::Mesh(grid) => mesh::load(topology, grid.sizes()),
+            RouteName::NodeMesh(grid) => match grid.sizes() {
+                // The same, but for its name.
+                [_] => Self::carried(topology, RouteName::ThreeHop(Rails::ONE), 1),
+                sizes => node_mesh::load(topology, sizes),
+            },
+            route @ (RouteName::ThreeHop(rails) | RouteName::FabricOnly(rails)) => {
+                Self::carried(topology, route, rails.number())
+            }
+            route @ RouteName::Direct => Self::carried(topology, route, 1),
+            route @ RouteName::Own(_) => Self::walked(topology, route),
+        })
+    }
+
+    /// Of a route that says what goes through its edges, over so many rails.
+    fn carried(topology: &Topology, route: RouteName, rails: u32) -> Self {
         let mut load = Self {
             hops: vec![0; 1 + HOPS_SHOWN.max(route.stages().len())],
             ..Self::default()
         };
-        let Some(mut carried) = Carried::new(route.for_job(topology).ok()?) else {
-            let few = topology.size() <= WALKED_MAX;
-            return few.then(|| Self::walked(topology, route));
+        let mut carried = Carried {
+            rails,
+            sums: HashMap::new(),
         };
         for rank in (0..topology.size()).map(Rank) {
             let here = topology.seen_from(rank).expect("a rank of this job");
-            let route_here = JobRoute::new(route, &here).ok()?;
+            let route_here = JobRoute::new(route, &here).expect("a route that suits the job");
             let local_peers = u64::from(here.local_size()) - 1;
             let sum = carried.by(&here, &route_here);
             load.links.add(u64::from(route_here.links()));
@@ -65,7 +88,7 @@ impl Load {
                 *hops += pairs;
             }
         }
-        Some(load)
+        load
     }
 
     /// Follows every pair, hop by hop, as the engine does.
@@ -200,19 +223,6 @@ struct Carried {
 }
 
 impl Carried {
-    /// `None` where the route, as it is in the job, does not say what goes through its edges.
-    fn new(route: RouteName) -> Option<Self> {
-        let rails = match route {
-            RouteName::ThreeHop(rails) | RouteName::FabricOnly(rails) => rails.number(),
-            RouteName::Direct => 1,
-            _ => return None,
-        };
-        Some(Self {
-            rails,
-            sums: HashMap::new(),
-        })
-    }
-
     fn by(&mut self, here: &Topology, route: &JobRoute) -> Sum {
         let (local, ranks) = (here.local_rank(), here.local_size());
         let own = u64::from(here.node().0) * u64::from(self.rails) % u64::from(ranks);
@@ -233,10 +243,26 @@ mod tests {
     use proptest::prelude::*;
 
     fn agrees(topology: &Topology) -> Result<(), TestCaseError> {
-        let rails =
-            ["three-hop:1", "three-hop:2", "fabric-only:3"].map(|name| name.parse().unwrap());
-        for name in RouteName::all().into_iter().chain(rails) {
-            let load = Load::new(topology, name).expect("few ranks");
+        let given = [
+            "three-hop:1",
+            "three-hop:2",
+            "fabric-only:3",
+            "mesh:1d",
+            "mesh:3d",
+            "mesh:4d",
+            "node-mesh:1d",
+            "node-mesh:3d",
+        ];
+        let given = given.map(|name| name.parse().unwrap());
+        all_agree(topology, RouteName::all().into_iter().chain(given))
+    }
+
+    fn all_agree(
+        topology: &Topology,
+        names: impl IntoIterator<Item = RouteName>,
+    ) -> Result<(), TestCaseError> {
+        for name in names {
+            let load = Load::new(topology, name).unwrap();
             prop_assert_eq!(
                 &load,
                 &Load::walked(topology, name),
@@ -265,6 +291,55 @@ mod tests {
             let nodes: Vec<u32> = places.iter().map(|p| used.binary_search(p).unwrap() as u32).collect();
             agrees(&Topology::from_node_of(&nodes, Rank(0)).unwrap())?;
         }
+
+        /// Rows that are long or short beside a node, with places that are missing.
+        #[test]
+        fn counting_along_grids_agrees_whatever_their_lengths_are(
+            sizes in proptest::collection::vec(1u32..8, 1..10),
+            mut lengths in proptest::collection::vec(1u32..5, 1..5),
+            more in 0u32..2,
+        ) {
+            let topology = Topology::from_node_sizes(&sizes, Rank(0)).unwrap();
+            let mut grid = |name: &str, members: u32| {
+                let rest: u32 = lengths[1..].iter().product();
+                lengths[0] = members.div_ceil(rest) + more;
+                let lengths: Vec<_> = lengths.iter().map(u32::to_string).collect();
+                format!("{name}:{}", lengths.join("x")).parse().unwrap()
+            };
+            let names = [grid("mesh", topology.size()), grid("node-mesh", topology.nodes())];
+            all_agree(&topology, names)?;
+        }
+    }
+
+    /// As many ranks as the example of DeltaFS has, along a grid without holes: by symmetry each
+    /// carries the same.
+    #[test]
+    fn a_grid_of_320_000_ranks_is_counted() {
+        let topology = Topology::from_node_sizes(&[32; 10_000], Rank(0)).unwrap();
+        let ranks = 320_000u64;
+        let load = Load::new(&topology, "mesh:100x100x32".parse().unwrap()).unwrap();
+        assert_eq!(load.hops.iter().sum::<u64>(), ranks * ranks);
+        let (links, carried) = (load.links.summary(), load.carried.summary());
+        assert_eq!((links.min, links.max), (198, 198));
+        // Of what a rank sends or gets, 99 in 100 cross each of two dimensions.
+        let each = 2 * 2 * (ranks - ranks / 100);
+        assert_eq!((carried.min, carried.max), (each, each));
+        let load = Load::new(&topology, "node-mesh:100x100".parse().unwrap()).unwrap();
+        assert_eq!(load.hops.iter().sum::<u64>(), ranks * ranks);
+        assert_eq!(load.links.summary().total, 10_000 * 198);
+        assert_eq!(load.carried.summary().total, each * ranks);
+        // 17 ranks are missing, which others stand in for.
+        let mut sizes = vec![32; 9_999];
+        sizes.push(15);
+        let topology = Topology::from_node_sizes(&sizes, Rank(0)).unwrap();
+        let load = Load::new(&topology, "mesh:100x100x32".parse().unwrap()).unwrap();
+        let ranks = ranks - 17;
+        assert_eq!(load.hops.iter().sum::<u64>(), ranks * ranks);
+        let carried = load.carried.summary();
+        assert!(
+            carried.min < carried.max && carried.max < 2 * each,
+            "{carried:?}"
+        );
     }
 
     /// The busiest carries at most 1.25 times the mean, and nobody is without a link.

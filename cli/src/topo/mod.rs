@@ -23,7 +23,7 @@ use trihop::{Options, Rank, Topology, transport};
 pub use self::maps::Maps;
 
 use self::advise::Advise;
-use self::load::{Load, WALKED_MAX};
+use self::load::Load;
 use self::shape::{Ranks, Shape, check_picks, picked};
 
 /// Key under which each rank leaves the placement that its launcher told it.
@@ -216,12 +216,7 @@ fn print(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), T
         };
         return to_stdout(written);
     }
-    let load = Load::new(topology, route).ok_or_else(|| {
-        TopoError::Usage(format!(
-            "`{route}` is counted pair by pair: at most {WALKED_MAX} ranks, not {}",
-            topology.size()
-        ))
-    })?;
+    let load = Load::new(topology, route).map_err(TopoError::Usage)?;
     let shown = match args.output {
         Some(_) => &[][..],
         None => &args.rank[..],

@@ -191,7 +191,7 @@ pub fn write_text(
     if let RouteName::ThreeHop(_) = route
         && by_mean > Rails::SHARED_OUT
         && let Ok(other) = RouteName::default().for_job(topology)
-        && let Some(load) = Load::new(topology, other)
+        && let Ok(load) = Load::new(topology, other)
         && load.carried.summary().max_by_mean() < 0.95 * by_mean
     {
         writeln!(
