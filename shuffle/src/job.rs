@@ -23,7 +23,7 @@ use crate::endpoint::{Engine, StreamId};
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
 use crate::node::{NodeExchange, Request};
-use crate::signal::DumpOnSignal;
+use crate::signal::{DumpOnSignal, DumpOutput};
 use budget::Budget;
 use directory::Directory;
 use lives::Lives;
@@ -64,7 +64,9 @@ pub(crate) struct JobState {
     pub rounds: u64,
     /// Fences and barriers that gave way.
     pub parked: Parked,
-    pub dump_on_signal: DumpOnSignal,
+    pub dump_on_signal: Arc<DumpOnSignal>,
+    /// That of the host of this process, where this is another endpoint.
+    hosts_dump: Arc<DumpOnSignal>,
     /// Records whose delivery the log has heard of.
     told_records: u64,
     /// How long a call may wait before the log says so.
@@ -123,13 +125,22 @@ impl JobState {
         }
     }
 
+    /// See [`crate::Job::dump_on`]; the relay of this process says what it has, too.
+    pub fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
+        self.dump_on_signal.install(signal, output.clone())?;
+        match Arc::ptr_eq(&self.dump_on_signal, &self.hosts_dump) {
+            true => Ok(()),
+            false => self.hosts_dump.install_once(signal, output),
+        }
+    }
+
     /// See [`crate::Job::dump_on`]. Where the dump cannot be written, work goes on.
     fn dump_if_asked(&self) {
         let Some(output) = self.dump_on_signal.take_asked() else {
             return;
         };
         let written = output
-            .open(self.engine.topology.rank())
+            .open(self.engine.topology.endpoint())
             .and_then(|mut writer| {
                 let mut text = Vec::new();
                 self.dump(&mut text)?;

@@ -2,25 +2,21 @@
 //! between processes, and watch each other's processes.
 
 mod door;
+mod process;
 mod requests;
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use trihop_transport::Error as TransportError;
-use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::park::{Desk, Parker, ProcessWatch, Seen};
-use trihop_transport::ring::{Bell, Doorbell};
-use trihop_transport::sync::OnceLock;
+use trihop_transport::park::{Parker, ProcessWatch, Seen};
 use trihop_transport::topology::{EndpointId, Topology};
-use trihop_transport::watch::{self, Board};
 
 use crate::error::{Error, Result};
 pub(crate) use door::{Door, Introduction, NodeBook, Roster, socket_name};
-use requests::Requests;
+pub(crate) use process::{Label, Met, Process, not_arrived};
+use process::{LOOK, Shared, ended, ranks_of, unreachable_or};
 pub(crate) use requests::{Answer, Request, Way};
 
 /// How an endpoint finds the memory of the others of its node: those of its own process by what
@@ -32,285 +28,9 @@ pub(crate) struct NodeExchange {
     /// What it had seen when it last looked for a request and found none.
     idle_since: Option<Seen>,
     /// Requests of its relay that this rank has made, or that this relay has answered.
-    pub requests: u64,
+    requests: u64,
     /// Lives of the node's other processes, by the first rank of each; of the host alone.
     pub watches: Vec<(u32, ProcessWatch)>,
-}
-
-/// What the endpoints of a process share.
-pub(crate) struct Process {
-    /// The sockets of the node's processes, in their order.
-    names: Vec<String>,
-    /// What wakes its endpoints, where there are several.
-    bells: OnceLock<Vec<Arc<Bell>>>,
-    desk: Desk<Shared>,
-}
-
-/// What has come to a process, or is handed from one of its endpoints to another.
-struct Shared {
-    listener: DescriptorListener,
-    /// Descriptors that came, by stream and endpoint; for streams that are not opened here yet,
-    /// too.
-    arrived: HashMap<(u16, u32), Vec<OwnedFd>>,
-    /// Inboxes that are mapped here, and how many endpoints of this process have still to take
-    /// them.
-    inboxes: HashMap<(u16, u32), (Arc<Segment>, u32)>,
-    requests: Requests,
-}
-
-/// What the endpoints of a node have of each other once they have met.
-#[derive(Clone)]
-pub(crate) struct Met {
-    /// By place.
-    pub bells: Vec<Arc<Bell>>,
-    pub board: Board,
-    /// Wakes the node's watch; none where there is one node.
-    pub wake: Option<Arc<OwnedFd>>,
-}
-
-/// What comes with descriptors that pass between the processes of a node.
-pub(crate) struct Label {
-    pub cookie: u64,
-    pub stream: u16,
-    /// The endpoint whose they are.
-    pub end: u32,
-}
-
-impl Label {
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.cookie.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&self.stream.to_le_bytes());
-        bytes.extend_from_slice(&self.end.to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (cookie, rest) = bytes.split_first_chunk::<8>()?;
-        let (stream, rest) = rest.split_first_chunk::<2>()?;
-        let end = u32::from_le_bytes(rest.try_into().ok()?);
-        Some(Self {
-            cookie: u64::from_le_bytes(*cookie),
-            stream: u16::from_le_bytes(*stream),
-            end,
-        })
-    }
-}
-
-/// Stream number under which doorbells are exchanged.
-const BELLS: u16 = u16::MAX;
-
-/// How often a rank that waits for doorbells looks whether those that owe them still run.
-const LOOK: Duration = Duration::from_millis(100);
-
-impl Process {
-    /// Nothing has arrived yet; `names` are the sockets of the node's processes, in their order.
-    pub fn new(listener: DescriptorListener, names: Vec<String>) -> Self {
-        Self {
-            names,
-            bells: OnceLock::new(),
-            desk: Desk::new(Shared {
-                listener,
-                arrived: HashMap::new(),
-                inboxes: HashMap::new(),
-                requests: Requests::default(),
-            }),
-        }
-    }
-
-    /// Changes what is shared; the other endpoints look again.
-    fn change<R>(&self, change: impl FnOnce(&mut Shared) -> R) -> R {
-        let bells = self.bells.get().into_iter().flatten();
-        self.desk.change(bells.map(|bell| &**bell), change)
-    }
-
-    /// Looks at what is shared, for who does not sleep for it.
-    fn look<R>(&self, look: impl FnOnce(&mut Shared) -> R) -> R {
-        self.desk.look(&mut Seen::default(), look)
-    }
-
-    /// An endpoint of this process cannot go on: who waits for its answers hears of it.
-    pub fn give_up(&self, error: &Error) {
-        self.change(|shared| shared.requests.give_up(error.clone()));
-    }
-
-    /// Gives the other processes of the node descriptors under `label`; the first rank of each, and
-    /// the number of its process.
-    fn give_to_all(
-        &self,
-        topology: &Topology,
-        label: &Label,
-        descriptors: &[BorrowedFd<'_>],
-        deadline: Instant,
-    ) -> Result<Vec<(u32, u32)>> {
-        let message = label.encode();
-        let mut numbers = Vec::new();
-        let processes = topology.processes();
-        let all = processes.ranks_of(processes.node());
-        for (name, process) in self.names.iter().zip(all) {
-            if process != processes.rank() {
-                let rank = process.0 * topology.ranks_per_process();
-                // Each process listens before it leaves the card that has brought us the name.
-                let number =
-                    DescriptorListener::send_to_listener(name, &message, descriptors, deadline);
-                numbers.push((rank, number.map_err(|error| unreachable_or(rank, error))?));
-            }
-        }
-        Ok(numbers)
-    }
-
-    /// Has the endpoints of this process and of the node's others exchange doorbells, and the first
-    /// process's board; nobody needs anybody's progress yet, so this simply waits. `doorbells` are
-    /// those of this process's endpoints. With what the host watches the other processes' lives by.
-    pub fn meet(
-        &self,
-        topology: &Topology,
-        doorbells: &[Doorbell],
-        cookie: u64,
-        deadline: Instant,
-    ) -> Result<(Met, Vec<(u32, ProcessWatch)>)> {
-        let own: Vec<EndpointId> = topology.ends_of_process().collect();
-        let first = topology.processes().local_rank() == 0;
-        let mut board = first.then(|| Board::create(topology)).transpose()?;
-        let mut wake = (first && topology.nodes() > 1)
-            .then(watch::eventfd)
-            .transpose()?
-            .map(Arc::new);
-        let mut watches = Vec::new();
-        for (&end, doorbell) in own.iter().zip(doorbells) {
-            let segment = doorbell.segment()?;
-            let mut descriptors = vec![segment.descriptor()?, doorbell.descriptor()?];
-            if end == own[0] {
-                descriptors.extend(board.as_ref().map(Board::descriptor).transpose()?);
-                descriptors.extend(wake.as_ref().map(AsFd::as_fd));
-            }
-            let (stream, end) = (BELLS, end.0);
-            let label = Label {
-                cookie,
-                stream,
-                end,
-            };
-            let numbers = self.give_to_all(topology, &label, &descriptors, deadline)?;
-            for (rank, number) in numbers.into_iter().filter(|_| end == own[0].0) {
-                let watch = ProcessWatch::open(number).map_err(|_| ended(rank))?;
-                watches.push((rank, watch));
-            }
-        }
-        self.wait_for_bells(topology, cookie, deadline, &watches)?;
-        let mut bells = Vec::new();
-        for (at, end) in topology.ends_here().enumerate() {
-            if let Some(mine) = own.iter().position(|&own| own == end) {
-                bells.push(doorbells[mine].bell());
-                continue;
-            }
-            let rank = topology.rank_of(end);
-            let arrived = self.look(|shared| shared.arrived.remove(&(BELLS, end.0)));
-            let theirs = arrived.unwrap_or_default();
-            let (count, mut theirs) = (theirs.len(), theirs.into_iter());
-            let wrong =
-                || Error::bad_peer(rank.0, format!("{count} descriptors that are no doorbell"));
-            let (memory, eventfd) = theirs.next().zip(theirs.next()).ok_or_else(wrong)?;
-            bells.push(Bell::attach(
-                Segment::attach(memory, doorbells[0].segment()?.len())?,
-                eventfd,
-            )?);
-            if at == 0 {
-                let memory = theirs.next().ok_or_else(wrong)?;
-                let shared = Segment::attach(memory, Board::bytes(topology))?;
-                board = Some(Board::over(shared, topology));
-                wake = theirs.next().map(Arc::new);
-                if wake.is_some() != (topology.nodes() > 1) {
-                    return Err(wrong());
-                }
-            }
-            if theirs.next().is_some() {
-                return Err(wrong());
-            }
-        }
-        if own.len() > 1 {
-            let own = doorbells.iter().map(Doorbell::bell).collect();
-            self.bells.set(own).expect("a process meets others once");
-        }
-        // The first process has made one, and the others have attached it.
-        let board = board
-            .ok_or_else(|| not_arrived(&[topology.rank_at(topology.node(), 0).0], &"no board"))?;
-        Ok((Met { bells, board, wake }, watches))
-    }
-
-    fn wait_for_bells(
-        &self,
-        topology: &Topology,
-        cookie: u64,
-        deadline: Instant,
-        watches: &[(u32, ProcessWatch)],
-    ) -> Result<()> {
-        self.look(|shared| {
-            loop {
-                let missing = shared.missing(topology, BELLS);
-                let others =
-                    |end: &u32| topology.process_of(EndpointId(*end)) != topology.process();
-                let missing: Vec<u32> = missing.into_iter().filter(others).collect();
-                if missing.is_empty() {
-                    return Ok(());
-                }
-                let ranks: Vec<u32> = ranks_of(topology, &missing);
-                match shared.listener.accept(deadline.min(Instant::now() + LOOK)) {
-                    Ok(parcel) => shared.keep(topology, cookie, parcel),
-                    Err(error) => {
-                        let late = matches!(&error, TransportError::System { source, .. }
-                            if source.kind() == std::io::ErrorKind::TimedOut);
-                        if !late || Instant::now() >= deadline {
-                            return Err(not_arrived(&ranks, &error));
-                        }
-                        let gone = |(rank, watch): &&(u32, ProcessWatch)| {
-                            ranks.contains(rank) && watch.has_ended()
-                        };
-                        if let Some((rank, _)) = watches.iter().find(gone) {
-                            return Err(ended(*rank));
-                        }
-                    }
-                }
-            }
-        })
-    }
-}
-
-impl Shared {
-    /// Endpoints of the node whose inboxes for `stream` are not here.
-    fn missing(&self, topology: &Topology, stream: u16) -> Vec<u32> {
-        let others = topology
-            .ends_here()
-            .filter(|&end| end != topology.endpoint());
-        others
-            .map(|end| end.0)
-            .filter(|&end| {
-                let key = (stream, end);
-                !self.arrived.contains_key(&key) && !self.inboxes.contains_key(&key)
-            })
-            .collect()
-    }
-
-    /// Keeps a parcel of another process of this job; anything else is dropped.
-    fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Accepted) {
-        let (bytes, descriptors, _) = parcel;
-        let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
-            return;
-        };
-        let end = EndpointId(label.end);
-        let known = topology.has_endpoint(end) && topology.is_here(end);
-        if known && topology.process_of(end) != topology.process() {
-            self.arrived.insert((label.stream, label.end), descriptors);
-        }
-    }
-
-    /// Keeps the parcels that have arrived so far; whether there were any.
-    fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<bool> {
-        let mut any = false;
-        while let Some(parcel) = self.listener.try_accept()? {
-            self.keep(topology, cookie, parcel);
-            any = true;
-        }
-        Ok(any)
-    }
 }
 
 impl NodeExchange {
@@ -373,7 +93,7 @@ impl NodeExchange {
     pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
         let process = &self.process;
         let any = process.look(|shared| shared.keep_arrived(topology, cookie))?;
-        if any && process.bells.get().is_some() {
+        if any && process.is_shared() {
             process.change(|_| ()); // others of this process may wait for them
         }
         Ok(())
@@ -466,40 +186,4 @@ impl NodeExchange {
         self.process
             .change(|shared| shared.requests.reply(number, answer));
     }
-}
-
-/// The ranks that stand for endpoints, each once.
-fn ranks_of(topology: &Topology, ends: &[u32]) -> Vec<u32> {
-    let ranks = ends.iter().map(|&end| topology.rank_of(EndpointId(end)).0);
-    let mut ranks: Vec<u32> = ranks.collect();
-    ranks.sort_unstable();
-    ranks.dedup();
-    ranks
-}
-
-/// Nobody listens where a rank did: it is gone.
-fn unreachable_or(rank: u32, error: TransportError) -> Error {
-    match error {
-        TransportError::System { source, .. }
-            if source.kind() == std::io::ErrorKind::ConnectionRefused =>
-        {
-            let why = "its process takes no descriptors any more: it has ended".to_owned();
-            TransportError::PeerDead { rank, how: why }.into()
-        }
-        error => error.into(),
-    }
-}
-
-fn ended(rank: u32) -> Error {
-    let why = "its process ended before the job had started".to_owned();
-    TransportError::PeerDead { rank, how: why }.into()
-}
-
-pub(crate) fn not_arrived(missing: &[u32], error: &dyn std::fmt::Display) -> Error {
-    let why = format!("ranks {missing:?} of this node have not handed over their memory: {error}");
-    TransportError::Bootstrap {
-        launcher: "node",
-        why,
-    }
-    .into()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use trihop_shuffle::minirank::{MiniRank, run_with};
 use trihop_shuffle::{
-    BroadcastTo, Conveyor, Error, Options, Rank, Reduce, Result, State, StreamOptions,
+    BroadcastTo, Conveyor, DumpOutput, Error, Options, Rank, Reduce, Result, State, StreamOptions,
 };
 use trihop_transport::bootstrap::{Bootstrap, Custom};
 
@@ -122,6 +122,14 @@ fn everything(mini: MiniRank) -> Result<u64> {
                 heard.entry(message.source.0).or_default().push(number);
             })
             .open()?;
+        let mut dump = Vec::new();
+        shuffle.dump(&mut dump).unwrap();
+        let dump = String::from_utf8(dump).unwrap();
+        let first = format!("stream 1 `records` on rank {me} ");
+        assert!(
+            dump.starts_with(&first),
+            "turn {turn}: it has the place of the first one: {dump}"
+        );
         for number in 0..300u32 {
             let mut record = vec![0; 4 + 37 * (number as usize % 200)];
             record[..4].copy_from_slice(&number.to_le_bytes());
@@ -338,5 +346,46 @@ fn routes_that_know_no_relays_are_refused_on_mini_ranks() {
     }
     for text in well(&[1], 2, direct) {
         assert!(text.contains("three-hop"), "{text}");
+    }
+}
+
+/// Where the one job of [`dumps`] writes.
+fn dump_path() -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("trihop-minirank-dump-{}", std::process::id()))
+}
+
+/// What endpoint `number` has dumped.
+fn dumped(number: u32) -> String {
+    let path = dump_path().with_extension(number.to_string());
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn a_signal_shows_the_queues_of_the_relay_too() {
+    fn dumps(mini: MiniRank) -> Result<()> {
+        let job = mini.start()?;
+        let shuffle = job.shuffle("dumped").open()?;
+        job.dump_on(libc::SIGWINCH, DumpOutput::Files(dump_path()))?;
+        job.barrier()?;
+        if job.rank() == Rank(0) {
+            // SAFETY: the signal has a handler, which sets flags.
+            assert_eq!(unsafe { libc::raise(libc::SIGWINCH) }, 0);
+        }
+        while !(0..3).all(|number| dumped(number).contains("stream 1 `dumped` on ")) {
+            shuffle.poll()?;
+        }
+        job.barrier()?;
+        shuffle.shutdown()?;
+        job.shutdown()
+    }
+    well(&[1], 2, dumps);
+    assert!(dumped(1).contains("on rank 1 "), "{}", dumped(1));
+    assert!(
+        dumped(2).contains("on relay 2 (of rank 0) "),
+        "{}",
+        dumped(2)
+    );
+    for number in 0..3u32 {
+        std::fs::remove_file(dump_path().with_extension(number.to_string())).unwrap();
     }
 }

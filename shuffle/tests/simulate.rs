@@ -47,6 +47,9 @@ const ALL_OWN: usize = 1000;
 /// What one seed stands for.
 struct Plan {
     sizes: Vec<u32>,
+    /// Ranks of each process, of which `sizes` are the numbers on the nodes, where each has a relay;
+    /// 0 where there are none.
+    minis: u32,
     options: SimulationOptions,
     /// Messages that each rank's application sends, twice with a fence between.
     messages: u64,
@@ -86,8 +89,9 @@ impl Plan {
             .chain(["three-hop", "mesh:3d"].map(|name| name.parse().expect("a route")))
             .collect();
         stream.route = dice.one_of(&routes);
-        Self {
+        let mut plan = Self {
             sizes,
+            minis: 0,
             options: SimulationOptions {
                 network,
                 stream,
@@ -98,6 +102,19 @@ impl Plan {
             messages: 1 + dice.below(60),
             lives: dice.one_of(&[0, 0, 1, 3]),
             broadcast_one_in: dice.one_of(&[1, 4, 4, 30, u64::MAX]),
+        };
+        // The one route that leads over relays.
+        if matches!(plan.options.stream.route, RouteName::ThreeHop(_)) {
+            plan.minis = dice.one_of(&[0, 0, 1, 2, 3]);
+        }
+        plan
+    }
+
+    fn topology(&self) -> Topology {
+        let topology = Topology::from_node_sizes(&self.sizes, Rank(0)).expect("nodes have ranks");
+        match self.minis {
+            0 => topology,
+            minis => topology.with_relays(minis).expect("few ranks"),
         }
     }
 }
@@ -238,7 +255,7 @@ fn length(dice: &mut Dice, options: &SimulationOptions, lives: u64) -> usize {
 
 fn run(seed: u64) -> Result<(), SimulationError> {
     let plan = Plan::new(seed);
-    let topology = Topology::from_node_sizes(&plan.sizes, Rank(0)).expect("nodes have ranks");
+    let topology = plan.topology();
     let ranks = topology.size();
     let books = RefCell::new(Books::new(ranks as usize));
     let mut job = Simulation::new(&topology, plan.options.clone(), |here, message, outbox| {

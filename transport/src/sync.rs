@@ -318,6 +318,23 @@ impl Flag {
     }
 }
 
+/// How often something has happened. It orders nothing: a lock or a fence beside it does.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Once more.
+    pub fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often so far.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// What a signal handler sets, which no model has.
 pub type Signalled = std::sync::atomic::AtomicBool;
 

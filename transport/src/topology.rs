@@ -14,6 +14,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::endpoints::EndpointName;
 use self::mapping::ProcessMapping;
 use self::placement::{Blocks, Placement};
 use crate::error::{Error, Result};

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use trihop::minirank::{self, MiniRank};
 use trihop::{Job, Message, Options, Rank, Result, Shuffle, threaded};
 
 /// A survivor that has said nothing after this time hangs.
@@ -21,15 +22,17 @@ pub const WATCHDOG: Duration = Duration::from_secs(20);
 /// What stands before each word of a rank, since the test harness writes on the same lines.
 const MARK: &str = "@@";
 
-/// Where calls make progress, or a thread does.
+/// Where calls make progress, or a thread does; or the rank is a thread, with a relay beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeatKind {
     Inline,
     Threaded,
+    Minirank,
 }
 
 impl SeatKind {
     pub const ALL: [Self; 2] = [Self::Inline, Self::Threaded];
+    pub const WITH_RELAYS: [Self; 3] = [Self::Inline, Self::Threaded, Self::Minirank];
 }
 
 /// A rank's part of the job.
@@ -154,9 +157,13 @@ pub fn wait_for_death() -> ! {
 }
 
 /// Runs a rank: says how its part of the job ended.
-pub fn rank(body: impl FnOnce(Seat) -> Result<()>) {
+pub fn rank(body: impl Fn(Seat) -> Result<()> + Sync) {
     say("begins");
-    match Seat::start().and_then(body) {
+    let outcome = match std::env::var("LIVES_SEAT").as_deref() {
+        Ok("Minirank") => on_a_thread(body),
+        _ => Seat::start().and_then(body),
+    };
+    match outcome {
         Ok(()) => say("done"),
         Err(error) => {
             say(&format!("error {error}"));
@@ -165,6 +172,13 @@ pub fn rank(body: impl FnOnce(Seat) -> Result<()>) {
             std::process::exit(1);
         }
     }
+}
+
+/// A process with one mini-rank, whose numbers are the same.
+fn on_a_thread(body: impl Fn(Seat) -> Result<()> + Sync) -> Result<()> {
+    let program = |mini: MiniRank| body(Seat::Inline(mini.start()?));
+    let outcomes = minirank::run(Options::from_env()?, 1, program)?;
+    outcomes.into_iter().collect()
 }
 
 /// A running job, and what its ranks have said.

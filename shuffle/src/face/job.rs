@@ -247,7 +247,8 @@ impl<S: Seat> Job<S> {
     /// Dumps whenever the process gets `signal` (`libc::SIGUSR1`, say): the handler sets a flag,
     /// and the next call that makes progress writes, at most once in a tenth of a second; of a job
     /// with a progress thread, that one has it written, also of a job that has failed. Whatever
-    /// handled the signal before is called too.
+    /// handled the signal before is called too. Where this rank is a thread, so does the relay of
+    /// its process.
     ///
     /// # Errors
     /// A signal that cannot be handled.

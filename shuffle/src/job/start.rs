@@ -156,6 +156,7 @@ impl JobState {
         let spin = spin_budget(neighbours as usize);
         let provider = link.as_ref().map(|link| link.name().to_owned());
         // The host holds what there is once in a process: fabric, launcher, directory, watch.
+        let hosts_dump = Arc::<DumpOnSignal>::default();
         let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
         let mut hosts = Some((link, bootstrap, directory, host, lives));
         let start = |((end, doorbell), guest): ((EndpointId, Doorbell), _)| {
@@ -194,7 +195,11 @@ impl JobState {
                 failure: None,
                 rounds: 0,
                 parked: Parked::default(),
-                dump_on_signal: DumpOnSignal::default(),
+                dump_on_signal: match end == topology.endpoint() {
+                    true => Arc::clone(&hosts_dump),
+                    false => Arc::default(),
+                },
+                hosts_dump: Arc::clone(&hosts_dump),
                 told_records: 0,
                 // A relay has nothing to do but to wait.
                 patience_ns: if seen.is_relay() {

@@ -16,7 +16,7 @@ pub(crate) enum Request {
     /// To begin to open such a stream: [`Answer::Begun`].
     Begin {
         name: String,
-        options: StreamOptions,
+        options: Box<StreamOptions>,
         item_bytes: usize,
     },
     /// To open the stream that it has begun to open: [`Answer::Opened`].
@@ -175,7 +175,7 @@ mod tests {
     fn begin(name: &str) -> Request {
         Request::Begin {
             name: name.to_owned(),
-            options: StreamOptions::default(),
+            options: Box::default(),
             item_bytes: 0,
         }
     }

@@ -425,7 +425,7 @@ impl<'h> Seating for Inline<'h> {
     }
 
     fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {
-        self.with("a dump", |job| job.dump_on_signal.install(signal, output))
+        self.with("a dump", |job| job.dump_on(signal, output))
     }
 
     fn dump_own(&self, _: &mut dyn Write) -> std::io::Result<()> {

@@ -71,7 +71,7 @@ pub(crate) fn open(
         let name = name.to_owned();
         return Err(Error::Mismatch { name, why });
     }
-    let is_again = least[2..4] == [old, !old];
+    let is_again = old > 0 && least[2..4] == [old, !old];
     let way = match &begun {
         Begun::Again(id, _) if is_again => Way::Again(*id),
         _ => Way::New { receives: least[4] },
@@ -89,9 +89,11 @@ pub(crate) fn open(
     }
     // Nobody sends on the stream before everybody has posted its receives.
     let all_open = agree(seat, channel, [u64::from(opened.is_ok())])? == [1];
-    let id = opened?;
     if !all_open {
         tell_relay(seat, Request::GiveUp)?;
+    }
+    let id = opened?;
+    if !all_open {
         seat.with(what, |job| {
             job.engine.give_up(id);
             Ok(())
@@ -124,7 +126,7 @@ fn begin_at_relay(
 ) -> Result<Option<AtRelay>> {
     let request = Request::Begin {
         name: name.to_owned(),
-        options: options.clone(),
+        options: Box::new(options.clone()),
         item_bytes,
     };
     match relay::ask(seat, "opening a stream", request)? {

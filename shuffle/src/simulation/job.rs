@@ -70,7 +70,8 @@ pub struct Simulation<'h> {
 
 impl<'h> Simulation<'h> {
     /// A job with the placement of `topology`, seen from any rank: node after node. `handler` is
-    /// called for every message with the rank that receives it; items have kind 0.
+    /// called for every message with the rank that receives it; items have kind 0. Where the job
+    /// has relays ([`Topology::with_relays`]), these represent its nodes.
     ///
     /// Memory grows with what the job does; see the module's text.
     ///

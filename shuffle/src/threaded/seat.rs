@@ -123,7 +123,7 @@ impl Threads {
         }
         let rank = self.rank;
         let spawned = Thread::spawn("trihop-dump", "dump", move || {
-            let written = output.open(rank).and_then(|mut writer| {
+            let written = output.open(rank.into()).and_then(|mut writer| {
                 writer.write_all(&text)?;
                 writer.flush()
             });

@@ -2,7 +2,7 @@
 
 use crate::ring::Shipped;
 use crate::ring::doorbell::{self, Sleeper};
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::sync::{Count, Mutex, MutexGuard, PoisonError};
 
 /// A value that several threads look at and change. Who finds nothing there for itself may sleep
 /// on its doorbell: no change is missed, if it asks [`has_changed`](Self::has_changed) once its
@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 #[derive(Debug, Default)]
 pub struct Desk<T> {
     kept: Mutex<T>,
-    changes: AtomicU64,
+    changes: Count,
 }
 
 /// How much of the changes of a [`Desk`] a thread has seen.
@@ -22,7 +22,7 @@ impl<T> Desk<T> {
     pub fn new(value: T) -> Self {
         Self {
             kept: Mutex::new(value),
-            changes: AtomicU64::new(0),
+            changes: Count::default(),
         }
     }
 
@@ -30,7 +30,7 @@ impl<T> Desk<T> {
     pub fn look<R>(&self, seen: &mut Seen, look: impl FnOnce(&mut T) -> R) -> R {
         let mut kept = self.lock();
         // With the lock held: no change lies between this and the look.
-        seen.0 = self.changes.load(Ordering::Relaxed);
+        seen.0 = self.changes.get();
         look(&mut kept)
     }
 
@@ -42,7 +42,7 @@ impl<T> Desk<T> {
     ) -> R {
         let mut kept = self.lock();
         let result = change(&mut kept);
-        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.changes.add_one();
         drop(kept);
         // Each call has a fence between the count and its look whether the other one sleeps. It
         // pairs with that of the announcement: either we see it sleep, or it sees the count.
@@ -55,7 +55,7 @@ impl<T> Desk<T> {
     /// Whether it was changed since `seen`, as far as this thread knows: without the lock.
     #[inline]
     pub fn is_changed(&self, seen: Seen) -> bool {
-        self.changes.load(Ordering::Relaxed) != seen.0
+        self.changes.get() != seen.0
     }
 
     /// Whether it was changed since `seen`, which knows of it then: to be asked once a sleep is
@@ -63,7 +63,7 @@ impl<T> Desk<T> {
     /// nothing here wakes up once for each change.
     #[inline]
     pub fn has_changed(&self, seen: &mut Seen) -> bool {
-        let changes = self.changes.load(Ordering::Relaxed);
+        let changes = self.changes.get();
         std::mem::replace(&mut seen.0, changes) != changes
     }
 

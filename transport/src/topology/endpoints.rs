@@ -150,13 +150,12 @@ impl Topology {
     ///
     /// # Panics
     /// When `end` is not in the job.
-    pub fn name_of(&self, end: EndpointId) -> impl fmt::Display + use<> {
-        let rank = self.rank_of(end);
-        let is_relay = end.0 >= self.size();
-        fmt::from_fn(move |f| match is_relay {
-            true => write!(f, "relay {end} (of rank {rank})"),
-            false => write!(f, "rank {rank}"),
-        })
+    pub fn name_of(&self, end: EndpointId) -> EndpointName {
+        EndpointName {
+            end,
+            rank: self.rank_of(end),
+            is_relay: end.0 >= self.size(),
+        }
     }
 
     /// Node of an endpoint.
@@ -232,5 +231,23 @@ impl Topology {
     pub fn local_relays(&self) -> u32 {
         let relays = self.processes.as_ref();
         relays.map_or(0, |all| self.local_size / all.ranks)
+    }
+}
+
+/// What users call an endpoint: see [`Topology::name_of`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointName {
+    end: EndpointId,
+    /// The rank that stands for it.
+    rank: Rank,
+    is_relay: bool,
+}
+
+impl fmt::Display for EndpointName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_relay {
+            true => write!(f, "relay {} (of rank {})", self.end, self.rank),
+            false => write!(f, "rank {}", self.rank),
+        }
     }
 }
