@@ -23,6 +23,7 @@ use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
 
 use crate::config::{Options, StreamOptions};
+use crate::engine::at_once::OwnSend;
 use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
@@ -242,6 +243,20 @@ impl Engine {
             Some(out) if out.opened == id.opened => Ok(out),
             _ => Err(replaced()),
         }
+    }
+
+    /// See [`StreamState::deliver_own`].
+    ///
+    /// # Errors
+    /// As that, and [`Engine::stream`].
+    pub fn deliver_own(
+        &mut self,
+        id: StreamId,
+        handlers: &mut impl Handlers,
+        send: OwnSend<'_>,
+    ) -> Result<bool> {
+        self.stream(id)?;
+        self.streams[id.stream].deliver_own(&mut self.outs, id.stream, handlers, send)
     }
 
     /// Begins to open a stream: says what it needs, and shares nothing yet.
@@ -484,6 +499,7 @@ impl Engine {
             rounds,
             notices,
             endpoint_bytes,
+            own_run: Vec::new(),
         };
         let stream = self.streams.len();
         self.streams.push(state);

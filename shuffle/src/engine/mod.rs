@@ -1,6 +1,7 @@
 //! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never
 //! waits.
 
+pub(crate) mod at_once;
 pub(crate) mod broadcasts;
 pub(crate) mod contribution;
 mod counters;
@@ -192,6 +193,8 @@ pub(crate) struct StreamState {
     pub notices: Option<trihop_transport::memory::pool::Pool>,
     /// Memory of the link's operations in flight, which all streams share.
     pub endpoint_bytes: usize,
+    /// Memory for the run of a message that this rank sends to itself and handles at once.
+    pub own_run: Vec<u64>,
 }
 
 impl StreamState {

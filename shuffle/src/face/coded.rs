@@ -195,10 +195,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     /// As that; [`Error::Config`](crate::Error::Config) for a value that the codec refuses.
     pub fn push(&self, target: Rank, value: &V) -> Result<()> {
         encoded(&self.codec, value, |bytes| {
-            self.handle.send(
-                |out| out.try_send(target, 0, bytes),
-                |out| out.send_or_spill(target, 0, bytes),
-            )
+            self.handle.send_record(target, 0, bytes)
         })
     }
 
@@ -208,7 +205,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     /// [`Error::WouldBlock`](crate::Error::WouldBlock), with nothing taken; as [`Coded::push`].
     pub fn try_push(&self, target: Rank, value: &V) -> Result<()> {
         encoded(&self.codec, value, |bytes| {
-            self.handle.try_send(|out| out.try_send(target, 0, bytes))
+            self.handle.try_send_record(target, 0, bytes)
         })
     }
 

@@ -14,6 +14,7 @@ use crate::dump;
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
 use crate::engine::StreamState;
+use crate::engine::at_once::OwnSend;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
@@ -33,6 +34,8 @@ pub(crate) struct Handle<S: Seating> {
     /// This rank, and the ranks of the job.
     pub(crate) rank: Rank,
     pub(crate) size: u32,
+    /// This rank, where what it sends to itself is handled at once.
+    at_once: Option<Rank>,
 }
 
 impl<S: Seating> Handle<S> {
@@ -50,6 +53,7 @@ impl<S: Seating> Handle<S> {
             name: name.into(),
             rank,
             size,
+            at_once: None,
         })
     }
 
@@ -59,6 +63,86 @@ impl<S: Seating> Handle<S> {
             seat,
             ..self.clone()
         }
+    }
+
+    /// What this rank sends to itself by this handle is handled at once.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where another thread calls the handler, and where there is none.
+    pub(crate) fn handle_own_at_once(&mut self) -> Result<()> {
+        let what = "own_at_once";
+        if S::MOVES_ALONE {
+            let why = "a delivery thread calls the handlers of a job with threads, one call at a \
+                       time, and may be in one: start the job inline, or let it send as ever";
+            return Err(Error::config(what, why));
+        }
+        self.seat.with(what, |job| {
+            let (state, out) = job.engine.stream(self.id)?;
+            check_open(state, out)?;
+            match state.sink {
+                Sink::Handler => Ok(()),
+                _ => {
+                    let why = format!("stream `{}` has no handler to be called", self.name);
+                    Err(Error::config(what, why))
+                }
+            }
+        })?;
+        self.at_once = Some(self.rank);
+        Ok(())
+    }
+
+    /// Whether what is sent to this rank by this handle is handled at once, where it can be.
+    #[inline(always)] // part of every send
+    pub(crate) fn is_at_once(&self, target: Rank) -> bool {
+        self.at_once == Some(target)
+    }
+
+    /// Sends to this rank by a call of the handler; false where it has to go the way of all others.
+    ///
+    /// # Errors
+    /// See [`Seating::deliver_own`].
+    pub(crate) fn deliver_own(&self, send: OwnSend<'_>, pushes: Pushes) -> Result<bool> {
+        let sent = self.seat.deliver_own(self.id, send)?;
+        if sent == Some(true) && pushes == Pushes::Paced {
+            self.seat.progress_in_passing()?;
+        }
+        Ok(sent.is_some())
+    }
+
+    fn is_handled_at_once(
+        &self,
+        target: Rank,
+        kind: u32,
+        bytes: &[u8],
+        pushes: Pushes,
+    ) -> Result<bool> {
+        let send = OwnSend {
+            kind,
+            bytes,
+            to_others: false,
+        };
+        Ok(self.is_at_once(target) && self.deliver_own(send, pushes)?)
+    }
+
+    /// Sends a record: waits while there is no room, but not in a handler.
+    #[inline]
+    pub(crate) fn send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        if self.is_handled_at_once(target, kind, bytes, Pushes::Paced)? {
+            return Ok(());
+        }
+        self.send(
+            |out| out.try_send(target, kind, bytes),
+            |out| out.send_or_spill(target, kind, bytes),
+        )
+    }
+
+    /// Sends a record if there is room, and makes no progress.
+    #[inline]
+    pub(crate) fn try_send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        if self.is_handled_at_once(target, kind, bytes, Pushes::Unpaced)? {
+            return Ok(());
+        }
+        self.try_send(|out| out.try_send(target, kind, bytes))
     }
 
     /// Uses what the stream sends.
@@ -105,7 +189,9 @@ impl<S: Seating> Handle<S> {
         if self.seat.push_here(&self.of, target, item) {
             return Ok(());
         }
-        push()?;
+        if !self.is_handled_at_once(target, 0, item, pushes)? {
+            push()?;
+        }
         self.seat.allow_pushes_here(self.id, &self.of, pushes);
         Ok(())
     }

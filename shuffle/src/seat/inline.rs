@@ -17,6 +17,7 @@ use super::{ALL, Handle, Seating, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
 use crate::endpoint::{Channel, StreamId};
+use crate::engine::at_once::OwnSend;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::{Handlers, Sink};
@@ -164,10 +165,19 @@ impl<'h> Inline<'h> {
         }
     }
 
-    /// A handler that panics ends the job: what it was called with is not handed out again.
     fn round(&self, state: &mut JobState) -> Result<bool> {
-        let round = || state.progress(&mut *self.0.handlers.borrow_mut());
-        match catch_unwind(AssertUnwindSafe(round)) {
+        self.with_handlers(state, |state, handlers| state.progress(handlers))
+    }
+
+    /// Makes a call that calls handlers. One that panics ends the job: what it was called with is
+    /// not handed out again.
+    fn with_handlers<R>(
+        &self,
+        state: &mut JobState,
+        call: impl FnOnce(&mut JobState, &mut HandlerTable<'h>) -> Result<R>,
+    ) -> Result<R> {
+        let called = || call(state, &mut self.0.handlers.borrow_mut());
+        match catch_unwind(AssertUnwindSafe(called)) {
             Ok(outcome) => outcome,
             Err(panic) => {
                 if let Some(stream) = self.0.handlers.borrow_mut().calling.take() {
@@ -373,6 +383,19 @@ impl<'h> Seating for Inline<'h> {
         {
             self.0.windows.open(&mut state, id, window, pushes);
         }
+    }
+
+    /// Not while a call hands out deliveries: none of them is handled inside another one.
+    fn deliver_own(&self, id: StreamId, send: OwnSend<'_>) -> Result<Option<bool>> {
+        if self.0.taking.get() {
+            return Ok(None);
+        }
+        let Some(mut state) = self.borrow() else {
+            return Ok(None); // the usual way says why
+        };
+        self.with_handlers(&mut state, |state, handlers| {
+            state.deliver_own(handlers, id, send)
+        })
     }
 
     fn one_at_a_time<R>(

@@ -22,6 +22,7 @@ use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
 use crate::endpoint::{Channel, StreamId};
+use crate::engine::at_once::OwnSend;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::error::Result;
 use crate::job::JobState;
@@ -139,6 +140,16 @@ pub(crate) trait Seating: Clone {
     /// A push of this stream had to use the state; those that follow may not have to.
     #[inline]
     fn allow_pushes_here(&self, _id: StreamId, _of: &Self::OfStream, _pushes: Pushes) {}
+
+    /// Sends to the own rank by a call of the handler, where that may be called here and nothing
+    /// that was sent before is in the way: whether progress is due then. None where it was not
+    /// sent.
+    ///
+    /// # Errors
+    /// As [`Seating::with`]; a broadcast that finds no room; what the handler ends the job with.
+    fn deliver_own(&self, _id: StreamId, _send: OwnSend<'_>) -> Result<Option<bool>> {
+        Ok(None)
+    }
 
     /// Makes a call in which all ranks take part: on a stream, or on the job itself.
     fn one_at_a_time<R>(
