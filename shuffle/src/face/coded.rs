@@ -159,7 +159,7 @@ impl<V, C: Codec<V>> CodedOutbox<'_, V, C> {
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```
 pub struct Coded<V, C, S: Seat> {
-    handle: Handle<S>,
+    pub(crate) handle: Handle<S>,
     codec: C,
     value: PhantomData<fn() -> V>,
 }
