@@ -4,6 +4,7 @@ mod agreed;
 mod collectives;
 mod membership;
 mod need;
+mod priorities;
 mod sizes;
 
 pub(crate) use agreed::Agreed;
@@ -486,6 +487,7 @@ impl Engine {
             name,
             topology: self.topology.clone(),
             inbound,
+            priority: options.priority,
             options,
             item_bytes,
             identity,
@@ -509,17 +511,6 @@ impl Engine {
         }
         self.insert(stream);
         Ok(self.id_of(stream))
-    }
-
-    /// Puts a stream among the open ones, behind its equals; the collectives come first.
-    fn insert(&mut self, stream: usize) {
-        let priority = self.streams[stream].options.priority;
-        let later = |&other: &usize| {
-            let other = &self.streams[other];
-            other.id != SYSTEM_STREAM && other.options.priority < priority
-        };
-        let at = self.open.iter().position(later).unwrap_or(self.open.len());
-        self.open.insert(at, stream);
     }
 
     /// One bounded round of progress of all streams; true when anything moved.

@@ -172,6 +172,8 @@ pub(crate) struct StreamState {
     /// Bytes of an item, 0 on a byte shuffle.
     pub item_bytes: usize,
     pub identity: Identity,
+    /// Place among others: that of its options, or of a step that has one.
+    pub priority: u8,
     /// Longest frame of this stream.
     pub frame_bytes: usize,
     pub inbound: Inbound,
@@ -209,6 +211,7 @@ impl StreamState {
         self.stats = Stats::default();
         self.waits_for = None;
         self.taken = 0;
+        self.priority = self.options.priority;
         self.urgent = 0;
         self.rounds = Rounds::new(&out.queues.route);
     }

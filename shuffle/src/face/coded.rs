@@ -248,7 +248,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     }
 }
 
-common_verbs!([V, C: Codec<V>, S: Seat] Coded<V, C, S>);
+common_verbs!([V, C: Codec<V> + Clone, S: Seat] Coded<V, C, S>);
 
 #[cfg(test)]
 mod tests {

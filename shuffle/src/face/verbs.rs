@@ -118,9 +118,18 @@ macro_rules! common_verbs {
                 &self,
                 contributors: $crate::Contributors,
             ) -> $crate::error::Result<$crate::over::Step<S>> {
-                let end = $crate::terminate::End::Completion(contributors);
-                let number = self.handle.start(end)?;
-                Ok($crate::over::Step::new(self.handle.clone(), number))
+                self.step(contributors).begin()
+            }
+
+            /// As [`Self::begin_step`], with a priority, and with calls when the step begins and
+            /// when it is over: see [`StepBuilder`](crate::over::StepBuilder).
+            pub fn step<'s>(
+                &self,
+                contributors: $crate::Contributors,
+            ) -> $crate::over::StepBuilder<'s, Self, S> {
+                let mut face = self.clone();
+                face.handle = self.handle.on_seat($crate::seat::Seating::for_calls(&self.handle.seat));
+                $crate::over::StepBuilder::new(self.handle.clone(), face, contributors)
             }
 
             /// So many contributors of the step that has [begun](Self::begin_step) have sent what

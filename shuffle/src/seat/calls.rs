@@ -340,22 +340,27 @@ impl<S: Seating> Handle<S> {
     }
 
     fn end_alone(&self, end: End) -> Result<()> {
-        self.begin_end(end, Way::Waited)?;
-        self.wait_alone(end)
+        let number = self.begin_by(end, |job| job.begin_end(self.id, end, Way::Waited))?;
+        self.wait_alone(end, number)
     }
 
-    fn begin_end(&self, end: End, way: Way) -> Result<u64> {
+    /// Begins the end of a step; its number.
+    fn begin_by(&self, end: End, begin: impl FnOnce(&mut JobState) -> Result<u64>) -> Result<u64> {
         self.seat.with(end_call(end), |job| {
             let (state, out) = job.engine.stream(self.id)?;
             check_open(state, out)?;
             tracing::trace!(stream = state.name, "{end}");
-            job.begin_end(self.id, end, way)
+            begin(job)
         })
     }
 
-    fn wait_alone(&self, end: End) -> Result<()> {
+    /// Waits for the end with this number. Where another one is under way, that is over: what is
+    /// called at the end of a step has begun the next.
+    fn wait_alone(&self, end: End, number: u64) -> Result<()> {
         self.seat.wait(end_call(end), |job| {
-            if job.is_over(self.id)? {
+            let is_other = |now| now != number;
+            let now = job.parked.number_of(self.id.stream);
+            if now.is_some_and(is_other) || job.is_over(self.id)? {
                 return Ok(Some(()));
             }
             let (state, _) = job.engine.stream(self.id)?;
@@ -370,9 +375,33 @@ impl<S: Seating> Handle<S> {
 
     /// Ends a step, without waiting; the number of that end.
     pub(crate) fn start(&self, end: End) -> Result<u64> {
-        self.seat.one_at_a_time(Some(&self.of), end_call(end), || {
-            self.begin_end(end, Way::Started)
-        })
+        self.start_with(end, None, None)
+    }
+
+    /// As [`Handle::start`], with a priority of the stream until it is over, and with what is
+    /// called then.
+    pub(crate) fn start_with(
+        &self,
+        end: End,
+        priority: Option<u8>,
+        at_end: Option<S::AtEnd>,
+    ) -> Result<u64> {
+        let keep = at_end.map(|call| self.seat.keep_at_end(&self.of, &self.name, call));
+        let keep = keep.transpose()?;
+        let start = || {
+            self.begin_by(end, |job| {
+                let number = job.start_end(self.id, end, priority, keep.is_some())?;
+                keep.into_iter().for_each(|keep| keep(number));
+                Ok(number)
+            })
+        };
+        match self.seat.is_at_end() {
+            // Nothing is waited for, and who waits for the step that is over may be in the way.
+            true => start(),
+            false => self
+                .seat
+                .one_at_a_time(Some(&self.of), end_call(end), start),
+        }
     }
 
     /// One round of progress, and whether the end that was started is over.
@@ -383,9 +412,16 @@ impl<S: Seating> Handle<S> {
     }
 
     fn test_alone(&self, what: &'static str) -> Result<bool> {
+        let before = self.under_way(what)?;
         let has_moved = self.seat.progress(what)?;
-        let end = self.under_way(what)?;
-        let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
+        let (end, is_over) = match (before, self.under_way(what)?) {
+            // What is called at its end has begun another.
+            (Some((end, number)), Some((_, now))) if now != number => (Some(end), true),
+            (_, now) => {
+                let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
+                (now.map(|(end, _)| end), is_over)
+            }
+        };
         if !is_over && !has_moved {
             // Who asks in a loop lets others run, of whom there may be more than cores.
             std::thread::yield_now();
@@ -407,7 +443,8 @@ impl<S: Seating> Handle<S> {
                 let why = "no end of a step is under way: start one first";
                 Error::misuse(&self.name, why)
             };
-            self.wait_alone(end.ok_or_else(none)?)
+            let (end, number) = end.ok_or_else(none)?;
+            self.wait_alone(end, number)
         })
     }
 
@@ -450,7 +487,8 @@ impl<S: Seating> Handle<S> {
         })
     }
 
-    fn under_way(&self, what: &'static str) -> Result<Option<End>> {
+    /// The end that is under way, or that a call has been told of; and its number.
+    fn under_way(&self, what: &'static str) -> Result<Option<(End, u64)>> {
         self.seat.with(what, |job| {
             job.engine.stream(self.id)?;
             Ok(job.parked.end_of(self.id.stream))
@@ -509,8 +547,9 @@ impl<S: Seating> Handle<S> {
                 .seat
                 .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?
             {
-                let end = self.under_way(what)?.unwrap_or(End::Fence);
-                self.wait_alone(end)?;
+                if let Some((end, number)) = self.under_way(what)? {
+                    self.wait_alone(end, number)?;
+                }
             }
             self.end_alone(End::Fence)?;
             self.seat.with(what, |job| {

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use trihop_transport::park::{Backoff, Step};
@@ -11,9 +12,10 @@ use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
+use super::at_end::AtEnds;
 use super::park::Park;
 use super::window::Windows;
-use super::{ALL, Handle, Seating, open};
+use super::{ALL, AtEnd, Handle, Seating, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
 use crate::endpoint::{Channel, StreamId};
@@ -91,6 +93,8 @@ struct Place<'h> {
     taking: Cell<bool>,
     /// What pushes use while nobody borrows the state.
     windows: Windows,
+    /// What is called at the ends of steps.
+    at_ends: AtEnds<'h>,
 }
 
 impl<'h> Inline<'h> {
@@ -109,6 +113,7 @@ impl<'h> Inline<'h> {
             spin,
             taking: Cell::new(false),
             windows: Windows::default(),
+            at_ends: AtEnds::default(),
         })))
     }
 
@@ -155,6 +160,28 @@ impl<'h> Inline<'h> {
     fn set_live(&self, stream: usize) {
         if let Some(Some(installed)) = self.0.handlers.borrow_mut().installed.get_mut(stream) {
             installed.is_live = true;
+        }
+    }
+
+    /// Makes the calls that are due at the ends of steps, with nothing in use. What is due during
+    /// one of them follows it, however many there are. One that panics ends the job, as a handler
+    /// does.
+    fn call_due(&self) {
+        let ends = &self.0.at_ends;
+        if ends.is_calling() {
+            return;
+        }
+        while let Some(number) = self.look(|state| state.parked.take_due()).flatten() {
+            let Some((name, call)) = ends.take(number) else {
+                continue;
+            };
+            ends.set_calling(true);
+            let called = catch_unwind(AssertUnwindSafe(call));
+            ends.set_calling(false);
+            if let Err(panic) = called {
+                self.look(|state| state.fail(Error::handler(&name, &*panic)));
+                resume_unwind(panic);
+            }
         }
     }
 
@@ -220,6 +247,7 @@ impl<'h> Seating for Inline<'h> {
     type OfStream = Rc<PushWindow>;
     type Guard = Rc<Guard<'h>>;
     type Handler = Handler<'h>;
+    type AtEnd = AtEnd<'h>;
 
     fn guard(&self) -> Self::Guard {
         Rc::new(Guard(self.clone()))
@@ -278,12 +306,22 @@ impl<'h> Seating for Inline<'h> {
 
     fn may_wait(&self, what: &'static str) -> Result<()> {
         self.check_not_taking(what)?;
+        if self.0.at_ends.is_calling() {
+            return Err(Error::Nested(what));
+        }
         self.state(what).map(drop)
     }
 
     fn progress(&self, what: &'static str) -> Result<bool> {
         self.check_not_taking(what)?;
-        self.round(&mut *self.state(what)?)
+        let mut state = self.state(what)?;
+        let worked = self.round(&mut state)?;
+        let has_due = state.parked.has_due();
+        drop(state);
+        if has_due {
+            self.call_due();
+        }
+        Ok(worked)
     }
 
     fn progress_in_passing(&self) -> Result<()> {
@@ -315,6 +353,12 @@ impl<'h> Seating for Inline<'h> {
                     _ => return Err(error),
                 },
             };
+            if state.parked.has_due() {
+                drop(state);
+                self.call_due();
+                backoff.reset();
+                continue;
+            }
             if worked {
                 backoff.reset();
                 continue;
@@ -335,8 +379,26 @@ impl<'h> Seating for Inline<'h> {
         Some(look(&mut *self.borrow()?))
     }
 
+    /// A handler has an outbox, and the state is in use.
     fn is_in_handler(&self) -> bool {
-        false // a handler has an outbox, and the state is in use
+        self.is_at_end()
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.0.at_ends.is_calling()
+    }
+
+    fn for_calls(&self) -> Self {
+        self.clone()
+    }
+
+    fn keep_at_end(
+        &self,
+        _: &Rc<PushWindow>,
+        name: &Arc<str>,
+        call: AtEnd<'h>,
+    ) -> Result<impl FnOnce(u64)> {
+        Ok(move |number| self.0.at_ends.keep(number, name, call))
     }
 
     fn begin_taking(&self) -> Result<()> {
@@ -385,9 +447,9 @@ impl<'h> Seating for Inline<'h> {
         }
     }
 
-    /// Not while a call hands out deliveries: none of them is handled inside another one.
+    /// Not while a call hands out deliveries, or a step ends: no handler is called inside of that.
     fn deliver_own(&self, id: StreamId, send: OwnSend<'_>) -> Result<Option<bool>> {
-        if self.0.taking.get() {
+        if self.0.taking.get() || self.is_at_end() {
             return Ok(None);
         }
         let Some(mut state) = self.borrow() else {
@@ -429,6 +491,7 @@ impl<'h> Seating for Inline<'h> {
         let handlers = self.0.handlers.try_borrow_mut();
         let handlers = handlers.map(|mut table| std::mem::take(&mut *table));
         drop(handlers); // with nothing borrowed: they may own more than that
+        self.0.at_ends.clear();
     }
 
     fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {

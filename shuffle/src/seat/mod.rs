@@ -4,6 +4,7 @@
 //! by a wait that asks a closure again after each round of progress. So nothing is kept borrowed or
 //! locked while others have their turn, and each call is written once for all seats.
 
+mod at_end;
 mod calls;
 mod collective;
 mod end;
@@ -17,6 +18,7 @@ mod window;
 
 use std::cell::RefMut;
 use std::io::Write;
+use std::sync::Arc;
 
 use trihop_transport::topology::Rank;
 
@@ -27,6 +29,7 @@ use crate::engine::outbound::{Outbound, Pushes};
 use crate::error::Result;
 use crate::job::JobState;
 use crate::signal::DumpOutput;
+pub(crate) use at_end::AtEnd;
 pub(crate) use calls::Handle;
 pub(crate) use collective::{allgather, allreduce, barrier, broadcast, exscan, fence};
 pub(crate) use end::shut_down;
@@ -58,6 +61,9 @@ pub(crate) trait Seating: Clone {
 
     /// What is called for deliveries.
     type Handler;
+
+    /// What is called at the end of a step.
+    type AtEnd;
 
     /// For the first handle of the job.
     fn guard(&self) -> Self::Guard;
@@ -125,8 +131,28 @@ pub(crate) trait Seating: Clone {
     /// Looks at the state, if it can be had soon.
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R>;
 
-    /// Whether the caller is a handler whose sends are spilled where they find no room.
+    /// Whether the caller is one whose sends are spilled where they find no room: a handler that
+    /// does not send by an outbox, or what is called at the end of a step.
     fn is_in_handler(&self) -> bool;
+
+    /// Whether the caller is called at the end of a step. What holds of a handler holds of it too,
+    /// but that it may begin the next step.
+    fn is_at_end(&self) -> bool;
+
+    /// For a handle that what the seat calls keeps: the job ends as if it were not there.
+    fn for_calls(&self) -> Self;
+
+    /// Readies a call for the end of a step of the stream with this name, of which the number is
+    /// said next, with the state in use.
+    ///
+    /// # Errors
+    /// No thread is to be had for it.
+    fn keep_at_end(
+        &self,
+        of: &Self::OfStream,
+        name: &Arc<str>,
+        call: Self::AtEnd,
+    ) -> Result<impl FnOnce(u64)>;
 
     /// What a stream sends, kept by one caller for as long as it likes; `None` where nobody may.
     fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>>;

@@ -7,6 +7,7 @@ use trihop_transport::park::{Backoff, Monitor, MonitorGuard, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
+use super::at_end::AtEnds;
 use crate::engine::sink::NoHandlers;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
@@ -47,6 +48,8 @@ pub(crate) struct SharedEngine {
     /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with
     /// that of the sleep which looks here once more.
     stopping: Flag,
+    /// What is called at the ends of steps.
+    pub at_ends: AtEnds,
 }
 
 impl SharedEngine {
@@ -67,6 +70,7 @@ impl SharedEngine {
             spin,
             failed: Flag::default(),
             stopping: Flag::default(),
+            at_ends: AtEnds::default(),
         }
     }
 
@@ -110,7 +114,12 @@ impl SharedEngine {
 
     fn round(&self, turn: &mut MonitorGuard<'_, Guarded>) -> Result<bool> {
         match turn.job.progress(&mut NoHandlers) {
-            Ok(worked) => Ok(worked),
+            Ok(worked) => {
+                while let Some(number) = turn.job.parked.take_due() {
+                    self.at_ends.hand_over(number);
+                }
+                Ok(worked)
+            }
             Err(error) => {
                 self.spread_failure(turn);
                 Err(error)
