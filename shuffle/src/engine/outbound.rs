@@ -203,11 +203,6 @@ impl Outbound {
         self.item_bytes = self.first_item_bytes;
     }
 
-    /// Bytes of an item; 0 on a byte shuffle.
-    pub fn item_bytes(&self) -> usize {
-        self.item_bytes
-    }
-
     /// Cookie of the job.
     pub fn job(&self) -> u64 {
         self.job
@@ -221,6 +216,11 @@ impl Outbound {
     /// Ranks of the job.
     pub fn size(&self) -> u32 {
         self.size
+    }
+
+    /// Bytes of an item; 0 on a byte shuffle.
+    pub fn item_bytes(&self) -> usize {
+        self.item_bytes
     }
 
     /// Refuses what can never be sent.

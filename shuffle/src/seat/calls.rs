@@ -71,6 +71,7 @@ impl<S: Seating> Handle<S> {
     /// [`Error::Config`] where another thread calls the handler, and where there is none.
     pub(crate) fn handle_own_at_once(&mut self) -> Result<()> {
         let what = "own_at_once";
+        self.seat.may_wait(what)?;
         if S::MOVES_ALONE {
             let why = "a delivery thread calls the handlers of a job with threads, one call at a \
                        time, and may be in one: start the job inline, or let it send as ever";
