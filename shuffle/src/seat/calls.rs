@@ -1,27 +1,21 @@
-//! The calls of a stream's handles, the same on every seat: sends that wait, flushes, fences,
-//! barriers.
+//! The calls of a stream's handles, the same on every seat: sends that wait, flushes, the end.
 
 use std::io::Write;
 use std::sync::Arc;
-use std::task::Waker;
 
 use trihop_transport::topology::Rank;
 
 use super::Seating;
-use super::collective::pass_on_results;
 use crate::deliver::{Delivery, Entry, note_overfilled};
 use crate::dump;
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
 use crate::engine::StreamState;
-use crate::engine::at_once::OwnSend;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
-use crate::job::{JobState, Way};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::End;
-use crate::terminate::collective::Operation;
 use crate::terminate::flush::{Flush, Queues};
 
 /// An open stream of a seat.
@@ -35,7 +29,7 @@ pub(crate) struct Handle<S: Seating> {
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     /// This rank, where what it sends to itself is handled at once.
-    at_once: Option<Rank>,
+    pub(super) at_once: Option<Rank>,
 }
 
 impl<S: Seating> Handle<S> {
@@ -63,87 +57,6 @@ impl<S: Seating> Handle<S> {
             seat,
             ..self.clone()
         }
-    }
-
-    /// What this rank sends to itself by this handle is handled at once.
-    ///
-    /// # Errors
-    /// [`Error::Config`] where another thread calls the handler, and where there is none.
-    pub(crate) fn handle_own_at_once(&mut self) -> Result<()> {
-        let what = "own_at_once";
-        self.seat.may_wait(what)?;
-        if S::MOVES_ALONE {
-            let why = "a delivery thread calls the handlers of a job with threads, one call at a \
-                       time, and may be in one: start the job inline, or let it send as ever";
-            return Err(Error::config(what, why));
-        }
-        self.seat.with(what, |job| {
-            let (state, out) = job.engine.stream(self.id)?;
-            check_open(state, out)?;
-            match state.sink {
-                Sink::Handler => Ok(()),
-                _ => {
-                    let why = format!("stream `{}` has no handler to be called", self.name);
-                    Err(Error::config(what, why))
-                }
-            }
-        })?;
-        self.at_once = Some(self.rank);
-        Ok(())
-    }
-
-    /// Whether what is sent to this rank by this handle is handled at once, where it can be.
-    #[inline(always)] // part of every send
-    pub(crate) fn is_at_once(&self, target: Rank) -> bool {
-        self.at_once == Some(target)
-    }
-
-    /// Sends to this rank by a call of the handler; false where it has to go the way of all others.
-    ///
-    /// # Errors
-    /// See [`Seating::deliver_own`].
-    pub(crate) fn deliver_own(&self, send: OwnSend<'_>, pushes: Pushes) -> Result<bool> {
-        let sent = self.seat.deliver_own(self.id, send)?;
-        if sent == Some(true) && pushes == Pushes::Paced {
-            self.seat.progress_in_passing()?;
-        }
-        Ok(sent.is_some())
-    }
-
-    fn is_handled_at_once(
-        &self,
-        target: Rank,
-        kind: u32,
-        bytes: &[u8],
-        pushes: Pushes,
-    ) -> Result<bool> {
-        let send = OwnSend {
-            kind,
-            bytes,
-            to_others: false,
-        };
-        Ok(self.is_at_once(target) && self.deliver_own(send, pushes)?)
-    }
-
-    /// Sends a record: waits while there is no room, but not in a handler.
-    #[inline]
-    pub(crate) fn send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        if self.is_handled_at_once(target, kind, bytes, Pushes::Paced)? {
-            return Ok(());
-        }
-        self.send(
-            |out| out.try_send(target, kind, bytes),
-            |out| out.send_or_spill(target, kind, bytes),
-        )
-    }
-
-    /// Sends a record if there is room, and makes no progress.
-    #[inline]
-    pub(crate) fn try_send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        if self.is_handled_at_once(target, kind, bytes, Pushes::Unpaced)? {
-            return Ok(());
-        }
-        self.try_send(|out| out.try_send(target, kind, bytes))
     }
 
     /// Uses what the stream sends.
@@ -333,205 +246,6 @@ impl<S: Seating> Handle<S> {
         outcome
     }
 
-    /// Ends a step, and waits until that is over. What gives way with [`Error::WouldBlock`] stays
-    /// under way: the others count on it.
-    pub(crate) fn end(&self, end: End) -> Result<()> {
-        self.seat
-            .one_at_a_time(Some(&self.of), end_call(end), || self.end_alone(end))
-    }
-
-    fn end_alone(&self, end: End) -> Result<()> {
-        let number = self.begin_by(end, |job| job.begin_end(self.id, end, Way::Waited))?;
-        self.wait_alone(end, number)
-    }
-
-    /// Begins the end of a step; its number.
-    fn begin_by(&self, end: End, begin: impl FnOnce(&mut JobState) -> Result<u64>) -> Result<u64> {
-        self.seat.with(end_call(end), |job| {
-            let (state, out) = job.engine.stream(self.id)?;
-            check_open(state, out)?;
-            tracing::trace!(stream = state.name, "{end}");
-            begin(job)
-        })
-    }
-
-    /// Waits for the end with this number. Where another one is under way, that is over: what is
-    /// called at the end of a step has begun the next.
-    fn wait_alone(&self, end: End, number: u64) -> Result<()> {
-        self.seat.wait(end_call(end), |job| {
-            let is_other = |now| now != number;
-            let now = job.parked.number_of(self.id.stream);
-            if now.is_some_and(is_other) || job.is_over(self.id)? {
-                return Ok(Some(()));
-            }
-            let (state, _) = job.engine.stream(self.id)?;
-            check_undelivered(state)?;
-            Ok(None)
-        })?;
-        if end != End::Round {
-            pass_on_results(&self.seat);
-        }
-        Ok(())
-    }
-
-    /// Ends a step, without waiting; the number of that end.
-    pub(crate) fn start(&self, end: End) -> Result<u64> {
-        self.start_with(end, None, None)
-    }
-
-    /// As [`Handle::start`], with a priority of the stream until it is over, and with what is
-    /// called then.
-    pub(crate) fn start_with(
-        &self,
-        end: End,
-        priority: Option<u8>,
-        at_end: Option<S::AtEnd>,
-    ) -> Result<u64> {
-        let keep = at_end.map(|call| self.seat.keep_at_end(&self.of, &self.name, call));
-        let keep = keep.transpose()?;
-        let start = || {
-            self.begin_by(end, |job| {
-                let number = job.start_end(self.id, end, priority, keep.is_some())?;
-                keep.into_iter().for_each(|keep| keep(number));
-                Ok(number)
-            })
-        };
-        match self.seat.is_at_end() {
-            // Nothing is waited for, and who waits for the step that is over may be in the way.
-            true => start(),
-            false => self
-                .seat
-                .one_at_a_time(Some(&self.of), end_call(end), start),
-        }
-    }
-
-    /// One round of progress, and whether the end that was started is over.
-    pub(crate) fn test(&self) -> Result<bool> {
-        let what = "a test";
-        self.seat
-            .one_at_a_time(Some(&self.of), what, || self.test_alone(what))
-    }
-
-    fn test_alone(&self, what: &'static str) -> Result<bool> {
-        let before = self.under_way(what)?;
-        let has_moved = self.seat.progress(what)?;
-        let (end, is_over) = match (before, self.under_way(what)?) {
-            // What is called at its end has begun another.
-            (Some((end, number)), Some((_, now))) if now != number => (Some(end), true),
-            (_, now) => {
-                let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
-                (now.map(|(end, _)| end), is_over)
-            }
-        };
-        if !is_over && !has_moved {
-            // Who asks in a loop lets others run, of whom there may be more than cores.
-            std::thread::yield_now();
-        }
-        if is_over && end != Some(End::Round) {
-            // What others wait for leaves now: the caller may not come back for long. Of a round
-            // all has left, and the next one does not begin in this call.
-            self.seat.progress(what)?;
-        }
-        Ok(is_over)
-    }
-
-    /// Waits until the end that was started is over.
-    pub(crate) fn wait(&self) -> Result<()> {
-        let what = "a wait for the end of a step";
-        self.seat.one_at_a_time(Some(&self.of), what, || {
-            let end = self.under_way(what)?;
-            let none = || {
-                let why = "no end of a step is under way: start one first";
-                Error::misuse(&self.name, why)
-            };
-            let (end, number) = end.ok_or_else(none)?;
-            self.wait_alone(end, number)
-        })
-    }
-
-    /// Has contributors of the step that has begun be done.
-    pub(crate) fn done(&self, count: u64) -> Result<()> {
-        self.seat.with("the end of a contribution", |job| {
-            let out = job.engine.out(self.id)?;
-            match self.seat.is_in_handler() {
-                true => out.done_in_handler(count)?,
-                false => out.done(count)?,
-            }
-            // Others may wait for it while this rank computes.
-            job.bell.ring();
-            Ok(())
-        })?;
-        self.seat.progress_in_passing()
-    }
-
-    /// As [`Handle::test`], of the end with this number, which is over too where somebody else has
-    /// heard so; where it is not over, `waker` is woken when it may be.
-    pub(crate) fn test_or_wake(&self, number: u64, waker: &Waker) -> Result<bool> {
-        let what = "a step that is awaited";
-        let is_under_way = |job: &JobState| job.parked.number_of(self.id.stream) == Some(number);
-        self.seat.one_at_a_time(Some(&self.of), what, || {
-            if !self.seat.with(what, |job| Ok(is_under_way(job)))? || self.test_alone(what)? {
-                return Ok(true);
-            }
-            if S::MOVES_ALONE {
-                // The old one goes without the state in use: it may own anything.
-                let before = self
-                    .seat
-                    .with(what, |job| Ok(job.parked.wake(self.id.stream, waker)))?;
-                drop(before);
-                // It may have ended in between, and nobody was woken.
-                return self.seat.with(what, |job| job.is_over(self.id));
-            }
-            // Nothing moves here but in calls: so be asked again.
-            waker.wake_by_ref();
-            Ok(false)
-        })
-    }
-
-    /// The end that is under way, or that a call has been told of; and its number.
-    fn under_way(&self, what: &'static str) -> Result<Option<(End, u64)>> {
-        self.seat.with(what, |job| {
-            job.engine.stream(self.id)?;
-            Ok(job.parked.end_of(self.id.stream))
-        })
-    }
-
-    /// A barrier that gives way as a fence does.
-    pub(crate) fn barrier(&self) -> Result<()> {
-        self.seat
-            .one_at_a_time(Some(&self.of), "a barrier", || self.barrier_alone())
-    }
-
-    fn barrier_alone(&self) -> Result<()> {
-        let what = "a barrier";
-        let ticket = self.seat.with(what, |job| {
-            if let Some(ticket) = job.parked.barrier(self.id.stream) {
-                return Ok(ticket);
-            }
-            let (state, out, collectives) = job.engine.stream_mut(self.id)?;
-            check_open(state, out)?;
-            out.check_no_step("a barrier")?;
-            Ok(collectives.begin(state.id, Operation::SUM, &[]))
-        })?;
-        let outcome = self.seat.wait(what, |job| {
-            let (state, _, collectives) = job.engine.stream_mut(self.id)?;
-            if collectives.result(ticket).is_some() {
-                return Ok(Some(()));
-            }
-            check_undelivered(state)?;
-            Ok(None)
-        });
-        if outcome.is_err() {
-            let _ = self.seat.with(what, |job| {
-                job.parked.park_barrier(self.id.stream, ticket);
-                Ok(())
-            });
-            return outcome;
-        }
-        pass_on_results(&self.seat);
-        Ok(())
-    }
-
     /// The handler is called no more, while the stream goes on.
     pub(crate) fn stop_handler(&self) {
         self.seat.closed(self.id, &self.of, true);
@@ -685,15 +399,6 @@ impl<S: Seating> Drop for HandingOut<'_, S> {
     }
 }
 
-/// The call that ends a step, for errors and logs.
-fn end_call(end: End) -> &'static str {
-    match end {
-        End::Round => "a round",
-        End::Fence => "a fence",
-        End::Completion(_) => "the end of a step",
-    }
-}
-
 /// A send of a handler on a thread of its own: its next call waits for a spill that it has
 /// overfilled.
 fn noting_overfilled(
@@ -718,7 +423,7 @@ pub(super) fn check_undelivered(state: &StreamState) -> Result<()> {
 }
 
 /// An error once nobody would make this stream complete any more.
-fn check_open(state: &StreamState, out: &Outbound) -> Result<()> {
+pub(super) fn check_open(state: &StreamState, out: &Outbound) -> Result<()> {
     match out.closed {
         true => Err(Error::Closed(state.name.clone())),
         false => Ok(()),

@@ -5,6 +5,7 @@
 //! locked while others have their turn, and each call is written once for all seats.
 
 mod at_end;
+mod at_once;
 mod calls;
 mod collective;
 mod end;
@@ -12,6 +13,7 @@ mod inline;
 mod open;
 mod park;
 mod start;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod window;
