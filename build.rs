@@ -157,6 +157,7 @@ fn write_header() {
         "stream/open",
         "stream/send",
         "stream",
+        "stream/step",
         "conveyor",
         "replies",
         "merging",

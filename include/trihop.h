@@ -588,6 +588,37 @@ typedef struct trihop_stats_t {
   uint64_t undelivered;
 } trihop_stats_t;
 
+// Called when a step begins, or when it is over, with the `context` of its options and the stream:
+// see `trihop_step_options_t`. It must return: no exception and no longjmp across it.
+typedef void (*trihop_step_call_t)(void *context, const struct trihop_stream_t *stream);
+
+// What a step has. Later versions add fields at the end. Fill it with `trihop_step_options_init`.
+typedef struct trihop_step_options_t {
+  // Bytes of this struct as the caller knows it; set by `trihop_step_options_init`.
+  size_t size;
+  // How many contributors there are. 0 at first.
+  uint64_t count;
+  // Whose they are, of `trihop_contributors_t`: those of this rank at first.
+  int32_t of;
+  // The stream's place among others while the step lasts, 0 to 255, in the place of its option
+  // `priority`; -1, as at first, for that. Ranks need not have the same.
+  int32_t priority;
+  // Called once, before `trihop_stream_begin_step_with` returns and on the same thread, when
+  // contributors of this rank may push: what they push from now on counts in this step. Other
+  // ranks may not have begun it, and need not have. Null for nothing.
+  trihop_step_call_t at_start;
+  // Called once, when the step is over for this rank, whoever asks for that or nobody: on an
+  // inline job inside of a call that makes progress, between two rounds of it; with threads on
+  // the delivery thread of the stream, between two calls of handlers, or, without a handler, on
+  // the one that the job's streams share. It may send, which never waits for room, call
+  // `trihop_stream_done`, and begin the next step; what waits for others, or tests, fails with
+  // `TRIHOP_ERR_NESTED`. It is not called where the job fails before, and no more once
+  // `trihop_stream_close` has returned. Null for nothing.
+  trihop_step_call_t at_end;
+  // Handed to both.
+  void *context;
+} trihop_step_options_t;
+
 // Answers a request of `source`: fills `reply`, which is zeroed. Both are aligned to 8. It may not
 // call the library.
 typedef void (*trihop_answer_t)(void *context, uint32_t source, const void *request, void *reply);
@@ -1147,6 +1178,20 @@ trihop_status_t trihop_stream_open_runs(const struct trihop_job_t *job,
                                         void *context,
                                         struct trihop_stream_t **stream);
 
+// From now on, what this rank sends to itself by this handle is handed to the handler in the call
+// itself: a push or send, the own copy of a broadcast, a record that was filled in place. Called
+// once, behind the opening; other ranks need not do the same. Of inline jobs.
+//
+// Order is kept: while something waits that was sent before (by handlers to this rank, or for want
+// of room), the next one goes the usual way, and is handled in a later call that makes progress. So
+// are what handlers send, what is sent inside of `trihop_stream_take`, and a broadcast that has to
+// wait for room.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a job with threads, where a delivery thread calls the handler,
+// and for a stream without one. Not inside a handler.
+// Threads: the one of the job.
+trihop_status_t trihop_stream_own_at_once(struct trihop_stream_t *stream);
+
 // Sends a record of `length` bytes, which are copied; `kind` is handed to the handler. Waits while
 // there is no room. What one rank sends to another arrives in the order in which it was sent, each
 // exactly once.
@@ -1355,6 +1400,20 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 // nothing but that in between: a fence would be the others' close. Threads: any, but no other
 // call on the stream may be under way or follow.
 trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
+
+// Fills `options` with the defaults. `size` is `sizeof(trihop_step_options_t)` as the caller knows
+// it.
+//
+// Threads: any.
+trihop_status_t trihop_step_options_init(struct trihop_step_options_t *options, size_t size);
+
+// As `trihop_stream_begin_step`, with all that a step can have. Where it fails, nothing is called.
+// That it is over is told to `at_end`, and once by `trihop_stream_test` or `trihop_stream_wait`
+// too, unless another step has begun meanwhile.
+//
+// Threads: as `trihop_stream_begin_step`, and what is called at the end of a step.
+trihop_status_t trihop_stream_begin_step_with(const struct trihop_stream_t *stream,
+                                              const struct trihop_step_options_t *options);
 
 // Makes a conveyor of a stream of items without a handler, on which nothing else is called until
 // `trihop_conveyor_free`; then it is closed as any other.

@@ -25,6 +25,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,6 +84,16 @@ enum class End : std::int32_t { Round = TRIHOP_ROUND, Fence = TRIHOP_FENCE };
 enum class Contributors : std::int32_t {
     Local = TRIHOP_LOCAL_CONTRIBUTORS,
     All = TRIHOP_ALL_CONTRIBUTORS
+};
+
+/* What a step has beside its contributors: see trihop_step_options_t. */
+struct StepOptions {
+    /* The stream's place among others while the step lasts, 0 to 255; -1 for that of its options. */
+    int priority = -1;
+    /* Called once, before begin_step returns, when contributors of this rank may push. What it throws, begin_step throws. */
+    std::function<void()> at_start;
+    /* Called once, when the step is over for this rank. What it throws is thrown as what a handler throws. */
+    std::function<void()> at_end;
 };
 
 /* Which queues a flush empties: see trihop_queues_t. */
@@ -161,6 +172,46 @@ private:
     std::recursive_mutex mutex_;
     std::exception_ptr failure_;
     bool is_dropped_ = false;
+};
+
+/* What is called at the ends of steps of a stream. */
+class StepCalls final : public HandlerBase {
+public:
+    struct Call {
+        StepCalls *of;
+        std::function<void()> function;
+    };
+
+    /* One that is to come. */
+    Call *add(std::function<void()> function) {
+        const std::lock_guard<std::mutex> lock(kept_);
+        calls_.push_back(std::make_unique<Call>(Call{this, std::move(function)}));
+        return calls_.back().get();
+    }
+
+    /* It comes now, or not at all. */
+    std::function<void()> take(const Call *call) {
+        const std::lock_guard<std::mutex> lock(kept_);
+        std::function<void()> function;
+        for (auto at = calls_.begin(); at != calls_.end(); ++at)
+            if (at->get() == call) {
+                function = std::move((*at)->function);
+                calls_.erase(at);
+                break;
+            }
+        return function;
+    }
+
+    static void on_end(void *context, const trihop_stream_t *) noexcept {
+        const Call *call = static_cast<const Call *>(context);
+        StepCalls &self = *call->of;
+        const std::function<void()> function = self.take(call);
+        self.guarded(function);
+    }
+
+private:
+    std::mutex kept_;
+    std::vector<std::unique_ptr<Call>> calls_;
 };
 
 template <class In, class F> class Handler final : public HandlerBase {
@@ -363,10 +414,14 @@ namespace detail {
 class StreamBase {
 public:
     StreamBase(StreamBase &&other) noexcept
-        : scope_(other.scope_), handler_(std::move(other.handler_)), stream_(std::exchange(other.stream_, nullptr)) {}
+        : scope_(other.scope_), handler_(std::move(other.handler_)), steps_(std::move(other.steps_)),
+          stream_(std::exchange(other.stream_, nullptr)) {}
     StreamBase &operator=(StreamBase &&) = delete;
 
     trihop_stream_t *get() const noexcept { return stream_; }
+
+    /* What this rank sends to itself is handled in the call itself: see trihop_stream_own_at_once. */
+    void own_at_once() { check(trihop_stream_own_at_once(stream_)); }
 
     /* See trihop_stream_fence. */
     void fence() { ended(trihop_stream_fence(stream_)); }
@@ -383,6 +438,29 @@ public:
     /* See trihop_stream_begin_step. */
     void begin_step(Contributors of, std::uint64_t count) {
         check(trihop_stream_begin_step(stream_, static_cast<std::int32_t>(of), count));
+    }
+
+    /* As above, with a priority, and calls when it begins and when it is over; the latter may begin the next step. */
+    void begin_step(Contributors of, std::uint64_t count, StepOptions options) {
+        trihop_step_options_t step;
+        check(trihop_step_options_init(&step, sizeof step));
+        step.of = static_cast<std::int32_t>(of);
+        step.count = count;
+        step.priority = options.priority;
+        StepCalls::Call *call = nullptr;
+        if (options.at_end) {
+            if (!steps_)
+                steps_ = std::make_unique<StepCalls>();
+            call = steps_->add(std::move(options.at_end));
+            step.at_end = StepCalls::on_end;
+            step.context = call;
+        }
+        const trihop_status_t status = trihop_stream_begin_step_with(stream_, &step);
+        if (status != TRIHOP_OK && call != nullptr)
+            steps_->take(call);
+        check(status);
+        if (options.at_start)
+            options.at_start();
     }
 
     /* So many contributors of the step are done; also inside handlers. */
@@ -428,34 +506,40 @@ protected:
         if (stream_ == nullptr)
             return;
         if (scope_.is_left_by_exception()) {
-            /* Closing waits for others, who may not come: the job closes it. */
-            if (handler_) {
-                handler_->drop();
-                (void)handler_.release();
-            }
+            leave_calls(); /* Closing waits for others, who may not come: the job closes it. */
             return;
         }
         const trihop_status_t status = close_anyhow();
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
-        if (handler_ && handler_->has_failed())
+        if ((handler_ && handler_->has_failed()) || (steps_ && steps_->has_failed()))
             std::fprintf(stderr, "trihop: a handler has thrown, and its stream was closed before anybody asked\n");
-        if (handler_ && is_open_after(status)) {
-            handler_->drop();
-            (void)handler_.release(); /* it is still open */
-        }
+        if (is_open_after(status))
+            leave_calls(); /* it is still open */
     }
 
-    /* What the handler has thrown by the end of a step, and what the call says. */
+    /* What the handler, or a call at an end, has thrown by the end of a step, and what the call says. */
     void ended(trihop_status_t status) {
         if (handler_)
             handler_->rethrow();
+        if (steps_)
+            steps_->rethrow();
         check(status);
     }
 
 private:
     static bool is_open_after(trihop_status_t status) {
         return status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_MISUSE;
+    }
+
+    /* Nothing of the program's is called any more, and what would be stays where it is. */
+    void leave_calls() {
+        if (handler_)
+            handler_->drop();
+        if (steps_)
+            steps_->drop();
+        (void)handler_.release();
+        (void)steps_.release();
     }
 
     /* What nobody has taken is given up. */
@@ -470,6 +554,7 @@ private:
 
     Scope scope_;
     std::unique_ptr<HandlerBase> handler_;
+    std::unique_ptr<StepCalls> steps_;
     trihop_stream_t *stream_ = nullptr;
 };
 

@@ -65,6 +65,14 @@ fn the_tables_of_a_histogram_have_all_updates() {
 }
 
 #[test]
+fn steps_of_particles_follow_each_other() {
+    for (ranks, text) in printed(&example("trihop", "steps"), "2000") {
+        let expected = format!("{ranks} ranks, 100 steps of 2000 particles: 0 wrong\n");
+        assert_eq!(text, expected);
+    }
+}
+
+#[test]
 fn two_streams_of_one_job_have_routes_of_their_own() {
     for (ranks, text) in printed(&example("trihop", "routes"), "20000") {
         let all = 20_000 * ranks;

@@ -88,3 +88,23 @@ fn elements_of_a_c_program_move_on_any_shape_and_seat() {
         assert_eq!(ended.stdout, "lost\n");
     }
 }
+
+#[test]
+fn steps_follow_each_other_by_calls_and_own_messages_are_handled_at_once() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let program = client_of("steps", "chain", Compiler::C, &["include"]);
+    let shapes: [(&[&str], u32); 4] = [
+        (&["-n", "1"], 1),
+        (&["-n", "3"], 3),
+        (&["-n", "5", "--nodes", "2"], 5),
+        (&["-n", "8", "--nodes", "4"], 8),
+    ];
+    for (shape, ranks) in shapes {
+        for seat in ["inline", "threaded"] {
+            let ended = launch(shape, &program, &[seat, "300"]).succeeded();
+            assert_eq!(ended.stdout, format!("{ranks} ranks, 300 steps\n"));
+        }
+    }
+}

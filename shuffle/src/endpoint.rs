@@ -4,6 +4,7 @@ mod agreed;
 mod collectives;
 mod membership;
 mod need;
+mod priorities;
 mod relay;
 mod sizes;
 
@@ -24,6 +25,7 @@ use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
 
 use crate::config::{Options, StreamOptions};
+use crate::engine::at_once::OwnSend;
 use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
@@ -247,6 +249,20 @@ impl Engine {
             Some(out) if out.opened == id.opened => Ok(out),
             _ => Err(replaced()),
         }
+    }
+
+    /// See [`StreamState::deliver_own`].
+    ///
+    /// # Errors
+    /// As that, and [`Engine::stream`].
+    pub fn deliver_own(
+        &mut self,
+        id: StreamId,
+        handlers: &mut impl Handlers,
+        send: OwnSend<'_>,
+    ) -> Result<bool> {
+        self.stream(id)?;
+        self.streams[id.stream].deliver_own(&mut self.outs, id.stream, handlers, send)
     }
 
     /// Begins to open a stream: says what it needs, and shares nothing yet.
@@ -476,6 +492,7 @@ impl Engine {
             name,
             topology: self.topology.clone(),
             inbound,
+            priority: options.priority,
             options,
             item_bytes,
             identity,
@@ -489,6 +506,7 @@ impl Engine {
             rounds,
             notices,
             endpoint_bytes,
+            own_run: Vec::new(),
         };
         let stream = self.streams.len();
         self.streams.push(state);
@@ -498,17 +516,6 @@ impl Engine {
         }
         self.insert(stream);
         Ok(self.id_of(stream))
-    }
-
-    /// Puts a stream among the open ones, behind its equals; the collectives come first.
-    fn insert(&mut self, stream: usize) {
-        let priority = self.streams[stream].options.priority;
-        let later = |&other: &usize| {
-            let other = &self.streams[other];
-            other.id != SYSTEM_STREAM && other.options.priority < priority
-        };
-        let at = self.open.iter().position(later).unwrap_or(self.open.len());
-        self.open.insert(at, stream);
     }
 
     /// One bounded round of progress of all streams; true when anything moved.

@@ -63,8 +63,12 @@ macro_rules! declare {
                 /// Length of the record.
                 bytes: usize,
             },
-            /// A call that waits or polls, from inside a handler.
-            #[error("{0} cannot be called inside a handler or a `take`, nor with an open reservation")]
+            /// A call that waits or polls, from inside a handler, or one that waits from what is called
+            /// at the end of a step.
+            #[error(
+                "{0} cannot be called inside a handler, a `take` or a call at the end of a step, nor with an open \
+                 reservation"
+            )]
             Nested(&'static str),
             /// The stream, or the whole job, was shut down.
             #[error("stream `{0}` is shut down")]

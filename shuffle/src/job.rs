@@ -20,6 +20,7 @@ use trihop_transport::ring::Bell;
 use crate::config::Options;
 use crate::dump;
 use crate::endpoint::{Engine, StreamId};
+use crate::engine::at_once::OwnSend;
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
 use crate::node::{NodeExchange, Request};
@@ -93,6 +94,27 @@ impl JobState {
         self.check_failure()?;
         self.progress_once(handlers)
             .map_err(|error| self.fail(error))
+    }
+
+    /// Sends to the own rank by a call of the handler; none where it has to go the way of all
+    /// others. A rank that only sends makes progress every few hundred times: whether that is due.
+    ///
+    /// # Errors
+    /// See [`crate::engine::StreamState::deliver_own`].
+    pub fn deliver_own(
+        &mut self,
+        handlers: &mut impl Handlers,
+        id: StreamId,
+        send: OwnSend<'_>,
+    ) -> Result<Option<bool>> {
+        self.check_failure()?;
+        match self.engine.deliver_own(id, handlers, send) {
+            Ok(true) => Ok(Some(self.engine.out(id)?.count_call())),
+            Ok(false) => Ok(None),
+            // As bytes that came from elsewhere and make no sense.
+            Err(error @ Error::BadPeer { .. }) => Err(self.fail(error)),
+            Err(error) => Err(error),
+        }
     }
 
     fn progress_once(&mut self, handlers: &mut impl Handlers) -> Result<bool> {

@@ -3,6 +3,7 @@
 pub mod message;
 pub mod open;
 pub mod send;
+pub mod step;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;

@@ -1,4 +1,5 @@
 /* trihop.hpp as a program uses it: `typed inline|threaded`. Says "ok" on rank 0. */
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -175,6 +176,62 @@ void exceptions(trihop::Job &job) {
         fragile.fence();
     }
     EXPECT(was_thrown);
+}
+
+/* Steps that begin the next one when they are over; what such a call throws is thrown by the next end. */
+void chains(trihop::Job &job, bool is_inline) {
+    struct Thrown {};
+    const std::uint32_t size = job.size();
+    /* The handler and the calls are one after the other. */
+    std::uint64_t heard = 0, starts = 0;
+    std::atomic<std::uint64_t> ends{0};
+    trihop::Stream<int> stream(job, "chain", [&](int) { heard++; });
+    std::function<void()> begin = [&] {
+        trihop::StepOptions options;
+        options.priority = static_cast<int>(starts);
+        options.at_start = [&] {
+            starts++;
+            for (std::uint32_t target = 0; target < size; target++)
+                stream.push(target, 1);
+            stream.done();
+        };
+        options.at_end = [&] {
+            EXPECT(heard >= starts * size);
+            EXPECT(refused([&] { stream.wait(); }) == TRIHOP_ERR_NESTED);
+            if (starts < 100)
+                begin();
+            ends++;
+        };
+        stream.begin_step(trihop::Contributors::Local, 1, options);
+    };
+    begin();
+    while (ends < 100)
+        job.poll();
+    job.barrier();
+    EXPECT(heard == 100 * size);
+    EXPECT(refused([&] { stream.begin_step(trihop::Contributors::Local, 1, {256, {}, {}}); }) == TRIHOP_ERR_INVALID_ARGUMENT);
+    bool was_thrown = false;
+    stream.begin_step(trihop::Contributors::Local, 0, {-1, {}, [&] { ends++, throw Thrown{}; }});
+    try {
+        stream.wait();
+    } catch (const Thrown &) {
+        was_thrown = true;
+    }
+    while (ends == 100)
+        job.poll(); /* with threads it may come after the wait */
+    try {
+        stream.fence();
+    } catch (const Thrown &) {
+        was_thrown = true;
+    }
+    EXPECT(was_thrown);
+    if (is_inline) {
+        stream.own_at_once();
+        stream.push(job.rank(), 1);
+        EXPECT(heard == 100 * size + 1);
+    } else {
+        EXPECT(refused([&] { stream.own_at_once(); }) == TRIHOP_ERR_CONFIG);
+    }
 }
 
 /* A stream that an exception leaves calls its handler no more: what that refers to is gone. */
@@ -429,6 +486,7 @@ int main(int argc, char **argv) {
         handlers(job);
         records(job);
         exceptions(job);
+        chains(job, is_inline);
         left_streams(job);
         conveyors(job);
         if (is_inline)

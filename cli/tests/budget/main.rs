@@ -11,5 +11,6 @@ mod bound;
 mod launched;
 mod memory;
 mod ranks;
+mod steps;
 mod streams;
 mod syscalls;

@@ -13,14 +13,14 @@ const STREAMS: u32 = 500;
 
 /// What a process holds: descriptors, mappings, resident memory in KiB.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+pub struct Held {
     descriptors: usize,
     mappings: usize,
     resident_kib: u64,
 }
 
 impl Held {
-    fn now() -> Self {
+    pub fn now() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         Self {
             descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
@@ -30,6 +30,14 @@ impl Held {
                 .count(),
             resident_kib: kib(&status, "RssAnon:") + kib(&status, "RssShmem:"),
         }
+    }
+
+    /// It is what was held before `what`, but for a few pages of the allocator's.
+    pub fn check_against(&self, before: &Self, what: &str) {
+        let text = format!("{what}: {before:?}, then {self:?}");
+        assert_eq!(self.descriptors, before.descriptors, "{text}");
+        assert!(self.mappings <= before.mappings + 2, "{text}");
+        assert!(self.resident_kib <= before.resident_kib + 256, "{text}");
     }
 }
 
@@ -80,15 +88,7 @@ fn open_and_close(job: Job<'static>) {
     let before = phase(1);
     let after = phase(STREAMS + 1);
     eprintln!("rank {}: {before:?}, then {after:?}", job.rank());
-    assert_eq!(after.descriptors, before.descriptors);
-    assert!(
-        after.mappings <= before.mappings + 2,
-        "{before:?}, then {after:?}"
-    );
-    assert!(
-        after.resident_kib <= before.resident_kib + 256,
-        "{before:?}, then {after:?}"
-    );
+    after.check_against(&before, &format!("{STREAMS} streams"));
     job.shutdown().unwrap();
 }
 

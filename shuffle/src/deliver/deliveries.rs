@@ -1,5 +1,6 @@
 //! What waits for one delivery thread: a queue for each stream that it serves.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use trihop_transport::park::{Content, Mail, Mailbox};
@@ -16,10 +17,15 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// Bytes that are not kept waiting for more.
 const MUCH_BYTES: usize = 64 << 10;
 
+/// What is called on a delivery thread, between two calls of handlers.
+type Call = Box<dyn FnOnce() + Send>;
+
 /// The queues of the streams that share a delivery thread, which is their one reader.
 pub(crate) struct Deliveries(Mailbox<Slots>);
 
 struct Slots {
+    /// What the thread is to call before it goes on.
+    calls: VecDeque<Call>,
     /// By the numbers that handovers have.
     pending: Vec<Option<Pending>>,
     /// Whose turn is next: a stream with much to deliver does not keep the others waiting.
@@ -48,8 +54,9 @@ pub(super) struct Pending {
 }
 
 /// What a delivery thread does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextDelivery {
+    /// It makes this call.
+    Call(Call),
     /// It hands a chunk to the handler of the stream with this number.
     Deliver(usize),
     /// It drops the handler of that stream.
@@ -60,6 +67,7 @@ impl Deliveries {
     /// Nothing waits, for no stream.
     pub fn new() -> Self {
         Self(Mailbox::new(Slots {
+            calls: VecDeque::new(),
             pending: Vec::new(),
             next: 0,
         }))
@@ -99,11 +107,22 @@ impl Deliveries {
         })
     }
 
+    /// Has the delivery thread make a call, before what waits for handlers.
+    pub fn call(&self, call: Call) {
+        self.0.with(|slots| {
+            slots.calls.push_back(call);
+            ((), Content::Enough)
+        });
+    }
+
     /// The delivery thread: sleeps until there is something to do, and takes what it is done with;
     /// `None` once there will be no more.
     pub fn next(&self, chunk: &mut Chunk) -> Option<NextDelivery> {
         debug_assert!(chunk.entries.is_empty());
         self.0.wait(|slots, late| {
+            if let Some(call) = slots.calls.pop_front() {
+                return Mail::Taken(NextDelivery::Call(call));
+            }
             let count = slots.pending.len();
             let mut waits = false;
             for step in 0..count {

@@ -103,6 +103,11 @@ impl Handover {
         }
     }
 
+    /// What waits for the delivery thread.
+    pub fn deliveries(&self) -> &Arc<Deliveries> {
+        &self.deliveries
+    }
+
     /// Which of the thread's queues is this stream's.
     pub fn slot(&self) -> usize {
         self.slot

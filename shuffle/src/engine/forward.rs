@@ -241,13 +241,8 @@ impl<H: Handlers> Forwarding<'_, H> {
                 all
             }
             Sink::Handler => {
-                let mut overfilled = None;
-                let mut outbox = Outbox::new(self.outs, self.own, &mut overfilled);
-                let now = self.handlers.call(self.own, delivery, done, &mut outbox)?;
-                if overfilled.is_some() {
-                    *self.waits_for = overfilled;
-                }
-                now
+                let (outs, waits_for) = (&mut *self.outs, &mut *self.waits_for);
+                call_handler(self.handlers, outs, self.own, waits_for, delivery, done)?
             }
             Sink::Collectives(heard) => {
                 heard.hear(&delivery)?;
@@ -282,8 +277,27 @@ impl<H: Handlers> Forwarding<'_, H> {
     }
 }
 
+/// Hands records to the handler of stream `own` from number `done` on; returns how many are done
+/// then.
+pub(super) fn call_handler(
+    handlers: &mut impl Handlers,
+    outs: &mut [Outbound],
+    own: usize,
+    waits_for: &mut Option<usize>,
+    delivery: Delivery<'_>,
+    done: usize,
+) -> std::result::Result<usize, BadRun> {
+    let mut overfilled = None;
+    let mut outbox = Outbox::new(outs, own, &mut overfilled);
+    let now = handlers.call(own, delivery, done, &mut outbox)?;
+    if overfilled.is_some() {
+        *waits_for = overfilled;
+    }
+    Ok(now)
+}
+
 /// Whether the next delivery has to wait for a spill that the handler has overfilled.
-fn waits_for_spill(waits_for: &mut Option<usize>, outs: &[Outbound]) -> bool {
+pub(super) fn waits_for_spill(waits_for: &mut Option<usize>, outs: &[Outbound]) -> bool {
     let Some(stream) = *waits_for else {
         return false;
     };

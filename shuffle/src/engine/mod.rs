@@ -1,6 +1,7 @@
 //! One stream on one rank: drains lanes and links, forwards, delivers, returns credits. Never
 //! waits.
 
+pub(crate) mod at_once;
 pub(crate) mod broadcasts;
 pub(crate) mod contribution;
 mod counters;
@@ -171,6 +172,8 @@ pub(crate) struct StreamState {
     /// Bytes of an item, 0 on a byte shuffle.
     pub item_bytes: usize,
     pub identity: Identity,
+    /// Place among others: that of its options, or of a step that has one.
+    pub priority: u8,
     /// Longest frame of this stream.
     pub frame_bytes: usize,
     pub inbound: Inbound,
@@ -192,6 +195,8 @@ pub(crate) struct StreamState {
     pub notices: Option<trihop_transport::memory::pool::Pool>,
     /// Memory of the link's operations in flight, which all streams share.
     pub endpoint_bytes: usize,
+    /// Memory for the run of a message that this rank sends to itself and handles at once.
+    pub own_run: Vec<u64>,
 }
 
 impl StreamState {
@@ -206,6 +211,7 @@ impl StreamState {
         self.stats = Stats::default();
         self.waits_for = None;
         self.taken = 0;
+        self.priority = self.options.priority;
         self.urgent = 0;
         self.rounds = Rounds::new(&out.queues.route);
     }

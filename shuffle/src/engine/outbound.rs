@@ -218,6 +218,11 @@ impl Outbound {
         self.size
     }
 
+    /// Bytes of an item; 0 on a byte shuffle.
+    pub fn item_bytes(&self) -> usize {
+        self.item_bytes
+    }
+
     /// Refuses what can never be sent.
     pub fn check(&self, target: Rank, bytes: usize) -> Result<()> {
         if target.0 >= self.size {
@@ -243,6 +248,17 @@ impl Outbound {
     #[inline(always)] // part of every send
     fn is_open(&self) -> bool {
         self.spill.is_empty() && !self.refuses
+    }
+
+    /// Whether the application may send so many bytes, and nothing that was sent before waits here
+    /// which this rank gets, or which all sends wait for.
+    pub fn has_nothing_before(&mut self, bytes: usize) -> bool {
+        self.is_open()
+            && self.check(Rank(self.rank), bytes).is_ok()
+            && self.long.is_empty()
+            && self.broadcasting.is_empty()
+            && self.runs.open_run_of(self.rank).is_none()
+            && self.queues.has_taken_own()
     }
 
     /// Nothing more is taken.
@@ -622,7 +638,7 @@ impl Outbound {
 }
 
 /// Writes the frame of a run of one record of `bytes`, which `write` fills in.
-fn alone(
+pub(super) fn alone(
     target: Rank,
     source: u32,
     bytes: usize,
@@ -642,7 +658,7 @@ fn alone(
     }
 }
 
-fn write_record(space: &mut [u8], kind: u32, payload: &[u8]) {
+pub(super) fn write_record(space: &mut [u8], kind: u32, payload: &[u8]) {
     let header = RecordHeader {
         kind: kind.into(),
         length: (payload.len() as u32).into(),

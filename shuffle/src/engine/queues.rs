@@ -236,6 +236,15 @@ impl Queues {
         self.numbers.remove(end);
     }
 
+    /// Whether all that this rank has sent to itself was taken out of the lane for that.
+    pub fn has_taken_own(&mut self) -> bool {
+        match self.numbers.get(self.topology.endpoint(), Stage::FIRST) {
+            Some(Edge::Lane(number)) => self.lanes[number as usize].is_done(),
+            Some(Edge::Link(_)) => false,
+            None => true,
+        }
+    }
+
     /// This rank.
     pub fn rank(&self) -> Rank {
         self.topology.rank()

@@ -6,8 +6,10 @@
 //! batches are small) goes to one rank after the other instead, as if it were sent to each: its
 //! fragments would keep queues busy that other such records wait for.
 
+use crate::engine::at_once::OwnSend;
+use crate::engine::outbound::Pushes;
 use crate::engine::outbox::Outbox;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::face::shuffle::Shuffle;
 use crate::face::stream::{Item, ItemOutbox, Stream};
 use crate::queue::audience::BroadcastTo;
@@ -46,8 +48,7 @@ impl<S: Seat> Shuffle<S> {
     /// # Errors
     /// [`crate::Error::WouldBlock`], with nothing taken; a bad length.
     pub fn try_broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
-        self.handle
-            .try_send(|out| out.try_broadcast(to, kind, bytes))
+        try_broadcast(&self.handle, kind, bytes, to)
     }
 }
 
@@ -65,8 +66,7 @@ impl<T: Item, S: Seat> Stream<T, S> {
     /// # Errors
     /// As [`Shuffle::try_broadcast`].
     pub fn try_broadcast(&self, item: T, to: BroadcastTo) -> Result<()> {
-        self.handle
-            .try_send(|out| out.try_broadcast(to, 0, item.as_bytes()))
+        try_broadcast(&self.handle, 0, item.as_bytes(), to)
     }
 }
 
@@ -77,10 +77,46 @@ pub(crate) fn broadcast<S: Seating>(
     bytes: &[u8],
     to: BroadcastTo,
 ) -> Result<()> {
+    match own_at_once(handle, kind, bytes, to, Pushes::Paced) {
+        Ok(true) => return Ok(()),
+        // The copy of a rank that has to wait for room goes the way of all others.
+        Ok(false) | Err(Error::WouldBlock) => {}
+        Err(error) => return Err(error),
+    }
     handle.send(
         |out| out.try_broadcast(to, kind, bytes),
         |out| out.broadcast_or_spill(to, kind, bytes),
     )
+}
+
+fn try_broadcast<S: Seating>(
+    handle: &Handle<S>,
+    kind: u32,
+    bytes: &[u8],
+    to: BroadcastTo,
+) -> Result<()> {
+    match own_at_once(handle, kind, bytes, to, Pushes::Unpaced)? {
+        true => Ok(()),
+        false => handle.try_send(|out| out.try_broadcast(to, kind, bytes)),
+    }
+}
+
+/// Sends a broadcast whose own copy is handled at once; false where it has to go the way of all
+/// others.
+fn own_at_once<S: Seating>(
+    handle: &Handle<S>,
+    kind: u32,
+    bytes: &[u8],
+    to: BroadcastTo,
+    pushes: Pushes,
+) -> Result<bool> {
+    let send = OwnSend {
+        kind,
+        bytes,
+        to_others: true,
+    };
+    let is_asked_for = to == BroadcastTo::Everyone && handle.is_at_once(handle.rank);
+    Ok(is_asked_for && handle.deliver_own(send, pushes)?)
 }
 
 impl Outbox<'_> {

@@ -159,7 +159,7 @@ impl<V, C: Codec<V>> CodedOutbox<'_, V, C> {
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```
 pub struct Coded<V, C, S: Seat> {
-    handle: Handle<S>,
+    pub(crate) handle: Handle<S>,
     codec: C,
     value: PhantomData<fn() -> V>,
 }
@@ -195,10 +195,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     /// As that; [`Error::Config`](crate::Error::Config) for a value that the codec refuses.
     pub fn push(&self, target: Rank, value: &V) -> Result<()> {
         encoded(&self.codec, value, |bytes| {
-            self.handle.send(
-                |out| out.try_send(target, 0, bytes),
-                |out| out.send_or_spill(target, 0, bytes),
-            )
+            self.handle.send_record(target, 0, bytes)
         })
     }
 
@@ -208,7 +205,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     /// [`Error::WouldBlock`](crate::Error::WouldBlock), with nothing taken; as [`Coded::push`].
     pub fn try_push(&self, target: Rank, value: &V) -> Result<()> {
         encoded(&self.codec, value, |bytes| {
-            self.handle.try_send(|out| out.try_send(target, 0, bytes))
+            self.handle.try_send_record(target, 0, bytes)
         })
     }
 
@@ -251,7 +248,7 @@ impl<V, C: Codec<V>, S: Seat> Coded<V, C, S> {
     }
 }
 
-common_verbs!([V, C: Codec<V>, S: Seat] Coded<V, C, S>);
+common_verbs!([V, C: Codec<V> + Clone, S: Seat] Coded<V, C, S>);
 
 #[cfg(test)]
 mod tests {

@@ -42,7 +42,12 @@ pub(crate) fn reserve<S: Seat>(
     if due {
         handle.seat.progress_in_passing()?;
     }
-    let space = match in_place(handle, target, kind, bytes)? {
+    // What is to be handled at once is not gathered first.
+    let gathered = match handle.is_at_once(target) {
+        true => None,
+        false => in_place(handle, target, kind, bytes)?,
+    };
+    let space = match gathered {
         Some(out) => Space::InPlace(out),
         None => Space::Staged(zeroed(bytes)?),
     };
@@ -120,10 +125,7 @@ impl<S: Seat> Reservation<'_, S> {
             }
             Some(Space::Staged(bytes)) => {
                 let (target, kind) = (self.target, self.kind);
-                self.handle.send(
-                    |out| out.try_send(target, kind, &bytes),
-                    |out| out.send_or_spill(target, kind, &bytes),
-                )
+                self.handle.send_record(target, kind, &bytes)
             }
             None => Ok(()),
         }

@@ -162,10 +162,7 @@ impl<S: Seat> Shuffle<S> {
     /// handlers send more than memory may hold.
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        self.handle.send(
-            |out| out.try_send(target, kind, bytes),
-            |out| out.send_or_spill(target, kind, bytes),
-        )
+        self.handle.send_record(target, kind, bytes)
     }
 
     /// Sends a record if there is room now; never waits and makes no progress.
@@ -174,8 +171,7 @@ impl<S: Seat> Shuffle<S> {
     /// [`Error::WouldBlock`], with nothing taken; a bad rank or length.
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        self.handle
-            .try_send(|out| out.try_send(target, kind, bytes))
+        self.handle.try_send_record(target, kind, bytes)
     }
 
     /// One round of progress, then every record that waits is handed to `take`, which may send;

@@ -1,11 +1,118 @@
-//! The end of a step, as a future.
+//! Steps that contributors end: how they begin, and their end as a future.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::engine::contribution::Contributors;
 use crate::error::Result;
-use crate::seat::{Handle, Seat};
+use crate::seat::{Handle, Inline, Seat};
+use crate::terminate::End;
+
+/// Begins a step that its contributors end: its priority, and what is called when it begins and
+/// when it is over. `F` is what sends on the stream: [`Stream`](crate::Stream) and its like.
+///
+/// ```
+/// use trihop_shuffle::{Contributors, Job, Options, Rank};
+///
+/// let job = Job::start(Options::from_env()?)?;
+/// let stream = job.stream::<u64>("work").handler(|_, _, _| {}).open()?;
+/// let step = stream
+///     .step(Contributors::Local(1))
+///     .priority(9)
+///     .at_start(|work| {
+///         work.push(Rank(0), 1).expect("there is a rank 0");
+///         work.done(1).expect("the one that there is");
+///     })
+///     .at_end(|work| println!("rank {} has heard of the end", work.rank()))
+///     .begin()?;
+/// drop(step); // a future, for who awaits it
+/// stream.wait()?;
+/// job.shutdown()?;
+/// # Ok::<(), trihop_shuffle::Error>(())
+/// ```
+#[must_use = "a step begins with `begin`"]
+pub struct StepBuilder<'s, F, S: Seat> {
+    /// What calls are made with.
+    face: F,
+    handle: Handle<S>,
+    contributors: Contributors,
+    priority: Option<u8>,
+    at_start: Option<Box<dyn FnOnce(&F) + 's>>,
+    at_end: Option<S::AtEnd>,
+}
+
+impl<'s, F: Clone, S: Seat> StepBuilder<'s, F, S> {
+    /// A step of the stream with this handle; its calls are made with `face`.
+    pub(crate) fn new(handle: Handle<S>, face: F, contributors: Contributors) -> Self {
+        Self {
+            face,
+            handle,
+            contributors,
+            priority: None,
+            at_start: None,
+            at_end: None,
+        }
+    }
+
+    /// The stream's place among others while the step lasts, in the place of its option `priority`:
+    /// a higher one is served first in each round of progress. Ranks need not have the same.
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+
+    /// Calls `call` once, before [`begin`](Self::begin) returns and on the same thread, when
+    /// contributors of this rank may push: what they push from now on counts in this step. Other
+    /// ranks may not have begun it, and need not have: what comes to them before is handled, and
+    /// counts all the same. It may do what the caller of `begin` may.
+    pub fn at_start(mut self, call: impl FnOnce(&F) + 's) -> Self {
+        self.at_start = Some(Box::new(call));
+        self
+    }
+
+    pub(crate) fn end_with(mut self, call: S::AtEnd) -> Self {
+        self.at_end = Some(call);
+        self
+    }
+
+    pub(crate) fn face(&self) -> F {
+        self.face.clone()
+    }
+
+    /// Begins the step; its end as a future. Collective: see
+    /// [`Stream::begin_step`](crate::Stream::begin_step).
+    ///
+    /// # Errors
+    /// As that, with nothing called; no thread is to be had for the call at the end.
+    pub fn begin(self) -> Result<Step<S>> {
+        let end = End::Completion(self.contributors);
+        let number = self.handle.start_with(end, self.priority, self.at_end)?;
+        if let Some(call) = self.at_start {
+            call(&self.face);
+        }
+        Ok(Step::new(self.handle, number))
+    }
+}
+
+impl<'h, F: Clone + 'h> StepBuilder<'_, F, Inline<'h>> {
+    /// Calls `call` once, when the step is over for this rank, whoever asks for that or nobody:
+    /// inside of a call that makes progress, between two of its rounds, with the stream. It may
+    /// call `done`, and send, which never waits for room (what finds none is spilled, as what
+    /// handlers send) but makes progress as ever: handlers may be called meanwhile. It may begin
+    /// the next step, and they so follow each other as often as one likes. What waits for others,
+    /// or tests, is [`Error::Nested`](crate::Error::Nested) there. A panic ends the job, as that of
+    /// a handler does.
+    ///
+    /// The step is over before it is called: the stream takes sends again, and others may be in
+    /// the next step already. [`wait`](crate::Stream::wait) and [`test`](crate::Stream::test) say
+    /// so too, once, unless another step has begun meanwhile. A job that fails before does not
+    /// make the call.
+    pub fn at_end(self, call: impl FnOnce(&F) + 'h) -> Self {
+        let face = self.face();
+        self.end_with(Box::new(move || call(&face)))
+    }
+}
 
 /// The end of a step that [`Stream::begin_step`](crate::Stream::begin_step) has begun, as a
 /// future: ready when the step is over, whoever has heard so. It may be dropped, and the stream

@@ -212,6 +212,9 @@ pub(crate) fn extend<T: IntoBytes + Immutable, S: Seating>(
                 match out.gather(left, items) {
                     Stop::End => return Ok(true),
                     Stop::Enough => break,
+                    Stop::At(target, item) if handle.is_at_once(target) => {
+                        refused = Some((target, item));
+                    }
                     Stop::At(target, item) => match out.try_push(target, item.as_bytes()) {
                         Ok(()) => {}
                         Err(Error::WouldBlock) => refused = Some((target, item)),

@@ -373,10 +373,7 @@ impl<S: Seat> Untyped<S> {
     #[inline]
     pub fn send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         check_record(self.item_bytes)?;
-        self.handle.send(
-            |out| out.try_send(target, kind, bytes),
-            |out| out.send_or_spill(target, kind, bytes),
-        )
+        self.handle.send_record(target, kind, bytes)
     }
 
     /// Sends a record if there is room now; never waits and makes no progress.
@@ -386,8 +383,7 @@ impl<S: Seat> Untyped<S> {
     #[inline]
     pub fn try_send(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         check_record(self.item_bytes)?;
-        self.handle
-            .try_send(|out| out.try_send(target, kind, bytes))
+        self.handle.try_send_record(target, kind, bytes)
     }
 
     /// Sends a record of `bytes` zeroed bytes that `fill` fills: where it can, in place. As
@@ -441,11 +437,16 @@ impl<S: Seat> Untyped<S> {
             16 => self.extend::<16>(targets, items),
             item_bytes => {
                 let mut pairs = targets.iter().zip(items.chunks_exact(item_bytes));
-                let outcome = self.handle.send_all(
-                    &mut pairs,
-                    |out, &(&target, item)| out.try_push(Rank(target), item),
-                    |out, &(&target, item)| out.push_or_spill(Rank(target), item),
-                );
+                let outcome = match self.handle.is_at_once(self.handle.rank) {
+                    true => {
+                        pairs.try_for_each(|(&target, item)| push(&self.handle, Rank(target), item))
+                    }
+                    false => self.handle.send_all(
+                        &mut pairs,
+                        |out, &(&target, item)| out.try_push(Rank(target), item),
+                        |out, &(&target, item)| out.push_or_spill(Rank(target), item),
+                    ),
+                };
                 taken(targets.len() - pairs.len(), outcome)
             }
         }

@@ -19,6 +19,26 @@ macro_rules! common_verbs {
                 self.handle.size
             }
 
+            /// What this rank sends to itself by this handle, and by those that are cloned from it
+            /// later, is handed to the handler in the call itself: by a send, push or extend, the
+            /// commit of a reservation, and the own copy of a broadcast. Other ranks need not do
+            /// the same.
+            ///
+            /// Order is kept: while something waits that was sent before (by handlers to this rank,
+            /// or for want of room), the next one goes the usual way, and is handled in a later
+            /// call that makes progress. So are what a handler sends, the messages of a call of
+            /// [`Self::take`] on another stream, and a broadcast that has to wait for room. The
+            /// handler sends by its outbox, as ever; whoever pushes has borrowed nothing that it
+            /// borrows too.
+            ///
+            /// # Errors
+            /// [`Error::Config`](crate::Error::Config) on a job with threads, where a delivery
+            /// thread calls the handler, and of a stream without one;
+            /// [`Error::Nested`](crate::Error::Nested) inside a handler.
+            pub fn own_at_once(&mut self) -> $crate::error::Result<()> {
+                self.handle.handle_own_at_once()
+            }
+
             /// One round of progress; returns how many records or items were delivered to this
             /// stream meanwhile.
             ///
@@ -98,9 +118,18 @@ macro_rules! common_verbs {
                 &self,
                 contributors: $crate::Contributors,
             ) -> $crate::error::Result<$crate::over::Step<S>> {
-                let end = $crate::terminate::End::Completion(contributors);
-                let number = self.handle.start(end)?;
-                Ok($crate::over::Step::new(self.handle.clone(), number))
+                self.step(contributors).begin()
+            }
+
+            /// As [`Self::begin_step`], with a priority, and with calls when the step begins and
+            /// when it is over: see [`StepBuilder`](crate::over::StepBuilder).
+            pub fn step<'s>(
+                &self,
+                contributors: $crate::Contributors,
+            ) -> $crate::over::StepBuilder<'s, Self, S> {
+                let mut face = self.clone();
+                face.handle = self.handle.on_seat($crate::seat::Seating::for_calls(&self.handle.seat));
+                $crate::over::StepBuilder::new(self.handle.clone(), face, contributors)
             }
 
             /// So many contributors of the step that has [begun](Self::begin_step) have sent what

@@ -1,7 +1,7 @@
 //! How streams end what they do: rounds and fences under way, and barriers that gave way to
 //! deliveries. Others count on what has begun here, so it stays until it has ended.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 
 use super::JobState;
@@ -72,6 +72,17 @@ pub(crate) enum Way {
     Started,
 }
 
+/// The call of the program's that is made once a step is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AtEnd {
+    /// None is: who asks hears of the end.
+    Nothing,
+    /// It will be.
+    Waits,
+    /// It is due, or was made: the stream takes sends again, and another step may begin.
+    Told,
+}
+
 struct UnderWay {
     id: StreamId,
     way: Way,
@@ -80,6 +91,7 @@ struct UnderWay {
     number: u64,
     /// Is woken once it is over.
     waker: Option<Waker>,
+    at_end: AtEnd,
 }
 
 /// What is under way, by the streams' places.
@@ -90,6 +102,8 @@ pub(crate) struct Parked {
     begun: u64,
     /// To be woken by somebody who does not use the state.
     woken: Vec<Waker>,
+    /// Numbers of the steps whose calls at the end are due.
+    due: VecDeque<u64>,
     barriers: HashMap<usize, Ticket>,
     /// The fence of all streams, and whether it is over.
     of_all: Option<(Fence, bool)>,
@@ -105,16 +119,21 @@ impl Parked {
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
             let is_under_way = matches!(under_way.ending.poll(engine, under_way.id), Ok(false));
-            if !is_under_way {
-                self.woken.extend(under_way.waker.take());
+            if is_under_way {
+                continue;
+            }
+            self.woken.extend(under_way.waker.take());
+            if under_way.at_end == AtEnd::Waits && end_step(engine, under_way.id).is_ok() {
+                under_way.at_end = AtEnd::Told;
+                self.due.push_back(under_way.number);
             }
         }
     }
 
-    /// The end that is under way on a stream.
-    pub fn end_of(&self, stream: usize) -> Option<End> {
-        self.of_stream(stream)
-            .map(|under_way| under_way.ending.end())
+    /// The end that is under way on a stream, and its number.
+    pub fn end_of(&self, stream: usize) -> Option<(End, u64)> {
+        let under_way = self.of_stream(stream)?;
+        Some((under_way.ending.end(), under_way.number))
     }
 
     /// Whether an end is under way on a stream that is over before the stream's last fence: any but
@@ -122,6 +141,16 @@ impl Parked {
     pub fn must_end(&self, stream: usize) -> bool {
         let under_way = self.of_stream(stream);
         under_way.is_some_and(|of| of.way == Way::Started || of.ending.end() == End::Round)
+    }
+
+    /// The number of a step whose call at the end is due, taken once.
+    pub fn take_due(&mut self) -> Option<u64> {
+        self.due.pop_front()
+    }
+
+    /// Whether there is any.
+    pub fn has_due(&self) -> bool {
+        !self.due.is_empty()
     }
 
     fn of_stream(&self, stream: usize) -> Option<&UnderWay> {
@@ -209,6 +238,8 @@ impl JobState {
     /// [`Error::Misuse`] where another is under way.
     pub fn begin_end(&mut self, id: StreamId, end: End, way: Way) -> Result<u64> {
         let (state, out, _) = self.engine.stream_mut(id)?;
+        let is_told = |of: &UnderWay| of.id.stream == id.stream && of.at_end == AtEnd::Told;
+        self.parked.endings.retain(|of| !is_told(of));
         let before = self.parked.of_stream(id.stream);
         if let Some(before) = before {
             let (under_way, of) = (before.ending.end(), (before.way, way));
@@ -232,8 +263,30 @@ impl JobState {
             ending,
             number: self.parked.begun,
             waker: None,
+            at_end: AtEnd::Nothing,
         });
         Ok(self.parked.begun)
+    }
+
+    /// As [`JobState::begin_end`], of an end that is started, with the priority that the stream has
+    /// until it is over. Whether a call is to be made then: its number is due once.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn start_end(
+        &mut self,
+        id: StreamId,
+        end: End,
+        priority: Option<u8>,
+        is_told: bool,
+    ) -> Result<u64> {
+        let number = self.begin_end(id, end, Way::Started)?;
+        self.engine.set_priority(id, priority);
+        let mut all = self.parked.endings.iter_mut();
+        if let Some(begun) = all.find(|of| of.number == number && is_told) {
+            begun.at_end = AtEnd::Waits;
+        }
+        Ok(number)
     }
 
     /// Whether the end of a step that is under way is over; that is said once.
@@ -247,13 +300,21 @@ impl JobState {
             let why = "no end of a step is under way: start one first";
             return Err(Error::misuse(&state.name, why));
         };
-        let is_over = all[at].ending.poll(&mut self.engine, id)?;
+        let is_over = match all[at].at_end {
+            AtEnd::Nothing => all[at].ending.poll(&mut self.engine, id)?,
+            // By the next round of progress.
+            AtEnd::Waits => false,
+            AtEnd::Told => true,
+        };
         if is_over {
             let mut over = all.swap_remove(at);
             let ended = over.ending.end();
             self.parked.woken.extend(over.waker.take());
-            let (state, out, _) = self.engine.stream_mut(id)?;
-            out.end_step();
+            if over.at_end == AtEnd::Told {
+                return Ok(true);
+            }
+            end_step(&mut self.engine, id)?;
+            let (state, _, _) = self.engine.stream_mut(id)?;
             if ended == End::Round {
                 state.rounds.end();
                 // What has waited for that is here: somebody has to move it.
@@ -266,4 +327,11 @@ impl JobState {
         }
         Ok(is_over)
     }
+}
+
+/// What was under way on a stream is over: it takes sends again, and is served as before.
+fn end_step(engine: &mut Engine, id: StreamId) -> Result<()> {
+    engine.stream_mut(id)?.1.end_step();
+    engine.set_priority(id, None);
+    Ok(())
 }

@@ -1,14 +1,11 @@
-//! The calls of a stream's handles, the same on every seat: sends that wait, flushes, fences,
-//! barriers.
+//! The calls of a stream's handles, the same on every seat: sends that wait, flushes, the end.
 
 use std::io::Write;
 use std::sync::Arc;
-use std::task::Waker;
 
 use trihop_transport::topology::Rank;
 
 use super::Seating;
-use super::collective::pass_on_results;
 use crate::deliver::{Delivery, Entry, note_overfilled};
 use crate::dump;
 use crate::endpoint::StreamId;
@@ -17,10 +14,8 @@ use crate::engine::StreamState;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
-use crate::job::{JobState, Way};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::End;
-use crate::terminate::collective::Operation;
 use crate::terminate::flush::{Flush, Queues};
 
 /// An open stream of a seat.
@@ -33,6 +28,8 @@ pub(crate) struct Handle<S: Seating> {
     /// This rank, and the ranks of the job.
     pub(crate) rank: Rank,
     pub(crate) size: u32,
+    /// This rank, where what it sends to itself is handled at once.
+    pub(super) at_once: Option<Rank>,
 }
 
 impl<S: Seating> Handle<S> {
@@ -50,6 +47,7 @@ impl<S: Seating> Handle<S> {
             name: name.into(),
             rank,
             size,
+            at_once: None,
         })
     }
 
@@ -114,7 +112,9 @@ impl<S: Seating> Handle<S> {
         if self.seat.push_here(&self.of, target, item) {
             return Ok(());
         }
-        push()?;
+        if !self.is_handled_at_once(target, 0, item, pushes)? {
+            push()?;
+        }
         self.seat.allow_pushes_here(self.id, &self.of, pushes);
         Ok(())
     }
@@ -255,124 +255,6 @@ impl<S: Seating> Handle<S> {
         outcome
     }
 
-    /// Ends a step, and waits until that is over. What gives way with [`Error::WouldBlock`] stays
-    /// under way: the others count on it.
-    pub(crate) fn end(&self, end: End) -> Result<()> {
-        self.seat
-            .one_at_a_time(Some(&self.of), end_call(end), || self.end_alone(end))
-    }
-
-    fn end_alone(&self, end: End) -> Result<()> {
-        self.begin_end(end, Way::Waited)?;
-        self.wait_alone(end)
-    }
-
-    fn begin_end(&self, end: End, way: Way) -> Result<u64> {
-        self.seat.with(end_call(end), |job| {
-            let (state, out) = job.engine.stream(self.id)?;
-            check_open(state, out)?;
-            tracing::trace!(stream = state.name, "{end}");
-            job.begin_end(self.id, end, way)
-        })
-    }
-
-    fn wait_alone(&self, end: End) -> Result<()> {
-        self.seat.wait(end_call(end), |job| {
-            if job.is_over(self.id)? {
-                return Ok(Some(()));
-            }
-            let (state, _) = job.engine.stream(self.id)?;
-            check_undelivered(state)?;
-            Ok(None)
-        })?;
-        if end != End::Round {
-            pass_on_results(&self.seat);
-        }
-        Ok(())
-    }
-
-    /// Ends a step, without waiting; the number of that end.
-    pub(crate) fn start(&self, end: End) -> Result<u64> {
-        self.seat.one_at_a_time(Some(&self.of), end_call(end), || {
-            self.begin_end(end, Way::Started)
-        })
-    }
-
-    /// One round of progress, and whether the end that was started is over.
-    pub(crate) fn test(&self) -> Result<bool> {
-        let what = "a test";
-        self.seat
-            .one_at_a_time(Some(&self.of), what, || self.test_alone(what))
-    }
-
-    fn test_alone(&self, what: &'static str) -> Result<bool> {
-        let has_moved = self.seat.progress(what)?;
-        let end = self.under_way(what)?;
-        let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
-        if !is_over && !has_moved {
-            // Who asks in a loop lets others run, of whom there may be more than cores.
-            std::thread::yield_now();
-        }
-        if is_over && end != Some(End::Round) {
-            // What others wait for leaves now: the caller may not come back for long. Of a round
-            // all has left, and the next one does not begin in this call.
-            self.seat.progress(what)?;
-        }
-        Ok(is_over)
-    }
-
-    /// Waits until the end that was started is over.
-    pub(crate) fn wait(&self) -> Result<()> {
-        let what = "a wait for the end of a step";
-        self.seat.one_at_a_time(Some(&self.of), what, || {
-            let end = self.under_way(what)?;
-            let none = || {
-                let why = "no end of a step is under way: start one first";
-                Error::misuse(&self.name, why)
-            };
-            self.wait_alone(end.ok_or_else(none)?)
-        })
-    }
-
-    /// Has contributors of the step that has begun be done.
-    pub(crate) fn done(&self, count: u64) -> Result<()> {
-        self.seat.with("the end of a contribution", |job| {
-            let out = job.engine.out(self.id)?;
-            match self.seat.is_in_handler() {
-                true => out.done_in_handler(count)?,
-                false => out.done(count)?,
-            }
-            // Others may wait for it while this rank computes.
-            job.bell.ring();
-            Ok(())
-        })?;
-        self.seat.progress_in_passing()
-    }
-
-    /// As [`Handle::test`], of the end with this number, which is over too where somebody else has
-    /// heard so; where it is not over, `waker` is woken when it may be.
-    pub(crate) fn test_or_wake(&self, number: u64, waker: &Waker) -> Result<bool> {
-        let what = "a step that is awaited";
-        let is_under_way = |job: &JobState| job.parked.number_of(self.id.stream) == Some(number);
-        self.seat.one_at_a_time(Some(&self.of), what, || {
-            if !self.seat.with(what, |job| Ok(is_under_way(job)))? || self.test_alone(what)? {
-                return Ok(true);
-            }
-            if S::MOVES_ALONE {
-                // The old one goes without the state in use: it may own anything.
-                let before = self
-                    .seat
-                    .with(what, |job| Ok(job.parked.wake(self.id.stream, waker)))?;
-                drop(before);
-                // It may have ended in between, and nobody was woken.
-                return self.seat.with(what, |job| job.is_over(self.id));
-            }
-            // Nothing moves here but in calls: so be asked again.
-            waker.wake_by_ref();
-            Ok(false)
-        })
-    }
-
     /// Makes progress where as many calls have sent since the last as may.
     pub(crate) fn pass_by(&self) -> Result<()> {
         match self.with_out("a send", |out| Ok(out.count_call()))? {
@@ -394,49 +276,6 @@ impl<S: Seating> Handle<S> {
         })
     }
 
-    fn under_way(&self, what: &'static str) -> Result<Option<End>> {
-        self.seat.with(what, |job| {
-            job.engine.stream(self.id)?;
-            Ok(job.parked.end_of(self.id.stream))
-        })
-    }
-
-    /// A barrier that gives way as a fence does.
-    pub(crate) fn barrier(&self) -> Result<()> {
-        self.seat
-            .one_at_a_time(Some(&self.of), "a barrier", || self.barrier_alone())
-    }
-
-    fn barrier_alone(&self) -> Result<()> {
-        let what = "a barrier";
-        let ticket = self.seat.with(what, |job| {
-            if let Some(ticket) = job.parked.barrier(self.id.stream) {
-                return Ok(ticket);
-            }
-            let (state, out, collectives) = job.engine.stream_mut(self.id)?;
-            check_open(state, out)?;
-            out.check_no_step("a barrier")?;
-            Ok(collectives.begin(state.id, Operation::SUM, &[]))
-        })?;
-        let outcome = self.seat.wait(what, |job| {
-            let (state, _, collectives) = job.engine.stream_mut(self.id)?;
-            if collectives.result(ticket).is_some() {
-                return Ok(Some(()));
-            }
-            check_undelivered(state)?;
-            Ok(None)
-        });
-        if outcome.is_err() {
-            let _ = self.seat.with(what, |job| {
-                job.parked.park_barrier(self.id.stream, ticket);
-                Ok(())
-            });
-            return outcome;
-        }
-        pass_on_results(&self.seat);
-        Ok(())
-    }
-
     /// The handler is called no more, while the stream goes on.
     pub(crate) fn stop_handler(&self) {
         self.seat.closed(self.id, &self.of, true);
@@ -453,8 +292,9 @@ impl<S: Seating> Handle<S> {
                 .seat
                 .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?
             {
-                let end = self.under_way(what)?.unwrap_or(End::Fence);
-                self.wait_alone(end)?;
+                if let Some((end, number)) = self.under_way(what)? {
+                    self.wait_alone(end, number)?;
+                }
             }
             self.end_alone(End::Fence)?;
             self.seat.with(what, |job| {
@@ -589,15 +429,6 @@ impl<S: Seating> Drop for HandingOut<'_, S> {
     }
 }
 
-/// The call that ends a step, for errors and logs.
-fn end_call(end: End) -> &'static str {
-    match end {
-        End::Round => "a round",
-        End::Fence => "a fence",
-        End::Completion(_) => "the end of a step",
-    }
-}
-
 /// A send of a handler on a thread of its own: its next call waits for a spill that it has
 /// overfilled.
 fn noting_overfilled(
@@ -622,7 +453,7 @@ pub(super) fn check_undelivered(state: &StreamState) -> Result<()> {
 }
 
 /// An error once nobody would make this stream complete any more.
-fn check_open(state: &StreamState, out: &Outbound) -> Result<()> {
+pub(super) fn check_open(state: &StreamState, out: &Outbound) -> Result<()> {
     match out.closed {
         true => Err(Error::Closed(state.name.clone())),
         false => Ok(()),

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use trihop_transport::park::{Backoff, Step};
@@ -11,12 +12,14 @@ use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
+use super::at_end::AtEnds;
 use super::park::Park;
 use super::window::Windows;
-use super::{ALL, Handle, Seating, open};
+use super::{ALL, AtEnd, Handle, Seating, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
 use crate::endpoint::{Channel, StreamId};
+use crate::engine::at_once::OwnSend;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::{Handlers, Sink};
@@ -90,6 +93,8 @@ struct Place<'h> {
     taking: Cell<bool>,
     /// What pushes use while nobody borrows the state.
     windows: Windows,
+    /// What is called at the ends of steps.
+    at_ends: AtEnds<'h>,
 }
 
 impl<'h> Inline<'h> {
@@ -113,6 +118,7 @@ impl<'h> Inline<'h> {
             spin,
             taking: Cell::new(false),
             windows: Windows::default(),
+            at_ends: AtEnds::default(),
         }))
     }
 
@@ -162,6 +168,28 @@ impl<'h> Inline<'h> {
         }
     }
 
+    /// Makes the calls that are due at the ends of steps, with nothing in use. What is due during
+    /// one of them follows it, however many there are. One that panics ends the job, as a handler
+    /// does.
+    fn call_due(&self) {
+        let ends = &self.0.at_ends;
+        if ends.is_calling() {
+            return;
+        }
+        while let Some(number) = self.look(|state| state.parked.take_due()).flatten() {
+            let Some((name, call)) = ends.take(number) else {
+                continue;
+            };
+            ends.set_calling(true);
+            let called = catch_unwind(AssertUnwindSafe(call));
+            ends.set_calling(false);
+            if let Err(panic) = called {
+                self.look(|state| state.fail(Error::handler(&name, &*panic)));
+                resume_unwind(panic);
+            }
+        }
+    }
+
     fn check_not_taking(&self, what: &'static str) -> Result<()> {
         match self.0.taking.get() {
             true => Err(Error::Nested(what)),
@@ -169,10 +197,19 @@ impl<'h> Inline<'h> {
         }
     }
 
-    /// A handler that panics ends the job: what it was called with is not handed out again.
     fn round(&self, state: &mut JobState) -> Result<bool> {
-        let round = || state.progress(&mut *self.0.handlers.borrow_mut());
-        match catch_unwind(AssertUnwindSafe(round)) {
+        self.with_handlers(state, |state, handlers| state.progress(handlers))
+    }
+
+    /// Makes a call that calls handlers. One that panics ends the job: what it was called with is
+    /// not handed out again.
+    fn with_handlers<R>(
+        &self,
+        state: &mut JobState,
+        call: impl FnOnce(&mut JobState, &mut HandlerTable<'h>) -> Result<R>,
+    ) -> Result<R> {
+        let called = || call(state, &mut self.0.handlers.borrow_mut());
+        match catch_unwind(AssertUnwindSafe(called)) {
             Ok(outcome) => outcome,
             Err(panic) => {
                 if let Some(stream) = self.0.handlers.borrow_mut().calling.take() {
@@ -217,6 +254,7 @@ impl<'h> Seating for Inline<'h> {
     type Handler = Handler<'h>;
     type Outbox<'a> = Outbox<'a>;
     type OwnerOf = Rc<dyn Fn(u64) -> Rank + 'h>;
+    type AtEnd = AtEnd<'h>;
 
     fn again<'a>(outbox: &'a mut Outbox<'_>) -> Outbox<'a> {
         outbox.again()
@@ -280,12 +318,22 @@ impl<'h> Seating for Inline<'h> {
 
     fn may_wait(&self, what: &'static str) -> Result<()> {
         self.check_not_taking(what)?;
+        if self.0.at_ends.is_calling() {
+            return Err(Error::Nested(what));
+        }
         self.state(what).map(drop)
     }
 
     fn progress(&self, what: &'static str) -> Result<bool> {
         self.check_not_taking(what)?;
-        self.round(&mut *self.state(what)?)
+        let mut state = self.state(what)?;
+        let worked = self.round(&mut state)?;
+        let has_due = state.parked.has_due();
+        drop(state);
+        if has_due {
+            self.call_due();
+        }
+        Ok(worked)
     }
 
     fn progress_in_passing(&self) -> Result<()> {
@@ -317,6 +365,12 @@ impl<'h> Seating for Inline<'h> {
                     _ => return Err(error),
                 },
             };
+            if state.parked.has_due() {
+                drop(state);
+                self.call_due();
+                backoff.reset();
+                continue;
+            }
             if worked {
                 backoff.reset();
                 continue;
@@ -337,8 +391,26 @@ impl<'h> Seating for Inline<'h> {
         Some(look(&mut *self.borrow()?))
     }
 
+    /// A handler has an outbox, and the state is in use.
     fn is_in_handler(&self) -> bool {
-        false // a handler has an outbox, and the state is in use
+        self.is_at_end()
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.0.at_ends.is_calling()
+    }
+
+    fn for_calls(&self) -> Self {
+        self.clone()
+    }
+
+    fn keep_at_end(
+        &self,
+        _: &Rc<PushWindow>,
+        name: &Arc<str>,
+        call: AtEnd<'h>,
+    ) -> Result<impl FnOnce(u64)> {
+        Ok(move |number| self.0.at_ends.keep(number, name, call))
     }
 
     fn begin_taking(&self) -> Result<()> {
@@ -391,6 +463,19 @@ impl<'h> Seating for Inline<'h> {
         }
     }
 
+    /// Not while a call hands out deliveries, or a step ends: no handler is called inside of that.
+    fn deliver_own(&self, id: StreamId, send: OwnSend<'_>) -> Result<Option<bool>> {
+        if self.0.taking.get() || self.is_at_end() {
+            return Ok(None);
+        }
+        let Some(mut state) = self.borrow() else {
+            return Ok(None); // the usual way says why
+        };
+        self.with_handlers(&mut state, |state, handlers| {
+            state.deliver_own(handlers, id, send)
+        })
+    }
+
     fn one_at_a_time<R>(
         &self,
         of: Option<&Rc<PushWindow>>,
@@ -422,6 +507,7 @@ impl<'h> Seating for Inline<'h> {
         let handlers = self.0.handlers.try_borrow_mut();
         let handlers = handlers.map(|mut table| std::mem::take(&mut *table));
         drop(handlers); // with nothing borrowed: they may own more than that
+        self.0.at_ends.clear();
     }
 
     fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {

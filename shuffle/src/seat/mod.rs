@@ -4,6 +4,8 @@
 //! by a wait that asks a closure again after each round of progress. So nothing is kept borrowed or
 //! locked while others have their turn, and each call is written once for all seats.
 
+mod at_end;
+mod at_once;
 mod calls;
 mod collective;
 mod end;
@@ -13,6 +15,7 @@ mod open;
 mod park;
 mod relay;
 mod start;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -20,16 +23,19 @@ mod window;
 use std::cell::RefMut;
 use std::io::Write;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
 use crate::endpoint::{Channel, StreamId};
+use crate::engine::at_once::OwnSend;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::error::Result;
 use crate::job::JobState;
 use crate::queue::window::PushWindow;
 use crate::signal::DumpOutput;
+pub(crate) use at_end::AtEnd;
 pub(crate) use calls::Handle;
 pub(crate) use collective::{allgather, allreduce, barrier, broadcast, exscan, fence};
 pub(crate) use end::shut_down;
@@ -73,6 +79,9 @@ pub(crate) trait Seating: Clone {
 
     /// The same outbox, for a value of its own.
     fn again<'a>(outbox: &'a mut Self::Outbox<'_>) -> Self::Outbox<'a>;
+
+    /// What is called at the end of a step.
+    type AtEnd;
 
     /// For the first handle of the job.
     fn guard(&self) -> Self::Guard;
@@ -140,8 +149,28 @@ pub(crate) trait Seating: Clone {
     /// Looks at the state, if it can be had soon.
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R>;
 
-    /// Whether the caller is a handler whose sends are spilled where they find no room.
+    /// Whether the caller is one whose sends are spilled where they find no room: a handler that
+    /// does not send by an outbox, or what is called at the end of a step.
     fn is_in_handler(&self) -> bool;
+
+    /// Whether the caller is called at the end of a step. What holds of a handler holds of it too,
+    /// but that it may begin the next step.
+    fn is_at_end(&self) -> bool;
+
+    /// For a handle that what the seat calls keeps: the job ends as if it were not there.
+    fn for_calls(&self) -> Self;
+
+    /// Readies a call for the end of a step of the stream with this name, of which the number is
+    /// said next, with the state in use.
+    ///
+    /// # Errors
+    /// No thread is to be had for it.
+    fn keep_at_end(
+        &self,
+        of: &Self::OfStream,
+        name: &Arc<str>,
+        call: Self::AtEnd,
+    ) -> Result<impl FnOnce(u64)>;
 
     /// What a stream sends, kept by one caller for as long as it likes; `None` where nobody may.
     fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>>;
@@ -154,6 +183,16 @@ pub(crate) trait Seating: Clone {
 
     /// A push of this stream had to use the state; those that follow may not have to.
     fn allow_pushes_here(&self, id: StreamId, of: &Self::OfStream, pushes: Pushes);
+
+    /// Sends to the own rank by a call of the handler, where that may be called here and nothing
+    /// that was sent before is in the way: whether progress is due then. None where it was not
+    /// sent.
+    ///
+    /// # Errors
+    /// As [`Seating::with`]; a broadcast that finds no room; what the handler ends the job with.
+    fn deliver_own(&self, _id: StreamId, _send: OwnSend<'_>) -> Result<Option<bool>> {
+        Ok(None)
+    }
 
     /// Makes a call in which all ranks take part: on a stream, or on the job itself.
     fn one_at_a_time<R>(

@@ -1,5 +1,8 @@
 //! What only shows in whole jobs on the inline seat.
 
+mod at_once;
+mod steps;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

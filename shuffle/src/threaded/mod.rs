@@ -8,6 +8,7 @@
 //! the option `own_thread`. Calls make progress themselves while they wait. All of it is the same
 //! engine as [`crate::Job`]'s, used by one thread at a time.
 
+mod at_end;
 mod exit;
 mod seat;
 mod shared;
@@ -31,6 +32,7 @@ use crate::face::array::lock;
 use crate::face::codec::Codec;
 use crate::face::coded::decoded;
 use crate::face::shuffle::each_message;
+use crate::face::step::StepBuilder;
 use crate::face::stream::{Item, slice_of};
 use crate::face::untyped::{Arrival, each_arrival};
 use crate::job::detect;
@@ -175,6 +177,25 @@ impl Shuffle {
     #[doc(hidden)]
     pub fn stop_handler(&self) {
         self.handle.stop_handler();
+    }
+}
+
+impl<F: Clone + Send + 'static> StepBuilder<'_, F, Threaded> {
+    /// Calls `call` once, when the step is over for this rank, whoever asks for that or nobody: on
+    /// the delivery thread of the stream, between two calls of handlers, with the stream; where
+    /// that has no handler, on the one that the job's streams share. A handler that blocks there
+    /// keeps it waiting. It is called as a handler is: it may block, send and call `done`, but not
+    /// flush, fence, test or wait. It may begin the next step, too, and they so follow each other
+    /// as often as one likes. A panic ends the job, as that of a handler does.
+    ///
+    /// The step is over before it is called: the stream takes sends again, others may be in the
+    /// next step already, and [`wait`](Shuffle::wait) may have returned. A job that fails, or is
+    /// dropped, before the step is over does not make the call; the stream's shutdown waits for
+    /// one that is due. What it keeps of the job should be what it is called with: another handle
+    /// keeps the job going.
+    pub fn at_end(self, call: impl FnOnce(&F) + Send + 'static) -> Self {
+        let face = self.face();
+        self.end_with(Box::new(move || call(&face)))
     }
 }
 

@@ -9,12 +9,13 @@ use trihop_transport::ring::Bell;
 use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use trihop_transport::topology::Rank;
 
+use super::at_end::{self, AtEnd};
 use super::shared::SharedEngine;
 use super::thread::{Delivering, DeliveryThread, Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
 use super::window::ThreadWindow;
 use crate::config::StreamOptions;
-use crate::deliver::{Calls, Delivery, DeliveryQueue, Handover};
+use crate::deliver::{Calls, Deliveries, Delivery, DeliveryQueue, Handover};
 use crate::endpoint::{Channel, StreamId};
 use crate::engine::BadRun;
 use crate::engine::outbound::{Outbound, Pushes};
@@ -226,11 +227,28 @@ impl Shared {
             return Ok((delivering.by_own(own), tell));
         }
         let mut threads = self.threads.lock();
-        let common = match &mut threads.deliver {
+        let common = self.common(&mut threads)?;
+        common.serve(name, options, &self.bell, deliver)
+    }
+
+    /// The delivery thread of all streams that have none of their own.
+    fn common<'t>(&self, threads: &'t mut Running) -> Result<&'t DeliveryThread> {
+        Ok(match &mut threads.deliver {
             Some(common) => common,
             none => none.insert(DeliveryThread::spawn("deliver", self.job_size)?),
-        };
-        common.serve(name, options, &self.bell, deliver)
+        })
+    }
+
+    /// Waits until a delivery thread has made the calls that are due, unless all threads end.
+    fn pass_calls(&self, thread: &Deliveries) {
+        let threads = self.threads.lock();
+        if threads.ended {
+            return;
+        }
+        let (tell, told) = mpsc::channel::<()>();
+        thread.call(Box::new(move || drop(tell)));
+        drop(threads);
+        let _ = told.recv(); // nothing ever comes; it ends with the call
     }
 
     /// Ends all threads. Of a job that has `failed`, deliveries that wait are dropped.
@@ -244,6 +262,7 @@ impl Shared {
         );
         let delivering = std::mem::take(&mut threads.delivering);
         drop(threads);
+        self.engine.at_ends.clear();
         if failed {
             delivering
                 .iter()
@@ -278,6 +297,8 @@ pub struct OfStream {
     collective: Mutex<()>,
     /// The end of its handler.
     ending: Mutex<()>,
+    /// The thread that makes calls at the ends of its steps, where no handler has one.
+    calls: Mutex<Option<Arc<Deliveries>>>,
     /// What its pushes use while nobody has the turn.
     window: Arc<ThreadWindow>,
 }
@@ -290,6 +311,7 @@ impl Seating for Threaded {
     type Handler = Deliver;
     type Outbox<'a> = &'a Handle<Self>;
     type OwnerOf = Arc<dyn Fn(u64) -> Rank + Send + Sync>;
+    type AtEnd = AtEnd;
 
     fn again<'a>(outbox: &'a mut &Handle<Self>) -> &'a Handle<Self> {
         outbox
@@ -323,12 +345,8 @@ impl Seating for Threaded {
         match &opened {
             Ok(handle) => {
                 shared.threads.lock().delivering.push(delivering);
-                let seat = Self {
-                    shared: Arc::clone(shared),
-                    _alive: None,
-                };
                 // Nobody listens only where the thread was ended before.
-                let _ = tell.send(handle.on_seat(seat));
+                let _ = tell.send(handle.on_seat(self.for_calls()));
             }
             Err(_) => {
                 drop(tell); // what the thread may be waiting for
@@ -374,6 +392,37 @@ impl Seating for Threaded {
 
     fn is_in_handler(&self) -> bool {
         is_in_handler()
+    }
+
+    fn is_at_end(&self) -> bool {
+        at_end::is_at_end()
+    }
+
+    fn for_calls(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            _alive: None,
+        }
+    }
+
+    fn keep_at_end(
+        &self,
+        of: &Arc<OfStream>,
+        name: &Arc<str>,
+        call: AtEnd,
+    ) -> Result<impl FnOnce(u64)> {
+        let engine = &self.shared.engine;
+        let thread = match &of.handover {
+            Some(handover) => Arc::clone(handover.deliveries()),
+            None => {
+                let mut threads = self.shared.threads.lock();
+                let thread = Arc::clone(self.shared.common(&mut threads)?.deliveries());
+                let mut calls = of.calls.lock().unwrap_or_else(PoisonError::into_inner);
+                Arc::clone(calls.get_or_insert(thread))
+            }
+        };
+        let call = at_end::guarded(name, Arc::downgrade(engine), call);
+        Ok(move |number| engine.at_ends.keep(number, thread, call))
     }
 
     fn begin_taking(&self) -> Result<()> {
@@ -423,6 +472,12 @@ impl Seating for Threaded {
     /// handler that asks.
     fn closed(&self, _: StreamId, of: &Arc<OfStream>, failed: bool) {
         let Some(handover) = &of.handover else {
+            let calls = of.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let thread = calls.clone();
+            drop(calls);
+            if let Some(thread) = thread {
+                self.shared.pass_calls(&thread);
+            }
             return;
         };
         // Who comes second waits for the last call too.
@@ -468,6 +523,7 @@ impl Threaded {
             collective: Mutex::new(()),
             ending: Mutex::new(()),
             window: Arc::new(ThreadWindow::new()),
+            calls: Mutex::new(None),
         };
         Handle::new(self.clone(), id, Arc::new(of), name)
     }

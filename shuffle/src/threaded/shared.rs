@@ -9,6 +9,7 @@ use trihop_transport::park::{Backoff, Monitor, MonitorGuard, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
+use super::at_end::AtEnds;
 use super::window::ThreadWindow;
 use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
@@ -128,6 +129,8 @@ pub(crate) struct SharedEngine {
     /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with
     /// that of the sleep which looks here once more.
     stopping: Flag,
+    /// What is called at the ends of steps.
+    pub at_ends: AtEnds,
 }
 
 impl SharedEngine {
@@ -149,6 +152,7 @@ impl SharedEngine {
             spin,
             failed: Flag::default(),
             stopping: Flag::default(),
+            at_ends: AtEnds::default(),
         }
     }
 
@@ -220,7 +224,12 @@ impl SharedEngine {
 
     fn round(&self, turn: &mut Turn<'_>) -> Result<bool> {
         match turn.job.progress(&mut NoHandlers) {
-            Ok(worked) => Ok(worked),
+            Ok(worked) => {
+                while let Some(number) = turn.job.parked.take_due() {
+                    self.at_ends.hand_over(number);
+                }
+                Ok(worked)
+            }
             Err(error) => {
                 self.spread_failure(turn);
                 Err(error)

@@ -133,6 +133,11 @@ impl DeliveryThread {
         self.thread.usage()
     }
 
+    /// What waits for it.
+    pub fn deliveries(&self) -> &Arc<Deliveries> {
+        &self.deliveries
+    }
+
     /// Serves a stream that is about to be opened: what arrives has somewhere to go before, and
     /// waits for the handle that is sent to what this returns.
     pub fn serve(
@@ -202,7 +207,13 @@ fn deliver(deliveries: &Deliveries, opened: &mpsc::Receiver<Served>, job_size: u
     let mut streams: HashMap<usize, Served> = HashMap::new();
     let mut chunk = Chunk::default();
     while let Some(next) = deliveries.next(&mut chunk) {
-        let (NextDelivery::Deliver(slot) | NextDelivery::End(slot)) = next;
+        let slot = match next {
+            NextDelivery::Deliver(slot) | NextDelivery::End(slot) => slot,
+            NextDelivery::Call(call) => {
+                call();
+                continue;
+            }
+        };
         while !streams.contains_key(&slot) {
             match opened.recv() {
                 Ok(served) => streams.insert(served.handover.slot(), served),
@@ -210,6 +221,7 @@ fn deliver(deliveries: &Deliveries, opened: &mpsc::Receiver<Served>, job_size: u
             };
         }
         match next {
+            NextDelivery::Call(_) => unreachable!("it was made above"),
             NextDelivery::Deliver(slot) => {
                 if let Some(served) = streams.get_mut(&slot) {
                     served.hand_out(&mut chunk, job_size);

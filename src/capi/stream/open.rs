@@ -69,6 +69,40 @@ pub unsafe extern "C" fn trihop_stream_open_runs(
     })
 }
 
+/// From now on, what this rank sends to itself by this handle is handed to the handler in the call
+/// itself: a push or send, the own copy of a broadcast, a record that was filled in place. Called
+/// once, behind the opening; other ranks need not do the same. Of inline jobs.
+///
+/// Order is kept: while something waits that was sent before (by handlers to this rank, or for want
+/// of room), the next one goes the usual way, and is handled in a later call that makes progress. So
+/// are what handlers send, what is sent inside of `trihop_stream_take`, and a broadcast that has to
+/// wait for room.
+///
+/// Fails with `TRIHOP_ERR_CONFIG` on a job with threads, where a delivery thread calls the handler,
+/// and for a stream without one. Not inside a handler.
+/// Threads: the one of the job.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_own_at_once(
+    stream: *mut trihop_stream_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a stream that was not closed.
+        let open = unsafe { argument::reference(stream, "stream")? };
+        let asked = match &open.stream {
+            Either::Threaded(stream) => return Ok(stream.clone().own_at_once()?),
+            Either::Inline(stream) => {
+                let mut stream = stream.clone();
+                stream.own_at_once()?;
+                Either::Inline(stream)
+            }
+        };
+        // SAFETY: as above; no call on it is under way, since that would have been refused, and one
+        // thread makes them all.
+        unsafe { argument::place(stream, "stream")? }.stream = asked;
+        Ok(())
+    })
+}
+
 /// A handler of the caller's, and what it is called for.
 enum Handler {
     /// Each record, or each run of items.

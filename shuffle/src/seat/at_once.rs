@@ -1,0 +1,94 @@
+//! What a rank sends to itself, and wants handled in the same call.
+
+use trihop_transport::topology::Rank;
+
+use super::Seating;
+use super::calls::{Handle, check_open};
+use crate::engine::at_once::OwnSend;
+use crate::engine::outbound::Pushes;
+use crate::engine::sink::Sink;
+use crate::error::{Error, Result};
+
+impl<S: Seating> Handle<S> {
+    /// What this rank sends to itself by this handle is handled at once.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where another thread calls the handler, and where there is none.
+    pub(crate) fn handle_own_at_once(&mut self) -> Result<()> {
+        let what = "own_at_once";
+        self.seat.may_wait(what)?;
+        if S::MOVES_ALONE {
+            let why = "a delivery thread calls the handlers of a job with threads, one call at a \
+                       time, and may be in one: start the job inline, or let it send as ever";
+            return Err(Error::config(what, why));
+        }
+        self.seat.with(what, |job| {
+            let (state, out) = job.engine.stream(self.id)?;
+            check_open(state, out)?;
+            match state.sink {
+                Sink::Handler => Ok(()),
+                _ => {
+                    let why = format!("stream `{}` has no handler to be called", self.name);
+                    Err(Error::config(what, why))
+                }
+            }
+        })?;
+        self.at_once = Some(self.rank);
+        Ok(())
+    }
+
+    /// Whether what is sent to this rank by this handle is handled at once, where it can be.
+    #[inline(always)] // part of every send
+    pub(crate) fn is_at_once(&self, target: Rank) -> bool {
+        self.at_once == Some(target)
+    }
+
+    /// Sends to this rank by a call of the handler; false where it has to go the way of all others.
+    ///
+    /// # Errors
+    /// See [`Seating::deliver_own`].
+    pub(crate) fn deliver_own(&self, send: OwnSend<'_>, pushes: Pushes) -> Result<bool> {
+        let sent = self.seat.deliver_own(self.id, send)?;
+        if sent == Some(true) && pushes == Pushes::Paced {
+            self.seat.progress_in_passing()?;
+        }
+        Ok(sent.is_some())
+    }
+
+    #[inline(always)] // part of every send
+    pub(super) fn is_handled_at_once(
+        &self,
+        target: Rank,
+        kind: u32,
+        bytes: &[u8],
+        pushes: Pushes,
+    ) -> Result<bool> {
+        let send = OwnSend {
+            kind,
+            bytes,
+            to_others: false,
+        };
+        Ok(self.is_at_once(target) && self.deliver_own(send, pushes)?)
+    }
+
+    /// Sends a record: waits while there is no room, but not in a handler.
+    #[inline]
+    pub(crate) fn send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        if self.is_handled_at_once(target, kind, bytes, Pushes::Paced)? {
+            return Ok(());
+        }
+        self.send(
+            |out| out.try_send(target, kind, bytes),
+            |out| out.send_or_spill(target, kind, bytes),
+        )
+    }
+
+    /// Sends a record if there is room, and makes no progress.
+    #[inline]
+    pub(crate) fn try_send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        if self.is_handled_at_once(target, kind, bytes, Pushes::Unpaced)? {
+            return Ok(());
+        }
+        self.try_send(|out| out.try_send(target, kind, bytes))
+    }
+}

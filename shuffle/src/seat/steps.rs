@@ -1,0 +1,221 @@
+//! How streams end their steps: in one call, in two phases, by contributors; and barriers.
+
+use std::task::Waker;
+
+use super::Seating;
+use super::calls::{Handle, check_open, check_undelivered};
+use super::collective::pass_on_results;
+use crate::error::{Error, Result};
+use crate::job::{JobState, Way};
+use crate::terminate::End;
+use crate::terminate::collective::Operation;
+
+impl<S: Seating> Handle<S> {
+    /// Ends a step, and waits until that is over. What gives way with [`Error::WouldBlock`] stays
+    /// under way: the others count on it.
+    pub(crate) fn end(&self, end: End) -> Result<()> {
+        self.seat
+            .one_at_a_time(Some(&self.of), end_call(end), || self.end_alone(end))
+    }
+
+    pub(super) fn end_alone(&self, end: End) -> Result<()> {
+        let number = self.begin_by(end, |job| job.begin_end(self.id, end, Way::Waited))?;
+        self.wait_alone(end, number)
+    }
+
+    /// Begins the end of a step; its number.
+    fn begin_by(&self, end: End, begin: impl FnOnce(&mut JobState) -> Result<u64>) -> Result<u64> {
+        self.seat.with(end_call(end), |job| {
+            let (state, out) = job.engine.stream(self.id)?;
+            check_open(state, out)?;
+            tracing::trace!(stream = state.name, "{end}");
+            begin(job)
+        })
+    }
+
+    /// Waits for the end with this number. Where another one is under way, that is over: what is
+    /// called at the end of a step has begun the next.
+    pub(super) fn wait_alone(&self, end: End, number: u64) -> Result<()> {
+        self.seat.wait(end_call(end), |job| {
+            let is_other = |now| now != number;
+            let now = job.parked.number_of(self.id.stream);
+            if now.is_some_and(is_other) || job.is_over(self.id)? {
+                return Ok(Some(()));
+            }
+            let (state, _) = job.engine.stream(self.id)?;
+            check_undelivered(state)?;
+            Ok(None)
+        })?;
+        if end != End::Round {
+            pass_on_results(&self.seat);
+        }
+        Ok(())
+    }
+
+    /// Ends a step, without waiting; the number of that end.
+    pub(crate) fn start(&self, end: End) -> Result<u64> {
+        self.start_with(end, None, None)
+    }
+
+    /// As [`Handle::start`], with a priority of the stream until it is over, and with what is
+    /// called then.
+    pub(crate) fn start_with(
+        &self,
+        end: End,
+        priority: Option<u8>,
+        at_end: Option<S::AtEnd>,
+    ) -> Result<u64> {
+        let keep = at_end.map(|call| self.seat.keep_at_end(&self.of, &self.name, call));
+        let keep = keep.transpose()?;
+        let start = || {
+            self.begin_by(end, |job| {
+                let number = job.start_end(self.id, end, priority, keep.is_some())?;
+                keep.into_iter().for_each(|keep| keep(number));
+                Ok(number)
+            })
+        };
+        match self.seat.is_at_end() {
+            // Nothing is waited for, and who waits for the step that is over may be in the way.
+            true => start(),
+            false => self
+                .seat
+                .one_at_a_time(Some(&self.of), end_call(end), start),
+        }
+    }
+
+    /// One round of progress, and whether the end that was started is over.
+    pub(crate) fn test(&self) -> Result<bool> {
+        let what = "a test";
+        self.seat
+            .one_at_a_time(Some(&self.of), what, || self.test_alone(what))
+    }
+
+    fn test_alone(&self, what: &'static str) -> Result<bool> {
+        let before = self.under_way(what)?;
+        let has_moved = self.seat.progress(what)?;
+        let (end, is_over) = match (before, self.under_way(what)?) {
+            // What is called at its end has begun another.
+            (Some((end, number)), Some((_, now))) if now != number => (Some(end), true),
+            (_, now) => {
+                let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
+                (now.map(|(end, _)| end), is_over)
+            }
+        };
+        if !is_over && !has_moved {
+            // Who asks in a loop lets others run, of whom there may be more than cores.
+            std::thread::yield_now();
+        }
+        if is_over && end != Some(End::Round) {
+            // What others wait for leaves now: the caller may not come back for long. Of a round
+            // all has left, and the next one does not begin in this call.
+            self.seat.progress(what)?;
+        }
+        Ok(is_over)
+    }
+
+    /// Waits until the end that was started is over.
+    pub(crate) fn wait(&self) -> Result<()> {
+        let what = "a wait for the end of a step";
+        self.seat.one_at_a_time(Some(&self.of), what, || {
+            let end = self.under_way(what)?;
+            let none = || {
+                let why = "no end of a step is under way: start one first";
+                Error::misuse(&self.name, why)
+            };
+            let (end, number) = end.ok_or_else(none)?;
+            self.wait_alone(end, number)
+        })
+    }
+
+    /// Has contributors of the step that has begun be done.
+    pub(crate) fn done(&self, count: u64) -> Result<()> {
+        self.seat.with("the end of a contribution", |job| {
+            let out = job.engine.out(self.id)?;
+            match self.seat.is_in_handler() {
+                true => out.done_in_handler(count)?,
+                false => out.done(count)?,
+            }
+            // Others may wait for it while this rank computes.
+            job.bell.ring();
+            Ok(())
+        })?;
+        self.seat.progress_in_passing()
+    }
+
+    /// As [`Handle::test`], of the end with this number, which is over too where somebody else has
+    /// heard so; where it is not over, `waker` is woken when it may be.
+    pub(crate) fn test_or_wake(&self, number: u64, waker: &Waker) -> Result<bool> {
+        let what = "a step that is awaited";
+        let is_under_way = |job: &JobState| job.parked.number_of(self.id.stream) == Some(number);
+        self.seat.one_at_a_time(Some(&self.of), what, || {
+            if !self.seat.with(what, |job| Ok(is_under_way(job)))? || self.test_alone(what)? {
+                return Ok(true);
+            }
+            if S::MOVES_ALONE {
+                // The old one goes without the state in use: it may own anything.
+                let before = self
+                    .seat
+                    .with(what, |job| Ok(job.parked.wake(self.id.stream, waker)))?;
+                drop(before);
+                // It may have ended in between, and nobody was woken.
+                return self.seat.with(what, |job| job.is_over(self.id));
+            }
+            // Nothing moves here but in calls: so be asked again.
+            waker.wake_by_ref();
+            Ok(false)
+        })
+    }
+
+    /// The end that is under way, or that a call has been told of; and its number.
+    pub(super) fn under_way(&self, what: &'static str) -> Result<Option<(End, u64)>> {
+        self.seat.with(what, |job| {
+            job.engine.stream(self.id)?;
+            Ok(job.parked.end_of(self.id.stream))
+        })
+    }
+
+    /// A barrier that gives way as a fence does.
+    pub(crate) fn barrier(&self) -> Result<()> {
+        self.seat
+            .one_at_a_time(Some(&self.of), "a barrier", || self.barrier_alone())
+    }
+
+    fn barrier_alone(&self) -> Result<()> {
+        let what = "a barrier";
+        let ticket = self.seat.with(what, |job| {
+            if let Some(ticket) = job.parked.barrier(self.id.stream) {
+                return Ok(ticket);
+            }
+            let (state, out, collectives) = job.engine.stream_mut(self.id)?;
+            check_open(state, out)?;
+            out.check_no_step("a barrier")?;
+            Ok(collectives.begin(state.id, Operation::SUM, &[]))
+        })?;
+        let outcome = self.seat.wait(what, |job| {
+            let (state, _, collectives) = job.engine.stream_mut(self.id)?;
+            if collectives.result(ticket).is_some() {
+                return Ok(Some(()));
+            }
+            check_undelivered(state)?;
+            Ok(None)
+        });
+        if outcome.is_err() {
+            let _ = self.seat.with(what, |job| {
+                job.parked.park_barrier(self.id.stream, ticket);
+                Ok(())
+            });
+            return outcome;
+        }
+        pass_on_results(&self.seat);
+        Ok(())
+    }
+}
+
+/// The call that ends a step, for errors and logs.
+fn end_call(end: End) -> &'static str {
+    match end {
+        End::Round => "a round",
+        End::Fence => "a fence",
+        End::Completion(_) => "the end of a step",
+    }
+}

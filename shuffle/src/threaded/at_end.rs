@@ -1,0 +1,71 @@
+//! What a program wants called at the ends of steps, on the threaded seat: by the delivery thread
+//! that calls the stream's handler, outside of every lock.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+
+use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, thread_local};
+
+use super::shared::SharedEngine;
+use crate::deliver::Deliveries;
+use crate::error::Error;
+
+/// A call at the end of a step.
+pub(crate) type AtEnd = Box<dyn FnOnce() + Send>;
+
+thread_local! {
+    /// This thread makes such a call.
+    static CALLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is called at the end of a step.
+pub(super) fn is_at_end() -> bool {
+    CALLING.with(Cell::get)
+}
+
+/// A call as a delivery thread makes it. One that panics ends the job, as a handler does.
+pub(super) fn guarded(name: &Arc<str>, engine: Weak<SharedEngine>, call: AtEnd) -> AtEnd {
+    let name = Arc::clone(name);
+    Box::new(move || {
+        CALLING.with(|calling| calling.set(true));
+        let called = catch_unwind(AssertUnwindSafe(call));
+        CALLING.with(|calling| calling.set(false));
+        if let Err(panic) = called
+            && let Some(engine) = engine.upgrade()
+        {
+            engine.fail(Error::handler(&name, &*panic));
+        }
+    })
+}
+
+/// Calls that are to come, and the threads that make them, by the numbers of their steps.
+#[derive(Default)]
+pub(super) struct AtEnds(Mutex<HashMap<u64, (Arc<Deliveries>, AtEnd)>>);
+
+impl AtEnds {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Arc<Deliveries>, AtEnd)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the call for the end of a step.
+    pub fn keep(&self, number: u64, thread: Arc<Deliveries>, call: AtEnd) {
+        self.lock().insert(number, (thread, call));
+    }
+
+    /// The step is over: its thread makes the call.
+    pub fn hand_over(&self, number: u64) {
+        let kept = self.lock().remove(&number);
+        if let Some((thread, call)) = kept {
+            thread.call(call);
+        }
+    }
+
+    /// None is made any more.
+    pub fn clear(&self) {
+        // With nothing locked: they may own anything.
+        let kept = std::mem::take(&mut *self.lock());
+        drop(kept);
+    }
+}

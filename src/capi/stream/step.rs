@@ -1,0 +1,126 @@
+//! Steps with a priority, and with calls when they begin and are over.
+
+use std::ffi::c_void;
+
+use super::{StreamOf, trihop_contributors_t, trihop_stream_t, with};
+use crate::capi::callback::Context;
+use crate::capi::seat::either;
+use crate::capi::sized::{check_size, load_sized, store_sized};
+use crate::capi::status::{Failure, guard, trihop_status_t};
+
+/// Called when a step begins, or when it is over, with the `context` of its options and the stream:
+/// see `trihop_step_options_t`. It must return: no exception and no longjmp across it.
+pub type trihop_step_call_t =
+    Option<unsafe extern "C" fn(context: *mut c_void, stream: *const trihop_stream_t)>;
+
+/// What a step has. Later versions add fields at the end. Fill it with `trihop_step_options_init`.
+#[repr(C)]
+pub struct trihop_step_options_t {
+    /// Bytes of this struct as the caller knows it; set by `trihop_step_options_init`.
+    pub size: usize,
+    /// How many contributors there are. 0 at first.
+    pub count: u64,
+    /// Whose they are, of `trihop_contributors_t`: those of this rank at first.
+    pub of: i32,
+    /// The stream's place among others while the step lasts, 0 to 255, in the place of its option
+    /// `priority`; -1, as at first, for that. Ranks need not have the same.
+    pub priority: i32,
+    /// Called once, before `trihop_stream_begin_step_with` returns and on the same thread, when
+    /// contributors of this rank may push: what they push from now on counts in this step. Other
+    /// ranks may not have begun it, and need not have. Null for nothing.
+    pub at_start: trihop_step_call_t,
+    /// Called once, when the step is over for this rank, whoever asks for that or nobody: on an
+    /// inline job inside of a call that makes progress, between two rounds of it; with threads on
+    /// the delivery thread of the stream, between two calls of handlers, or, without a handler, on
+    /// the one that the job's streams share. It may send, which never waits for room, call
+    /// `trihop_stream_done`, and begin the next step; what waits for others, or tests, fails with
+    /// `TRIHOP_ERR_NESTED`. It is not called where the job fails before, and no more once
+    /// `trihop_stream_close` has returned. Null for nothing.
+    pub at_end: trihop_step_call_t,
+    /// Handed to both.
+    pub context: *mut c_void,
+}
+
+impl trihop_step_options_t {
+    fn defaults() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            count: 0,
+            of: trihop_contributors_t::TRIHOP_LOCAL_CONTRIBUTORS as i32,
+            priority: -1,
+            at_start: None,
+            at_end: None,
+            context: std::ptr::null_mut(),
+        }
+    }
+
+    fn priority(&self) -> Result<Option<u8>, Failure> {
+        match (self.priority, u8::try_from(self.priority)) {
+            (-1, _) => Ok(None),
+            (_, Ok(priority)) => Ok(Some(priority)),
+            (other, Err(_)) => Err(Failure::argument(format!(
+                "priority {other}: it is 0 to 255, or -1 for that of the stream's options"
+            ))),
+        }
+    }
+}
+
+/// Fills `options` with the defaults. `size` is `sizeof(trihop_step_options_t)` as the caller knows
+/// it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_step_options_init(
+    options: *mut trihop_step_options_t,
+    size: usize,
+) -> trihop_status_t {
+    guard(|| {
+        check_size(size)?;
+        let mut filled = trihop_step_options_t::defaults();
+        filled.size = size;
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses, and the struct
+        // has no padding.
+        unsafe { store_sized(&filled, options, size, "options") }
+    })
+}
+
+/// As `trihop_stream_begin_step`, with all that a step can have. Where it fails, nothing is called.
+/// That it is over is told to `at_end`, and once by `trihop_stream_test` or `trihop_stream_wait`
+/// too, unless another step has begun meanwhile.
+///
+/// Threads: as `trihop_stream_begin_step`, and what is called at the end of a step.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_begin_step_with(
+    stream: *const trihop_stream_t,
+    options: *const trihop_step_options_t,
+) -> trihop_status_t {
+    let begin = |open: &StreamOf| {
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { load_sized(options, trihop_step_options_t::defaults())? };
+        let of = trihop_contributors_t::parse(options.of, options.count)?;
+        let priority = options.priority()?;
+        let handle = Context::new(stream.cast_mut().cast());
+        let context = Context::new(options.context);
+        let (at_start, at_end) = (options.at_start, options.at_end);
+        let call = move |call: unsafe extern "C" fn(*mut c_void, *const trihop_stream_t)| {
+            // SAFETY: the header says how it is called, and this is how.
+            unsafe { call(context.get(), handle.get().cast()) }
+        };
+        either!(open, stream => {
+            let mut step = stream.step(of);
+            if let Some(priority) = priority {
+                step = step.priority(priority);
+            }
+            if let Some(at_start) = at_start {
+                step = step.at_start(move |_| call(at_start));
+            }
+            if let Some(at_end) = at_end {
+                step = step.at_end(move |_| call(at_end));
+            }
+            step.begin().map(drop)
+        })?;
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a stream that was not closed.
+    unsafe { with(stream, begin) }
+}
