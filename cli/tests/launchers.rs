@@ -3,6 +3,7 @@
 
 mod launched;
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use launched::{Ended, Launched, is_installed, probe};
@@ -386,6 +387,52 @@ fn under_open_mpi() {
                 "probe rank 1/4 node 0/1 local 1/4 map (vector,(0,1,4)) launcher pmix",
                 "probe rank 2/4 node 0/1 local 2/4 map (vector,(0,1,4)) launcher pmix",
                 "probe rank 3/4 node 0/1 local 3/4 map (vector,(0,1,4)) launcher pmix",
+            ],
+        );
+    }
+}
+
+/// Daemons of two nodes, as far as Open MPI can tell: each has a host name of its own.
+#[test]
+fn under_open_mpi_on_two_nodes() {
+    let named = Command::new("unshare").args(["--uts", "true"]).output();
+    if !named.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: host names of one's own need root");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let agent = directory.path().join("agent");
+    let place = directory.path().display();
+    // Takes the place of ssh: options, host, command.
+    let script = format!(
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\nmkdir {place}/$host\n\
+         exec unshare --uts sh -c \"hostname $host; export TMPDIR={place}/$host; $*\"\n"
+    );
+    std::fs::write(&agent, script).unwrap();
+    std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let agent = agent.display().to_string();
+    let words = [
+        "mpirun.openmpi",
+        "--mca",
+        "plm_rsh_agent",
+        &agent,
+        "--mca",
+        "oob_tcp_if_include",
+        "lo",
+        "-host",
+        "nodea:3,nodeb:2",
+        "-n",
+        "5",
+    ];
+    if let Some(ended) = under(&words, &[]) {
+        assert_probed(
+            &ended,
+            &[
+                "probe rank 0/5 node 0/2 local 0/3 map (vector,(0,1,3),(1,1,2)) launcher pmix",
+                "probe rank 1/5 node 0/2 local 1/3 map (vector,(0,1,3),(1,1,2)) launcher pmix",
+                "probe rank 2/5 node 0/2 local 2/3 map (vector,(0,1,3),(1,1,2)) launcher pmix",
+                "probe rank 3/5 node 1/2 local 0/2 map (vector,(0,1,3),(1,1,2)) launcher pmix",
+                "probe rank 4/5 node 1/2 local 1/2 map (vector,(0,1,3),(1,1,2)) launcher pmix",
             ],
         );
     }

@@ -14,17 +14,28 @@ fn value(of: u8) -> [u8; 9] {
 
 fn writes<O: Orderings + 'static>() {
     loom::model(|| {
-        let words: Arc<Vec<AtomicU64>> =
-            Arc::new((0..book::words(PLACES, 4)).map(|_| AtomicU64::new(0)).collect());
+        let words: Arc<Vec<AtomicU64>> = Arc::new(
+            (0..book::words(PLACES, 4))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        );
         let writers = [1, 2].map(|of: u8| {
             let words = Arc::clone(&words);
             thread::spawn(move || assert!(book::write::<_, O>(&words, PLACES, 0, &value(of))))
         });
         let seen = book::read::<_, O>(&words, PLACES, 0);
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
         let after = book::read::<_, O>(&words, PLACES, 0).expect("written twice");
-        assert!([value(1), value(2)].iter().any(|one| after == one), "torn value: {after:?}");
-        assert!(seen.is_none_or(|seen| seen == after), "torn value, or another one");
+        assert!(
+            [value(1), value(2)].iter().any(|one| after == one),
+            "torn value: {after:?}"
+        );
+        assert!(
+            seen.is_none_or(|seen| seen == after),
+            "torn value, or another one"
+        );
     });
 }
 

@@ -10,8 +10,10 @@ use crate::topology::{NodeId, Rank, Topology};
 /// Key of each rank's host.
 const HOST: &str = "host";
 
-/// Keys of the pieces of the placement, of rank 0; and their length, which every launcher takes.
-const PLACEMENT: &str = "placement";
+/// Keys of rank 0's pieces of the placement: as it knows it by itself, and by the hosts.
+const KNOWN: &str = "placement";
+const FOUND: &str = "hosts";
+/// Length of a piece, which every launcher takes.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// The store of a launcher, before the topology is known.
@@ -21,50 +23,83 @@ pub(super) trait Store {
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>>;
 }
 
+/// Collective, one fence: rank 0 tells the others who is where. Where it does not know either
+/// (`known`), [`exchange`] follows.
+pub(super) fn hear(
+    store: &mut dyn Store,
+    launcher: &'static str,
+    size: u32,
+    me: Rank,
+    known: Option<Topology>,
+) -> Result<Topology> {
+    if me == Rank(0) {
+        let text = known.as_ref().map(Topology::process_mapping);
+        leave(store, KNOWN, &text.unwrap_or_default())?;
+    }
+    store.fence()?;
+    let text = match me {
+        Rank(0) => return known.map_or_else(|| exchange(store, launcher, size, me), Ok),
+        _ => read(store, KNOWN, launcher)?,
+    };
+    match text.is_empty() {
+        true => exchange(store, launcher, size, me),
+        false => Topology::from_process_mapping(&text, size, me),
+    }
+}
+
 /// Collective, two fences: rank 0 alone asks for every rank's host, as many requests as the job has
-/// ranks, and leaves the placement for all others.
+/// ranks, and tells the others.
 pub(super) fn exchange(
     store: &mut dyn Store,
     launcher: &'static str,
     size: u32,
     me: Rank,
 ) -> Result<Topology> {
-    let missing = |rank: u32, what: &str| Error::Bootstrap {
-        launcher,
-        why: format!("rank {rank} did not say {what}"),
-    };
     store.put(HOST, &this_host()?)?;
     store.fence()?;
     if me == Rank(0) {
         let hosts = (0..size).map(|rank| {
             let host = store.get(Rank(rank), HOST)?;
-            host.ok_or_else(|| missing(rank, "on which host it is"))
+            host.ok_or_else(|| missing(launcher, rank, "on which host it is"))
         });
         let topology = by_lowest_rank(hosts, me)?;
-        let text = topology.process_mapping().into_bytes();
-        // The last piece is shorter than the others, or empty.
-        for number in 0..=text.len() / PIECE_BYTES {
-            let rest = &text[number * PIECE_BYTES..];
-            store.put(&piece(number), &rest[..rest.len().min(PIECE_BYTES)])?;
-        }
+        leave(store, FOUND, &topology.process_mapping())?;
         store.fence()?;
         return Ok(topology);
     }
     store.fence()?;
+    Topology::from_process_mapping(&read(store, FOUND, launcher)?, size, me)
+}
+
+fn missing(launcher: &'static str, rank: u32, what: &str) -> Error {
+    let why = format!("rank {rank} did not say {what}");
+    Error::Bootstrap { launcher, why }
+}
+
+/// Leaves a text in pieces, of which the last is shorter than the others, or empty.
+fn leave(store: &mut dyn Store, key: &str, text: &str) -> Result<()> {
+    for number in 0..=text.len() / PIECE_BYTES {
+        let rest = &text.as_bytes()[number * PIECE_BYTES..];
+        store.put(
+            &format!("{key}.{number}"),
+            &rest[..rest.len().min(PIECE_BYTES)],
+        )?;
+    }
+    Ok(())
+}
+
+/// The text that rank 0 has left.
+fn read(store: &mut dyn Store, key: &str, launcher: &'static str) -> Result<String> {
     let mut text = Vec::new();
-    while text.len() % PIECE_BYTES == 0 {
-        let (number, before) = (text.len() / PIECE_BYTES, text.len());
-        let next = store.get(Rank(0), &piece(number))?;
-        text.extend(next.ok_or_else(|| missing(0, "who is where"))?);
-        if text.len() == before || text.len() > before + PIECE_BYTES {
+    for number in 0.. {
+        let piece = store.get(Rank(0), &format!("{key}.{number}"))?;
+        let piece = piece.ok_or_else(|| missing(launcher, 0, "who is where"))?;
+        text.extend_from_slice(&piece);
+        if piece.len() != PIECE_BYTES {
             break;
         }
     }
-    Topology::from_process_mapping(&String::from_utf8_lossy(&text), size, me)
-}
-
-fn piece(number: usize) -> String {
-    format!("{PLACEMENT}.{number}")
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Equal marks are one node; nodes are numbered in the order of their lowest rank. Memory follows
@@ -164,6 +199,40 @@ mod tests {
         });
         let gets = &shared.lock().unwrap().gets;
         assert_eq!((gets[&0], gets[&1], gets[&2]), (RANKS, 2, 2));
+    }
+
+    #[test]
+    fn what_rank_0_knows_all_take_over_and_what_it_does_not_they_find_out() {
+        for known in [true, false] {
+            let (shared, fence) = (Mutex::new(Shared::default()), Barrier::new(3));
+            let topology = |rank| {
+                // Another rank's own knowledge would not count: the ranks of a node may differ.
+                let of_zero = Topology::from_node_sizes(&[1, 2], Rank(0)).unwrap();
+                let known = (known && rank == 0).then_some(of_zero);
+                hear(
+                    &mut OfRank(&shared, &fence, rank),
+                    "pmix",
+                    3,
+                    Rank(rank),
+                    known,
+                )
+                .unwrap()
+            };
+            let map = if known {
+                "(vector,(0,1,1),(1,1,2))"
+            } else {
+                "(vector,(0,2,1),(0,1,1))"
+            };
+            std::thread::scope(|scope| {
+                let topology = &topology;
+                let ranks = [0, 1, 2].map(|rank| scope.spawn(move || topology(rank)));
+                for rank in ranks {
+                    assert_eq!(rank.join().unwrap().process_mapping(), map);
+                }
+            });
+            let gets = &shared.lock().unwrap().gets;
+            assert_eq!(gets.get(&1), Some(if known { &1 } else { &2 }));
+        }
     }
 
     #[test]

@@ -26,12 +26,11 @@ pub(super) const JOB_SIZE: &CStr = c"pmix.job.size";
 pub(super) const NODE_ID: &CStr = c"pmix.nodeid";
 /// Who is where in the notation of MPICH; Slurm says it.
 pub(super) const ANL_MAP: &CStr = c"pmix.anlmap";
-/// Names of the job's nodes, with commas.
-pub(super) const NODE_LIST: &CStr = c"pmix.nlist";
-/// Ranks of a node, with commas; of the node that [`HOST_NAME`] names beside [`NODE_INFO`].
+pub(super) const HOST_NAME: &CStr = c"pmix.hname";
+pub(super) const NUM_NODES: &CStr = c"pmix.num.nodes";
+/// Ranks of a node, with commas; of the one that [`NODE_ID`] numbers beside [`NODE_INFO`].
 pub(super) const LOCAL_PEERS: &CStr = c"pmix.lpeers";
 pub(super) const NODE_INFO: &CStr = c"pmix.node.info";
-pub(super) const HOST_NAME: &CStr = c"pmix.hname";
 pub(super) const COLLECT_DATA: &CStr = c"pmix.collect";
 pub(super) const IMMEDIATE: &CStr = c"pmix.immediate";
 pub(super) const OPTIONAL: &CStr = c"pmix.optional";
@@ -117,11 +116,11 @@ impl Info {
         Self::of(key, BOOL, data)
     }
 
-    /// A directive with a text, for a call that copies it.
-    pub(super) fn text(key: &CStr, text: &CStr) -> Self {
+    /// A directive with a number.
+    pub(super) fn number(key: &CStr, number: u32) -> Self {
         let mut data = Data { words: [0; 3] };
-        data.string = text.as_ptr().cast_mut();
-        Self::of(key, STRING, data)
+        data.uint32 = number;
+        Self::of(key, UINT32, data)
     }
 
     fn of(key: &CStr, kind: u16, data: Data) -> Self {

@@ -40,9 +40,17 @@ impl Pmix {
         let functions = Functions::bind().map_err(failed)?;
         let mut session = Session::open(functions, wait)?;
         let (size, me) = (session.size, Rank(session.me.rank));
-        let topology = match session.placement(me)? {
+        // A key of the job is known to all ranks or to none. What is said of single nodes and ranks
+        // may be known on some nodes only, so rank 0 looks that up for all.
+        let topology = match session.look_up(&[mapped], me)? {
             Some(topology) => topology,
-            None => hosts::exchange(&mut session, "pmix", size, me)?,
+            None => {
+                let known = match me {
+                    Rank(0) => session.look_up(&[listed, one_by_one], me)?,
+                    _ => None,
+                };
+                hosts::hear(&mut session, "pmix", size, me, known)?
+            }
         };
         Ok(Self { session, topology })
     }
@@ -155,18 +163,14 @@ impl Session {
     }
 
     /// Who is where, as far as the library knows it in this process: nobody is asked for it.
-    fn placement(&mut self, seen_from: Rank) -> Result<Option<Topology>> {
+    fn look_up(&mut self, ways: &'static [Way], me: Rank) -> Result<Option<Topology>> {
         let size = self.size;
-        self.call("asking for the nodes", move |pmix, me| {
+        self.call("asking for the nodes", move |pmix, process| {
             let job = Process {
                 rank: abi::RANK_WILDCARD,
-                ..*me
+                ..*process
             };
-            let ways = [mapped, listed, one_by_one];
-            let mut found = ways
-                .iter()
-                .filter_map(|way| way(pmix, &job, size, seen_from));
-            found.find(|topology| topology.size() == size)
+            ways.iter().find_map(|way| way(pmix, &job, size, me))
         })
     }
 
@@ -255,39 +259,51 @@ impl Store for Session {
     }
 }
 
-/// Who is where by one look-up: Slurm.
+/// A way to find who is where in a job, seen from one of its ranks.
+type Way = fn(&Functions, job: &Process, size: u32, me: Rank) -> Option<Topology>;
+
+/// By one look-up: Slurm.
 fn mapped(pmix: &Functions, job: &Process, size: u32, me: Rank) -> Option<Topology> {
     let map = pmix.get(job, abi::ANL_MAP, abi::OPTIONAL).ok()?.text()?;
     Topology::from_process_mapping(&map, size, me).ok()
 }
 
-/// Who is where by a look-up for each node: PRRTE and Open MPI.
+/// By a look-up for each node: Open MPI and PRRTE. The job need not be on all nodes that the
+/// launcher has numbered.
 fn listed(pmix: &Functions, job: &Process, size: u32, me: Rank) -> Option<Topology> {
-    let nodes = pmix.get(job, abi::NODE_LIST, abi::OPTIONAL).ok()?.text()?;
-    let peers = |node: &str| {
-        let node = CString::new(node).ok()?;
+    let nodes = pmix
+        .get(job, abi::NUM_NODES, abi::OPTIONAL)
+        .ok()?
+        .number()?;
+    let peers = |node| {
         let directives = [
             Info::yes(abi::NODE_INFO),
-            Info::text(abi::HOST_NAME, &node),
+            Info::number(abi::NODE_ID, node),
             Info::yes(abi::OPTIONAL),
         ];
         pmix.get_by(job, abi::LOCAL_PEERS, &directives).ok()?.text()
     };
-    of_peers(nodes.split(',').map(peers), size, me)
+    let numbered = 0..nodes.saturating_mul(4).saturating_add(64);
+    of_peers(numbered.filter_map(peers), size, me)
 }
 
 /// Who is where by the ranks of each node, `0,1,2`; `None` unless each rank below `size` is on one
 /// node.
-fn of_peers(nodes: impl Iterator<Item = Option<String>>, size: u32, me: Rank) -> Option<Topology> {
+fn of_peers(nodes: impl Iterator<Item = String>, size: u32, me: Rank) -> Option<Topology> {
     // First rank, rank behind the last, node.
     let mut runs: Vec<(u32, u32, usize)> = Vec::new();
+    let mut left = size;
     for (node, peers) in nodes.enumerate() {
-        for rank in peers?.split(',') {
+        for rank in peers.split(',') {
             let rank = rank.trim().parse().ok().filter(|rank| *rank < size)?;
             match runs.last_mut() {
                 Some((_, end, of)) if *end == rank && *of == node => *end += 1,
                 _ => runs.push((rank, rank + 1, node)),
             }
+            left = left.saturating_sub(1);
+        }
+        if left == 0 {
+            break;
         }
     }
     runs.sort_unstable();
@@ -305,14 +321,15 @@ fn of_peers(nodes: impl Iterator<Item = Option<String>>, size: u32, me: Rank) ->
     (topology.size() == size).then_some(topology)
 }
 
-/// Who is where by a look-up for each rank, where a server says no more than that.
+/// By a look-up for each rank: servers of Open MPI 4 do not know the ranks of all other nodes, but
+/// each rank's host.
 fn one_by_one(pmix: &Functions, job: &Process, size: u32, me: Rank) -> Option<Topology> {
-    let node = |rank| {
-        let value = pmix.get(&Process { rank, ..*job }, abi::NODE_ID, abi::OPTIONAL);
-        let number = value.ok().and_then(|value| value.number());
-        number.ok_or_else(|| failed(format!("rank {rank} has no node")))
+    let host = |rank| {
+        let value = pmix.get(&Process { rank, ..*job }, abi::HOST_NAME, abi::OPTIONAL);
+        let name = value.ok().and_then(|value| value.text());
+        name.ok_or_else(|| failed(format!("rank {rank} has no host")))
     };
-    hosts::by_lowest_rank((0..size).map(node), me).ok()
+    hosts::by_lowest_rank((0..size).map(host), me).ok()
 }
 
 /// Life of the thread: one call after the other, until the session is dropped.
@@ -371,7 +388,7 @@ mod tests {
     }
 
     fn placed(peers: &[&str], size: u32) -> Option<String> {
-        let peers = peers.iter().map(|peers| Some((*peers).to_owned()));
+        let peers = peers.iter().map(|peers| (*peers).to_owned());
         Some(of_peers(peers, size, Rank(0))?.process_mapping())
     }
 
@@ -398,11 +415,9 @@ mod tests {
             &["0,1,2", "3,4"],
             &["0-3"],
             &[""],
-            &["0,1,2,3", ""],
         ] {
             assert_eq!(placed(peers, 4), None, "{peers:?}");
         }
-        assert!(of_peers([Some("0".into()), None].into_iter(), 2, Rank(0)).is_none());
     }
 
     #[test]
