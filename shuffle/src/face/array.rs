@@ -546,10 +546,15 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     ) -> Result<()> {
         self.elements.check_failure()?;
         let mut change = Some(change);
-        let mut attempt = |send: &dyn Fn(Rank, u32, &[u8]) -> Result<()>| {
+        let mut attempt = |spills: bool| {
             let mut table = self.elements.lock(what)?;
             with_scratch(|bytes| match tell(&mut table, bytes)? {
-                Some((target, kind)) => send(target, kind, bytes),
+                Some((target, kind)) if spills => self
+                    .handle
+                    .spill(|out| out.send_or_spill(target, kind, bytes)),
+                Some((target, kind)) => self
+                    .handle
+                    .try_send(|out| out.try_send(target, kind, bytes)),
                 // As a send would be: refused where the job has failed, or is in use.
                 None => self.handle.with_out(what, |_| Ok(())),
             })?;
@@ -558,22 +563,15 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
             }
             Ok(())
         };
-        let spill = |target, kind, bytes: &[u8]| {
-            (self.handle).spill(|out| out.send_or_spill(target, kind, bytes))
-        };
         if self.handle.seat.is_in_handler() {
-            return attempt(&spill);
+            return attempt(true);
         }
-        let tried = attempt(&|target, kind, bytes| {
-            self.handle
-                .try_send(|out| out.try_send(target, kind, bytes))
-        });
-        match tried {
+        match attempt(false) {
             Ok(()) => self.handle.pass_by(),
             Err(Error::WouldBlock) => {
                 // One record of this thread at a time is more than queues take.
                 self.handle.wait_for_spill()?;
-                attempt(&spill)
+                attempt(true)
             }
             Err(error) => Err(error),
         }

@@ -35,7 +35,9 @@ pub(crate) struct Keeper<E, T, C, S: Seat, H> {
 pub(crate) fn lock<E>(elements: &Elements<E>) -> InUse<'_, E> {
     match elements.lock("a delivery") {
         Ok(table) => table,
-        Err(_) => unreachable!("who has elements makes no progress that calls handlers"),
+        Err(_) => panic!(
+            "handlers of an array need its elements, and this thread has those of an array: `with` was used to make progress of another job"
+        ),
     }
 }
 
