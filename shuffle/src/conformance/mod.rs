@@ -17,6 +17,7 @@ pub(crate) mod ranks;
 mod rounds;
 mod schedule;
 mod steps;
+mod symptoms;
 mod world;
 
 use trihop_transport::fabric;
