@@ -84,6 +84,7 @@ impl Rounds {
     }
 
     /// How many edges of a stage have had theirs.
+    #[cfg(test)]
     pub fn heard(&self, stage: Stage) -> u32 {
         self.heard[stage.index()]
     }
