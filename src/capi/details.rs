@@ -11,6 +11,7 @@ use super::sized::{check_size, store_sized};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
 use super::stream::trihop_queues_t;
+use crate::route::stage;
 use crate::{DetailedStats, QueueStats, Queues, StageStats};
 
 /// What a stream and each of its queues had done on this rank at one moment, of
@@ -110,9 +111,11 @@ unsafe fn with(
 }
 
 /// The stage with this number, with nothing in it where the route has no such stage.
-fn stage_of(details: &DetailedStats, stage: i32) -> Result<Cow<'_, StageStats>, Failure> {
-    match trihop_queues_t::parse(stage)? {
-        Queues::Stage(name) => Ok(details.stage(name).map_or_else(Cow::default, Cow::Borrowed)),
+fn stage_of(details: &DetailedStats, queues: i32) -> Result<Cow<'_, StageStats>, Failure> {
+    let named = |name| details.stage(name).map_or_else(Cow::default, Cow::Borrowed);
+    match trihop_queues_t::parse(queues)? {
+        Queues::Stage(name) => Ok(named(name)),
+        Queues::Between => Ok(named(stage::REMOTE)),
         Queues::Delivery => Err(Failure::argument(
             "the delivery queue has no counters of its own: `delivered` and `blocked_deliveries` of the totals are its",
         )),

@@ -65,7 +65,9 @@ pub enum trihop_queues_t {
     /// What this rank sent: until the next hop has taken it, or it is in a remote queue (which is
     /// where a representative's own sends go).
     TRIHOP_ORIGIN_QUEUES = 0,
-    /// Batches to other nodes: until the representatives there have taken them.
+    /// Batches to other nodes: until the representatives there have taken them. On grids with several
+    /// stages between the first and the last those of all of them: so that all have passed, all ranks
+    /// flush, and wait for each other, once for each of these stages.
     TRIHOP_REMOTE_QUEUES = 1,
     /// What came from other nodes for ranks of this node: until these have taken it.
     TRIHOP_RELAY_QUEUES = 2,

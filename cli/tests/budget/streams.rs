@@ -1,15 +1,19 @@
-//! Opening and closing streams: what one has taken is given back, or used again by the next.
+//! Opening and closing streams, and steps: what one has taken is given back, or used again by the
+//! next.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use trihop::{Job, Rank, StreamOptions};
+use trihop::{Contributors, Job, Rank, StreamOptions};
 
 use crate::memory::kib;
 use crate::ranks::on_ranks;
 
 /// Streams that each phase opens and closes, one after the other.
 const STREAMS: u32 = 500;
+
+/// Steps that each phase begins and ends.
+const STEPS: u32 = 3000;
 
 /// What a process holds: descriptors, mappings, resident memory in KiB.
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +108,50 @@ fn streams_that_are_opened_and_closed_for_ever_take_nothing_more_inside_a_node()
     let test =
         "streams::streams_that_are_opened_and_closed_for_ever_take_nothing_more_inside_a_node";
     on_ranks(test, "3", open_and_close);
+}
+
+/// Ends steps of a stream in each of the ways, one after the other.
+fn step_after_step(job: Job<'static>) {
+    let shuffle = job.shuffle("steps").handler(|_, _| ()).open().unwrap();
+    let (own, all) = (Contributors::Local(1), Contributors::All(job.size().into()));
+    let phase = || {
+        for number in 0..STEPS {
+            let of = match number % 4 {
+                0 => Some(own),
+                1 => Some(all),
+                _ => None,
+            };
+            let step = of.map(|of| shuffle.begin_step(of).unwrap());
+            shuffle
+                .send(Rank(number % job.size()), number, b"step")
+                .unwrap();
+            match step {
+                Some(_) => {
+                    shuffle.done(1).unwrap();
+                    shuffle.wait().unwrap();
+                }
+                None if number % 4 == 2 => shuffle.round().unwrap(),
+                None => shuffle.fence().unwrap(),
+            }
+        }
+        Held::now()
+    };
+    let before = phase();
+    let after = phase();
+    eprintln!("rank {}: {before:?}, then {after:?}", job.rank());
+    assert_eq!(after.descriptors, before.descriptors);
+    assert!(
+        after.resident_kib <= before.resident_kib + 128,
+        "{before:?}, then {after:?}"
+    );
+    shuffle.shutdown().unwrap();
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn steps_that_begin_again_thousands_of_times_take_nothing_more() {
+    let test = "streams::steps_that_begin_again_thousands_of_times_take_nothing_more";
+    on_ranks(test, "2,1", step_after_step);
 }
 
 /// Handles that outlive their stream keep nobody from opening another one, and never act on that.

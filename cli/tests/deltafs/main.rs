@@ -244,6 +244,27 @@ fn a_runner_delivers_everything_once_and_in_order() {
     }
 }
 
+/// A flush of the remote queues is one of all link stages; whoever flushes once for each of them has
+/// delivered everything.
+#[test]
+fn a_runner_delivers_everything_over_grids_with_several_link_stages() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let runner = client("runner", Compiler::C);
+    let job = ["-n", "8", "--nodes", "4"];
+    for (route, between) in [("mesh:1x2x2x2", "2"), ("node-mesh:2x2", "3")] {
+        let environment = [("TRIHOP_ROUTE", route), ("REMOTE_STAGES", between)];
+        let ended = launch_with(&job, &runner, &["-c", "1000", "-f", "300"], &environment);
+        assert_eq!(
+            ended.status, 0,
+            "{route}: {}\n{}",
+            ended.stdout, ended.stderr
+        );
+        assert!(totals(&ended)[0] > 0, "{route}: {}", ended.stdout);
+    }
+}
+
 #[test]
 fn a_runner_in_cpp_behaves_as_in_c() {
     if Compiler::Cpp.is_there() {

@@ -21,6 +21,7 @@ mod relays;
 mod rounds;
 mod schedule;
 mod steps;
+mod symptoms;
 mod world;
 
 use trihop_transport::fabric;
@@ -30,6 +31,7 @@ use trihop_transport::sim::{Net, SimOptions};
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::engine::sink::Sink;
+use crate::route::{RouteName, stage};
 use crate::simulation::Fabric;
 use crate::terminate::flush::{Flush, Queues};
 
@@ -46,33 +48,60 @@ fn handlers_that_send_are_answered_before_the_fence_ends() {
     run_schedules(60, true, 30, |seed, _| sim(seed));
 }
 
+/// All ranks flush queue after queue, and wait for each other in between, as clients of DeltaFS do.
+fn flush_all(world: &mut World, queues: impl IntoIterator<Item = Queues>) {
+    for queues in queues {
+        let mut flushes: Vec<Flush> = (0..world.size())
+            .map(|r| {
+                let (state, out, _) = world.job.members[r as usize].stream_mut();
+                Flush::begin(queues, state, out)
+            })
+            .collect();
+        (0..world.size()).for_each(|r| world.core(r).hurry()); // as a flush does that waits
+        // Between the stages everyone waits for everyone: the barrier.
+        world.until("flush", |i, r| {
+            let (state, out, _) = r.stream_mut();
+            flushes[i as usize].poll(state, out).unwrap()
+        });
+    }
+}
+
 #[test]
 fn the_four_flushes_and_three_barriers_deliver_everything() {
     for seed in seeds(24) {
         let replay = Replay(seed);
         let mut world = World::new(&shape(seed), &tiny(seed), seed, sim(seed), false, true);
         let sent = world.exchange(40, mixed);
-        for queues in [
+        let all = [
             Queues::ORIGIN,
             Queues::REMOTE,
             Queues::RELAY,
             Queues::Delivery,
-        ] {
-            let mut flushes: Vec<Flush> = (0..world.size())
-                .map(|r| {
-                    let (state, out, _) = world.job.members[r as usize].stream_mut();
-                    Flush::begin(queues, state, out)
-                })
-                .collect();
-            (0..world.size()).for_each(|r| world.core(r).hurry()); // as a flush does that waits
-            // Between the stages everyone waits for everyone: the barrier.
-            world.until("flush", |i, r| {
-                let (state, out, _) = r.stream_mut();
-                flushes[i as usize].poll(state, out).unwrap()
-            });
-        }
+        ];
+        flush_all(&mut world, all);
         world.check(&sent, false);
         std::mem::forget(replay);
+    }
+}
+
+/// Grids have more stages between the first and the last: each takes a flush and a barrier more.
+#[test]
+fn flushes_deliver_everything_over_every_route_once_for_each_stage_between() {
+    for route in RouteName::several() {
+        let ends = [stage::ORIGIN, stage::RELAY];
+        let between = route.stages().iter().filter(|of| !ends.contains(&of.name));
+        for seed in seeds(8) {
+            let replay = Replay(seed);
+            let (sizes, options) = (shape(seed), tiny(seed));
+            let mut world = World::routed(route, &sizes, &options, seed, sim(seed), false, true);
+            let sent = world.exchange(40, mixed);
+            let remote = between.clone().map(|_| Queues::REMOTE);
+            flush_all(&mut world, [Queues::ORIGIN]);
+            flush_all(&mut world, remote);
+            flush_all(&mut world, [Queues::RELAY, Queues::Delivery]);
+            world.check(&sent, false);
+            std::mem::forget(replay);
+        }
     }
 }
 

@@ -21,6 +21,10 @@ pub enum Queues {
     /// have taken everything that was in them before. Of the first stage also open runs: everything
     /// that was sent before. A stage that the route does not have is empty.
     Stage(&'static str),
+    /// Those of all stages between the first and `relay`, or the end. Where these are several
+    /// (grids), what another end has taken may be in its queues of the next of them: so that all
+    /// have passed, all ranks flush, and wait for each other, once for each of these stages.
+    Between,
     /// Deliveries: until everything that had arrived before was handled.
     Delivery,
 }
@@ -29,8 +33,9 @@ impl Queues {
     /// Open runs and origin queues: until the next hop has taken everything that was sent before,
     /// or it is in a queue of another stage (a representative's own sends go to remote queues).
     pub const ORIGIN: Self = Self::Stage(stage::ORIGIN);
-    /// Batches to remote representatives: until they have taken everything that was batched before.
-    pub const REMOTE: Self = Self::Stage(stage::REMOTE);
+    /// What is between nodes: with three hops batches to remote representatives, until they have
+    /// taken everything that was batched before.
+    pub const REMOTE: Self = Self::Between;
     /// Relay queues: until their ranks have taken everything that was relayed before.
     pub const RELAY: Self = Self::Stage(stage::RELAY);
 }
@@ -38,9 +43,9 @@ impl Queues {
 /// A flush under way: what it waits for.
 pub(crate) enum Flush {
     /// Of own sends, those that were there at the beginning and are not in a queue yet.
-    Gathering(Stage, Gathered),
-    /// The queues of a stage, or nothing, to be marked at the next look.
-    Marking(Option<Stage>),
+    Gathering(Gathered),
+    /// The queues of these stages, to be marked at the next look.
+    Marking(Vec<Stage>),
     /// Other ends that have not taken everything up to where their queues stood.
     Queues(Vec<Mark>),
     Deliveries(DeliveryMarks),
@@ -50,12 +55,18 @@ pub(crate) enum Flush {
 
 impl Flush {
     pub fn begin(queues: Queues, state: &mut StreamState, out: &Outbound) -> Self {
-        let Queues::Stage(name) = queues else {
-            return Self::Deliveries(state.marks());
-        };
-        match out.queues.route.stage_named(name) {
-            Some(Stage::FIRST) => Self::Gathering(Stage::FIRST, out.gathered()),
-            other => Self::Marking(other),
+        let route = &out.queues.route;
+        match queues {
+            Queues::Stage(name) => match route.stage_named(name) {
+                Some(Stage::FIRST) => Self::Gathering(out.gathered()),
+                other => Self::Marking(other.into_iter().collect()),
+            },
+            Queues::Between => {
+                let ends = [Some(Stage::FIRST), route.stage_named(stage::RELAY)];
+                let between = |stage: &Stage| !ends.contains(&Some(*stage));
+                Self::Marking(route.numbers().filter(between).collect())
+            }
+            Queues::Delivery => Self::Deliveries(state.marks()),
         }
     }
 
@@ -70,16 +81,17 @@ impl Flush {
         if let Self::Handed(count) = self {
             return Ok(state.handover.as_ref().is_none_or(|h| h.has_done(*count)));
         }
-        if let Self::Gathering(stage, gathered) = self {
+        if let Self::Gathering(gathered) = self {
             if !out.has_left(gathered) {
                 return Ok(false);
             }
-            *self = Self::Marking(Some(*stage));
+            *self = Self::Marking(vec![Stage::FIRST]);
         }
-        if let Self::Marking(stage) = self {
+        if let Self::Marking(stages) = self {
             out.publish(SendReason::Flush);
-            let marks = stage.map(|stage| out.queues.mark(stage, SendReason::Flush));
-            *self = Self::Queues(marks.unwrap_or_default());
+            let marks = stages.iter();
+            let marks = marks.flat_map(|&stage| out.queues.mark(stage, SendReason::Flush));
+            *self = Self::Queues(marks.collect());
         }
         match self {
             Self::Queues(marks) => out.queues.has_passed(marks),
