@@ -96,7 +96,7 @@ pub unsafe extern "C" fn trihop_stream_begin_step_with(
 ) -> trihop_status_t {
     let begin = |open: &StreamOf| {
         // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { load_sized(options, trihop_step_options_t::defaults())? };
+        let options = unsafe { load_sized(options, trihop_step_options_t::defaults(), "options")? };
         let of = trihop_contributors_t::parse(options.of, options.count)?;
         let priority = options.priority()?;
         let handle = Context::new(stream.cast_mut().cast());
