@@ -86,7 +86,7 @@ impl<S: Seating> Handle<S> {
         send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
     ) -> Result<()> {
         match self.seat.is_in_handler() {
-            true => self.send_with(noting_overfilled(send_or_spill)),
+            true => self.send_with(noting_overfilled::<S>(send_or_spill)),
             false => self.send_with(send),
         }
     }
@@ -130,7 +130,7 @@ impl<S: Seating> Handle<S> {
         mut send_or_spill: impl FnMut(&mut Outbound, &T) -> Result<()>,
     ) -> Result<()> {
         self.send_many(items, |out, item| {
-            noting_overfilled(|out: &mut Outbound| send_or_spill(out, item))(out)
+            noting_overfilled::<S>(|out: &mut Outbound| send_or_spill(out, item))(out)
         })
     }
 
@@ -400,13 +400,13 @@ impl<S: Seating> Drop for HandingOut<'_, S> {
 }
 
 /// A send of a handler on a thread of its own: its next call waits for a spill that it has
-/// overfilled.
-fn noting_overfilled(
+/// overfilled. On a seat without threads the next handler that sends there finds out.
+fn noting_overfilled<S: Seating>(
     mut send: impl FnMut(&mut Outbound) -> Result<()>,
 ) -> impl FnMut(&mut Outbound) -> Result<()> {
     move |out| {
         let sent = send(out);
-        if out.take_overfilled() {
+        if S::MOVES_ALONE && out.take_overfilled() {
             note_overfilled(out.gauge());
         }
         sent
