@@ -96,8 +96,8 @@ impl JobState {
             .map_err(|error| self.fail(error))
     }
 
-    /// Sends to the own rank by a call of the handler; none where it has to go the way of all
-    /// others. A rank that only sends makes progress every few hundred times: whether that is due.
+    /// Sends to the own rank by a call of the handler; false where it has to go the way of all
+    /// others.
     ///
     /// # Errors
     /// See [`crate::engine::StreamState::deliver_own`].
@@ -106,14 +106,12 @@ impl JobState {
         handlers: &mut impl Handlers,
         id: StreamId,
         send: OwnSend<'_>,
-    ) -> Result<Option<bool>> {
+    ) -> Result<bool> {
         self.check_failure()?;
         match self.engine.deliver_own(id, handlers, send) {
-            Ok(true) => Ok(Some(self.engine.out(id)?.count_call())),
-            Ok(false) => Ok(None),
             // As bytes that came from elsewhere and make no sense.
             Err(error @ Error::BadPeer { .. }) => Err(self.fail(error)),
-            Err(error) => Err(error),
+            sent => sent,
         }
     }
 

@@ -97,7 +97,7 @@ impl<S: Seating> Handle<S> {
         &self,
         send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
     ) -> Result<()> {
-        self.send_with(noting_overfilled(send_or_spill))
+        self.send_with(noting_overfilled::<S>(send_or_spill))
     }
 
     /// Sends an item by `push`, unless that needs nothing but its run.
@@ -139,7 +139,7 @@ impl<S: Seating> Handle<S> {
         mut send_or_spill: impl FnMut(&mut Outbound, &T) -> Result<()>,
     ) -> Result<()> {
         self.send_many(items, |out, item| {
-            noting_overfilled(|out: &mut Outbound| send_or_spill(out, item))(out)
+            noting_overfilled::<S>(|out: &mut Outbound| send_or_spill(out, item))(out)
         })
     }
 
@@ -430,13 +430,13 @@ impl<S: Seating> Drop for HandingOut<'_, S> {
 }
 
 /// A send of a handler on a thread of its own: its next call waits for a spill that it has
-/// overfilled.
-fn noting_overfilled(
+/// overfilled. On a seat without threads the next handler that sends there finds out.
+fn noting_overfilled<S: Seating>(
     mut send: impl FnMut(&mut Outbound) -> Result<()>,
 ) -> impl FnMut(&mut Outbound) -> Result<()> {
     move |out| {
         let sent = send(out);
-        if out.take_overfilled() {
+        if S::MOVES_ALONE && out.take_overfilled() {
             note_overfilled(out.gauge());
         }
         sent

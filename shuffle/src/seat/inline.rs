@@ -464,12 +464,12 @@ impl<'h> Seating for Inline<'h> {
     }
 
     /// Not while a call hands out deliveries, or a step ends: no handler is called inside of that.
-    fn deliver_own(&self, id: StreamId, send: OwnSend<'_>) -> Result<Option<bool>> {
+    fn deliver_own(&self, id: StreamId, send: OwnSend<'_>) -> Result<bool> {
         if self.0.taking.get() || self.is_at_end() {
-            return Ok(None);
+            return Ok(false);
         }
         let Some(mut state) = self.borrow() else {
-            return Ok(None); // the usual way says why
+            return Ok(false); // the usual way says why
         };
         self.with_handlers(&mut state, |state, handlers| {
             state.deliver_own(handlers, id, send)

@@ -185,13 +185,12 @@ pub(crate) trait Seating: Clone {
     fn allow_pushes_here(&self, id: StreamId, of: &Self::OfStream, pushes: Pushes);
 
     /// Sends to the own rank by a call of the handler, where that may be called here and nothing
-    /// that was sent before is in the way: whether progress is due then. None where it was not
-    /// sent.
+    /// that was sent before is in the way; whether it has.
     ///
     /// # Errors
     /// As [`Seating::with`]; a broadcast that finds no room; what the handler ends the job with.
-    fn deliver_own(&self, _id: StreamId, _send: OwnSend<'_>) -> Result<Option<bool>> {
-        Ok(None)
+    fn deliver_own(&self, _id: StreamId, _send: OwnSend<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// Makes a call in which all ranks take part: on a stream, or on the job itself.

@@ -416,6 +416,9 @@ impl Seating for Threaded {
             Some(handover) => Arc::clone(handover.deliveries()),
             None => {
                 let mut threads = self.shared.threads.lock();
+                if threads.ended {
+                    return Err(Error::Closed(ALL.to_owned()));
+                }
                 let thread = Arc::clone(self.shared.common(&mut threads)?.deliveries());
                 let mut calls = of.calls.lock().unwrap_or_else(PoisonError::into_inner);
                 Arc::clone(calls.get_or_insert(thread))
