@@ -171,7 +171,7 @@ fn judged(
 ) -> Verdict {
     let why_not = match chosen {
         Some(best) if best != index => match adapters.aside(index) {
-            Some(why) => format!("another adapter does as well, and {why}"),
+            Some(why) => format!("{why}, and another adapter will do"),
             None if adapters.candidates.contains(&index) => {
                 "other ranks of this node take it".to_owned()
             }
