@@ -145,7 +145,8 @@ impl<'a, 'h> Sender<'a, 'h> {
         }
         while self.desk.readers_done.get() < readers.len() {
             match pass_on(self.shuffle, self.desk, self.rank, self.ranks) {
-                Ok(()) => std::thread::sleep(NAP),
+                Ok(0) => std::thread::sleep(NAP),
+                Ok(_) => {}
                 Err(Quit::Failed(error)) => return Err(error),
                 Err(_) => break,
             }
@@ -275,8 +276,8 @@ pub fn located(plan: &Plan, unreadable: Unreadable) -> Error {
     }
 }
 
-/// Lets messages flow, unless the job has failed.
-fn pass_on(shuffle: &Shuffle<'_>, desk: &Desk, rank: Rank, ranks: u32) -> Result<(), Quit> {
+/// Lets messages flow, unless the job has failed; returns how many have come.
+fn pass_on(shuffle: &Shuffle<'_>, desk: &Desk, rank: Rank, ranks: u32) -> Result<u64, Quit> {
     if desk.cannot_write() {
         tell_all(rank, ranks, shuffle, Halt::Stop)?;
         return Err(Quit::Halted);
@@ -284,8 +285,7 @@ fn pass_on(shuffle: &Shuffle<'_>, desk: &Desk, rank: Rank, ranks: u32) -> Result
     if desk.halt.get() == Halt::Stop {
         return Err(Quit::Halted);
     }
-    shuffle.poll()?;
-    Ok(())
+    Ok(shuffle.poll()?)
 }
 
 /// Tells the others that `this` rank has failed: those behind it stop, those before it do what
@@ -335,7 +335,7 @@ impl Blocks for Source<'_, '_, '_> {
     fn next_block(&mut self) -> Result<Option<(usize, &[u8])>, Quit> {
         let (desk, rank) = (self.desk, self.rank);
         let (shuffle, ranks) = (self.shuffle, self.ranks);
-        let mut idle = || pass_on(shuffle, desk, rank, ranks);
+        let mut idle = || pass_on(shuffle, desk, rank, ranks).map(drop);
         idle()?;
         match &mut self.from {
             Origin::Ranges(reader) => {
