@@ -23,6 +23,8 @@ pub mod kind {
     pub const PART: u32 = u32::MAX - 4;
     /// The first bad record of a rank, for rank 0.
     pub const FLAW: u32 = u32::MAX - 5;
+    /// A rank has read all files that it reads alone.
+    pub const READ: u32 = u32::MAX - 6;
 }
 
 /// What the failure of another rank means for this one.
@@ -63,6 +65,8 @@ pub struct Desk {
     pub halt: Cell<Halt>,
     /// Bytes that the others have read, as far as they told.
     pub progress: Cell<u64>,
+    /// Ranks that have read all files that they read alone.
+    pub readers_done: Cell<usize>,
     /// On rank 0: all parts that were told.
     pub parts: RefCell<Vec<Partition>>,
     /// On rank 0: the first bad record of each rank that has one.
@@ -101,6 +105,7 @@ impl Desk {
                 .flaws
                 .borrow_mut()
                 .extend(serde_json::from_slice(message.bytes).ok()),
+            kind::READ => self.readers_done.set(self.readers_done.get() + 1),
             // A peer of another version; the engine's version check lets none through.
             _ => {}
         }

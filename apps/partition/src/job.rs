@@ -218,7 +218,7 @@ impl ThisRank<'_, '_> {
                 .map(|(_, stream)| stream);
             sender.stream(number, stream)?;
         }
-        Ok(())
+        sender.wait_for_readers()
     }
 
     /// Tells rank 0 of the parts that this rank has written, and of its first bad record.

@@ -58,5 +58,5 @@ pub use job::run;
 pub use progress::Front;
 pub use reader::Method;
 pub use request::{KeyList, Request, parse_delimiter};
-pub use summary::{Partition, Summary};
+pub use summary::{Partition, Subject, Summary};
 pub use totals::Totals;

@@ -1,5 +1,6 @@
 //! What rank 0 finds out at the start and all ranks then agree on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -74,6 +75,11 @@ impl Plan {
     /// Bytes of each file that are cut into ranges.
     pub fn cut_sizes(&self) -> Vec<u64> {
         self.files.iter().map(InputFile::cut_bytes).collect()
+    }
+
+    /// The ranks that read files alone.
+    pub fn readers(&self) -> BTreeSet<u32> {
+        self.files.iter().filter_map(InputFile::reader).collect()
     }
 
     /// The files that are cut into ranges.

@@ -12,7 +12,7 @@ use super::ranges::{Entry, FILE_START, Span};
 use super::reader::{BLOCK_BYTES, Extents, Method, Reader, Unreadable};
 use super::route::{Routed, Router};
 use super::split::without_line_end;
-use super::stream::Stream;
+use super::stream::{NAP, Stream};
 use super::summary::Share;
 
 /// Why reading or sending stops.
@@ -129,6 +129,29 @@ impl<'a, 'h> Sender<'a, 'h> {
             newlines: 0,
         };
         self.cut(&[Span::endless(number)], FILE_START, from)
+    }
+
+    /// Waits until all files have been read that one rank reads alone. A fence would wait as well, but
+    /// takes a pipe that is silent for long for a fault, and says so.
+    ///
+    /// # Errors
+    /// The engine's failure.
+    pub fn wait_for_readers(&mut self) -> Result<()> {
+        let readers = self.plan.readers();
+        if readers.contains(&self.rank.0) && self.desk.halt.get() == Halt::No {
+            for rank in 0..self.ranks {
+                self.shuffle.send(Rank(rank), kind::READ, b"")?;
+            }
+        }
+        while self.desk.readers_done.get() < readers.len() {
+            match pass_on(self.shuffle, self.desk, self.rank, self.ranks) {
+                Ok(0) => std::thread::sleep(NAP),
+                Ok(_) => {}
+                Err(Quit::Failed(error)) => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(())
     }
 
     /// Cuts what comes, and sends it.
@@ -253,6 +276,18 @@ pub fn located(plan: &Plan, unreadable: Unreadable) -> Error {
     }
 }
 
+/// Lets messages flow, unless the job has failed; returns how many have come.
+fn pass_on(shuffle: &Shuffle<'_>, desk: &Desk, rank: Rank, ranks: u32) -> Result<u64, Quit> {
+    if desk.cannot_write() {
+        tell_all(rank, ranks, shuffle, Halt::Stop)?;
+        return Err(Quit::Halted);
+    }
+    if desk.halt.get() == Halt::Stop {
+        return Err(Quit::Halted);
+    }
+    Ok(shuffle.poll()?)
+}
+
 /// Tells the others that `this` rank has failed: those behind it stop, those before it do what
 /// `earlier` says.
 fn tell_all(
@@ -298,18 +333,9 @@ impl Blocks for Source<'_, '_, '_> {
     type Error = Quit;
 
     fn next_block(&mut self) -> Result<Option<(usize, &[u8])>, Quit> {
-        let (shuffle, desk, rank, ranks) = (self.shuffle, self.desk, self.rank, self.ranks);
-        let mut idle = || -> Result<(), Quit> {
-            if desk.cannot_write() {
-                tell_all(rank, ranks, shuffle, Halt::Stop)?;
-                return Err(Quit::Halted);
-            }
-            if desk.halt.get() == Halt::Stop {
-                return Err(Quit::Halted);
-            }
-            shuffle.poll()?;
-            Ok(())
-        };
+        let (desk, rank) = (self.desk, self.rank);
+        let (shuffle, ranks) = (self.shuffle, self.ranks);
+        let mut idle = || pass_on(shuffle, desk, rank, ranks).map(drop);
         idle()?;
         match &mut self.from {
             Origin::Ranges(reader) => {

@@ -20,7 +20,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Blocks that are read ahead.
 const AHEAD: usize = 4;
 /// Longest sleep between two calls of `idle`.
-const NAP: Duration = Duration::from_micros(200);
+pub const NAP: Duration = Duration::from_micros(200);
 
 /// How bytes are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,9 @@ struct Block {
     /// Bytes that were read for it, as they are on the disk.
     raw_bytes: u64,
 }
+
+/// Bytes, and how many were read for them; `None` at the end; or what reading did.
+pub type Taken<'s> = io::Result<Option<(&'s [u8], u64)>>;
 
 /// A file that is being read by a thread.
 #[derive(Debug)]
@@ -96,10 +99,7 @@ impl Stream {
     ///
     /// # Errors
     /// What `idle` returned; inside, what reading did.
-    pub fn next<E>(
-        &mut self,
-        idle: &mut impl FnMut() -> Result<(), E>,
-    ) -> Result<io::Result<Option<(&[u8], u64)>>, E> {
+    pub fn next<E>(&mut self, idle: &mut impl FnMut() -> Result<(), E>) -> Result<Taken<'_>, E> {
         let next = match self.again.pop_front() {
             Some(block) => Ok(Some(block)),
             None => self.receive(idle)?,
@@ -176,9 +176,8 @@ fn read_ahead(file: File, to: &SyncSender<io::Result<Block>>) -> io::Result<()> 
     };
     let mut told = 0;
     loop {
-        let mut bytes = Vec::with_capacity(BLOCK_BYTES);
         // Whatever there is: a pipe's last line must not wait for a full block.
-        bytes.resize(BLOCK_BYTES, 0);
+        let mut bytes = vec![0; BLOCK_BYTES];
         let filled = match plain.read(&mut bytes) {
             Ok(0) => return Ok(()),
             Ok(filled) => filled,

@@ -72,42 +72,23 @@ impl Share {
 pub struct Summary {
     /// Always `partition`.
     pub command: &'static str,
-    /// Directory of the parts.
-    pub out: String,
-    /// Format of input and output.
-    pub format: Format,
-    /// How parts are compressed.
-    pub compression: Compression,
-    /// The columns or fields of the key, as given.
-    pub key: Vec<String>,
-    /// What of the key decides the part.
-    pub split: Split,
-    /// The columns or fields that the records of a part are sorted by.
-    pub sort: Vec<String>,
+    /// What it is about.
+    #[serde(flatten)]
+    pub subject: Subject,
     /// Name of the hash of keys and of the checksum.
     pub hash: &'static str,
     /// Part of a key, as a formula.
     pub partition: &'static str,
-    /// How rank 0 read its files: `io_uring`, `pread` or `stream`.
-    pub io: &'static str,
     /// Ranks of the job.
     pub ranks: u32,
-    /// Input files.
-    pub files: usize,
     /// Bytes of the input files, as they are on the disk or come through a pipe.
     pub input_bytes: u64,
     /// Records in parts.
     pub records: u64,
     /// Blank lines that were left out.
     pub blank_lines: u64,
-    /// What became of records that could not be taken.
-    pub on_bad_line: OnBadLine,
-    /// How many there were.
+    /// Records that could not be taken.
     pub bad_lines: u64,
-    /// Where the first one of them is, and what is wrong with it.
-    pub first_bad_line: Option<String>,
-    /// From the start of the job to the last byte on the disk.
-    pub seconds: f64,
     /// Records per second.
     pub records_per_s: f64,
     /// Input bytes per second.
@@ -140,7 +121,7 @@ pub struct Partition {
 }
 
 /// What a summary is about.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct Subject {
     /// Directory of the parts.
     pub out: String,
@@ -148,21 +129,21 @@ pub struct Subject {
     pub format: Format,
     /// How parts are compressed.
     pub compression: Compression,
-    /// The key as given.
+    /// The columns or fields of the key, as given.
     pub key: Vec<String>,
     /// What of the key decides the part.
     pub split: Split,
-    /// What records are sorted by.
+    /// The columns or fields that the records of a part are sorted by.
     pub sort: Vec<String>,
     /// What became of records that could not be taken.
     pub on_bad_line: OnBadLine,
-    /// The first one of them.
+    /// Where the first one of them is, and what is wrong with it.
     pub first_bad_line: Option<String>,
-    /// How files were read.
+    /// How rank 0 read its files: `io_uring`, `pread` or `stream`.
     pub io: &'static str,
     /// Input files.
     pub files: usize,
-    /// Duration.
+    /// From the start of the job to the last byte on the disk.
     pub seconds: f64,
 }
 
@@ -212,27 +193,16 @@ impl Summary {
         let seconds = subject.seconds.max(1e-9);
         Ok(Self {
             command: "partition",
-            out: subject.out,
-            format: subject.format,
-            compression: subject.compression,
-            key: subject.key,
-            split: subject.split,
-            sort: subject.sort,
             hash: HASH_NAME,
             partition: match subject.split {
                 Split::Hash => "xxh3_64(key) * parts >> 64",
                 Split::Value => "KEY=value",
             },
-            io: subject.io,
             ranks: shares.len() as u32,
-            files: subject.files,
             input_bytes: all.input_bytes,
             records,
             blank_lines: all.blank_lines,
-            on_bad_line: subject.on_bad_line,
             bad_lines: all.bad_lines,
-            first_bad_line: subject.first_bad_line,
-            seconds: subject.seconds,
             records_per_s: records as f64 / seconds,
             bytes_per_s: all.input_bytes as f64 / seconds,
             partition_records_min: each().min().unwrap_or(0),
@@ -242,6 +212,7 @@ impl Summary {
             read,
             written,
             verified: true,
+            subject,
         })
     }
 
@@ -252,31 +223,31 @@ impl Summary {
 
     /// A table for people.
     pub fn table(&self) -> String {
-        let mut text = String::new();
+        let (about, mut text) = (&self.subject, String::new());
         let mut line = |name: &str, value: String| {
             let _ = writeln!(text, "{name:<22}{value}");
         };
-        line("output", Escaped(self.out.as_bytes()).to_string());
+        line("output", Escaped(about.out.as_bytes()).to_string());
         let names = |keys: &[String]| {
             let names = keys.iter().map(|key| Escaped(key.as_bytes()).to_string());
             names.collect::<Vec<_>>().join(", ")
         };
-        let key = names(&self.key);
-        match self.split {
+        let key = names(&about.key);
+        match about.split {
             Split::Hash => line("key", format!("{key} ({}, {})", self.hash, self.partition)),
             Split::Value => line("key", format!("{key} (a directory for each value)")),
         }
-        if !self.sort.is_empty() {
-            line("sorted by", names(&self.sort));
+        if !about.sort.is_empty() {
+            line("sorted by", names(&about.sort));
         }
         line("ranks", self.ranks.to_string());
         line(
             "files",
             format!(
                 "{} ({}, read by {})",
-                self.files,
-                self.format.name(),
-                self.io
+                about.files,
+                about.format.name(),
+                about.io
             ),
         );
         line("records", self.records.to_string());
@@ -291,7 +262,7 @@ impl Summary {
             ),
         );
         if self.bad_lines > 0 {
-            let (fate, first) = match self.on_bad_line {
+            let (fate, first) = match about.on_bad_line {
                 OnBadLine::Skip => ("left out", "_skipped"),
                 OnBadLine::Stop | OnBadLine::Keep => ("kept", "the part of the empty key"),
             };
@@ -299,11 +270,11 @@ impl Summary {
                 "bad lines",
                 format!("{} {fate}, in {first}", self.bad_lines),
             );
-            if let Some(first) = &self.first_bad_line {
+            if let Some(first) = &about.first_bad_line {
                 line("  the first", first.clone());
             }
         }
-        line("seconds", format!("{:.3}", self.seconds));
+        line("seconds", format!("{:.3}", about.seconds));
         line(
             "rate",
             format!(

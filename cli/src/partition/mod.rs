@@ -102,6 +102,7 @@ fn start_ranks(ranks: u32) -> Result<i32, Error> {
     command.extend(without_ranks(std::env::args_os().skip(1)));
     let mut spec = LaunchSpec::new(run::spread(ranks, 1)?, command);
     spec.output = OutputMode::Plain;
+    spec.says_why = true;
     Ok(run::launch(spec)?.status)
 }
 

@@ -367,7 +367,9 @@ impl Job {
         for (rank, status) in ended {
             self.service.end(rank as u32, &mut effects);
             if !status.success() {
-                self.fail(status_of(status), &format!("rank {rank} {}", how(status)));
+                let text = format!("rank {rank} {}", how(status));
+                let is_said = self.spec.says_why && status.code().is_some();
+                self.end(status_of(status), Some(&*text).filter(|_| !is_said));
             }
         }
         self.apply(effects);

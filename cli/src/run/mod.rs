@@ -170,6 +170,8 @@ pub struct LaunchSpec {
     pub grace: Duration,
     /// One network namespace per node. Default no.
     pub netns: bool,
+    /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
+    pub says_why: bool,
 }
 
 impl LaunchSpec {
@@ -183,6 +185,7 @@ impl LaunchSpec {
             timeout: None,
             grace: Duration::from_secs(5),
             netns: false,
+            says_why: false,
         }
     }
 }

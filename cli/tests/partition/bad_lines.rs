@@ -100,19 +100,25 @@ fn json_without_a_key_is_left_out() {
 #[test]
 fn quotes_out_of_place_over_several_lines_end_the_job_all_the_same() {
     let dir = TempDir::new().unwrap();
-    let file = write(dir.path(), "a.csv", "k,v\n1,5\" pipe\n2,\"x\"\n3,4\n");
-    let out = dir.path().join("out");
-    let mut command = partition(2, 1);
-    command
-        .args(["--on-bad-line", "skip", "--by", "k", "--out"])
-        .arg(&out)
-        .arg(&file);
-    let done = run(command);
-    assert_eq!(done.status, 1, "{}", done.stdout);
-    assert!(
-        done.stderr.contains("a.csv:2: quote inside"),
-        "{}",
-        done.stderr
-    );
-    assert_eq!(leftovers(&out), Vec::<String>::new());
+    for row in ["2,6\" pipe", "2,\"x\""] {
+        let file = write(
+            dir.path(),
+            "a.csv",
+            format!("k,v\n1,5\" pipe\n{row}\n3,4\n"),
+        );
+        let out = dir.path().join("out");
+        let mut command = partition(2, 1);
+        command
+            .args(["--on-bad-line", "skip", "--by", "k", "--out"])
+            .arg(&out)
+            .arg(&file);
+        let done = run(command);
+        assert_eq!(done.status, 1, "{row}: {}", done.stdout);
+        assert!(
+            done.stderr.contains("a.csv:2: quote inside"),
+            "{}",
+            done.stderr
+        );
+        assert_eq!(leftovers(&out), Vec::<String>::new());
+    }
 }

@@ -62,6 +62,18 @@ fn without_a_launcher_it_starts_its_ranks() {
         run(command).succeeded();
         check(&out, &files, CSV, 1, expected);
     }
+    let mut wrong = start::alone(3);
+    wrong
+        .args(["--by", "none", "--out"])
+        .arg(dir.path().join("none"))
+        .args(&files);
+    let told = run(wrong);
+    assert_eq!(
+        (told.status, told.stderr.lines().count()),
+        (1, 1),
+        "{}",
+        told.stderr
+    );
     let mut nested = partition(2, 1);
     nested.args(["--ranks", "2", "--by", "the key", "--out"]);
     nested.arg(dir.path().join("none")).args(&files);
