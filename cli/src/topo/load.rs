@@ -38,6 +38,15 @@ pub struct Load {
     pub hops: Vec<u64>,
 }
 
+/// What is counted of a rank.
+#[derive(Debug, Clone, Copy, Default)]
+struct OfRank {
+    links: u64,
+    carried: u64,
+    source_relayed: u64,
+    target_relayed: u64,
+}
+
 impl Load {
     /// Counts over all ranks of `topology`. Time follows ranks + nodes x distinct numbers of ranks
     /// on a node; of `mesh` ranks x dimensions x ranks on a node, or lengths of the grid where these
@@ -64,10 +73,7 @@ impl Load {
 
     /// Of a route that says what goes through its edges, over so many rails.
     fn carried(topology: &Topology, route: RouteName, rails: u32) -> Self {
-        let mut load = Self {
-            hops: vec![0; 1 + HOPS_SHOWN.max(route.stages().len())],
-            ..Self::default()
-        };
+        let mut load = Self::of_stages(route.stages().len());
         let mut carried = Carried {
             rails,
             sums: HashMap::new(),
@@ -77,11 +83,13 @@ impl Load {
             let route_here = JobRoute::new(route, &here).expect("a route that suits the job");
             let local_peers = u64::from(here.local_size()) - 1;
             let sum = carried.by(&here, &route_here);
-            load.links.add(u64::from(route_here.links()));
-            load.local_peers.add(local_peers);
-            load.carried.add(sum.pairs);
-            load.source_relayed.add(sum.source_relayed);
-            load.target_relayed.add(sum.target_relayed);
+            let of_rank = OfRank {
+                links: route_here.links().into(),
+                carried: sum.pairs,
+                source_relayed: sum.source_relayed,
+                target_relayed: sum.target_relayed,
+            };
+            load.add(here.local_size(), of_rank);
             load.hops[0] += 1;
             load.hops[1] += local_peers;
             for (hops, pairs) in load.hops[1..].iter_mut().zip(sum.hops) {
@@ -91,8 +99,26 @@ impl Load {
         load
     }
 
+    /// Nothing yet, of a route with so many stages.
+    fn of_stages(stages: usize) -> Self {
+        Self {
+            hops: vec![0; 1 + HOPS_SHOWN.max(stages)],
+            ..Self::default()
+        }
+    }
+
+    /// Adds a rank of a node with so many.
+    fn add(&mut self, local_size: u32, rank: OfRank) {
+        self.local_peers.add(u64::from(local_size) - 1);
+        self.links.add(rank.links);
+        self.carried.add(rank.carried);
+        self.source_relayed.add(rank.source_relayed);
+        self.target_relayed.add(rank.target_relayed);
+    }
+
     /// Follows every pair, hop by hop, as the engine does.
     fn walked(topology: &Topology, name: RouteName) -> Self {
+        let mut load = Self::of_stages(name.stages().len());
         let seen = |rank| topology.seen_from(Rank(rank)).expect("a rank of this job");
         let ranks: Vec<(Topology, JobRoute)> = (0..topology.size())
             .map(|rank| {
@@ -100,43 +126,32 @@ impl Load {
                 (seen(rank), route.expect("a route that suits the job"))
             })
             .collect();
-        let mut hops = vec![0; 1 + HOPS_SHOWN.max(name.stages().len())];
-        let mut relayed = vec![[0; 2]; ranks.len()];
-        let mut carried = vec![0; ranks.len()];
+        let mut sums = vec![OfRank::default(); ranks.len()];
         for from in (0..topology.size()).map(Rank) {
             for to in (0..topology.size()).map(Rank) {
                 let (mut at, mut stage, mut count) = (from, Stage::SOURCE, 0);
                 while let Some(hop) = hop(&ranks[at.0 as usize], stage, to) {
-                    if stage != Stage::SOURCE {
-                        relayed[at.0 as usize][usize::from(hop.stays)] += 1;
-                    }
-                    if !hop.stays {
-                        carried[at.0 as usize] += 1;
-                        carried[hop.next.0 as usize] += 1;
+                    let sum = &mut sums[at.0 as usize];
+                    let relayed = u64::from(stage != Stage::SOURCE);
+                    match hop.stays {
+                        true => sum.target_relayed += relayed,
+                        false => {
+                            sum.source_relayed += relayed;
+                            sum.carried += 1;
+                            sums[hop.next.0 as usize].carried += 1;
+                        }
                     }
                     count += usize::from(hop.next != at);
                     (at, stage) = (hop.next, hop.over);
                 }
-                hops[count] += 1;
+                load.hops[count] += 1;
             }
         }
-        let tally = |values: &mut dyn Iterator<Item = u64>| {
-            let mut tally = Tally::default();
-            values.for_each(|value| tally.add(value));
-            tally
-        };
-        Self {
-            links: tally(&mut ranks.iter().map(|(_, route)| u64::from(route.links()))),
-            local_peers: tally(
-                &mut ranks
-                    .iter()
-                    .map(|(here, _)| u64::from(here.local_size()) - 1),
-            ),
-            carried: tally(&mut carried.iter().copied()),
-            source_relayed: tally(&mut relayed.iter().map(|[to_others, _]| *to_others)),
-            target_relayed: tally(&mut relayed.iter().map(|[_, to_node]| *to_node)),
-            hops,
+        for ((here, route), sum) in ranks.iter().zip(sums) {
+            let links = route.links().into();
+            load.add(here.local_size(), OfRank { links, ..sum });
         }
+        load
     }
 
     /// Most hops between two ranks.

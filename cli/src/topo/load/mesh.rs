@@ -8,7 +8,7 @@
 use trihop::{Rank, Topology};
 
 use super::row::Row;
-use super::{HOPS_SHOWN, Load};
+use super::{Load, OfRank};
 
 /// Hops of a way at most, and none.
 type ByHops = Vec<u64>;
@@ -71,19 +71,10 @@ fn alike(ranks: u32, left: u32, values: u32) -> u64 {
     u64::from((ranks - left).div_ceil(values))
 }
 
-/// What a rank has of all dimensions.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sum {
-    links: u64,
-    carried: u64,
-    to_others: u64,
-    to_node: u64,
-}
-
 /// What a grid of these lengths asks of the ranks of `topology`.
 pub fn load(topology: &Topology, sizes: &[u32]) -> Load {
     let ranks = topology.size();
-    let mut sums = vec![Sum::default(); ranks as usize];
+    let mut sums = vec![OfRank::default(); ranks as usize];
     let mut held = Held::own(ranks, sizes.len());
     for row in Row::all(sizes, ranks) {
         let after = held.along(&row);
@@ -92,17 +83,9 @@ pub fn load(topology: &Topology, sizes: &[u32]) -> Load {
         }
         held = after;
     }
-    let mut load = Load {
-        hops: vec![0; 1 + HOPS_SHOWN.max(sizes.len())],
-        ..Load::default()
-    };
-    for (rank, sum) in (0..ranks).zip(&sums) {
-        let local = topology.local_size_of(topology.node_of(Rank(rank)));
-        load.local_peers.add(u64::from(local) - 1);
-        load.links.add(sum.links);
-        load.carried.add(sum.carried);
-        load.source_relayed.add(sum.to_others);
-        load.target_relayed.add(sum.to_node);
+    let mut load = Load::of_stages(sizes.len());
+    for (rank, sum) in (0..ranks).zip(sums) {
+        load.add(topology.local_size_of(topology.node_of(Rank(rank))), sum);
         for (pairs, held) in load.hops.iter_mut().zip(held.of(rank)) {
             *pairs += held;
         }
@@ -111,7 +94,7 @@ pub fn load(topology: &Topology, sizes: &[u32]) -> Load {
 }
 
 /// Adds what a rank has of one dimension.
-fn add(topology: &Topology, row: &Row, held: &Held, after: &Held, rank: u32, sum: &mut Sum) {
+fn add(topology: &Topology, row: &Row, held: &Held, after: &Held, rank: u32, sum: &mut OfRank) {
     let ranks = topology.size();
     let targets = |of: u32| alike(ranks, row.with(of), row.block());
     let stride = row.block() / row.size();
@@ -142,6 +125,6 @@ fn add(topology: &Topology, row: &Row, held: &Held, after: &Held, rank: u32, sum
     }
     sum.links += u64::from(links);
     sum.carried += sources * out + inward;
-    sum.to_others += (sources - 1) * out;
-    sum.to_node += (sources - 1) * inside;
+    sum.source_relayed += (sources - 1) * out;
+    sum.target_relayed += (sources - 1) * inside;
 }

@@ -4,16 +4,7 @@
 use trihop::{NodeId, Topology};
 
 use super::row::Row;
-use super::{HOPS_SHOWN, Load};
-
-/// What a rank has of all dimensions.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sum {
-    links: u64,
-    carried: u64,
-    to_others: u64,
-    to_node: u64,
-}
+use super::{Load, OfRank};
 
 /// A job whose nodes are a grid.
 struct Nodes<'a> {
@@ -22,7 +13,7 @@ struct Nodes<'a> {
     width: usize,
     /// By rank, node after node, the sources that it holds, by the hops that they have come.
     held: Vec<u64>,
-    sums: Vec<Sum>,
+    sums: Vec<OfRank>,
     /// By node, where its ranks begin.
     first: Vec<usize>,
 }
@@ -43,7 +34,7 @@ impl<'a> Nodes<'a> {
             topology,
             width,
             held,
-            sums: vec![Sum::default(); ranks],
+            sums: vec![OfRank::default(); ranks],
             first: first.collect(),
         }
     }
@@ -109,7 +100,7 @@ impl<'a> Nodes<'a> {
                 spoken[from - self.first[node as usize]] += targets;
                 self.sums[from].links += 1;
                 self.sums[from].carried += sources * targets;
-                self.sums[from].to_others += (sources - 1) * targets;
+                self.sums[from].source_relayed += (sources - 1) * targets;
                 // It is heard by a node that does not speak back.
                 self.sums[to].links += u64::from(next < base);
                 self.sums[to].carried += sources * targets;
@@ -125,7 +116,7 @@ impl<'a> Nodes<'a> {
             let beyond: u64 = spoken.iter().sum();
             for (rank, spoken) in self.ranks(node).zip(spoken) {
                 // What others have sent, to the other speakers.
-                self.sums[rank].to_node += (self.total(rank) - 1) * (beyond - spoken);
+                self.sums[rank].target_relayed += (self.total(rank) - 1) * (beyond - spoken);
             }
         }
         self.held = after;
@@ -140,10 +131,7 @@ pub fn load(topology: &Topology, sizes: &[u32]) -> Load {
         nodes.correct(&row, before);
         before = before.wrapping_add(row.size());
     }
-    let mut load = Load {
-        hops: vec![0; 1 + HOPS_SHOWN.max(1 + 2 * sizes.len())],
-        ..Load::default()
-    };
+    let mut load = Load::of_stages(1 + 2 * sizes.len());
     for node in 0..topology.nodes() {
         let others = u64::from(nodes.local(node)) - 1;
         for (hops, pairs) in nodes.of_node(node).into_iter().enumerate() {
@@ -154,13 +142,9 @@ pub fn load(topology: &Topology, sizes: &[u32]) -> Load {
             }
         }
         for rank in nodes.ranks(node) {
-            let sum = nodes.sums[rank];
-            load.local_peers.add(others);
-            load.links.add(sum.links);
-            load.carried.add(sum.carried);
-            load.source_relayed.add(sum.to_others);
-            load.target_relayed
-                .add(sum.to_node + (nodes.total(rank) - 1) * others);
+            let mut sum = nodes.sums[rank];
+            sum.target_relayed += (nodes.total(rank) - 1) * others;
+            load.add(nodes.local(node), sum);
         }
     }
     load
