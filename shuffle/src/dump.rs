@@ -276,11 +276,11 @@ fn write_receiving(state: &StreamState, out: &Outbound, writer: &mut dyn Write) 
     for lane in 0..inbound.inbox.layout().lanes() {
         let bytes = inbound.reassembly.record_bytes(Input::lane(lane));
         if inbound.is_listed(lane) || bytes > 0 {
-            let (local, stage) = inbound.writer_of(lane);
-            let rank = topology.rank_at(topology.node(), local);
+            let (place, stage) = inbound.writer_of(lane);
+            let from = topology.name_of(topology.endpoint_at(place));
             writeln!(
                 writer,
-                "  {} lane from rank {rank}: has frames: {}, {bytes} bytes of a record in reassembly",
+                "  {} lane from {from}: has frames: {}, {bytes} bytes of a record in reassembly",
                 inbound.stage_name(stage),
                 inbound.is_listed(lane)
             )?;
@@ -309,9 +309,9 @@ fn write_receiving(state: &StreamState, out: &Outbound, writer: &mut dyn Write) 
             if front.is_some() || bytes > 0 {
                 writeln!(
                     writer,
-                    "  {} link from rank {}: batch {} is {}, {bytes} bytes of a record in reassembly",
+                    "  {} link from {}: batch {} is {}, {bytes} bytes of a record in reassembly",
                     inbound.stage_name(remote.stage),
-                    remote.end,
+                    topology.name_of(remote.end),
                     incoming.window.next(),
                     front.as_deref().unwrap_or("awaited")
                 )?;

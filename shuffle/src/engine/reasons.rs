@@ -56,7 +56,10 @@ impl StreamState {
             _ if rank == self.topology.endpoint() => Some(format!(
                 "lane: {bytes} bytes for this rank itself are not delivered"
             )),
-            _ => Some(format!("lane: rank {rank} has not taken {bytes} bytes")),
+            _ => {
+                let name = self.topology.name_of(rank);
+                Some(format!("lane: {name} has not taken {bytes} bytes"))
+            }
         }
     }
 }
