@@ -71,6 +71,7 @@ fn a_job_asks_for_one_card_of_each_node_on_a_node_whatever_its_route() {
             // Three at the start, one at the end.
             assert_eq!(asked.barriers, 4, "{route}, rank {rank}: {asked:?}");
             assert_eq!(asked.others, 5, "{route}, rank {rank}: {asked:?}");
+            assert!(asked.requests() <= 15, "{route}, rank {rank}: {asked:?}");
         }
     }
 }
