@@ -99,7 +99,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let stream = job.stream::<Item>("particles").handler(|_, items, _| {
         let mut come = world.come.borrow_mut();
         for &[target, odd, value] in items {
-            let sum = &mut come[odd as usize][(target / size) as usize];
+            let sum = &mut come[odd as usize][(target / world.size.get()) as usize];
             *sum = sum.wrapping_add(value);
         }
     });
