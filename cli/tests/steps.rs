@@ -103,8 +103,8 @@ fn steps_follow_each_other_by_calls_and_own_messages_are_handled_at_once() {
     ];
     for (shape, ranks) in shapes {
         for seat in ["inline", "threaded"] {
-            let ended = launch(shape, &program, &[seat, "300"]).succeeded();
-            assert_eq!(ended.stdout, format!("{ranks} ranks, 300 steps\n"));
+            let ended = launch(shape, &program, &[seat, "100"]).succeeded();
+            assert_eq!(ended.stdout, format!("{ranks} ranks, 100 steps\n"));
         }
     }
 }

@@ -5,6 +5,7 @@
  *   chain inline|threaded [STEPS]
  */
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,8 +101,13 @@ static void follow_steps(void)
     options.size = 0;
     EQUAL(trihop_stream_begin_step_with(stream, &options), TRIHOP_ERR_INVALID_ARGUMENT);
     begin(&chain, stream, 0);
-    while ((step = __atomic_load_n(&chain.ends, __ATOMIC_ACQUIRE)) < steps)
-        OK(trihop_poll(job, NULL));
+    while ((step = __atomic_load_n(&chain.ends, __ATOMIC_ACQUIRE)) < steps) {
+        /* With threads nobody need ask. */
+        if (is_inline)
+            OK(trihop_stream_wait(stream));
+        else
+            sched_yield();
+    }
     OK(trihop_stream_close(stream));
     EQUAL(chain.starts, steps);
     free(chain.heard);
@@ -164,9 +170,8 @@ static void send_to_self(void)
         OK(number % 2 ? trihop_stream_push(own.stream, rank, &number)
                       : trihop_stream_try_push(own.stream, rank, &number));
         EQUAL(own.own, number + 1);
-        for (uint32_t target = 0; target < size; target++)
-            for (int times = 0; target != rank && times < 3; times++)
-                OK(trihop_stream_push(own.stream, target, &number));
+        for (int times = 0; size > 1 && times < 3; times++)
+            OK(trihop_stream_push(own.stream, (rank + 1) % size, &number));
     }
     for (size_t at = 0; at < 4; at++) {
         numbers[at] = 3000 + at;
@@ -175,7 +180,7 @@ static void send_to_self(void)
     OK(trihop_stream_push_many(own.stream, targets, numbers, 4, &sent));
     EQUAL(own.own, 3004);
     OK(trihop_stream_fence(own.stream));
-    EQUAL(own.others, 9000 * (uint64_t)(size - 1));
+    EQUAL(own.others, size > 1 ? 9000 : 0);
     OK(trihop_stream_close(own.stream));
 
     own.own = 0;

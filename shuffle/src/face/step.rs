@@ -9,6 +9,9 @@ use crate::error::Result;
 use crate::seat::{Handle, Inline, Seat};
 use crate::terminate::End;
 
+/// What is called when a step begins.
+type AtStart<'s, F> = Box<dyn FnOnce(&F) + 's>;
+
 /// Begins a step that its contributors end: its priority, and what is called when it begins and
 /// when it is over. `F` is what sends on the stream: [`Stream`](crate::Stream) and its like.
 ///
@@ -38,7 +41,7 @@ pub struct StepBuilder<'s, F, S: Seat> {
     handle: Handle<S>,
     contributors: Contributors,
     priority: Option<u8>,
-    at_start: Option<Box<dyn FnOnce(&F) + 's>>,
+    at_start: Option<AtStart<'s, F>>,
     at_end: Option<S::AtEnd>,
 }
 

@@ -288,13 +288,11 @@ impl<S: Seating> Handle<S> {
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
             self.with_out(what, |out| out.check_contributed())?;
             // What was started is over before.
-            if self
+            let must_end = self
                 .seat
-                .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?
-            {
-                if let Some((end, number)) = self.under_way(what)? {
-                    self.wait_alone(end, number)?;
-                }
+                .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?;
+            if must_end && let Some((end, number)) = self.under_way(what)? {
+                self.wait_alone(end, number)?;
             }
             self.end_alone(End::Fence)?;
             self.seat.with(what, |job| {

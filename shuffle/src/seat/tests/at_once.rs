@@ -288,7 +288,7 @@ fn play(rank: u32, bootstrap: Custom) -> Result<[u64; 2]> {
     rounds.own_at_once()?;
     let (mut state, mut at_once) = (u64::from(rank) + 1, 0);
     let handled = || numbers.borrow().handled;
-    for step in 0..24 {
+    for step in 0..12 {
         let ends = step % 4 == 1;
         if ends {
             shuffle.begin_step(Contributors::Local(1))?;
