@@ -649,8 +649,8 @@ typedef struct trihop_array_item_t {
   uint32_t size;
 } trihop_array_item_t;
 
-// Called for each item, with the element that it was sent to and the `context` of the array. It may
-// push and broadcast, to its own array and others, send on any stream, have the element move
+// Called for each item, with the element that it was sent to and the `context` of the array. It
+// may push and broadcast, to its own array and others, send on any stream, have the element move
 // (`trihop_array_migrate`), and call `trihop_array_done`.
 //
 // Threads: as `trihop_handler_t`.
@@ -662,19 +662,20 @@ typedef void (*trihop_array_handler_t)(void *context, const struct trihop_array_
 // Threads: any, several at once too.
 typedef uint32_t (*trihop_owner_t)(void *context, uint64_t key);
 
-// Writes an element as bytes by calls of `trihop_pack`, so that it can move; 0, or any other number
-// where it cannot: then it stays. It may call nothing else of the library.
+// Writes an element as bytes by calls of `trihop_pack`, so that it can move; 0, or any other
+// number where it cannot: then it stays. It may call nothing else of the library.
 //
 // Threads: called inside `trihop_array_migrate`, or behind a handler on its thread.
 typedef int32_t (*trihop_pack_t)(void *context, const void *element, struct trihop_packer_t *packer);
 
-// Makes an element of the `length` bytes that were packed on another rank, aligned to 8; null where
-// they are none, which ends the job with `TRIHOP_ERR_BAD_PEER`. It may not call the library.
+// Makes an element of the `length` bytes that were packed on another rank, aligned to 8; null
+// where they are none, which ends the job with `TRIHOP_ERR_BAD_PEER`. It may not call the library.
 //
 // Threads: as the handler.
 typedef void *(*trihop_unpack_t)(void *context, const void *bytes, size_t length);
 
-// Frees an element that has moved away, or is left when the array goes. It may not call the library.
+// Frees an element that has moved away, or is left when the array goes. It may not call the
+// library.
 //
 // Threads: any.
 typedef void (*trihop_free_t)(void *context, void *element);
@@ -1604,8 +1605,8 @@ trihop_status_t trihop_pack(struct trihop_packer_t *packer, const void *bytes, s
 // with the same owners, sizes and options. `options` null stands for those of the job. `calls` is
 // copied. Items have any length up to `max_message_bytes` less 8.
 //
-// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on `calls` that contradict each other or lack a handler,
-// and as `trihop_stream_open`.
+// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on `calls` that contradict each other or lack a
+// handler, and as `trihop_stream_open`.
 // Threads: any, but one that opens at a time; not inside a handler.
 trihop_status_t trihop_array_open(const struct trihop_job_t *job,
                                   const char *name,
@@ -1617,19 +1618,19 @@ trihop_status_t trihop_array_open(const struct trihop_job_t *job,
 // library keeps elements (`element_bytes`) it is copied; else `element` is a pointer of the
 // program's that the array has from now on.
 //
-// Fails with `TRIHOP_ERR_MISUSE` where this rank has the key, or knows where else it is (where only
-// its owner finds that another rank has it, the job ends with `TRIHOP_ERR_BAD_PEER`), inside a
-// handler of the array, or of an inline job, or a visitor with `TRIHOP_ERR_NESTED`; on an owner that
-// is no rank; and as `trihop_stream_send`. Then the element stays the program's.
+// Fails with `TRIHOP_ERR_MISUSE` where this rank has the key, or knows where else it is (where
+// only its owner finds that another rank has it, the job ends with `TRIHOP_ERR_BAD_PEER`), inside
+// a handler of the array, or of an inline job, or a visitor with `TRIHOP_ERR_NESTED`; on an owner
+// that is no rank; and as `trihop_stream_send`. Then the element stays the program's.
 // Threads: any.
 trihop_status_t trihop_array_insert(const struct trihop_array_t *array,
                                     uint64_t key,
                                     const void *element);
 
-// Takes an element that is here away, and stores it in `element`: it is the program's then, and one
-// that the library has kept is freed by `free`. Null is stored where it is not here. Where `element`
-// is null it is freed. What is sent to it later ends the job with `TRIHOP_ERR_BAD_PEER`. Its key may
-// be inserted again once three steps, or fences, are over.
+// Takes an element that is here away, and stores it in `element`: it is the program's then, and
+// one that the library has kept is freed by `free`. Null is stored where it is not here. Where
+// `element` is null it is freed. What is sent to it later ends the job with `TRIHOP_ERR_BAD_PEER`.
+// Its key may be inserted again once three steps, or fences, are over.
 //
 // Fails with `TRIHOP_ERR_NESTED` as `trihop_array_insert`, and as `trihop_stream_send`.
 // Threads: any.
@@ -1648,9 +1649,9 @@ trihop_status_t trihop_array_push(const struct trihop_array_t *array,
                                   const void *item,
                                   size_t length);
 
-// As `trihop_array_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and
-// has taken nothing. Inside a handler of an inline job it is `trihop_array_push`, which does not
-// wait there either.
+// As `trihop_array_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+// and has taken nothing. Inside a handler of an inline job it is `trihop_array_push`, which does
+// not wait there either.
 //
 // Threads: any. It waits for the engine while another thread has it, never for room.
 trihop_status_t trihop_array_try_push(const struct trihop_array_t *array,
@@ -1672,14 +1673,13 @@ trihop_status_t trihop_array_broadcast(const struct trihop_array_t *array,
 // array, with the element still here.
 //
 // Fails with `TRIHOP_ERR_MISUSE` where it is not here, with `TRIHOP_ERR_RANK`, with
-// `TRIHOP_ERR_CONFIG` where it cannot be packed, with `TRIHOP_ERR_NESTED` inside the array's handler
-// for another element, and as `trihop_array_insert`; and as `trihop_stream_send`. Then it stays.
+// `TRIHOP_ERR_CONFIG` where it cannot be packed, with `TRIHOP_ERR_NESTED` inside the array's
+// handler for another element, and as `trihop_array_insert`; and as `trihop_stream_send`. Then it
+// stays.
 // Threads: any.
-trihop_status_t trihop_array_migrate(const struct trihop_array_t *array,
-                                     uint64_t key,
-                                     uint32_t to);
+trihop_status_t trihop_array_migrate(const struct trihop_array_t *array, uint64_t key, uint32_t to);
 
-// Calls `visitor` with `context` for every element that is here, in no order, before it returns.
+// Packing `visitor` with `context` for every element that is here, in no order, before it returns.
 // Handlers wait meanwhile, or on an inline job no progress is made. The visitor may push, but that
 // waits for no room: where there is none it fails with `TRIHOP_ERR_WOULD_BLOCK`.
 //
@@ -1710,11 +1710,11 @@ trihop_status_t trihop_array_fence(const struct trihop_array_t *array);
 
 // Begins a step of which each element is a contributor, wherever it is by then: a rank without any
 // is done at once. Waits until all ranks do. The step is over when `trihop_array_done` was called
-// for each of them and all that was sent is handled: `trihop_array_test` and `trihop_array_wait` say
-// when. A rank that calls it for its own elements counts them before, behind the last fence or step:
-// items of others may have some move as soon as the step has begun. Nobody inserts or removes
-// elements meanwhile. See `trihop_stream_begin_step`. Collective over all ranks; not inside a
-// handler.
+// for each of them and all that was sent is handled: `trihop_array_test` and `trihop_array_wait`
+// say when. A rank that calls it for its own elements counts them before, behind the last fence or
+// step: items of others may have some move as soon as the step has begun. Nobody inserts or
+// removes elements meanwhile. See `trihop_stream_begin_step`. Collective over all ranks; not
+// inside a handler.
 //
 // Threads: as `trihop_array_fence`.
 trihop_status_t trihop_array_begin_step(const struct trihop_array_t *array);
@@ -1725,8 +1725,8 @@ trihop_status_t trihop_array_begin_step(const struct trihop_array_t *array);
 // Threads: any, and inside handlers.
 trihop_status_t trihop_array_done(const struct trihop_array_t *array, uint64_t elements);
 
-// Makes one round of progress, and stores 1 where the step is over, else 0. That it is over is said
-// once; without a step it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.
+// Makes one round of progress, and stores 1 where the step is over, else 0. That it is over is
+// said once; without a step it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.
 //
 // Threads: as `trihop_array_fence`.
 trihop_status_t trihop_array_test(const struct trihop_array_t *array, int *is_over);
@@ -1738,9 +1738,9 @@ trihop_status_t trihop_array_test(const struct trihop_array_t *array, int *is_ov
 trihop_status_t trihop_array_wait(const struct trihop_array_t *array);
 
 // Fences the array and closes it; elements that are here are freed. Collective over all ranks,
-// unless the job has ended. The handler is not called any more once this has returned. The array is
-// gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`: inside a handler or
-// a visitor.
+// unless the job has ended. The handler is not called any more once this has returned. The array
+// is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`: inside a
+// handler or a visitor.
 //
 // Threads: any, but no other call on the array may be under way or follow.
 trihop_status_t trihop_array_close(struct trihop_array_t *array);

@@ -13,7 +13,7 @@ use super::callback::send_by_outbox;
 use super::seat::{Either, either};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::{Array, ArrayOutbox, Error, Rank, threaded};
-use element::{Calls, Element, Item};
+use element::{Element, Item, Packing};
 
 /// Elements with keys of 64 bits, of which each rank of a job has some, and to which items are sent
 /// by key: the cells of a grid, the vertices of a graph, the patients of a simulation. An element
@@ -56,10 +56,11 @@ pub struct trihop_array_t {
 }
 
 /// An array over either seat.
-type ArrayOf = Either<threaded::Array<Element, Item, Calls>, Array<'static, Element, Item, Calls>>;
+type ArrayOf =
+    Either<threaded::Array<Element, Item, Packing>, Array<'static, Element, Item, Packing>>;
 
 /// What the outbox of an inline job has for an array.
-type OutboxOf<'a> = ArrayOutbox<'a, 'static, Element, Item, Calls>;
+type OutboxOf<'a> = ArrayOutbox<'a, 'static, Element, Item, Packing>;
 
 /// Called for an element that is here: see `trihop_array_each`.
 pub type trihop_array_visitor_t =
@@ -118,8 +119,8 @@ unsafe fn with(
 /// Sends to an array: inside a handler of an inline job by the handler's outbox.
 fn send(
     array: &trihop_array_t,
-    by_threaded: impl FnOnce(&threaded::Array<Element, Item, Calls>) -> crate::Result<()>,
-    by_inline: impl FnOnce(&Array<'static, Element, Item, Calls>) -> crate::Result<()>,
+    by_threaded: impl FnOnce(&threaded::Array<Element, Item, Packing>) -> crate::Result<()>,
+    by_inline: impl FnOnce(&Array<'static, Element, Item, Packing>) -> crate::Result<()>,
     by_outbox: impl FnOnce(&mut OutboxOf<'_>) -> crate::Result<()>,
 ) -> Result<(), Failure> {
     let array = match &array.array {
@@ -158,10 +159,10 @@ unsafe fn with_item(
 /// library keeps elements (`element_bytes`) it is copied; else `element` is a pointer of the
 /// program's that the array has from now on.
 ///
-/// Fails with `TRIHOP_ERR_MISUSE` where this rank has the key, or knows where else it is (where only
-/// its owner finds that another rank has it, the job ends with `TRIHOP_ERR_BAD_PEER`), inside a
-/// handler of the array, or of an inline job, or a visitor with `TRIHOP_ERR_NESTED`; on an owner that
-/// is no rank; and as `trihop_stream_send`. Then the element stays the program's.
+/// Fails with `TRIHOP_ERR_MISUSE` where this rank has the key, or knows where else it is (where
+/// only its owner finds that another rank has it, the job ends with `TRIHOP_ERR_BAD_PEER`), inside
+/// a handler of the array, or of an inline job, or a visitor with `TRIHOP_ERR_NESTED`; on an owner
+/// that is no rank; and as `trihop_stream_send`. Then the element stays the program's.
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_array_insert(
@@ -170,9 +171,9 @@ pub unsafe extern "C" fn trihop_array_insert(
     element: *const c_void,
 ) -> trihop_status_t {
     let insert = |array: &trihop_array_t| {
-        let calls = either!(&array.array, array => array.codec());
+        let packing = either!(&array.array, array => array.codec());
         // SAFETY: the header asks for null, or an element that the array may have or copy.
-        let made = unsafe { calls.element(element)? };
+        let made = unsafe { packing.element(element)? };
         let inserted = either!(&array.array, array => array.insert_with(key, || made.give()));
         Ok(inserted?)
     };
@@ -180,10 +181,10 @@ pub unsafe extern "C" fn trihop_array_insert(
     unsafe { with(array, insert) }
 }
 
-/// Takes an element that is here away, and stores it in `element`: it is the program's then, and one
-/// that the library has kept is freed by `free`. Null is stored where it is not here. Where `element`
-/// is null it is freed. What is sent to it later ends the job with `TRIHOP_ERR_BAD_PEER`. Its key may
-/// be inserted again once three steps, or fences, are over.
+/// Takes an element that is here away, and stores it in `element`: it is the program's then, and
+/// one that the library has kept is freed by `free`. Null is stored where it is not here. Where
+/// `element` is null it is freed. What is sent to it later ends the job with `TRIHOP_ERR_BAD_PEER`.
+/// Its key may be inserted again once three steps, or fences, are over.
 ///
 /// Fails with `TRIHOP_ERR_NESTED` as `trihop_array_insert`, and as `trihop_stream_send`.
 /// Threads: any.
@@ -233,9 +234,9 @@ pub unsafe extern "C" fn trihop_array_push(
     }
 }
 
-/// As `trihop_array_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK` and
-/// has taken nothing. Inside a handler of an inline job it is `trihop_array_push`, which does not
-/// wait there either.
+/// As `trihop_array_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
+/// and has taken nothing. Inside a handler of an inline job it is `trihop_array_push`, which does
+/// not wait there either.
 ///
 /// Threads: any. It waits for the engine while another thread has it, never for room.
 #[unsafe(no_mangle)]
@@ -287,8 +288,9 @@ pub unsafe extern "C" fn trihop_array_broadcast(
 /// array, with the element still here.
 ///
 /// Fails with `TRIHOP_ERR_MISUSE` where it is not here, with `TRIHOP_ERR_RANK`, with
-/// `TRIHOP_ERR_CONFIG` where it cannot be packed, with `TRIHOP_ERR_NESTED` inside the array's handler
-/// for another element, and as `trihop_array_insert`; and as `trihop_stream_send`. Then it stays.
+/// `TRIHOP_ERR_CONFIG` where it cannot be packed, with `TRIHOP_ERR_NESTED` inside the array's
+/// handler for another element, and as `trihop_array_insert`; and as `trihop_stream_send`. Then it
+/// stays.
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_array_migrate(
@@ -316,7 +318,7 @@ pub unsafe extern "C" fn trihop_array_migrate(
     unsafe { with(array, migrate) }
 }
 
-/// Calls `visitor` with `context` for every element that is here, in no order, before it returns.
+/// Packing `visitor` with `context` for every element that is here, in no order, before it returns.
 /// Handlers wait meanwhile, or on an inline job no progress is made. The visitor may push, but that
 /// waits for no room: where there is none it fails with `TRIHOP_ERR_WOULD_BLOCK`.
 ///
@@ -396,11 +398,11 @@ pub unsafe extern "C" fn trihop_array_fence(array: *const trihop_array_t) -> tri
 
 /// Begins a step of which each element is a contributor, wherever it is by then: a rank without any
 /// is done at once. Waits until all ranks do. The step is over when `trihop_array_done` was called
-/// for each of them and all that was sent is handled: `trihop_array_test` and `trihop_array_wait` say
-/// when. A rank that calls it for its own elements counts them before, behind the last fence or step:
-/// items of others may have some move as soon as the step has begun. Nobody inserts or removes
-/// elements meanwhile. See `trihop_stream_begin_step`. Collective over all ranks; not inside a
-/// handler.
+/// for each of them and all that was sent is handled: `trihop_array_test` and `trihop_array_wait`
+/// say when. A rank that calls it for its own elements counts them before, behind the last fence or
+/// step: items of others may have some move as soon as the step has begun. Nobody inserts or
+/// removes elements meanwhile. See `trihop_stream_begin_step`. Collective over all ranks; not
+/// inside a handler.
 ///
 /// Threads: as `trihop_array_fence`.
 #[unsafe(no_mangle)]
@@ -434,8 +436,8 @@ pub unsafe extern "C" fn trihop_array_done(
     unsafe { with(array, done) }
 }
 
-/// Makes one round of progress, and stores 1 where the step is over, else 0. That it is over is said
-/// once; without a step it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.
+/// Makes one round of progress, and stores 1 where the step is over, else 0. That it is over is
+/// said once; without a step it fails with `TRIHOP_ERR_MISUSE`. Not inside a handler.
 ///
 /// Threads: as `trihop_array_fence`.
 #[unsafe(no_mangle)]
@@ -468,9 +470,9 @@ pub unsafe extern "C" fn trihop_array_wait(array: *const trihop_array_t) -> trih
 }
 
 /// Fences the array and closes it; elements that are here are freed. Collective over all ranks,
-/// unless the job has ended. The handler is not called any more once this has returned. The array is
-/// gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`: inside a handler or
-/// a visitor.
+/// unless the job has ended. The handler is not called any more once this has returned. The array
+/// is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`: inside a
+/// handler or a visitor.
 ///
 /// Threads: any, but no other call on the array may be under way or follow.
 #[unsafe(no_mangle)]

@@ -226,7 +226,7 @@ impl<S: Seating> Drop for Quiet<'_, S> {
 ///     counters.push(number % 100, &number)?;
 /// }
 /// counters.fence()?;
-/// let sum: u64 = counters.with(|_key, sum| *sum).iter().sum();
+/// let sum: u64 = counters.with(|_key, sum| *sum)?.iter().sum();
 /// assert!(job.size() > 1 || sum == 9_999 * 5_000);
 /// job.shutdown()?;
 /// # Ok::<(), trihop_shuffle::Error>(())

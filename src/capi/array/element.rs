@@ -15,8 +15,8 @@ pub struct trihop_packer_t {
     bytes: Vec<u8>,
 }
 
-/// Writes an element as bytes by calls of `trihop_pack`, so that it can move; 0, or any other number
-/// where it cannot: then it stays. It may call nothing else of the library.
+/// Writes an element as bytes by calls of `trihop_pack`, so that it can move; 0, or any other
+/// number where it cannot: then it stays. It may call nothing else of the library.
 ///
 /// Threads: called inside `trihop_array_migrate`, or behind a handler on its thread.
 pub type trihop_pack_t = Option<
@@ -27,15 +27,16 @@ pub type trihop_pack_t = Option<
     ) -> i32,
 >;
 
-/// Makes an element of the `length` bytes that were packed on another rank, aligned to 8; null where
-/// they are none, which ends the job with `TRIHOP_ERR_BAD_PEER`. It may not call the library.
+/// Makes an element of the `length` bytes that were packed on another rank, aligned to 8; null
+/// where they are none, which ends the job with `TRIHOP_ERR_BAD_PEER`. It may not call the library.
 ///
 /// Threads: as the handler.
 pub type trihop_unpack_t = Option<
     unsafe extern "C" fn(context: *mut c_void, bytes: *const c_void, length: usize) -> *mut c_void,
 >;
 
-/// Frees an element that has moved away, or is left when the array goes. It may not call the library.
+/// Frees an element that has moved away, or is left when the array goes. It may not call the
+/// library.
 ///
 /// Threads: any.
 pub type trihop_free_t = Option<unsafe extern "C" fn(context: *mut c_void, element: *mut c_void)>;
@@ -81,16 +82,16 @@ enum Kind {
 
 /// How elements and items of an array become bytes and back.
 #[derive(Clone)]
-pub(crate) struct Calls(Arc<Kind>);
+pub(crate) struct Packing(Arc<Kind>);
 
 /// An element of a C program: freed when it is dropped.
 pub(crate) struct Element {
     pointer: NonNull<c_void>,
-    calls: Calls,
+    packing: Packing,
 }
 
-// SAFETY: the header says that elements are used on the threads of handlers and of callers, one at a
-// time, and that any thread may free them.
+// SAFETY: the header says that elements are used on the threads of handlers and of callers, one at
+// a time, and that any thread may free them.
 unsafe impl Send for Element {}
 
 /// An element that is not the array's yet.
@@ -98,7 +99,7 @@ pub(super) struct Given<'a> {
     element: NonNull<c_void>,
     /// The copy of one that the library keeps.
     copy: Option<Element>,
-    calls: &'a Calls,
+    packing: &'a Packing,
 }
 
 /// The bytes of an item, for as long as [`Item::over`] or the handler's call lasts.
@@ -107,7 +108,7 @@ pub(crate) struct Item {
     length: usize,
 }
 
-impl Calls {
+impl Packing {
     /// Of elements that the library keeps, of `bytes` bytes each.
     pub(super) fn of_bytes(bytes: usize) -> Self {
         Self(Arc::new(Kind::Bytes(bytes)))
@@ -131,8 +132,8 @@ impl Calls {
     /// An element of the caller's, which is copied where the library keeps elements.
     ///
     /// # Safety
-    /// `element` is null, or one that the array may have; of elements that the library keeps, as
-    /// many bytes as these have, which nobody changes meanwhile.
+    /// `element` is null, or one that the array may have; of elements that the library
+    /// keeps, as many bytes as these have, which nobody changes meanwhile.
     pub(super) unsafe fn element(&self, element: *const c_void) -> Result<Given<'_>, Failure> {
         let place = NonNull::new(element.cast_mut());
         let place = place.ok_or_else(|| Failure::argument("`element` is a null pointer"))?;
@@ -150,7 +151,7 @@ impl Calls {
         Ok(Given {
             element: place,
             copy,
-            calls: self,
+            packing: self,
         })
     }
 
@@ -165,15 +166,16 @@ impl Calls {
     }
 
     fn having(&self, pointer: NonNull<c_void>) -> Element {
-        let calls = self.clone();
-        Element { pointer, calls }
+        let packing = self.clone();
+        Element { pointer, packing }
     }
 }
 
 impl Given<'_> {
     /// It is the array's from now on.
     pub(super) fn give(self) -> Element {
-        self.copy.unwrap_or_else(|| self.calls.having(self.element))
+        self.copy
+            .unwrap_or_else(|| self.packing.having(self.element))
     }
 }
 
@@ -186,14 +188,14 @@ impl Element {
     pub(super) fn into_pointer(self) -> *mut c_void {
         let element = ManuallyDrop::new(self);
         // SAFETY: never used again, nor dropped.
-        drop(unsafe { std::ptr::read(&raw const element.calls) });
+        drop(unsafe { std::ptr::read(&raw const element.packing) });
         element.pointer()
     }
 }
 
 impl Drop for Element {
     fn drop(&mut self) {
-        match &*self.calls.0 {
+        match &*self.packing.0 {
             // SAFETY: from `malloc`, and nobody else has it.
             Kind::Bytes(_) => unsafe { libc::free(self.pointer()) },
             Kind::Pointers { free, context, .. } => {
@@ -206,7 +208,7 @@ impl Drop for Element {
     }
 }
 
-impl Codec<Element> for Calls {
+impl Codec<Element> for Packing {
     fn encode(&self, element: &Element, bytes: &mut Vec<u8>) -> Result<(), String> {
         match &*self.0 {
             Kind::Bytes(length) => {
@@ -272,10 +274,12 @@ impl Codec<Element> for Calls {
 impl Item {
     /// An item of the caller's.
     pub(super) fn over<R>(bytes: &[u8], call: impl FnOnce(&Self) -> R) -> R {
-        call(&Self {
-            bytes: bytes.as_ptr(),
-            length: bytes.len(),
-        })
+        call(&Self::of(bytes))
+    }
+
+    fn of(bytes: &[u8]) -> Self {
+        let (bytes, length) = (bytes.as_ptr(), bytes.len());
+        Self { bytes, length }
     }
 
     /// Hands out its bytes, aligned to 8, and their number.
@@ -290,7 +294,7 @@ impl Item {
     }
 }
 
-impl Codec<Item> for Calls {
+impl Codec<Item> for Packing {
     fn encode(&self, item: &Item, bytes: &mut Vec<u8>) -> Result<(), String> {
         bytes.extend_from_slice(item.bytes());
         Ok(())
@@ -298,7 +302,7 @@ impl Codec<Item> for Calls {
 
     /// What was decoded is used during the handler's call, and the record lives longer.
     fn decode(&self, bytes: &[u8]) -> Result<Item, String> {
-        Item::over(bytes, |&Item { bytes, length }| Ok(Item { bytes, length }))
+        Ok(Item::of(bytes))
     }
 }
 

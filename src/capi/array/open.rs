@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::element::{Calls, Element, Item, trihop_free_t, trihop_pack_t, trihop_unpack_t};
+use super::element::{Element, Item, Packing, trihop_free_t, trihop_pack_t, trihop_unpack_t};
 use super::{ArrayOf, Called, trihop_array_t};
 use crate::capi::argument;
 use crate::capi::callback::{Context, Gate, with_outbox};
@@ -32,8 +32,8 @@ pub struct trihop_array_item_t {
     pub size: u32,
 }
 
-/// Called for each item, with the element that it was sent to and the `context` of the array. It may
-/// push and broadcast, to its own array and others, send on any stream, have the element move
+/// Called for each item, with the element that it was sent to and the `context` of the array. It
+/// may push and broadcast, to its own array and others, send on any stream, have the element move
 /// (`trihop_array_migrate`), and call `trihop_array_done`.
 ///
 /// Threads: as `trihop_handler_t`.
@@ -84,7 +84,7 @@ impl trihop_array_calls_t {
     };
 
     /// How elements become bytes.
-    fn of_elements(&self) -> Result<Calls, Failure> {
+    fn packing(&self) -> Result<Packing, Failure> {
         let (pack, unpack, free) = (self.pack, self.unpack, self.free);
         if self.element_bytes == 0 {
             if pack.is_some() != unpack.is_some() {
@@ -92,14 +92,14 @@ impl trihop_array_calls_t {
                 return Err(Failure::argument(why));
             }
             let context = Context::new(self.context);
-            return Ok(Calls::of_pointers(pack, unpack, free, context));
+            return Ok(Packing::of_pointers(pack, unpack, free, context));
         }
         if pack.is_some() || unpack.is_some() || free.is_some() {
             let why = "`element_bytes` is for elements that the library keeps: `pack`, `unpack` \
                        and `free` are null there";
             return Err(Failure::argument(why));
         }
-        Ok(Calls::of_bytes(self.element_bytes))
+        Ok(Packing::of_bytes(self.element_bytes))
     }
 }
 
@@ -107,8 +107,8 @@ impl trihop_array_calls_t {
 /// with the same owners, sizes and options. `options` null stands for those of the job. `calls` is
 /// copied. Items have any length up to `max_message_bytes` less 8.
 ///
-/// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on `calls` that contradict each other or lack a handler,
-/// and as `trihop_stream_open`.
+/// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on `calls` that contradict each other or lack a
+/// handler, and as `trihop_stream_open`.
 /// Threads: any, but one that opens at a time; not inside a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_array_open(
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn trihop_array_open(
                 load_sized(calls, trihop_array_calls_t::NONE, "calls")?,
             )
         };
-        let of_elements = calls.of_elements()?;
+        let packing = calls.packing()?;
         let handler = calls
             .handler
             .ok_or_else(|| Failure::argument("`handler` is a null pointer"))?;
@@ -147,15 +147,7 @@ pub unsafe extern "C" fn trihop_array_open(
             size,
         };
         let (gate, opened) = Gate::closed();
-        match open(
-            &job.job,
-            name,
-            options,
-            calls.owner,
-            of_elements,
-            caller,
-            gate,
-        ) {
+        match open(&job.job, name, options, calls.owner, packing, caller, gate) {
             Ok(array) => {
                 // SAFETY: made above and nobody else's yet: handlers wait for `opened`, or for this
                 // call's end.
@@ -222,13 +214,13 @@ fn open(
     name: &str,
     options: Option<StreamOptions>,
     owner: Option<unsafe extern "C" fn(*mut c_void, u64) -> u32>,
-    calls: Calls,
+    packing: Packing,
     caller: Caller,
     mut gate: Gate,
 ) -> crate::Result<ArrayOf> {
     match job {
         Either::Threaded(job) => {
-            let mut builder = job.array::<Element, Item, _>(name, calls);
+            let mut builder = job.array::<Element, Item, _>(name, packing);
             if let Some(options) = options {
                 builder = builder.options(options);
             }
@@ -245,7 +237,7 @@ fn open(
             Ok(Either::Threaded(opened?))
         }
         Either::Inline(job) => {
-            let mut builder = job.array::<Element, Item, _>(name, calls);
+            let mut builder = job.array::<Element, Item, _>(name, packing);
             if let Some(options) = options {
                 builder = builder.options(options);
             }

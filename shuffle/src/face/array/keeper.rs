@@ -36,7 +36,8 @@ pub(crate) fn lock<E>(elements: &Elements<E>) -> InUse<'_, E> {
     match elements.lock("a delivery") {
         Ok(table) => table,
         Err(_) => panic!(
-            "handlers of an array need its elements, and this thread has those of an array: `with` was used to make progress of another job"
+            "handlers need the elements of an array while this thread has those of one: inside of \
+             `with`, another job has made progress"
         ),
     }
 }
