@@ -43,7 +43,7 @@ fn fill_queues(seat: Seat, messages: u64, pause: fn(u64)) -> Result<()> {
     seat.shutdown()
 }
 
-fn slow(test: &str, body: impl Fn(Seat) -> Result<()>) {
+fn slow(test: &str, body: impl Fn(Seat) -> Result<()> + Sync) {
     if is_rank() {
         return rank(body);
     }
