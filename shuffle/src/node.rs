@@ -15,8 +15,8 @@ use trihop_transport::topology::{EndpointId, Topology};
 
 use crate::error::{Error, Result};
 pub(crate) use door::{Door, Introduction, NodeBook, Roster, socket_name};
-pub(crate) use process::{Label, Met, Process, not_arrived};
 use process::{LOOK, Shared, ended, ranks_of, unreachable_or};
+pub(crate) use process::{Label, Met, Process, not_arrived};
 pub(crate) use requests::{Answer, Request, Way};
 
 /// How an endpoint finds the memory of the others of its node: those of its own process by what

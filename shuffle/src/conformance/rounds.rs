@@ -95,12 +95,7 @@ fn alone(seed: u64) -> Topology {
     Topology::from_node_sizes(&shape(seed), Rank(0)).unwrap()
 }
 
-fn play(
-    seed: u64,
-    topology: &Topology,
-    route: RouteName,
-    mut leavers: Option<&mut Leavers>,
-) {
+fn play(seed: u64, topology: &Topology, route: RouteName, mut leavers: Option<&mut Leavers>) {
     let replay = Replay(seed);
     let size = topology.size();
     let options = at_random(seed, route, tiny(seed));
@@ -239,6 +234,11 @@ fn a_rank_leaves_in_the_middle_of_a_round_of_others_and_in_none_of_its_own() {
 #[test]
 fn rounds_over_relays_have_all_that_was_sent_in_them_and_nothing_of_the_next() {
     for seed in seeds(40) {
-        play(seed, &super::relays::placed(seed), RouteName::default(), None);
+        play(
+            seed,
+            &super::relays::placed(seed),
+            RouteName::default(),
+            None,
+        );
     }
 }
