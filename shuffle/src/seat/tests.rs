@@ -21,6 +21,9 @@ use crate::conformance::ranks::ranks;
 use crate::error::{Error, Result};
 use crate::{Contributors, Job, Rank, State};
 
+/// Ranks of a job, and the node of each.
+type Shape = (u32, fn(u32) -> u32);
+
 #[test]
 fn a_handler_that_panics_ends_the_job_and_is_called_no_more() {
     let calls = Cell::new(0);

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use trihop_transport::bootstrap::Custom;
 
-use super::single;
+use super::{Shape, single};
 use crate::conformance::ranks::ranks;
 use crate::face::codec::Plain;
 use crate::{
@@ -356,7 +356,7 @@ fn play(rank: u32, bootstrap: Custom) -> Result<[u64; 2]> {
 
 #[test]
 fn order_is_kept_between_what_is_handled_at_once_and_what_waits() {
-    let shapes: [(u32, fn(u32) -> u32); 6] = [
+    let shapes: [Shape; 6] = [
         (1, |_| 0),
         (2, |_| 0),
         (3, |_| 0),
