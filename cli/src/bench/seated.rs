@@ -8,9 +8,9 @@ use super::{BenchArgs, Error, Name, Seat, a2a, text};
 /// What a rank starts its job with.
 pub(crate) enum Start {
     /// It is this process.
-    Process(Options),
+    Process(Box<Options>),
     /// It is one of its threads.
-    Thread(MiniRank),
+    Thread(Box<MiniRank>),
 }
 
 impl Start {
@@ -20,7 +20,7 @@ impl Start {
     /// The library's.
     pub fn job<'h>(self) -> Result<Job<'h>, Error> {
         let job = match self {
-            Self::Process(options) => Job::start(options)?,
+            Self::Process(options) => Job::start(*options)?,
             Self::Thread(mini) => mini.start()?,
         };
         job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
@@ -40,10 +40,11 @@ pub(crate) fn on_ranks(
     match args.seat {
         Seat::Minirank => {
             let minis = args.minis_per_rank.unwrap_or(1);
-            let outcomes = minirank::run(options, minis, |mini| rank(Start::Thread(mini)))?;
+            let outcomes =
+                minirank::run(options, minis, |mini| rank(Start::Thread(Box::new(mini))))?;
             outcomes.into_iter().collect()
         }
-        _ => rank(Start::Process(options)),
+        _ => rank(Start::Process(Box::new(options))),
     }
 }
 
