@@ -6,6 +6,7 @@
 use trihop::minirank::{self, MiniRank};
 use trihop::{Error, Options, Rank, Reduce, State};
 
+#[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Error> {
     let ranks = minirank::asked_for()?;
     let heard = minirank::run(Options::from_env()?, ranks, greet)?;
