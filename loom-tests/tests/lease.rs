@@ -6,8 +6,8 @@ use trihop_transport::park::Lease;
 use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::{Arc, UnsafeCell};
 
-const HOLDER: usize = 8;
-const OTHER: usize = 16;
+const HOLDER: usize = 8 << 12;
+const OTHER: usize = 9 << 12;
 
 /// What the lease is for: not atomic, so that loom sees two who use it at once.
 struct Leased {
@@ -36,7 +36,7 @@ fn is_used_by_one_at_a_time<O: Orderings + 'static>() {
             lease: Lease::of_nobody(),
             value: UnsafeCell::new(0),
         });
-        leased.lease.grant(HOLDER);
+        assert!(leased.lease.grant(HOLDER));
         let holder = {
             let leased = leased.clone();
             thread::spawn(move || {
@@ -51,9 +51,16 @@ fn is_used_by_one_at_a_time<O: Orderings + 'static>() {
             })
         };
         assert!(leased.lease.recall::<O>(OTHER));
-        let before = leased.add();
+        leased.add();
+        // The first holder may be in front of its use still.
+        assert!(leased.lease.grant(OTHER));
+        if let Some(_entered) = leased.lease.enter::<O>(OTHER) {
+            leased.add();
+        }
+        leased.lease.recall::<O>(OTHER);
+        let own = leased.add();
         let used = holder.join().unwrap();
-        assert_eq!(before, used + 1, "nobody enters behind a recall");
+        assert_eq!(own, used + 3, "nobody enters behind a recall");
     });
 }
 

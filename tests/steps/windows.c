@@ -25,7 +25,6 @@ _Static_assert(offsetof(trihop_push_window_t, memory) == 8 + sizeof(size_t), "pu
 _Static_assert(offsetof(trihop_push_window_t, item_bytes) == 8 + 2 * sizeof(size_t), "pushes");
 _Static_assert(offsetof(trihop_push_window_t, holder) == 8 + 3 * sizeof(size_t), "pushes");
 _Static_assert(offsetof(trihop_push_window_t, in_use) == 8 + 4 * sizeof(size_t), "pushes");
-_Static_assert(offsetof(trihop_push_window_t, is_recalled) == 12 + 4 * sizeof(size_t), "pushes");
 _Static_assert(offsetof(trihop_pull_window_t, end) == sizeof(size_t), "pulls");
 _Static_assert(offsetof(trihop_pull_window_t, item_bytes) == 2 * sizeof(size_t), "pulls");
 _Static_assert(offsetof(trihop_pull_window_t, source) == 3 * sizeof(size_t), "pulls");

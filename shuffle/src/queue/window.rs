@@ -68,9 +68,9 @@ impl PushWindow {
         self.left.store(most, Relaxed);
     }
 
-    /// Lets the calling thread push, once it is open.
-    pub(crate) fn grant(&self) {
-        self.lease.grant(this_thread());
+    /// Lets the calling thread push once it is open, if it can have the lease.
+    pub(crate) fn grant(&self) -> bool {
+        self.lease.grant(this_thread())
     }
 
     /// Whether it took the item, which it does of the thread that it was granted.

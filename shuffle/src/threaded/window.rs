@@ -72,10 +72,10 @@ impl ThreadWindow {
 
     /// Opens it for this thread, which has the turn; whether it did.
     pub fn open(&self, out: &mut Outbound, pushes: Pushes) -> bool {
-        let is_open = out.open_window(&self.window, pushes);
-        match is_open {
-            true => self.window.grant(),
-            false => self.note(0, false),
+        let is_open = self.window.grant() && out.open_window(&self.window, pushes);
+        if !is_open {
+            self.window.recall();
+            self.note(0, false);
         }
         is_open
     }

@@ -2,6 +2,7 @@
 // They come from `sync`, by which models replace them; clippy sees through that.
 #![allow(clippy::disallowed_types)]
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use crate::ring::{Orderings, Shipped};
@@ -16,22 +17,29 @@ const LOOKS: u32 = 64;
 /// How long it sleeps then: a use takes nanoseconds unless its thread was stopped.
 const NAP: Duration = Duration::from_micros(50);
 
+/// Threads that can have a lease, one after the other, as long as it is there.
+const USERS: usize = 8;
+
 /// The right of one thread to use something of which another one may take the turn at any time.
 ///
 /// The holder pays no atomic operation that others would wait for, only plain loads and stores: who
 /// recalls pays instead, by a fence on all processors ([`fence_everywhere`]). So a lease is for what
 /// one thread uses thousands of times while nobody else wants it.
 ///
-/// `trihop.h` has the code of a use, and so this layout.
+/// A thread may be stopped in front of the store by which it says that it uses the lease, and go on
+/// when others have it. So each has a word of its own for that, which no other thread ever writes;
+/// a thread whose word another one had before gets no lease.
+///
+/// `trihop.h` has the code of a use, and so this layout, but for the last field.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lease {
     /// The thread that has it.
     holder: AtomicUsize,
-    /// That thread is using it.
-    in_use: AtomicU32,
-    /// It is wanted back.
-    is_recalled: AtomicU32,
+    /// A thread is using it, by the thread's place.
+    in_use: [AtomicU32; USERS],
+    /// Whose word that is.
+    users: [AtomicUsize; USERS],
 }
 
 /// What `trihop.h` says.
@@ -39,14 +47,20 @@ pub struct Lease {
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(Lease, holder) == 0 && offset_of!(Lease, in_use) == size_of::<usize>());
-    assert!(offset_of!(Lease, is_recalled) == size_of::<usize>() + 4);
+    assert!(offset_of!(Lease, users) == size_of::<usize>() + 4 * USERS && USERS == 8);
 };
 
 /// A use of a lease, until it is dropped.
 #[derive(Debug)]
 pub struct LeaseUse<'a, O: Orderings = Shipped> {
-    lease: &'a Lease,
-    orderings: std::marker::PhantomData<O>,
+    word: &'a AtomicU32,
+    orderings: PhantomData<O>,
+}
+
+/// Control blocks of threads lie in pages of their own.
+#[inline(always)] // part of every push
+fn place_of(thread: usize) -> usize {
+    (thread >> 12) % USERS
 }
 
 impl Lease {
@@ -63,15 +77,22 @@ impl Lease {
     fn held_by(holder: usize) -> Self {
         Self {
             holder: AtomicUsize::new(holder),
-            in_use: AtomicU32::new(0),
-            is_recalled: AtomicU32::new(0),
+            in_use: [(); USERS].map(|()| AtomicU32::new(0)),
+            users: [(); USERS].map(|()| AtomicUsize::new(NOBODY)),
         }
     }
 
-    /// `thread` has it from now on. By who has the turn, while nobody has the lease.
-    pub fn grant(&self, thread: usize) {
-        self.is_recalled.store(0, Ordering::Relaxed);
+    /// `thread`, which is the caller's, has it from now on, if it can. With the turn, while nobody
+    /// has the lease.
+    pub fn grant(&self, thread: usize) -> bool {
+        let user = &self.users[place_of(thread)];
+        match user.load(Ordering::Relaxed) {
+            NOBODY => user.store(thread, Ordering::Relaxed),
+            known if known == thread => {}
+            _ => return false,
+        }
         self.holder.store(thread, Ordering::Relaxed);
+        true
     }
 
     /// Begins a use, if `thread`, which is the caller's, has the lease. One at a time.
@@ -80,38 +101,38 @@ impl Lease {
         if self.holder.load(Ordering::Relaxed) != thread {
             return None;
         }
-        self.in_use.store(1, Ordering::Relaxed);
+        let word = &self.in_use[place_of(thread)];
+        word.store(1, Ordering::Relaxed);
         // Pairs with the fence of `recall`: either that sees the use, or this sees the recall.
         fence_here(O::LEASE_ENTER_FENCE);
         let entered = LeaseUse {
-            lease: self,
-            orderings: std::marker::PhantomData,
+            word,
+            orderings: PhantomData,
         };
-        (self.is_recalled.load(Ordering::Relaxed) == 0).then_some(entered)
+        (self.holder.load(Ordering::Relaxed) == thread).then_some(entered)
     }
 
-    /// Takes it back, and waits for the end of a use that is under way. By who has the turn;
-    /// `thread` is the caller's. Whether another thread had it.
+    /// Takes it back, and waits for the end of a use that is under way. With the turn; `thread` is
+    /// the caller's. Whether another thread had it.
     pub fn recall<O: Orderings>(&self, thread: usize) -> bool {
         let holder = self.holder.load(Ordering::Relaxed);
-        let is_others = holder != thread && holder != NOBODY;
-        if is_others {
-            self.is_recalled.store(1, Ordering::Relaxed);
-            // Pairs with the fence of `enter`.
-            fence_everywhere(O::LEASE_RECALL_FENCE);
-            let mut looks = 0;
-            // Pairs with the end of a use: what that has changed is seen.
-            while self.in_use.load(O::LEASE_LOOK) != 0 {
-                looks += 1;
-                if looks < LOOKS {
-                    thread::yield_now();
-                } else {
-                    sleep(NAP);
-                }
+        self.holder.store(NOBODY, Ordering::Relaxed);
+        if holder == thread || holder == NOBODY {
+            return false;
+        }
+        // Pairs with the fence of `enter`.
+        fence_everywhere(O::LEASE_RECALL_FENCE);
+        let mut looks = 0;
+        // Pairs with the end of a use: what that has changed is seen.
+        while self.in_use[place_of(holder)].load(O::LEASE_LOOK) != 0 {
+            looks += 1;
+            if looks < LOOKS {
+                thread::yield_now();
+            } else {
+                sleep(NAP);
             }
         }
-        self.holder.store(NOBODY, Ordering::Relaxed);
-        is_others
+        true
     }
 }
 
@@ -119,7 +140,7 @@ impl<O: Orderings> Drop for LeaseUse<'_, O> {
     #[inline(always)]
     fn drop(&mut self) {
         // Pairs with the look of `recall`.
-        self.lease.in_use.store(0, O::LEASE_LEAVE);
+        self.word.store(0, O::LEASE_LEAVE);
     }
 }
 
@@ -194,7 +215,7 @@ pub fn can_lease() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::{AtomicBool, AtomicU64};
+    use crate::sync::{AtomicU64, Mutex};
 
     #[test]
     fn the_holder_alone_enters() {
@@ -202,19 +223,22 @@ mod tests {
             eprintln!("skipped: no leases on this machine");
             return;
         }
+        let (one, other, third) = (8 << 12, 9 << 12, 16 << 12);
         let lease = Lease::of_nobody();
-        assert!(lease.enter::<Shipped>(8).is_none());
-        lease.grant(8);
-        assert!(lease.enter::<Shipped>(16).is_none());
-        assert!(lease.enter::<Shipped>(8).is_some());
-        assert!(!lease.recall::<Shipped>(8), "the holder's own recall");
-        assert!(lease.enter::<Shipped>(8).is_none());
-        lease.grant(8);
-        assert!(lease.recall::<Shipped>(16));
-        assert!(lease.enter::<Shipped>(8).is_none());
-        assert!(!lease.recall::<Shipped>(16), "nobody has it");
-        lease.grant(8);
-        assert!(lease.enter::<Shipped>(8).is_some(), "a recall is over");
+        assert!(lease.enter::<Shipped>(one).is_none());
+        assert!(lease.grant(one));
+        assert!(lease.enter::<Shipped>(other).is_none());
+        assert!(lease.enter::<Shipped>(one).is_some());
+        assert!(!lease.recall::<Shipped>(one), "the holder's own recall");
+        assert!(lease.enter::<Shipped>(one).is_none());
+        assert!(lease.grant(one));
+        assert!(lease.recall::<Shipped>(other));
+        assert!(lease.enter::<Shipped>(one).is_none());
+        assert!(!lease.recall::<Shipped>(other), "nobody has it");
+        assert!(!lease.grant(third), "another thread had its word");
+        assert!(lease.grant(other) && lease.enter::<Shipped>(other).is_some());
+        assert!(lease.recall::<Shipped>(one) && lease.grant(one));
+        assert!(lease.enter::<Shipped>(one).is_some(), "a recall is over");
     }
 
     #[test]
@@ -227,43 +251,47 @@ mod tests {
         }
     }
 
-    /// Two counts that only the holder, or who has recalled the lease, changes together.
+    /// Two counts that are changed together, by who has the lease or the turn.
     #[test]
     fn nobody_enters_behind_a_recall() {
         if !can_lease() {
             eprintln!("skipped: no leases on this machine");
             return;
         }
-        const RECALLS: u64 = 2_000;
-        let lease = Lease::of_nobody();
-        let (a, b, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        let holder = AtomicUsize::new(NOBODY);
+        const TURNS: u64 = 3_000;
+        let (lease, turn) = (Lease::of_nobody(), Mutex::new(()));
+        let (a, b) = (AtomicU64::new(0), AtomicU64::new(0));
         let add = || {
             let before = a.load(Ordering::Relaxed);
             a.store(before + 1, Ordering::Relaxed);
             b.store(b.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             assert_eq!(before + 1, b.load(Ordering::Relaxed));
         };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                holder.store(this_thread(), Ordering::Release);
-                while !over.load(Ordering::Acquire) {
-                    if let Some(_entered) = lease.enter::<Shipped>(this_thread()) {
+        let added = AtomicU64::new(0);
+        let work = || {
+            let (me, mut mine) = (this_thread(), 0);
+            for _ in 0..TURNS {
+                let held = turn.lock().expect("nobody panics");
+                lease.recall::<Shipped>(me);
+                add();
+                lease.grant(me);
+                drop(held);
+                mine += 1;
+                for _ in 0..50 {
+                    if let Some(_entered) = lease.enter::<Shipped>(me) {
                         add();
+                        mine += 1;
                     }
                 }
-            });
-            while holder.load(Ordering::Acquire) == NOBODY {
-                thread::yield_now();
             }
-            for _ in 0..RECALLS {
-                lease.grant(holder.load(Ordering::Relaxed));
-                thread::yield_now();
-                lease.recall::<Shipped>(this_thread());
-                add();
+            added.fetch_add(mine, Ordering::Relaxed);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(work);
             }
-            over.store(true, Ordering::Release);
         });
-        assert!(a.into_inner() >= RECALLS);
+        lease.recall::<Shipped>(this_thread());
+        assert_eq!(a.into_inner(), added.into_inner());
     }
 }
