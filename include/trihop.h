@@ -1913,8 +1913,7 @@ typedef struct trihop_push_window_t {
   unsigned char *memory;
   size_t item_bytes;
   size_t holder; // 0: of an inline job, nobody else is there
-  uint32_t in_use;
-  uint32_t is_recalled;
+  uint32_t in_use[8];
 } trihop_push_window_t;
 
 // Items that have come and can be pulled without a call.
@@ -1980,16 +1979,19 @@ TRIHOP_IN_HEADER size_t trihop_this_thread(void) {
 // Whether this thread has the window, and it took the item.
 TRIHOP_IN_HEADER int trihop_push_by_lease(trihop_push_window_t *window, uint32_t target,
                                           const void *item) {
+  size_t thread = trihop_this_thread();
+  uint32_t *in_use;
   int taken = 0;
 
-  if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) != trihop_this_thread())
+  if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) != thread)
     return 0;
-  __atomic_store_n(&window->in_use, 1, __ATOMIC_RELAXED);
+  in_use = &window->in_use[(thread >> 12) % 8];
+  __atomic_store_n(in_use, 1, __ATOMIC_RELAXED);
   // An order for the compiler: a thread that recalls the window has a fence on all processors.
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&window->is_recalled, __ATOMIC_RELAXED) == 0)
+  if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) == thread)
     taken = trihop_push_alone(window, target, item);
-  __atomic_store_n(&window->in_use, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(in_use, 0, __ATOMIC_RELEASE);
   return taken;
 }
 #else
