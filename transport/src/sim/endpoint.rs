@@ -193,7 +193,7 @@ impl Link for SimLink {
         state.advance();
         if let Some(bell) = &self.bell {
             // What comes later rings again; there may be nothing to take.
-            let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+            let _ = rustix::io::read(&**bell, &mut [0_u8; 8]);
         }
         self.refused = false;
         for count in 0..PER_POLL {

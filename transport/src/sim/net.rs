@@ -182,7 +182,7 @@ impl State {
         self.parcels.push_back(&mut host.news, parcel);
         if let Some(bell) = &host.bell {
             // It only fails where it is readable anyway.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&**bell, &1_u64.to_ne_bytes());
         }
         if !host.listed {
             host.listed = true;
