@@ -115,9 +115,10 @@ fn receive(
     let members = known.iter().map(|one| (one.nonce, one.group)).collect();
     // Other nodes' cards are as long as this one, or somewhat longer.
     let book = NodeBook::create(topology, &Roster { secret, members }, 2 * card.len())?;
+    // There are routes with links inside of a node.
+    book.keep_card(topology.node(), &card);
     if topology.nodes() > 1 {
         Card::leave(&card, bootstrap)?;
-        book.keep_card(topology.node(), &card);
     }
     let others = topology.ranks_of(topology.node()).zip(&known).skip(1);
     for (rank, one) in others {
