@@ -1679,7 +1679,7 @@ trihop_status_t trihop_array_broadcast(const struct trihop_array_t *array,
 // Threads: any.
 trihop_status_t trihop_array_migrate(const struct trihop_array_t *array, uint64_t key, uint32_t to);
 
-// Packing `visitor` with `context` for every element that is here, in no order, before it returns.
+// Calls `visitor` with `context` for every element that is here, in no order, before it returns.
 // Handlers wait meanwhile, or on an inline job no progress is made. The visitor may push, but that
 // waits for no room: where there is none it fails with `TRIHOP_ERR_WOULD_BLOCK`.
 //
@@ -1880,7 +1880,7 @@ trihop_status_t trihop_log_recent(char *text, size_t capacity, size_t *length);
 // address, can so stay in a register.
 #ifdef __GNUC__
 #define TRIHOP_CALL_WITH_COPY(push, handle, target, item, bytes)                                   \
-  if (__builtin_object_size(item, 0) == (bytes)) {                                                 \
+  if (__builtin_object_size(item, 0) == (bytes) && __builtin_object_size(item, 2) == (bytes)) {    \
     uint64_t copy[((bytes) + 7) / 8];                                                              \
     memcpy(copy, item, bytes);                                                                     \
     return push(handle, target, copy);                                                             \
@@ -1969,7 +1969,7 @@ TRIHOP_IN_HEADER size_t trihop_this_thread(void) {
   size_t thread;
 
 #ifdef __x86_64__
-  __asm__ volatile("movq %%fs:0, %0" : "=r"(thread));
+  __asm__ volatile("{movq %%fs:0, %0|mov %0, qword ptr fs:0}" : "=r"(thread));
 #else
   __asm__ volatile("mrs %0, tpidr_el0" : "=r"(thread));
 #endif
@@ -1985,7 +1985,7 @@ TRIHOP_IN_HEADER int trihop_push_by_lease(trihop_push_window_t *window, uint32_t
 
   if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) != thread)
     return 0;
-  in_use = &window->in_use[(thread >> 12) % 8];
+  in_use = &window->in_use[((thread >> 12) ^ (thread >> 16) ^ (thread >> 21)) % 8];
   __atomic_store_n(in_use, 1, __ATOMIC_RELAXED);
   // An order for the compiler: a thread that recalls the window has a fence on all processors.
   __atomic_signal_fence(__ATOMIC_SEQ_CST);

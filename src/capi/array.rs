@@ -318,7 +318,7 @@ pub unsafe extern "C" fn trihop_array_migrate(
     unsafe { with(array, migrate) }
 }
 
-/// Packing `visitor` with `context` for every element that is here, in no order, before it returns.
+/// Calls `visitor` with `context` for every element that is here, in no order, before it returns.
 /// Handlers wait meanwhile, or on an inline job no progress is made. The visitor may push, but that
 /// waits for no room: where there is none it fails with `TRIHOP_ERR_WOULD_BLOCK`.
 ///

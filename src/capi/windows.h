@@ -28,7 +28,7 @@
 // address, can so stay in a register.
 #ifdef __GNUC__
 #define TRIHOP_CALL_WITH_COPY(push, handle, target, item, bytes)                                   \
-  if (__builtin_object_size(item, 0) == (bytes)) {                                                 \
+  if (__builtin_object_size(item, 0) == (bytes) && __builtin_object_size(item, 2) == (bytes)) {    \
     uint64_t copy[((bytes) + 7) / 8];                                                              \
     memcpy(copy, item, bytes);                                                                     \
     return push(handle, target, copy);                                                             \
@@ -117,7 +117,7 @@ TRIHOP_IN_HEADER size_t trihop_this_thread(void) {
   size_t thread;
 
 #ifdef __x86_64__
-  __asm__ volatile("movq %%fs:0, %0" : "=r"(thread));
+  __asm__ volatile("{movq %%fs:0, %0|mov %0, qword ptr fs:0}" : "=r"(thread));
 #else
   __asm__ volatile("mrs %0, tpidr_el0" : "=r"(thread));
 #endif
@@ -133,7 +133,7 @@ TRIHOP_IN_HEADER int trihop_push_by_lease(trihop_push_window_t *window, uint32_t
 
   if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) != thread)
     return 0;
-  in_use = &window->in_use[(thread >> 12) % 8];
+  in_use = &window->in_use[((thread >> 12) ^ (thread >> 16) ^ (thread >> 21)) % 8];
   __atomic_store_n(in_use, 1, __ATOMIC_RELAXED);
   // An order for the compiler: a thread that recalls the window has a fence on all processors.
   __atomic_signal_fence(__ATOMIC_SEQ_CST);

@@ -10,6 +10,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use super::choice::Format;
 use super::error::{Error, Result, shown};
+use super::hive;
 use super::stream::Codec;
 
 /// The word for standard input.
@@ -142,7 +143,11 @@ fn add(path: &Path, files: &mut Vec<InputFile>) -> Result<()> {
         return Ok(());
     }
     let is_data = |entry: &DirEntry| {
-        entry.depth() == 0 || !matches!(entry.file_name().as_bytes().first(), Some(b'.' | b'_'))
+        let name = entry.file_name().as_bytes();
+        let is_hidden = matches!(name.first(), Some(b'.' | b'_'));
+        // What a split by value has made is data, whatever its key is called.
+        let is_value = || entry.file_type().is_dir() && hive::is_name(name);
+        entry.depth() == 0 || !is_hidden || is_value()
     };
     let below = WalkDir::new(path).follow_links(true).sort_by_file_name();
     for entry in below.into_iter().filter_entry(is_data) {

@@ -82,7 +82,7 @@ impl Output {
             .join(format!(".part-{rank:05}.{:016x}.tmp", self.token))
     }
 
-    /// Creates the directory, where each node has its own too.
+    /// Creates the directory.
     ///
     /// # Errors
     /// The operating system's answer.

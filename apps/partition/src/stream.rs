@@ -37,11 +37,12 @@ impl Codec {
     /// Bytes that tell.
     pub const MARK_BYTES: usize = 4;
 
-    /// What begins so. No text in UTF-8 begins as compressed files do.
+    /// What begins so. No text begins as compressed files do, nor as the frame that zstd skips, which
+    /// some tools write first.
     pub fn of(start: &[u8]) -> Self {
         match start {
             [0x1F, 0x8B, ..] => Self::Gzip,
-            [0x28, 0xB5, 0x2F, 0xFD, ..] => Self::Zstd,
+            [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Self::Zstd,
             _ => Self::Plain,
         }
     }

@@ -4,6 +4,7 @@ mod args;
 mod front;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::num::NonZero;
 
 use trihop::transport::bootstrap::{self, Launcher};
@@ -62,6 +63,10 @@ pub fn run(args: PartitionArgs) -> Result<i32, Error> {
     if bootstrap::detect(options.launcher)? == Launcher::Single {
         let ranks = args.ranks.unwrap_or_else(cores);
         if ranks > 1 {
+            if args.inputs.iter().any(|input| input == "-") && std::io::stdin().is_terminal() {
+                let why = "standard input is a terminal: give a file, or a pipe";
+                return Err(Error::Usage(why.to_owned()));
+            }
             return start_ranks(ranks);
         }
     } else if args.ranks.is_some() {

@@ -42,8 +42,9 @@ pub(crate) fn reserve<S: Seat>(
     if due {
         handle.seat.progress_in_passing()?;
     }
-    // What is to be handled at once is not gathered first.
-    let gathered = match handle.is_at_once(target) {
+    // What is to be handled at once is not gathered first; what finds no room in a call at the end
+    // of a step is spilled.
+    let gathered = match handle.is_at_once(target) || handle.seat.is_at_end() {
         true => None,
         false => in_place(handle, target, kind, bytes)?,
     };

@@ -47,8 +47,10 @@ pub(super) struct Lives {
     seen_ns: u64,
     /// The news that end the job have been waited for to go out.
     told: bool,
-    /// This rank, whose end no kernel tells, until it has ended the job.
+    /// This rank, whose end no kernel tells, until it has ended the job; of a relay, the first rank
+    /// of its process.
     mini: Option<Rank>,
+    is_relay: bool,
 }
 
 impl Drop for Lives {
@@ -57,9 +59,12 @@ impl Drop for Lives {
         if let Some(rank) = self.mini
             && !self.board.is_over()
         {
-            let why = match trihop_transport::sync::thread::panicking() {
-                true => "its program has panicked",
-                false => "its thread has left the job without shutting it down",
+            let why = match (trihop_transport::sync::thread::panicking(), self.is_relay) {
+                (true, false) => "its program has panicked",
+                (true, true) => "the relay of its process has panicked",
+                (false, false) => "its thread has left the job without shutting it down",
+                // It ends by an error that its ranks are told of.
+                (false, true) => return,
             };
             self.post(&News::failed(rank, why));
         }
@@ -76,7 +81,8 @@ impl Lives {
             watch: None,
             seen_ns: 0,
             told: false,
-            mini: (!topology.is_host()).then(|| topology.rank()),
+            mini: topology.has_relays().then(|| topology.rank()),
+            is_relay: topology.is_relay(),
         }
     }
 

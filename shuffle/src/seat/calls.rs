@@ -286,13 +286,16 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn shut_down(&self) -> Result<()> {
         let what = "shutting down";
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
-            self.with_out(what, |out| out.check_contributed())?;
-            // What was started is over before.
-            let must_end = self
-                .seat
-                .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?;
-            if must_end && let Some((end, number)) = self.under_way(what)? {
-                self.wait_alone(end, number)?;
+            // What was started is over before, and so is what that has begun at its end.
+            loop {
+                self.with_out(what, |out| out.check_contributed())?;
+                let must_end = self
+                    .seat
+                    .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?;
+                match self.under_way(what)? {
+                    Some((end, number)) if must_end => self.wait_alone(end, number)?,
+                    _ => break,
+                }
             }
             self.end_alone(End::Fence)?;
             self.seat.with(what, |job| {

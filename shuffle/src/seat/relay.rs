@@ -4,7 +4,7 @@
 //! It sits on the inline seat, as the ranks do: its engine has links and delivers nothing, theirs
 //! have none.
 
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::sync::{Flag, thread};
@@ -80,7 +80,8 @@ fn serve(seat: Inline<'static>) -> (Inline<'static>, Result<()>) {
         Ok((bootstrap, true)) => (seat, Ok(bootstrap)),
         Err(error) => return (seat, Err(error)),
     };
-    let ended = told(&seat, fenced).and_then(|bootstrap| end(&seat, bootstrap));
+    let ended = fenced.and_then(|bootstrap| end(&seat, bootstrap));
+    let ended = told(&seat, ended);
     (seat, ended)
 }
 
@@ -206,17 +207,24 @@ fn fence(
             let moved = seat.wait("all ranks, at the launcher", |_| {
                 Ok(is_through.is_raised().then_some(()))
             });
-            seat.look(|job| job.fencing = false);
-            (seat.into_parts().expect("its only handle is here"), moved)
+            let closing = seat.look(|job| {
+                job.fencing = false;
+                job.closing
+            });
+            let parts = seat.into_parts().expect("its only handle is here");
+            (parts, moved, closing.unwrap_or_default())
         });
-        let fenced = bootstrap.fence();
+        // An allgather of the program's may panic: the other thread waits for this one.
+        let fenced = catch_unwind(AssertUnwindSafe(|| bootstrap.fence()));
         is_through.raise();
         (fenced, moving.join())
     });
-    let ((started, park), moved) = moved.unwrap_or_else(|panic| resume_unwind(panic));
+    let ((started, park), moved, closing) = moved.unwrap_or_else(|panic| resume_unwind(panic));
+    let fenced = fenced.unwrap_or_else(|panic| resume_unwind(panic));
     let fenced = match moved {
-        Ok(()) => fenced.map(|()| bootstrap).map_err(Error::from),
-        Err(error) => Err(error),
+        // At the end, a process that has heard of it first may be gone before this one hears.
+        Err(error) if !closing || error.is_about_peer() => Err(error),
+        _ => fenced.map(|()| bootstrap).map_err(Error::from),
     };
     (Inline::of_parts(started, park), fenced)
 }

@@ -93,14 +93,14 @@ impl<S: Seating> Handle<S> {
     fn test_alone(&self, what: &'static str) -> Result<bool> {
         let before = self.under_way(what)?;
         let has_moved = self.seat.progress(what)?;
-        let (end, is_over) = match (before, self.under_way(what)?) {
-            // What is called at its end has begun another.
-            (Some((end, number)), Some((_, now))) if now != number => (Some(end), true),
-            (_, now) => {
-                let is_over = self.seat.with(what, |job| job.is_over(self.id))?;
-                (now.map(|(end, _)| end), is_over)
-            }
-        };
+        let (end, is_over) = self.seat.with(what, |job| {
+            job.engine.stream(self.id)?;
+            Ok(match (before, job.parked.end_of(self.id.stream)) {
+                // What is called at its end has begun another.
+                (Some((end, number)), Some((_, now))) if now != number => (Some(end), true),
+                (_, now) => (now.map(|(end, _)| end), job.is_over(self.id)?),
+            })
+        })?;
         if !is_over && !has_moved {
             // Who asks in a loop lets others run, of whom there may be more than cores.
             std::thread::yield_now();
@@ -152,13 +152,17 @@ impl<S: Seating> Handle<S> {
                 return Ok(true);
             }
             if S::MOVES_ALONE {
+                // It may have ended in between, and the next have begun: nobody was woken.
+                let (before, is_over) = self.seat.with(what, |job| match is_under_way(job) {
+                    true => {
+                        let before = job.parked.wake(self.id.stream, waker);
+                        Ok((before, job.is_over(self.id)?))
+                    }
+                    false => Ok((None, true)),
+                })?;
                 // The old one goes without the state in use: it may own anything.
-                let before = self
-                    .seat
-                    .with(what, |job| Ok(job.parked.wake(self.id.stream, waker)))?;
                 drop(before);
-                // It may have ended in between, and nobody was woken.
-                return self.seat.with(what, |job| job.is_over(self.id));
+                return Ok(is_over);
             }
             // Nothing moves here but in calls: so be asked again.
             waker.wake_by_ref();

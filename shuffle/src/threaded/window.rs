@@ -26,6 +26,8 @@ pub(super) struct ThreadWindow {
     wanted_by: AtomicUsize,
     times: AtomicU32,
     patience: AtomicU32,
+    /// Pushes since another thread has recalled it.
+    paid: AtomicU32,
 }
 
 impl ThreadWindow {
@@ -40,6 +42,7 @@ impl ThreadWindow {
             wanted_by: AtomicUsize::new(0),
             times: AtomicU32::new(0),
             patience: AtomicU32::new(patience),
+            paid: AtomicU32::new(0),
         }
     }
 
@@ -88,12 +91,14 @@ impl ThreadWindow {
         pushed
     }
 
-    /// So many were pushed through it, and another thread has recalled it.
+    /// So many were pushed through it, and whether another thread has recalled it. By who has the
+    /// turn.
     fn note(&self, pushed: u32, is_recalled: bool) {
-        let enough = if is_recalled { PAYS } else { 1 };
-        if pushed >= enough {
+        let paid = self.paid.load(Relaxed).saturating_add(pushed);
+        self.paid.store(if is_recalled { 0 } else { paid }, Relaxed);
+        if paid >= PAYS {
             self.patience.store(*PATIENCE.start(), Relaxed);
-        } else {
+        } else if is_recalled || pushed == 0 {
             let twice = self.patience.load(Relaxed).saturating_mul(2);
             self.patience.store(twice.min(*PATIENCE.end()), Relaxed);
             self.times.store(0, Relaxed);
