@@ -60,11 +60,7 @@ impl Sysfs {
             numa_node: bus.and_then(|bus| self.numa_node(bus)),
             link: known.unwrap_or_default(),
             bits_per_second: reported.bits_per_second.or(seen.speed).or(below.speed),
-            // A bond joins interfaces: an RDMA device below one works on its own.
-            bond: folder
-                .as_deref()
-                .filter(|folder| folder.join("operstate").exists())
-                .and_then(bond),
+            bond: interface.as_deref().and_then(bond),
         }
     }
 
