@@ -364,6 +364,8 @@ fn carry<S: Seat>(
     for round in 1..=size {
         let keys = array.with(|key, _| key)?;
         assert_eq!(keys.len(), 20);
+        // Nobody's elements leave before everybody has counted its own.
+        array.fence()?;
         for key in keys {
             array.push(key, &vec![round as u8; 3])?;
             array.migrate(key, Rank(((rank + 1) % size) as u32))?;
