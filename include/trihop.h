@@ -393,7 +393,7 @@ typedef struct trihop_options_t {
   uint64_t remote_buftarget_bytes;
   // Records that may wait for a delivery thread, or for an application without a
   // handler. One run always may.
-  // Default 4,096; 1 to 4,294,967,295; in records.
+  // Default 65,536; 1 to 4,294,967,295; in records.
   uint64_t deliverq_max;
   // Whether the handler has a delivery thread of its own, where the job has threads.
   // Those of the other streams share one, on which a handler that blocks keeps the
@@ -2044,13 +2044,10 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
                                                              const void **item, uint32_t *source) {
   void *begin = conveyor;
 
-  if (begin != NULL && item != NULL) {
+  if (item == NULL)
+    return trihop_conveyor_pull(conveyor, item, source);
+  if (begin != NULL) {
     trihop_pull_window_t *window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
-    // The call gets places of its own: those of the caller, which it may so keep in registers, are
-    // written by this code alone.
-    const void *called_item = NULL;
-    uint32_t called_source = 0;
-    trihop_status_t status;
 
     if (window->next != window->end) {
       *item = window->next;
@@ -2059,7 +2056,15 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
         *source = window->source;
       return TRIHOP_OK;
     }
-    status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
+  }
+  {
+    // The call gets places of its own: those of the caller, which it may so keep in registers, are
+    // written by this code alone. A processor has room for some 60 writes that wait for memory, so
+    // a pull of an item makes no more than the one it needs.
+    const void *called_item = NULL;
+    uint32_t called_source = 0;
+    trihop_status_t status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
+
     if (status == TRIHOP_OK) {
       *item = called_item;
       if (source != NULL)
@@ -2067,7 +2072,6 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
     }
     return status;
   }
-  return trihop_conveyor_pull(conveyor, item, source);
 }
 
 // With any arguments, so that those may have commas in braces.

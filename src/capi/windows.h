@@ -192,13 +192,10 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
                                                              const void **item, uint32_t *source) {
   void *begin = conveyor;
 
-  if (begin != NULL && item != NULL) {
+  if (item == NULL)
+    return trihop_conveyor_pull(conveyor, item, source);
+  if (begin != NULL) {
     trihop_pull_window_t *window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
-    // The call gets places of its own: those of the caller, which it may so keep in registers, are
-    // written by this code alone.
-    const void *called_item = NULL;
-    uint32_t called_source = 0;
-    trihop_status_t status;
 
     if (window->next != window->end) {
       *item = window->next;
@@ -207,7 +204,15 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
         *source = window->source;
       return TRIHOP_OK;
     }
-    status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
+  }
+  {
+    // The call gets places of its own: those of the caller, which it may so keep in registers, are
+    // written by this code alone. A processor has room for some 60 writes that wait for memory, so
+    // a pull of an item makes no more than the one it needs.
+    const void *called_item = NULL;
+    uint32_t called_source = 0;
+    trihop_status_t status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
+
     if (status == TRIHOP_OK) {
       *item = called_item;
       if (source != NULL)
@@ -215,7 +220,6 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *
     }
     return status;
   }
-  return trihop_conveyor_pull(conveyor, item, source);
 }
 
 // With any arguments, so that those may have commas in braces.
