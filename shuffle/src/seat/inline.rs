@@ -221,9 +221,9 @@ impl<'h> Inline<'h> {
         }
     }
 
-    fn sleep(&self, what: &'static str) -> Result<()> {
+    fn sleep(&self, what: &'static str, is_short: bool) -> Result<()> {
         let (mut state, mut park) = (self.state(what)?, self.0.park.borrow_mut());
-        let timed = state.prepare_to_sleep();
+        let timed = state.prepare_to_sleep() || is_short;
         park.sleep(&self.0.doorbell, timed, || state.must_stay_awake())
             .and_then(|()| park.look_around(&mut state))
             .map_err(|error| state.fail(error))
@@ -343,6 +343,10 @@ impl<'h> Seating for Inline<'h> {
         }
     }
 
+    fn pause(&self, what: &'static str) -> Result<()> {
+        self.sleep(what, true)
+    }
+
     fn wait<T>(
         &self,
         what: &'static str,
@@ -382,7 +386,7 @@ impl<'h> Seating for Inline<'h> {
             match backoff.next() {
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => std::thread::yield_now(),
-                Step::Park => self.sleep(what)?,
+                Step::Park => self.sleep(what, false)?,
             }
         }
     }
