@@ -1720,6 +1720,14 @@ trihop_status_t trihop_array_fence(const struct trihop_array_t *array);
 // Threads: as `trihop_array_fence`.
 trihop_status_t trihop_array_begin_step(const struct trihop_array_t *array);
 
+// As `trihop_array_begin_step`, with all that a step can have, and of contributors that the program
+// counts: it waits for nobody, and may begin at the end of the step before. What is called gets a
+// null stream: the array is in its context. See `trihop_step_options_t`.
+//
+// Threads: as `trihop_stream_begin_step_with`.
+trihop_status_t trihop_array_begin_step_with(const struct trihop_array_t *array,
+                                             const struct trihop_step_options_t *options);
+
 // So many elements have sent what they have to send in the step, on whichever rank they are.
 // Otherwise as `trihop_stream_done`, of contributors of all ranks.
 //
