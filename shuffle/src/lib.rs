@@ -18,6 +18,7 @@ mod job;
 mod member;
 pub mod minirank;
 mod node;
+pub mod observe;
 mod queue;
 pub mod route;
 mod seat;

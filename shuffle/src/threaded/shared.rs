@@ -404,7 +404,9 @@ impl SharedEngine {
                 Ok(None) => {}
                 Err(error) => break Err(error),
             }
-            turn.job.check_failure()?;
+            if let Err(error) = turn.job.check_failure() {
+                break Err(error);
+            }
             let worked = match self.round(&mut turn) {
                 Ok(worked) => worked,
                 Err(error) => match done(&mut turn.job) {
@@ -419,9 +421,7 @@ impl SharedEngine {
                 turn.give_way();
                 continue;
             }
-            if patience.ends(turn.job.now_ns(), turn.job.patience_ns) {
-                turn.job.warn_of_long_wait(what);
-            }
+            turn.job.note_wait(&mut patience, what);
             match backoff.next() {
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => turn.unlocked(std::thread::yield_now),
@@ -435,6 +435,7 @@ impl SharedEngine {
                 }
             }
         };
+        turn.job.end_wait(&mut patience);
         self.wake_from(&mut turn, Sleep::Deep);
         outcome
     }
