@@ -4,6 +4,7 @@
 mod bench;
 mod exchange;
 mod info;
+mod look;
 mod man;
 mod output;
 mod partition;
@@ -41,6 +42,8 @@ enum Command {
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
     Topo(topo::TopoArgs),
+    Top(look::TopArgs),
+    Dump(look::DumpArgs),
     Partition(partition::PartitionArgs),
     /// Write the manual pages that `make install` puts in place
     #[command(hide = true)]
@@ -71,6 +74,12 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(args, Cli::command())
             .map(|()| 0)
             .map_err(|why| (why, 1)),
+        Command::Top(args) => look::top(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Dump(args) => look::dump(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
         Command::Topo(args) => topo::run(args)
             .map(|()| 0)
             .map_err(|e| (e.to_string(), e.exit_status())),
