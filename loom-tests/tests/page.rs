@@ -28,13 +28,17 @@ fn shows<O: Orderings + 'static>() {
                 }
             })
         };
-        if let Some(seen) = page::read::<_, O>(&area) {
+        let reader = {
+            let area = Arc::clone(&area);
+            thread::spawn(move || page::read::<_, O>(&area))
+        };
+        writer.join().unwrap();
+        if let Some(seen) = reader.join().unwrap() {
             assert!(
                 seen.len() == WORDS && seen.iter().all(|word| *word == seen[0]),
                 "torn snapshot: {seen:?}"
             );
         }
-        writer.join().unwrap();
         assert_eq!(page::read::<_, O>(&area), Some(vec![SNAPSHOTS; WORDS]));
     });
 }

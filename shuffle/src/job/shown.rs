@@ -47,11 +47,11 @@ impl JobState {
     /// second at a time.
     pub(super) fn show_before_sleep(&mut self) {
         let now_ns = self.now_ns();
-        if self.shown.is_due_asleep(now_ns) {
-            if let Some(text) = self.shown.take_text(now_ns) {
-                let text = self.write_text(text, now_ns);
-                self.shown.show_text(now_ns, text);
-            }
+        if let Some(text) = self.shown.take_text(now_ns) {
+            let text = self.write_text(text, now_ns);
+            self.shown.show_text(now_ns, text);
+            self.show(now_ns);
+        } else if self.shown.is_due_asleep(now_ns) {
             self.show(now_ns);
         }
     }

@@ -148,10 +148,12 @@ pub struct StageSeen {
 }
 
 impl Seen {
-    /// Memory in use and its bound, over all streams, in bytes.
+    /// Memory that queues use and its bound, over all streams, in bytes. Spill and long records are
+    /// not in it: of their bounds, which are far, nothing is used as a rule.
     pub fn memory(&self) -> (u64, u64) {
         let streams = self.now.iter().flat_map(|now| &now.streams);
         let pools = streams.flat_map(|stream| &stream.memory);
+        let pools = pools.filter(|pool| !matches!(pool.name, "spill" | "long records"));
         pools.fold((0, 0), |(used, most): (u64, u64), pool| {
             (
                 used.saturating_add(pool.used_bytes),
