@@ -13,11 +13,8 @@ const SNAPSHOTS: u64 = 3;
 
 fn shows<O: Orderings + 'static>() {
     loom::model(|| {
-        let area: Arc<Vec<AtomicU64>> = Arc::new(
-            (0..page::words(WORDS))
-                .map(|_| AtomicU64::new(0))
-                .collect(),
-        );
+        let area: Arc<Vec<AtomicU64>> =
+            Arc::new((0..page::words(WORDS)).map(|_| AtomicU64::new(0)).collect());
         let writer = {
             let area = Arc::clone(&area);
             thread::spawn(move || {

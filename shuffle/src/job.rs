@@ -123,11 +123,15 @@ impl JobState {
         self.check_news()?;
         let now_ns = self.now_ns();
         self.rounds += 1;
+        let begun = self.engine.trace.begin();
         self.parked.advance(&mut self.engine);
         if self.parked.has_woken() {
             self.bell.ring();
         }
         let worked = self.engine.round(handlers, now_ns)?;
+        if worked {
+            self.engine.trace.end(begun, "round");
+        }
         if now_ns.saturating_sub(self.checked_ns) >= LOOK_AROUND.as_nanos() as u64 {
             self.look_after_peers(now_ns)?;
             self.dump_if_asked();
@@ -189,6 +193,7 @@ impl JobState {
     /// The process exits while the job goes on: the launcher is told where it would take that for a
     /// crash.
     pub fn exit(&mut self) {
+        self.engine.trace.finish();
         if let Some(mut bootstrap) = self.bootstrap.take() {
             bootstrap.exit();
         }
@@ -215,6 +220,7 @@ impl JobState {
         let link = self.engine.link.as_ref();
         let blind = link.is_some_and(|l| l.wait_descriptor().is_none());
         self.show_before_sleep();
+        self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
         timed || blind || self.fencing || self.has_pending_news()
     }

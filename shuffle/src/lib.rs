@@ -27,6 +27,7 @@ pub mod simulation;
 mod stats;
 mod terminate;
 pub mod threaded;
+mod trace;
 
 #[cfg(test)]
 mod conformance;

@@ -80,11 +80,19 @@ fn write(out: &mut String, seen: &Seen) {
     }
     for wait in &now.waits {
         let waited_ns = wait.waited_ns.saturating_add(now.age_ns);
-        let _ = writeln!(out, "  a call waits for {}, {} by now", wait.what, seconds(waited_ns));
+        let _ = writeln!(
+            out,
+            "  a call waits for {}, {} by now",
+            wait.what,
+            seconds(waited_ns)
+        );
     }
     let (text, age_ns) = &seen.text;
     if text.is_empty() {
-        let _ = writeln!(out, "  it has not slept yet: there is no text of its queues");
+        let _ = writeln!(
+            out,
+            "  it has not slept yet: there is no text of its queues"
+        );
     } else {
         let _ = writeln!(out, "  what follows was written {} ago", ago(*age_ns));
         out.push_str(text);

@@ -31,7 +31,9 @@ pub enum LookError {
         source: io::Error,
     },
     /// No job has a number that begins so.
-    #[error("no job on this machine has a number that begins with `{0}`; `trihop top --once` lists them")]
+    #[error(
+        "no job on this machine has a number that begins with `{0}`; `trihop top --once` lists them"
+    )]
     NoJob(String),
     /// The processes of this machine cannot be listed.
     #[error("/proc cannot be read: {0}")]

@@ -20,16 +20,22 @@ type Gauge<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const STAGE_GAUGES: [Gauge<StageSeen>; 5] = [
     ("open_queues", "Queues that are open.", |stage| stage.queues),
-    ("queued_bytes", "Bytes that the next hop has not taken.", |stage| {
-        stage.waiting_bytes
-    }),
+    (
+        "queued_bytes",
+        "Bytes that the next hop has not taken.",
+        |stage| stage.waiting_bytes,
+    ),
     ("ready_batches", "Batches that wait for credit.", |stage| {
         stage.ready_batches
     }),
-    ("in_flight_batches", "Batches that are not acknowledged.", |stage| {
-        stage.in_flight_batches
+    (
+        "in_flight_batches",
+        "Batches that are not acknowledged.",
+        |stage| stage.in_flight_batches,
+    ),
+    ("credits", "Batches that may be sent at once.", |stage| {
+        stage.credits
     }),
-    ("credits", "Batches that may be sent at once.", |stage| stage.credits),
 ];
 
 /// Those of a queue's counters that may fall again.
@@ -47,18 +53,33 @@ pub fn text(all: &[Seen]) -> String {
         let name = format!("trihop_stream_{}_total", row.name);
         head(&mut out, &name, "counter", row.doc());
         for (labels, stream) in streams(all) {
-            let count = stream.totals.rows().find(|(other, _)| other.name == row.name);
-            let _ = writeln!(out, "{name}{{{labels}}} {}", count.map_or(0, |(_, count)| count));
+            let count = stream
+                .totals
+                .rows()
+                .find(|(other, _)| other.name == row.name);
+            let _ = writeln!(
+                out,
+                "{name}{{{labels}}} {}",
+                count.map_or(0, |(_, count)| count)
+            );
         }
     }
     for row in QueueStats::TABLE {
         let falls = FALLING.contains(&row.name);
-        let (kind, end) = if falls { ("gauge", "") } else { ("counter", "_total") };
+        let (kind, end) = if falls {
+            ("gauge", "")
+        } else {
+            ("counter", "_total")
+        };
         let name = format!("trihop_queue_{}{end}", row.name);
         head(&mut out, &name, kind, row.doc());
         for (labels, stage) in stages(all) {
             let count = stage.all.rows().find(|(other, _)| other.name == row.name);
-            let _ = writeln!(out, "{name}{{{labels}}} {}", count.map_or(0, |(_, count)| count));
+            let _ = writeln!(
+                out,
+                "{name}{{{labels}}} {}",
+                count.map_or(0, |(_, count)| count)
+            );
         }
     }
     for (name, help, of) in STAGE_GAUGES {
@@ -69,25 +90,44 @@ pub fn text(all: &[Seen]) -> String {
         }
     }
     for (name, help, of) in [
-        ("used", "Memory in use.", (|pool| pool.used_bytes) as fn(&trihop::observe::PoolSeen) -> u64),
+        (
+            "used",
+            "Memory in use.",
+            (|pool| pool.used_bytes) as fn(&trihop::observe::PoolSeen) -> u64,
+        ),
         ("most", "Memory that may be in use.", |pool| pool.most_bytes),
     ] {
         let name = format!("trihop_memory_{name}_bytes");
         head(&mut out, &name, "gauge", help);
         for (labels, stream) in streams(all) {
             for pool in &stream.memory {
-                let _ = writeln!(out, "{name}{{{labels},pool=\"{}\"}} {}", pool.name, of(pool));
+                let _ = writeln!(
+                    out,
+                    "{name}{{{labels},pool=\"{}\"}} {}",
+                    pool.name,
+                    of(pool)
+                );
             }
         }
     }
     let name = "trihop_waited_seconds";
-    head(&mut out, name, "gauge", "How long the oldest call has waited, 0 where none does.");
+    head(
+        &mut out,
+        name,
+        "gauge",
+        "How long the oldest call has waited, 0 where none does.",
+    );
     for seen in all {
         let waited_ns = seen.longest_wait().map_or(0, |wait| wait.waited_ns);
         let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), waited_ns as f64 / 1e9);
     }
     let name = "trihop_age_seconds";
-    head(&mut out, name, "gauge", "How old these numbers of the endpoint are.");
+    head(
+        &mut out,
+        name,
+        "gauge",
+        "How old these numbers of the endpoint are.",
+    );
     for seen in all {
         let age_ns = seen.now.as_ref().map_or(0, |now| now.age_ns);
         let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), age_ns as f64 / 1e9);
@@ -118,9 +158,10 @@ fn streams(all: &[Seen]) -> impl Iterator<Item = (String, &StreamSeen)> {
 
 fn stages(all: &[Seen]) -> impl Iterator<Item = (String, &StageSeen)> {
     streams(all).flat_map(|(labels, stream)| {
-        stream.stages.iter().map(move |stage| {
-            (format!("{labels},stage=\"{}\"", quoted(&stage.name)), stage)
-        })
+        stream
+            .stages
+            .iter()
+            .map(move |stage| (format!("{labels},stage=\"{}\"", quoted(&stage.name)), stage))
     })
 }
 

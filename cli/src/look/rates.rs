@@ -44,7 +44,9 @@ pub fn compare(before: &[Seen], now: Vec<Seen>) -> Vec<Row> {
     let before: HashMap<_, _> = before.iter().map(|seen| (key(seen), seen)).collect();
     let row = |seen: Seen| {
         let earlier = before.get(&key(&seen)).and_then(|seen| seen.now.as_ref());
-        let rates = earlier.zip(seen.now.as_ref()).and_then(|(a, b)| rates(a, b));
+        let rates = earlier
+            .zip(seen.now.as_ref())
+            .and_then(|(a, b)| rates(a, b));
         Row { seen, rates }
     };
     now.into_iter().map(row).collect()
@@ -181,7 +183,10 @@ mod tests {
         assert_eq!(grown.stages[0].sends_per_s, 5.0);
         let mut twice = grown.clone();
         twice.add(&grown);
-        assert_eq!((twice.sent_per_s, twice.stages[0].sends_per_s), (400.0, 10.0));
+        assert_eq!(
+            (twice.sent_per_s, twice.stages[0].sends_per_s),
+            (400.0, 10.0)
+        );
         assert_eq!(rates(&moment(3, 500, 13), &moment(3, 500, 13)), None);
         // Another stream in the same place.
         let anew = rates(&moment(1, 100, 3), &moment(3, 50, 1)).unwrap();

@@ -55,14 +55,19 @@ impl Line {
         if let (Some(wait), Some(now)) = (row.seen.longest_wait(), &row.seen.now) {
             // It has gone on since that moment, for all that is known.
             let waited_ns = wait.waited_ns.saturating_add(now.age_ns);
-            if self.wait.as_ref().is_none_or(|(longest, _)| *longest < waited_ns) {
+            if self
+                .wait
+                .as_ref()
+                .is_none_or(|(longest, _)| *longest < waited_ns)
+            {
                 self.wait = Some((waited_ns, wait.what.clone()));
             }
         }
     }
 
     fn write(&self, out: &mut String, name: &str) {
-        let rate = |of: fn(&Rates) -> f64| self.rates.as_ref().map_or("-".to_owned(), |r| short(of(r)));
+        let rate =
+            |of: fn(&Rates) -> f64| self.rates.as_ref().map_or("-".to_owned(), |r| short(of(r)));
         let wait = match &self.wait {
             Some((ns, what)) => format!("{} {what}", seconds(*ns)),
             None => String::new(),
@@ -160,7 +165,8 @@ fn write_stages(out: &mut String, rows: &[&Row]) {
     rows.iter()
         .filter_map(|row| row.rates.as_ref())
         .for_each(|of_row| rates.add(of_row));
-    let mut head = "stage          queues  runs/s sends/s waits/s  queued  ready  infl  cred waited\n";
+    let mut head =
+        "stage          queues  runs/s sends/s waits/s  queued  ready  infl  cred waited\n";
     let moments = rows.iter().filter_map(|row| row.seen.now.as_ref());
     let streams: Vec<_> = moments.flat_map(own_streams).collect();
     let mut names: Vec<&str> = Vec::new();

@@ -13,7 +13,7 @@ pub(super) const PATIENCE_NS: u64 = 10_000_000_000;
 /// How long a call has waited.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    since_ns: Option<u64>,
+    pub(super) since_ns: Option<u64>,
     ended: bool,
     /// What the page says of it.
     pub(super) note: WaitNote,

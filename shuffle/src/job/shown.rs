@@ -1,6 +1,7 @@
 //! What this endpoint shows to others on its machine: when, and of what.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use super::{JobState, Patience};
 
@@ -34,8 +35,14 @@ impl JobState {
         }
     }
 
-    /// The wait is over.
-    pub fn end_wait(&mut self, patience: &mut Patience) {
+    /// The wait for `what` is over.
+    pub fn end_wait(&mut self, patience: &mut Patience, what: &'static str) {
+        if let Some(since_ns) = patience.since_ns {
+            let waited_ns = self.now_ns().saturating_sub(since_ns);
+            self.engine
+                .trace
+                .waited(Duration::from_nanos(waited_ns), what);
+        }
         if self.shown.end_wait(&mut patience.note) {
             // This thread may go and compute: nobody else would take that back.
             let now_ns = self.now_ns();

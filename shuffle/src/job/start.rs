@@ -29,6 +29,7 @@ use crate::node::{Introduction, NodeExchange, Process, socket_name};
 use crate::observe::Shown;
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
+use crate::trace::Trace;
 
 /// The launcher's bootstrap.
 pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
@@ -181,6 +182,7 @@ impl JobState {
                 engine.attach_here(end, epoch, Arc::clone(bell));
             }
             engine.spill_share_bytes = spill_share_bytes;
+            engine.trace = Trace::from_env(&seen);
             let state = Self {
                 engine,
                 options: options.clone(),

@@ -94,7 +94,12 @@ fn seen(process: u32, pages: &Pages, page: usize) -> io::Result<Option<Seen>> {
             io::Error::new(io::ErrorKind::InvalidData, why)
         })
     };
-    let cut = || io::Error::new(io::ErrorKind::InvalidData, "what its page says makes no sense");
+    let cut = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "what its page says makes no sense",
+        )
+    };
     let Some(identity) = read(Area::Identity)? else {
         return Ok(None);
     };

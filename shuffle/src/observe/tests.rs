@@ -14,7 +14,10 @@ fn until<T>(what: &str, mut look: impl FnMut(Vec<Seen>) -> Option<T>) -> T {
         if let Some(found) = of_process(std::process::id()).ok().and_then(&mut look) {
             return found;
         }
-        assert!(begun.elapsed() < Duration::from_secs(120), "in vain: {what}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "in vain: {what}"
+        );
         std::thread::yield_now();
     }
 }
@@ -72,7 +75,9 @@ fn a_job_shows_nothing_where_its_option_says_so() {
     let all = until("the job that shows itself", |all| {
         hidden.progress().unwrap();
         shown.progress().unwrap();
-        let is_there = all.iter().any(|seen| stream_of(seen, "not hidden").is_some());
+        let is_there = all
+            .iter()
+            .any(|seen| stream_of(seen, "not hidden").is_some());
         is_there.then_some(all)
     });
     assert!(all.iter().all(|seen| stream_of(seen, "hidden").is_none()));

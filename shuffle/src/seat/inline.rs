@@ -224,7 +224,10 @@ impl<'h> Inline<'h> {
     fn sleep(&self, what: &'static str) -> Result<()> {
         let (mut state, mut park) = (self.state(what)?, self.0.park.borrow_mut());
         let timed = state.prepare_to_sleep();
-        park.sleep(&self.0.doorbell, timed, || state.must_stay_awake())
+        let begun = state.engine.trace.begin();
+        let slept = park.sleep(&self.0.doorbell, timed, || state.must_stay_awake());
+        state.engine.trace.end(begun, "asleep");
+        slept
             .and_then(|()| park.look_around(&mut state))
             .map_err(|error| state.fail(error))
     }
@@ -394,7 +397,7 @@ impl<'h> Seating for Inline<'h> {
         let mut patience = Patience::default();
         let outcome = self.wait_until(what, done, &mut patience);
         if patience.has_waited() {
-            self.look(|state| state.end_wait(&mut patience));
+            self.look(|state| state.end_wait(&mut patience, what));
         }
         outcome
     }

@@ -322,6 +322,7 @@ impl SharedEngine {
         if std::mem::take(&mut turn.newcomer) {
             turn.wake_all();
         }
+        let begun = turn.job.engine.trace.begin();
         let mut turn = Some(turn);
         let stay_awake = || {
             let awake =
@@ -334,6 +335,7 @@ impl SharedEngine {
         let slept = park.sleep(&self.doorbell, timed, stay_awake);
         let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
+        turn.job.engine.trace.end(begun, "asleep");
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
         (turn, slept)
     }
@@ -435,7 +437,7 @@ impl SharedEngine {
                 }
             }
         };
-        turn.job.end_wait(&mut patience);
+        turn.job.end_wait(&mut patience, what);
         self.wake_from(&mut turn, Sleep::Deep);
         outcome
     }
