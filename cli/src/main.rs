@@ -1,5 +1,5 @@
-//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition
-//! files.
+//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, look at
+//! jobs from outside, partition files.
 
 mod bench;
 mod exchange;
@@ -9,6 +9,7 @@ mod man;
 mod output;
 mod partition;
 mod progress;
+mod report;
 mod run;
 mod topo;
 
@@ -30,6 +31,7 @@ const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the
     error;\n                   run forwards it to its ranks, all others go on\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
     facilities: client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
     TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
+    TRIHOP_TRACE     file, with `.` and the rank behind its name or `%r` in it, for events as Perfetto reads them\n  \
     TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]
@@ -44,6 +46,7 @@ enum Command {
     Topo(topo::TopoArgs),
     Top(look::TopArgs),
     Dump(look::DumpArgs),
+    Report(report::ReportArgs),
     Partition(partition::PartitionArgs),
     /// Write the manual pages that `make install` puts in place
     #[command(hide = true)]
@@ -80,6 +83,9 @@ fn main() -> ExitCode {
         Command::Dump(args) => look::dump(args)
             .map(|()| 0)
             .map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Report(args) => report::run(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), 1)),
         Command::Topo(args) => topo::run(args)
             .map(|()| 0)
             .map_err(|e| (e.to_string(), e.exit_status())),

@@ -225,7 +225,8 @@ fn a_job_that_shows_nothing_is_not_seen() {
 
 #[test]
 fn what_shows_nothing_is_refused_in_a_sentence() {
-    let own = std::process::id();
+    let nobody = Launched::start(Command::new("cat"));
+    let own = nobody.id();
     for (words, why) in [
         (format!("dump {own}"), "it shows nothing"),
         ("dump 4000000000".into(), "there is none"),
@@ -239,6 +240,7 @@ fn what_shows_nothing_is_refused_in_a_sentence() {
         assert_eq!(refused.status, 1, "{words}");
         assert!(refused.stderr.contains(why), "{words}: {}", refused.stderr);
     }
+    nobody.wait(); // it has nothing more to read
     let refused = trihop("top --prometheus 192.0.2.1:9");
     assert_eq!(refused.status, 2, "{}", refused.stderr);
     assert!(refused.stderr.contains("loopback"), "{}", refused.stderr);

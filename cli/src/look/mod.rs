@@ -16,6 +16,7 @@ use std::io;
 use crate::output;
 
 pub use dump::{DumpArgs, run as dump};
+pub use table::short;
 pub use top::{TopArgs, run as top};
 
 /// Why nothing is shown.

@@ -6,7 +6,7 @@ use std::io;
 use rustix::time::ClockId;
 use trihop_transport::memory::page::{Area, Pages, VERSION};
 
-use super::show::clock_ns;
+use super::show::{clock_ns, shape};
 use super::{
     About, MOST_WAITS, Moment, NAME_BYTES, PoolSeen, STAGE_BYTES, Seen, StageSeen, StreamSeen, Wait,
 };
@@ -103,7 +103,12 @@ fn seen(process: u32, pages: &Pages, page: usize) -> io::Result<Option<Seen>> {
     let Some(identity) = read(Area::Identity)? else {
         return Ok(None);
     };
-    let about = about(&mut Words::new(&identity)).ok_or_else(cut)?;
+    let mut words = Words::new(&identity);
+    if words.next() != Some(shape()) {
+        let why = "it has other counters than this program reads: it is of another version";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    let about = about(&mut words).ok_or_else(cut)?;
     let now_ns = clock_ns(ClockId::Monotonic).saturating_sub(about.started_ns);
     let moment = read(Area::Numbers)?.map(|words| moment(&mut Words::new(&words), now_ns));
     let text = read(Area::Text)?.and_then(|words| {

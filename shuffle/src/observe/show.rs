@@ -26,6 +26,8 @@ const ROUNDS_NS: u64 = 10_000_000;
 const SLEEPS_NS: u64 = 1_000_000;
 /// Time between two texts.
 const TEXT_NS: u64 = 1_000_000_000;
+/// A wait that lasts so long wants a text that was written while it lasts.
+const LONG_NS: u64 = 100_000_000;
 /// What showing takes is a smaller part of an endpoint's time than one in so many.
 const PART: u64 = 256;
 
@@ -150,7 +152,11 @@ impl Shown {
     /// The text to be shown, where it is time for another one: to be written anew, and
     /// [shown](Self::show_text).
     pub fn take_text(&mut self, now_ns: u64) -> Option<Vec<u8>> {
-        if now_ns < self.text_due_ns {
+        let is_old = |wait: &Waiting| {
+            let lasts = now_ns.saturating_sub(wait.since_ns) >= LONG_NS;
+            lasts && wait.since_ns + TEXT_NS > self.text_due_ns
+        };
+        if now_ns < self.text_due_ns && !self.waits.iter().flatten().any(is_old) {
             return None;
         }
         let mut text = std::mem::take(&mut self.text);
@@ -183,7 +189,13 @@ pub(super) fn clock_ns(clock: ClockId) -> u64 {
     u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::try_from(rest).unwrap_or(0)
 }
 
+/// How many counters there are: those of another version are not read as if they were these.
+pub(super) fn shape() -> u64 {
+    (Stats::TABLE.len() as u64) << 32 | QueueStats::TABLE.len() as u64
+}
+
 fn put_identity(words: &mut Words<'_>, topology: &Topology, secret: &Secret) {
+    words.put(shape());
     words.put(secret.derive(JOB_LABEL));
     words.put(topology.endpoint().0.into());
     words.put(topology.is_relay().into());

@@ -1,9 +1,12 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use trihop_transport::memory::page::Page;
+use trihop_transport::secret::Secret;
+use trihop_transport::topology::Topology;
 
 use super::read::{Words, moment};
-use super::{Seen, StreamSeen, of_process};
+use super::{Seen, Shown, StreamSeen, WaitNote, of_process};
 use crate::over::Threaded;
 use crate::{Error, Inline, Job, Options, Rank, Seat, minirank, over, threaded};
 
@@ -128,6 +131,30 @@ fn a_rank_that_waits_shows_what_for_and_takes_that_back() {
     .into_iter()
     .collect::<Result<(), Error>>()
     .unwrap();
+}
+
+#[test]
+fn a_text_is_of_a_time_in_which_the_call_has_waited() {
+    let topology = Topology::from_node_sizes(&[1], Rank(0)).unwrap();
+    let page = Page::create(1).unwrap().remove(0);
+    let mut shown = Shown::on(page, &topology, &Secret::random().unwrap());
+    let mut write = |shown: &mut Shown, now_ns| {
+        let text = shown.take_text(now_ns);
+        let is_due = text.is_some();
+        text.into_iter()
+            .for_each(|text| shown.show_text(now_ns, text));
+        is_due
+    };
+    assert!(write(&mut shown, 5) && !write(&mut shown, 900_000_000));
+    let mut note = WaitNote::default();
+    shown.begin_wait(&mut note, "news", 1_000);
+    assert!(!write(&mut shown, 100_000_999), "it may be over soon");
+    assert!(write(&mut shown, 100_001_000) && !write(&mut shown, 1_100_000_999));
+    assert!(write(&mut shown, 1_100_001_000), "once in a second");
+    assert!(
+        !shown.end_wait(&mut note),
+        "no numbers were shown meanwhile"
+    );
 }
 
 proptest! {
