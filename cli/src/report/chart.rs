@@ -14,7 +14,7 @@ const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 64.0;
 const BELOW: f64 = 42.0;
-const EDGE: f64 = 12.0;
+const EDGE: f64 = 20.0;
 
 /// Most squares of a side: more are too small to see.
 pub const MOST_SQUARES: usize = 256;
@@ -63,7 +63,7 @@ pub fn curves(out: &mut String, title: &str, x_name: &str, curves: &[Curve]) {
             "<line class=g x1='{at:.1}' y1='{top}' x2='{at:.1}' y2='{bottom}'/>\
              <text x='{at:.1}' y='{:.1}' text-anchor='middle'>{}</text>",
             bottom + 16.0,
-            short(x)
+            if x < 1e5 { x.to_string() } else { short(x) }
         );
     }
     for &y in &ys {

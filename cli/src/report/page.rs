@@ -128,28 +128,48 @@ fn series_name(row: &Object) -> String {
     name
 }
 
-/// The plain fields of objects, those that any has as columns.
-fn rows_of(out: &mut String, rows: &[&Object]) {
+/// Fields that stand before all others, in this order.
+const FIRST: [&str; 12] = [
+    "bench",
+    "rank",
+    "api",
+    "ranks",
+    "nodes",
+    "route",
+    "provider",
+    "size",
+    "count",
+    "msgs_per_s",
+    "bytes_per_s",
+    "cpu_us_per_msg",
+];
+
+/// The names of the plain fields of objects, those that any has.
+fn fields<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<&'a str> {
     let mut fields: Vec<&str> = Vec::new();
-    for (field, value) in rows.iter().flat_map(|row| row.iter()) {
+    for (field, value) in objects.flatten() {
         let is_plain = !value.is_object() && !value.is_array();
         if is_plain && !fields.contains(&&**field) {
             fields.push(field);
         }
     }
+    let place = |field: &&str| FIRST.iter().position(|first| first == field);
+    fields.sort_by_key(|field| place(field).unwrap_or(FIRST.len()));
+    fields
+}
+
+/// A line for each object, a column for each field.
+fn rows_of(out: &mut String, rows: &[&Object]) {
+    let fields = fields(rows.iter().copied());
     let cells = |row: &&Object| fields.iter().map(|field| text(row, field)).collect();
     table(out, &fields, &rows.iter().map(cells).collect::<Vec<_>>());
 }
 
-/// Name and value of each plain field.
+/// A line for each field.
 fn fields_of(out: &mut String, object: &Object) {
-    let plain = object
-        .iter()
-        .filter(|(_, value)| !value.is_object() && !value.is_array());
-    let rows: Vec<Vec<String>> = plain
-        .map(|(name, _)| vec![name.clone(), text(object, name)])
-        .collect();
-    table(out, &["", ""], &rows);
+    let line = |name: &&str| vec![(*name).to_owned(), text(object, name)];
+    let rows: Vec<Vec<String>> = fields([object].into_iter()).iter().map(line).collect();
+    table(out, &["field", "value"], &rows);
 }
 
 /// Runs that a queue has taken.
@@ -203,12 +223,20 @@ fn exchange(out: &mut String, result: &Object) {
             &carried,
         );
     }
-    let totals: Vec<&Object> = details
-        .iter()
-        .filter_map(|detail| detail["totals"].as_object())
-        .collect();
+    let mut totals = Vec::new();
+    for detail in details.iter().filter_map(Value::as_object) {
+        let mut of_rank = detail.get("totals").and_then(Value::as_object).cloned();
+        if let Some(of_rank) = &mut of_rank {
+            of_rank.extend(
+                detail
+                    .get("rank")
+                    .map(|rank| ("rank".to_owned(), rank.clone())),
+            );
+        }
+        totals.extend(of_rank);
+    }
     if !totals.is_empty() {
-        rows_of(out, &totals);
+        rows_of(out, &totals.iter().collect::<Vec<_>>());
     }
     fields_of(out, result);
 }

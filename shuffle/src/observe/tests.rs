@@ -138,7 +138,7 @@ fn a_text_is_of_a_time_in_which_the_call_has_waited() {
     let topology = Topology::from_node_sizes(&[1], Rank(0)).unwrap();
     let page = Page::create(1).unwrap().remove(0);
     let mut shown = Shown::on(page, &topology, &Secret::random().unwrap());
-    let mut write = |shown: &mut Shown, now_ns| {
+    let write = |shown: &mut Shown, now_ns| {
         let text = shown.take_text(now_ns);
         let is_due = text.is_some();
         text.into_iter()

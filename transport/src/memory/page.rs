@@ -87,7 +87,11 @@ pub const fn words(most: usize) -> usize {
 /// The room of snapshot number `count`: its length, then its words.
 fn room<W>(area: &[W], count: u64) -> &[W] {
     let (first, second) = area[ROOMS..].split_at((area.len() - ROOMS) / 2);
-    if count % 2 == 0 { first } else { second }
+    if count.is_multiple_of(2) {
+        first
+    } else {
+        second
+    }
 }
 
 /// Shows another snapshot, which `write` writes.
