@@ -477,6 +477,10 @@ typedef struct trihop_options_t {
   // matter. A process that ends is known at once.
   // Default 5,000; 100 to 86,400,000; in milliseconds.
   uint64_t watch_timeout_ms;
+  // Whether the processes show their counters to others of the same user.
+  // On a page of shared memory, which `trihop top` and `trihop dump` read.
+  // Default 1; 0, 1.
+  uint64_t counters_page;
 } trihop_options_t;
 
 // Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as

@@ -63,7 +63,7 @@ pub use trihop_shuffle::{
     OptionRow, Options, Outbox, Plain, QueueStats, Queues, Rank, Reduce, Replies, Reservation,
     Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder,
     StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, minirank,
-    over, route, simulation, threaded,
+    observe, over, route, simulation, threaded,
 };
 
 #[cfg(feature = "capi")]

@@ -1,13 +1,15 @@
-//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition
-//! files.
+//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, look at
+//! jobs from outside, partition files.
 
 mod bench;
 mod exchange;
 mod info;
+mod look;
 mod man;
 mod output;
 mod partition;
 mod progress;
+mod report;
 mod run;
 mod topo;
 
@@ -29,6 +31,7 @@ const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the
     error;\n                   run forwards it to its ranks, all others go on\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
     facilities: client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
     TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
+    TRIHOP_TRACE     file, with `.` and the rank behind its name or `%r` in it, for events as Perfetto reads them\n  \
     TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]
@@ -41,6 +44,9 @@ enum Command {
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
     Topo(topo::TopoArgs),
+    Top(look::TopArgs),
+    Dump(look::DumpArgs),
+    Report(report::ReportArgs),
     Partition(partition::PartitionArgs),
     /// Write the manual pages that `make install` puts in place
     #[command(hide = true)]
@@ -71,6 +77,15 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(args, Cli::command())
             .map(|()| 0)
             .map_err(|why| (why, 1)),
+        Command::Top(args) => look::top(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Dump(args) => look::dump(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Report(args) => report::run(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), 1)),
         Command::Topo(args) => topo::run(args)
             .map(|()| 0)
             .map_err(|e| (e.to_string(), e.exit_status())),

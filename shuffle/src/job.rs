@@ -9,6 +9,7 @@ mod lives;
 mod open;
 mod parked;
 mod patience;
+mod shown;
 mod start;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::engine::at_once::OwnSend;
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
 use crate::node::{NodeExchange, Request};
+use crate::observe::Shown;
 use crate::signal::{DumpOnSignal, DumpOutput};
 use budget::Budget;
 use directory::Directory;
@@ -74,6 +76,8 @@ pub(crate) struct JobState {
     pub patience_ns: u64,
     /// Wakes the thread that sleeps for this rank.
     pub bell: Arc<Bell>,
+    /// What others on this machine see of it.
+    shown: Shown,
 }
 
 impl JobState {
@@ -119,24 +123,31 @@ impl JobState {
         self.check_news()?;
         let now_ns = self.now_ns();
         self.rounds += 1;
+        let begun = self.engine.trace.begin();
         self.parked.advance(&mut self.engine);
         if self.parked.has_woken() {
             self.bell.ring();
         }
         let worked = self.engine.round(handlers, now_ns)?;
+        if worked {
+            self.engine.trace.end(begun, "round");
+        }
         if now_ns.saturating_sub(self.checked_ns) >= LOOK_AROUND.as_nanos() as u64 {
             self.look_after_peers(now_ns)?;
             self.dump_if_asked();
         }
+        if self.shown.is_due(now_ns) {
+            self.show(now_ns);
+        }
         if tracing::enabled!(target: DELIVER, tracing::Level::TRACE) {
-            self.show_deliveries();
+            self.tell_deliveries();
         }
         Ok(worked)
     }
 
     /// What was delivered since the last round that said so.
     #[cold]
-    fn show_deliveries(&mut self) {
+    fn tell_deliveries(&mut self) {
         let streams = self.engine.open_streams();
         let records = streams.skip(1).map(|(state, _)| state.delivered()).sum();
         let before = std::mem::replace(&mut self.told_records, records);
@@ -182,6 +193,7 @@ impl JobState {
     /// The process exits while the job goes on: the launcher is told where it would take that for a
     /// crash.
     pub fn exit(&mut self) {
+        self.engine.trace.finish();
         if let Some(mut bootstrap) = self.bootstrap.take() {
             bootstrap.exit();
         }
@@ -207,6 +219,8 @@ impl JobState {
     pub fn prepare_to_sleep(&mut self) -> bool {
         let link = self.engine.link.as_ref();
         let blind = link.is_some_and(|l| l.wait_descriptor().is_none());
+        self.show_before_sleep();
+        self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
         timed || blind || self.fencing || self.has_pending_news()
     }

@@ -18,6 +18,7 @@ mod job;
 mod member;
 pub mod minirank;
 mod node;
+pub mod observe;
 mod queue;
 pub mod route;
 mod seat;
@@ -26,6 +27,7 @@ pub mod simulation;
 mod stats;
 mod terminate;
 pub mod threaded;
+mod trace;
 
 #[cfg(test)]
 mod conformance;

@@ -12,7 +12,7 @@
 /// ```
 ///
 /// `agreed` where all ranks need the same value, `local` where each may have its own. A default is
-/// a number with or without a unit, or `else` and a text where it is the type's own. Values are
+/// a number with or without a unit, `yes`, or `else` and a text where it is the type's own. Values are
 /// `(low to high)`, `(0 or low to high)`, or `(of "text")` where the type knows them.
 #[doc(hidden)]
 #[macro_export]
@@ -110,6 +110,9 @@ macro_rules! options_table {
                 /// of whole seconds: how long a rank computes, blocks or is stopped does not
                 /// matter. A process that ends is known at once.
                 local watch_timeout_ms: u64 as u64 = (5_000) in (100 to 86_400_000) "milliseconds";
+                /// Whether the processes show their counters to others of the same user.
+                /// On a page of shared memory, which `trihop top` and `trihop dump` read.
+                local counters_page: bool as u64 = (yes) in (of "0, 1") "";
             }
         }
     };
@@ -133,6 +136,9 @@ macro_rules! option_value {
     };
     (($number:literal TiB)) => {
         $number << 40
+    };
+    ((yes)) => {
+        true
     };
     ((else $text:literal)) => {
         Default::default()
@@ -166,6 +172,7 @@ macro_rules! option_note {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! option_text {
+    ((yes)) => { "1" };
     ((else $text:literal)) => { $text };
     ((of $text:literal)) => { $text };
     ((0 or $($range:tt)+)) => { concat!("0 or ", $crate::option_text!(($($range)+))) };

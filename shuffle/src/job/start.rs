@@ -7,6 +7,7 @@ use trihop_transport::bootstrap::{self, Bootstrap, Shared};
 use trihop_transport::fabric;
 use trihop_transport::memory::descriptors::DescriptorListener;
 use trihop_transport::memory::limit::{self, Scope};
+use trihop_transport::memory::page::Page;
 use trihop_transport::park::spin_budget;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::random::random_bytes;
@@ -25,8 +26,10 @@ use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
 use crate::node::{Introduction, NodeExchange, Process, socket_name};
+use crate::observe::Shown;
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
+use crate::trace::Trace;
 
 /// The launcher's bootstrap.
 pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
@@ -159,6 +162,7 @@ impl JobState {
         let hosts_dump = Arc::<DumpOnSignal>::default();
         let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
         let mut hosts = Some((link, bootstrap, directory, host, lives));
+        let mut pages = pages(&options, ends.len()).into_iter();
         let start = |((end, doorbell), guest): ((EndpointId, Doorbell), _)| {
             let seen = topology.seen_by(end)?;
             let of_host = hosts.take_if(|_| end == topology.endpoint());
@@ -178,6 +182,7 @@ impl JobState {
                 engine.attach_here(end, epoch, Arc::clone(bell));
             }
             engine.spill_share_bytes = spill_share_bytes;
+            engine.trace = Trace::from_env(&seen);
             let state = Self {
                 engine,
                 options: options.clone(),
@@ -208,6 +213,10 @@ impl JobState {
                     PATIENCE_NS
                 },
                 bell: doorbell.bell(),
+                shown: match pages.next() {
+                    Some(page) => Shown::on(page, &seen, &secret),
+                    None => Shown::nothing(),
+                },
             };
             Ok(Started {
                 state,
@@ -238,6 +247,17 @@ impl JobState {
             "job started"
         );
     }
+}
+
+/// A page for each endpoint of this process, or none: a job goes on where it cannot be seen.
+fn pages(options: &Options, count: usize) -> Vec<Page> {
+    if !options.counters_page {
+        return Vec::new();
+    }
+    Page::create(count).unwrap_or_else(|error| {
+        tracing::warn!(%error, "`trihop top` and `trihop dump` will not see this process");
+        Vec::new()
+    })
 }
 
 /// Part of the memory that this process and its neighbours may use together, of which the spill of
