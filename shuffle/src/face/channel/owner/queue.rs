@@ -83,7 +83,10 @@ impl Queue {
         self.deposited += 1;
         message.about.number = self.deposited;
         match when {
-            Return::WhenReceived => message.receipt = Some((port, id)),
+            Return::WhenReceived => {
+                message.receipt = Some((port, id));
+                ports.credit(port);
+            }
             Return::WhenDeposited => ports.answer(port, id, Status::Done, 0),
             Return::Immediately | Return::WhenBuffered => ports.credit(port),
         }
@@ -111,12 +114,14 @@ impl Queue {
             Some(deadline_ns) => {
                 ports.wait_to_send(port, bytes);
                 let what = Send { message, when };
-                return self.sends.push_back(Waiting {
+                self.sends.push_back(Waiting {
                     port,
                     id,
                     deadline_ns,
                     what,
                 });
+                // Who waits for a channel that is full has it now.
+                return self.settle(ports);
             }
         };
         ports.end_send(port, bytes);

@@ -123,10 +123,9 @@ impl Model {
             return false;
         }
         let asked = self.waiting[at].clone();
-        let sends = self
-            .waiting
-            .iter()
-            .any(|asked| matches!(asked.wish, Wish::Send(..)));
+        // What is tried once does not wait.
+        let waits = |asked: &Asked| matches!(asked.wish, Wish::Send(..)) && asked.deadline > 0;
+        let sends = self.waiting.iter().any(waits);
         let size = self.messages.len();
         match asked.wish {
             Wish::Send(..) if self.closed => self.end(&asked, Status::Closed, 0),
