@@ -58,7 +58,7 @@ pub use seat::{Inline, Seat};
 /// What applications hold, over any [`Seat`].
 pub mod over {
     pub use crate::face::array::{Array, ArrayBuilder, ArrayOutbox};
-    pub use crate::face::channel::{Channel, Channels, ChannelsBuilder};
+    pub use crate::face::channel::{Asked, Channel, Channels, ChannelsBuilder};
     pub use crate::face::coded::{Coded, CodedBuilder};
     pub use crate::face::conveyor::{Conveyor, UntypedConveyor};
     pub use crate::face::job::Job;

@@ -20,6 +20,17 @@ pub(super) struct Answered {
     pub message: Option<Stored>,
 }
 
+impl Answered {
+    /// Of what nobody answers.
+    pub fn nothing() -> Self {
+        Self {
+            status: Status::Done,
+            value: 0,
+            message: None,
+        }
+    }
+}
+
 /// A request that is under way.
 #[derive(Debug)]
 enum Pending {
@@ -72,7 +83,7 @@ pub(super) struct Client {
     /// What a handler could not tell, for the next call.
     pub failure: Option<Error>,
     /// What could not be sent where a handle was dropped, to these owners.
-    pub unsent: Vec<(u32, Request)>,
+    pub unsent: Vec<(u32, Request, Vec<u8>)>,
 }
 
 /// The number of a port: its place, and how many were there before.
@@ -276,11 +287,6 @@ impl Client {
             .requests
             .extend(self.closed(head.port).map(|close| (close, Vec::new())));
         Ok(effects)
-    }
-
-    /// Takes the buffer of a message that is gone.
-    pub fn spare(&mut self, bytes: Vec<u8>) {
-        self.spare.put(bytes);
     }
 }
 

@@ -4,6 +4,7 @@
 //! All of them are messages of one stream: requests to owners, and their answers. What a rank owns
 //! is a state machine ([`owner`]); what it has asked of others is another one ([`client`]).
 
+mod asked;
 mod builder;
 mod client;
 mod descriptor;
@@ -22,6 +23,8 @@ use trihop_transport::topology::Rank;
 use crate::error::{Error, Result};
 use crate::face::shuffle::Shuffle;
 use crate::seat::{Handle, Seat};
+use crate::stats::Stats;
+pub use asked::Asked;
 pub use builder::ChannelsBuilder;
 pub use descriptor::Descriptor;
 pub(crate) use office::Office;
@@ -137,6 +140,11 @@ impl<S: Seat> Channels<S> {
     pub fn progress(&self) -> Result<bool> {
         self.expire();
         self.handle.seat.progress("the progress of channels")
+    }
+
+    /// Counters of this rank, of the stream beneath: see [`Shuffle::stats`](crate::Shuffle::stats).
+    pub fn stats(&self) -> Option<Stats> {
+        self.handle.stats()
     }
 
     /// Ends this rank's part: its channels are closed and their messages dropped, which the log

@@ -12,9 +12,9 @@ use super::{Channels, with_request};
 use crate::error::{Error, Result};
 use crate::seat::Seat;
 
-const SEND: &str = "a send to a channel";
-const GET: &str = "a get from a channel";
-const POLL: &str = "a poll of a channel";
+pub(super) const SEND: &str = "a send to a channel";
+pub(super) const GET: &str = "a get from a channel";
+pub(super) const POLL: &str = "a poll of a channel";
 
 /// A message that was got from a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +63,10 @@ impl<S: Seat> Port<S> {
         self.number
     }
 
+    pub fn descriptor(&self) -> Descriptor {
+        self.descriptor
+    }
+
     pub fn at_owner(&self) -> u32 {
         self.at_owner
     }
@@ -76,11 +80,25 @@ impl<S: Seat> Port<S> {
         self.channels.ask(self.descriptor.owner(), request, bytes)
     }
 
-    /// Sends a message once the window has room; the number of the request.
-    fn start_send(&self, kind: u32, bytes: &[u8], when: Return, limit: &Limit) -> Result<u64> {
+    /// Sends a message once the window has room, which is not waited for where that is `tried`
+    /// only; the number of the request, 0 where nothing answers it.
+    pub fn start_send(
+        &self,
+        kind: u32,
+        bytes: &[u8],
+        when: Return,
+        limit: &Limit,
+        tries: bool,
+    ) -> Result<u64> {
+        let most = usize::try_from(self.limits.bytes).unwrap_or(usize::MAX);
+        let most = most.min(self.channels.message_bytes - HEAD_BYTES);
+        if bytes.len() > most {
+            let (bytes, limit) = (bytes.len(), most);
+            return Err(Error::TooLarge { bytes, limit });
+        }
+        self.channels.enter(SEND)?;
         let (office, handle) = (&self.channels.office, &self.channels.handle);
         let length = bytes.len() as u64;
-        let tries = when == Return::Immediately || limit.is_once();
         loop {
             let room = office
                 .client()
@@ -142,7 +160,13 @@ impl<S: Seat> Port<S> {
 
     /// Makes a request that is answered; its number. `make` makes it of that number and what is
     /// left of the time.
-    fn start(&self, limit: &Limit, make: impl FnOnce(u64, u64) -> Request) -> Result<u64> {
+    fn start(
+        &self,
+        what: &'static str,
+        limit: &Limit,
+        make: impl FnOnce(u64, u64) -> Request,
+    ) -> Result<u64> {
+        self.channels.enter(what)?;
         let id = {
             let mut client = self.channels.office.client();
             if let Some(error) = client.failure.take() {
@@ -160,18 +184,39 @@ impl<S: Seat> Port<S> {
         asked.map(|()| id)
     }
 
+    pub fn start_get(&self, limit: &Limit) -> Result<u64> {
+        self.start_take(Take::Get, limit)
+    }
+
+    fn start_take(&self, take: Take, limit: &Limit) -> Result<u64> {
+        self.start(GET, limit, |id, timeout_ns| Request::Get {
+            port: self.at_owner,
+            id,
+            take,
+            timeout_ns,
+        })
+    }
+
+    pub fn start_poll(&self, poll: Poll, limit: &Limit) -> Result<u64> {
+        self.start(POLL, limit, |id, timeout_ns| Request::Poll {
+            port: self.at_owner,
+            id,
+            poll,
+            timeout_ns,
+        })
+    }
+
     /// Makes a request and waits for its answer.
     fn call(
         &self,
         what: &'static str,
         timeout: Timeout,
-        make: impl Fn(u64, u64) -> Request,
+        start: impl Fn(&Limit) -> Result<u64>,
     ) -> Result<Answered> {
-        self.channels.enter(what)?;
         self.channels.handle.seat.may_wait(what)?;
         let limit = Limit::new(timeout);
         let ask = || {
-            let id = self.start(&limit, &make)?;
+            let id = start(&limit)?;
             let answered = self.answer(id, what, limit)?;
             outcome(answered.status, what, &self.descriptor)?;
             Ok(answered)
@@ -187,20 +232,28 @@ impl<S: Seat> Port<S> {
     }
 
     fn take(&self, take: Take, timeout: Timeout) -> Result<Received> {
-        let answered = self.call(GET, timeout, |id, timeout_ns| Request::Get {
-            port: self.at_owner,
-            id,
-            take,
-            timeout_ns,
-        })?;
-        let message = answered
-            .message
-            .unwrap_or_else(|| unreachable!("a get is answered by one"));
-        Ok(Received {
-            source: Rank(message.about.source),
-            kind: message.about.kind,
-            bytes: message.bytes,
-        })
+        let answered = self.call(GET, timeout, |limit| self.start_take(take, limit))?;
+        Ok(received(answered))
+    }
+
+    /// Makes a request that no room is waited for: where it cannot be made, inside a handler, with
+    /// the next port that is opened.
+    pub fn ask_later(&self, request: Request, bytes: Vec<u8>) {
+        if self.ask(request, &bytes).is_err() {
+            let mut client = self.channels.office.client();
+            client.unsent.push((self.descriptor.owner, request, bytes));
+        }
+    }
+}
+
+/// The message that a get is answered by.
+pub(super) fn received(answered: Answered) -> Received {
+    let message = answered.message;
+    let message = message.unwrap_or_else(|| unreachable!("a get that is done has a message"));
+    Received {
+        source: Rank(message.about.source),
+        kind: message.about.kind,
+        bytes: message.bytes,
     }
 }
 
@@ -211,11 +264,7 @@ impl<S: Seat> Drop for Port<S> {
             return; // with the last answer that is under way
         };
         drop(client);
-        if self.ask(close, &[]).is_err() {
-            // Inside a handler, or of a job that has failed: with the next port that is opened.
-            let mut client = self.channels.office.client();
-            client.unsent.push((self.descriptor.owner, close));
-        }
+        self.ask_later(close, Vec::new());
     }
 }
 
@@ -225,8 +274,8 @@ impl<S: Seat> Channel<S> {
         channels.enter(what)?;
         channels.handle.seat.may_wait(what)?;
         let unsent = std::mem::take(&mut channels.office.client().unsent);
-        for (owner, request) in unsent {
-            channels.ask(Rank(owner), request, &[])?;
+        for (owner, request, bytes) in unsent {
+            channels.ask(Rank(owner), request, &bytes)?;
         }
         let number = channels.office.client().add(descriptor);
         let number = number.ok_or_else(|| {
@@ -263,6 +312,10 @@ impl<S: Seat> Channel<S> {
         }
     }
 
+    pub(super) fn port(&self) -> &Arc<Port<S>> {
+        &self.0
+    }
+
     /// What names the channel on all ranks.
     pub fn descriptor(&self) -> Descriptor {
         self.0.descriptor
@@ -284,19 +337,13 @@ impl<S: Seat> Channel<S> {
     /// whose send has returned before is counted by [`Channel::failures`].
     pub fn send(&self, kind: u32, bytes: &[u8], when: Return, timeout: Timeout) -> Result<()> {
         let port = &*self.0;
-        let limit = usize::try_from(port.limits.bytes).unwrap_or(usize::MAX);
-        let limit = limit.min(port.channels.message_bytes - HEAD_BYTES);
-        if bytes.len() > limit {
-            let bytes = bytes.len();
-            return Err(Error::TooLarge { bytes, limit });
-        }
-        port.channels.enter(SEND)?;
         if when != Return::Immediately {
             port.channels.handle.seat.may_wait(SEND)?;
         }
         let limit = Limit::new(timeout);
         let send = || {
-            let id = port.start_send(kind, bytes, when, &limit)?;
+            let tries = when == Return::Immediately || limit.is_once();
+            let id = port.start_send(kind, bytes, when, &limit, tries)?;
             if !when.is_answered() {
                 return Ok(());
             }
@@ -346,12 +393,7 @@ impl<S: Seat> Channel<S> {
     /// [`Error::ChannelClosed`] where it never will; else as [`Channel::get`].
     pub fn poll(&self, poll: Poll, timeout: Timeout) -> Result<u64> {
         let port = &*self.0;
-        let answered = port.call(POLL, timeout, |id, timeout_ns| Request::Poll {
-            port: port.at_owner,
-            id,
-            poll,
-            timeout_ns,
-        })?;
+        let answered = port.call(POLL, timeout, |limit| port.start_poll(poll, limit))?;
         Ok(answered.value)
     }
 

@@ -1,5 +1,6 @@
 //! Channels of whole jobs, whose ranks are threads of the test, on both seats.
 
+use std::future::Future;
 use std::time::Duration;
 
 use super::*;
@@ -276,4 +277,152 @@ fn long_messages<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> R
 fn messages_as_long_as_the_channel_pass() {
     on_both!(2, |_| 0, long_messages);
     on_both!(2, |rank| rank, long_messages);
+}
+
+/// What is taken back leaves its message in the channel, in its place.
+fn taken_back<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    let channel = shared(job, channels, 0, ChannelLimits::default())?;
+    let is_asker = job.rank().0 == 1;
+    for number in (0..4).filter(|_| is_asker) {
+        channel.send(number, b"x", Return::WhenDeposited, Timeout::Never)?;
+    }
+    for asked in 0..4 {
+        if is_asker {
+            let gets = (0..asked).map(|_| channel.start_get(Timeout::Never));
+            drop(gets.collect::<Result<Vec<_>>>()?);
+            // One that is answered before it is taken back.
+            let get = channel.start_get(Timeout::Never)?;
+            channel.poll(Poll::Size, Timeout::Never)?;
+            drop(get);
+        }
+        job.fence()?;
+    }
+    if is_asker {
+        let kinds = (0..4).map(|_| Ok(channel.get(Timeout::Never)?.kind));
+        assert_eq!(kinds.collect::<Result<Vec<_>>>()?, [0, 1, 2, 3]);
+        assert_eq!(channel.get(Timeout::Once), Err(Error::WouldBlock));
+    }
+    job.barrier()
+}
+
+#[test]
+fn a_get_that_is_taken_back_leaves_its_message_in_its_place() {
+    on_both!(2, |_| 0, taken_back);
+    on_both!(2, |rank| rank, taken_back);
+    on_both!(1, |_| 0, taken_back);
+}
+
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        match std::pin::Pin::new(&mut future).poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            // A wake-up that is lost is a job that hangs.
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// A word goes to and fro, by futures.
+fn awaited<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    let ends = [0, 1].map(|owner| shared(job, channels, owner, ChannelLimits::default()));
+    let [first, second] = ends;
+    let (first, second) = (first?, second?);
+    for number in 0..50 {
+        if job.rank().0 == 0 {
+            block_on(second.start_send(number, b"to", Return::WhenReceived, Timeout::Never)?)?;
+            assert_eq!(block_on(first.start_get(Timeout::Never)?)?.kind, number);
+        } else {
+            assert_eq!(block_on(second.start_poll(Poll::In, Timeout::Never)?)?, 1);
+            assert_eq!(block_on(second.start_get(Timeout::Never)?)?.bytes, b"to");
+            block_on(first.start_send(number, b"fro", Return::WhenBuffered, Timeout::Never)?)?;
+        }
+    }
+    job.barrier()
+}
+
+#[test]
+fn requests_can_be_awaited() {
+    on_both!(2, |_| 0, awaited);
+    on_both!(2, |rank| rank, awaited);
+}
+
+/// The owner closes a channel, and then leaves.
+fn owner_leaves<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    let closed = |owner| Error::ChannelClosed { number: 0, owner };
+    let [first, kept] = [0, 0].map(|owner| shared(job, channels, owner, ChannelLimits::default()));
+    let (first, kept) = (first?, kept?);
+    let descriptor = first.descriptor();
+    if job.rank().0 == 0 {
+        first.send(1, b"left", Return::WhenDeposited, Timeout::Never)?;
+        first.close()?;
+        assert_eq!(
+            first.send(1, b"late", Return::WhenDeposited, Timeout::Never),
+            Err(closed(0))
+        );
+        drop(first);
+        job.barrier()?;
+        job.barrier()?;
+        // Others wait in it: all hear of its end by the shutdown of the test.
+        return Ok(());
+    }
+    job.barrier()?;
+    assert_eq!(first.poll(Poll::Closed, Timeout::Never)?, 1);
+    assert_eq!(
+        first.send(1, b"late", Return::WhenReceived, Timeout::Never),
+        Err(closed(0))
+    );
+    if job.rank().0 == 1 {
+        assert!(matches!(first.close(), Err(Error::Misuse { .. })));
+        assert_eq!(first.get(Timeout::Never)?.bytes, b"left");
+        assert_eq!(first.get(Timeout::Never), Err(closed(0)));
+    }
+    drop(first);
+    job.barrier()?;
+    // With its last port the channel is gone.
+    let gone = |outcome: Result<Channel<S>>| match outcome {
+        Err(Error::NoChannel { why, .. }) => why,
+        other => panic!("{:?}", other.map(|channel| channel.descriptor())),
+    };
+    loop {
+        match channels.attach(&descriptor) {
+            // The other ranks' ports may still be open.
+            Ok(_) => continue,
+            other => break assert!(gone(other).contains("rank 0 has no such channel")),
+        }
+    }
+    let foreign = Descriptor {
+        job: !descriptor.job,
+        ..descriptor
+    };
+    assert!(gone(channels.attach(&foreign)).contains("another job"));
+    let nowhere = Descriptor {
+        owner: 99,
+        ..descriptor
+    };
+    assert!(gone(channels.attach(&nowhere)).contains("a rank that the job does not have"));
+    let end = kept.get(Timeout::Never);
+    assert_eq!(
+        end,
+        Err(Error::ChannelClosed {
+            number: 1,
+            owner: 0
+        })
+    );
+    Ok(())
+}
+
+#[test]
+fn a_channel_whose_owner_leaves_is_told_closed_and_by_whom() {
+    on_both!(3, |_| 0, owner_leaves);
+    on_both!(3, |rank| rank, owner_leaves);
 }

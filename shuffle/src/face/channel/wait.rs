@@ -43,7 +43,7 @@ impl Limit {
         }
     }
 
-    fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.at.is_some_and(|at| Instant::now() >= at)
     }
 }

@@ -240,7 +240,9 @@ struct Both {
     /// The owner's numbers of the ports, by rank.
     ports: [u32; RANKS as usize],
     next_id: u64,
-    /// Messages that each rank has taken out, and could give back.
+    /// Requests that take a message out with its bytes.
+    gets: std::collections::HashSet<(u32, u64)>,
+    /// Messages that each rank has got so, and could give back.
     got: [Vec<About>; RANKS as usize],
     /// What each has been told of what has ended.
     credit: [Ended; RANKS as usize],
@@ -253,6 +255,7 @@ impl Both {
             model: Model::default(),
             ports: [0; RANKS as usize],
             next_id: 0,
+            gets: Default::default(),
             got: Default::default(),
             credit: Default::default(),
         };
@@ -345,6 +348,9 @@ impl Both {
                     ),
                     _ => unreachable!("of the two above"),
                 };
+                if wish == Wish::Take(Take::Get) {
+                    self.gets.insert((rank, id));
+                }
                 model.ask(rank, id, wish, timeout_ns);
                 self.take(rank, request, 0);
             }
@@ -432,10 +438,7 @@ impl Both {
             }
             let number = head.about.number;
             told.push((rank, head.id, head.status, number));
-            if number != 0
-                && answer.bytes.is_some()
-                && self.model.messages.iter().all(|(of, ..)| *of != number)
-            {
+            if number != 0 && self.gets.contains(&(rank, head.id)) {
                 self.got[rank as usize].push(head.about);
             }
         }
@@ -494,7 +497,7 @@ proptest! {
 fn ports_and_channels_that_are_gone_are_told_apart_from_those_that_come_next() {
     let mut owner = Owner::default();
     assert_eq!(owner.create(LIMITS), Some((0, 0)));
-    let mut open = |owner: &mut Owner, epoch| {
+    let open = |owner: &mut Owner, epoch| {
         let open = Request::Open {
             channel: 0,
             epoch,
