@@ -72,6 +72,8 @@ pub(crate) struct JobState {
     hosts_dump: Arc<DumpOnSignal>,
     /// Records whose delivery the log has heard of.
     told_records: u64,
+    /// Calls that wait until some time at most.
+    pub timed_waits: u32,
     /// How long a call may wait before the log says so.
     pub patience_ns: u64,
     /// Wakes the thread that sleeps for this rank.
@@ -222,7 +224,7 @@ impl JobState {
         self.show_before_sleep();
         self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
-        timed || blind || self.fencing || self.has_pending_news()
+        timed || blind || self.timed_waits > 0 || self.fencing || self.has_pending_news()
     }
 
     /// Once the sleep is announced: whether something came in between.

@@ -60,9 +60,12 @@ pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
         };
     }
     let of_minis = [a2a::Api::Typed, a2a::Api::Bytes, a2a::Api::Conveyor];
-    if !matches!(name, Name::Histo | Name::A2a | Name::Push | Name::Cc) {
+    if !matches!(
+        name,
+        Name::Histo | Name::A2a | Name::Push | Name::Cc | Name::Channel
+    ) {
         let why = format!(
-            "{} has no --seat minirank; histo, a2a, push and cc have",
+            "{} has no --seat minirank; histo, a2a, push, cc and channel have",
             text(name)
         );
         return Err(Error::Shape(why));

@@ -206,6 +206,7 @@ impl JobState {
                 },
                 hosts_dump: Arc::clone(&hosts_dump),
                 told_records: 0,
+                timed_waits: 0,
                 // A relay has nothing to do but to wait.
                 patience_ns: if seen.is_relay() {
                     u64::MAX

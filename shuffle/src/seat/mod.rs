@@ -120,6 +120,10 @@ pub(crate) trait Seating: Clone {
     /// As [`Seating::with`], and progress's own.
     fn progress(&self, what: &'static str) -> Result<bool>;
 
+    /// Something has changed that calls wait for, and no round of progress says so. Not with the
+    /// state in use.
+    fn notify_moved(&self) {}
+
     /// Progress by a caller who will be back soon. None is made where none may be.
     ///
     /// # Errors
