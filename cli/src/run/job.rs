@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use trihop::transport::bootstrap::local::service::{Effect, Service, ranges};
 use trihop::transport::bootstrap::local::{
     ENV_DESCRIPTOR, ENV_LOOPBACK, ENV_NODE_SIZES, ENV_RANK, ENV_SIZE, wire::Reply,
 };
@@ -17,7 +18,6 @@ use super::netns::Networks;
 use super::output::{Outputs, Target};
 use super::process::{Process, Start};
 use super::progress::Progress;
-use super::service::{Effect, Service, ranges};
 use super::signals::{Signals, signal_name};
 use super::warden::Warden;
 use super::{Error, LaunchSpec, Outcome, OutputMode};

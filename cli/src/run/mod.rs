@@ -5,7 +5,6 @@ mod netns;
 mod output;
 mod process;
 mod progress;
-mod service;
 mod signals;
 mod warden;
 

@@ -1,15 +1,16 @@
 //! Who are we: rank, size, nodes, and a small store of keys with a fence to exchange addresses
 //! through.
 //!
-//! Several sources, one trait. [`detect`] picks by the environment that a launcher left: PMIx,
-//! PMI-1 (MPICH's and Slurm's), the local launcher `trihop run`, else a job of one rank; [`Custom`]
-//! is for programs that bring their own. Used at start and end only; nothing here runs while
+//! Several sources, one trait. [`detect`] picks by the environment that a launcher left: the
+//! address of rank 0, PMIx, PMI-1 (MPICH's and Slurm's), the local launcher `trihop run`, else a
+//! job of one rank; [`Custom`] is for programs that bring their own. Used at start and end only; nothing here runs while
 //! messages move.
 
 mod custom;
 mod detect;
 mod hosts;
 pub mod local;
+pub mod master;
 mod pmi1;
 mod pmix;
 mod shared;
@@ -27,6 +28,7 @@ use crate::topology::{Rank, Topology};
 pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};
 pub use local::Local;
+pub use master::Master;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use shared::Shared;
@@ -47,6 +49,8 @@ pub enum Launcher {
     Pmi1,
     /// A PMIx server (Open MPI's `mpirun`, `prterun`, `srun --mpi=pmix`).
     Pmix,
+    /// Anything that starts processes: they meet at the address of rank 0, `TRIHOP_MASTER`.
+    Master,
     /// The program itself, by its own allgather: see [`Custom`]. Cannot be asked for by name.
     Custom,
 }
@@ -59,6 +63,7 @@ impl Launcher {
             Self::Local => "local",
             Self::Pmi1 => "pmi1",
             Self::Pmix => "pmix",
+            Self::Master => "master",
             Self::Custom => "custom",
         }
     }
@@ -74,15 +79,21 @@ impl FromStr for Launcher {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::Single, Self::Local, Self::Pmi1, Self::Pmix]
-            .into_iter()
-            .find(|l| l.name() == text)
-            .ok_or_else(|| {
-                Error::config(
-                    "TRIHOP_LAUNCHER",
-                    format!("{text:?} is no launcher; possible are pmix, pmi1, local, single"),
-                )
-            })
+        [
+            Self::Single,
+            Self::Local,
+            Self::Pmi1,
+            Self::Pmix,
+            Self::Master,
+        ]
+        .into_iter()
+        .find(|l| l.name() == text)
+        .ok_or_else(|| {
+            Error::config(
+                "TRIHOP_LAUNCHER",
+                format!("{text:?} is no launcher; possible are master, pmix, pmi1, local, single"),
+            )
+        })
     }
 }
 
@@ -172,6 +183,7 @@ pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Boo
         Launcher::Local => Box::new(Local::connect(deadline)?),
         Launcher::Pmi1 => Box::new(Pmi1::connect(deadline)?),
         Launcher::Pmix => Box::new(Pmix::connect(deadline)?),
+        Launcher::Master => Box::new(Master::connect(deadline)?),
         Launcher::Custom => return Err(detect::no_trace(launcher)),
     };
     let topology = bootstrap.topology();
