@@ -14,8 +14,8 @@ use trihop_transport::park::{Parker, ProcessWatch, Seen};
 use trihop_transport::topology::{EndpointId, Topology};
 
 use crate::error::{Error, Result};
-pub(crate) use door::{Door, Introduction, NodeBook, Roster, socket_name};
-use process::{LOOK, Shared, ended, ranks_of, unreachable_or};
+pub(crate) use door::{Door, Hosts, Introduction, Member, NodeBook, Roster, socket_name};
+use process::{BELLS, LOOK, Shared, ended, ranks_of, unreachable_or};
 pub(crate) use process::{Label, Met, Process, not_arrived};
 pub(crate) use requests::{Answer, Request, Way};
 
@@ -81,6 +81,27 @@ impl NodeExchange {
         given.map(drop)
     }
 
+    /// Tells all others of the node that this endpoint has no inbox of a stream for them.
+    pub fn refuse(&self, topology: &Topology, label: &Label, deadline: Instant) -> Result<()> {
+        let process = &self.process;
+        if process.is_shared() {
+            let key = (label.stream, label.end);
+            process.change(|shared| shared.arrived.insert(key, Vec::new()));
+        }
+        let told = process.give_to_all(topology, label, &[], deadline);
+        told.map(drop)
+    }
+
+    /// An endpoint that has no inbox for `stream`, if one has said so. That stays here: each
+    /// endpoint of this process may ask, and no other stream gets this number.
+    pub fn refused(&self, stream: u16) -> Option<EndpointId> {
+        self.process.look(|shared| {
+            let mut arrived = shared.arrived.iter();
+            let refused = arrived.find(|((of, _), got)| *of == stream && got.is_empty());
+            refused.map(|((_, end), _)| EndpointId(*end))
+        })
+    }
+
     /// The ranks whose inboxes for `stream` are not here; those of relays by the ranks that stand
     /// for them.
     pub fn missing(&mut self, topology: &Topology, stream: u16) -> Vec<u32> {
@@ -138,6 +159,34 @@ impl NodeExchange {
             }
             Ok(taken)
         })
+    }
+}
+
+/// The end of a job whose launcher cannot be asked. Its start is long over, so that what came with
+/// doorbells then comes without any now.
+impl NodeExchange {
+    /// Tells the relays of the node's other processes that the ranks of this one have arrived. Where
+    /// one is gone, it has waited for as long as it may, and so do the others.
+    pub fn tell_arrived(
+        &self,
+        topology: &Topology,
+        label: &Label,
+        deadline: Instant,
+    ) -> Result<()> {
+        let stream = BELLS;
+        let label = Label { stream, ..*label };
+        match self.process.give_to_all(topology, &label, &[], deadline) {
+            Err(Error::PeerDead { .. }) => Ok(()),
+            told => told.map(drop),
+        }
+    }
+
+    /// Whether all of them have told.
+    pub fn has_node_arrived(&mut self, topology: &Topology) -> bool {
+        let look = |shared: &mut Shared| shared.missing(topology, BELLS);
+        let missing = self.process.desk.look(&mut self.seen, look);
+        let relays = missing.into_iter().filter(|&end| end >= topology.size());
+        relays.count() == 0
     }
 }
 

@@ -119,6 +119,8 @@ pub struct Topology {
     node: NodeId,
     local_rank: u32,
     local_size: u32,
+    /// Ranks of the job that each rank here stands for: see [`Topology::processes`].
+    each: u32,
 }
 
 /// The processes of a job, by their numbers, with a relay and so many ranks in each.
@@ -282,6 +284,7 @@ impl Topology {
             node,
             local_rank,
             local_size,
+            each: 1,
         })
     }
 

@@ -24,7 +24,7 @@ use super::patience::PATIENCE_NS;
 use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
-use crate::node::{Introduction, NodeExchange, Process, socket_name};
+use crate::node::{Hosts, Introduction, NodeExchange, Process, socket_name};
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
 
@@ -99,6 +99,7 @@ impl JobState {
             introduction: Introduction {
                 nonce,
                 group: group_word(&limits),
+                hosts: Hosts::of(&topology),
                 address,
             },
             listener: &listener,

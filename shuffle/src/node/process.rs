@@ -49,6 +49,7 @@ pub(crate) struct Met {
 }
 
 /// What comes with descriptors that pass between the processes of a node.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
     pub cookie: u64,
     pub stream: u16,
@@ -77,7 +78,7 @@ impl Label {
 }
 
 /// Stream number under which doorbells are exchanged.
-const BELLS: u16 = u16::MAX;
+pub(super) const BELLS: u16 = u16::MAX;
 
 /// How often a rank that waits for doorbells looks whether those that owe them still run.
 pub(super) const LOOK: Duration = Duration::from_millis(100);

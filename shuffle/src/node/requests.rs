@@ -18,6 +18,9 @@ pub(crate) enum Request {
         name: String,
         options: Box<StreamOptions>,
         item_bytes: usize,
+        /// The closed stream whose place it could have on the rank that asks. Which one fits is the
+        /// ranks' to say: options that they need not have in common are theirs.
+        again: Option<u16>,
     },
     /// To open the stream that it has begun to open: [`Answer::Opened`].
     Open(Way),
@@ -177,6 +180,7 @@ mod tests {
             name: name.to_owned(),
             options: Box::default(),
             item_bytes: 0,
+            again: None,
         }
     }
 

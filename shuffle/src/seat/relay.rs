@@ -5,6 +5,7 @@
 //! have none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::sync::{Flag, thread};
@@ -14,7 +15,7 @@ use super::open::open_by;
 use super::start::{has_joined, prepare_to_join, take_bootstrap};
 use super::{Inline, Seating};
 use crate::config::StreamOptions;
-use crate::endpoint::StreamId;
+use crate::endpoint::{Engine, StreamId};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::job::Begun;
@@ -77,7 +78,13 @@ fn serve(seat: Inline<'static>) -> (Inline<'static>, Result<()>) {
     });
     let (seat, fenced) = match followed {
         Ok((bootstrap, false)) => fence(seat, bootstrap),
-        Ok((bootstrap, true)) => (seat, Ok(bootstrap)),
+        Ok((bootstrap, true)) => {
+            let outlasted = outlast_node(&seat);
+            if let Err(error) = outlasted {
+                tracing::debug!(%error, "somebody was gone before the last barrier was through");
+            }
+            (seat, Ok(bootstrap))
+        }
         Err(error) => return (seat, Err(error)),
     };
     let ended = fenced.and_then(|bootstrap| end(&seat, bootstrap));
@@ -107,7 +114,8 @@ fn follow(seat: &Inline<'_>) -> Result<bool> {
                 name,
                 options,
                 item_bytes,
-            } => begun = begin(seat, &name, &options, item_bytes)?,
+                again,
+            } => begun = begin(seat, &name, &options, item_bytes, again)?,
             Request::Open(way) => {
                 let outcome = match begun.take() {
                     Some(begun) => open_by(seat, begun, way, Sink::Closed),
@@ -150,10 +158,12 @@ fn begin(
     name: &str,
     options: &StreamOptions,
     item_bytes: usize,
+    again: Option<u16>,
 ) -> Result<Option<Begun>> {
     let what = "opening a stream";
     let outcome = seat.with(what, |job| {
-        let (_, begun) = job.begin_opening(name, options, item_bytes)?;
+        let reusable = |engine: &Engine, _: &_| again.filter(|&id| engine.keeps_closed(id));
+        let (_, begun) = job.begin_opening(name, options, item_bytes, reusable)?;
         Ok((begun, job.engine.receives() as u64))
     });
     let (begun, outcome) = match outcome {
@@ -238,6 +248,23 @@ fn prepare_to_end(seat: &Inline<'_>) -> Result<Box<dyn Bootstrap>> {
     let bootstrap = take_bootstrap(seat)?;
     set_closing(seat)?;
     Ok(bootstrap)
+}
+
+/// Where the launcher cannot be asked: all ranks of this process have the last barrier behind them.
+/// Those of the node's other processes may not, and what they wait for may come, or what they send
+/// may go, by this relay. So each relay tells the node's others once its ranks have arrived, and
+/// leaves when all have told.
+fn outlast_node(seat: &Inline<'_>) -> Result<()> {
+    let what = "ranks of other processes of this node, to arrive at the end";
+    let deadline = seat.with(what, |job| {
+        let deadline = Instant::now() + job.options.bootstrap_timeout();
+        job.tell_arrived(deadline)?;
+        Ok(deadline)
+    })?;
+    seat.wait(what, |job| {
+        let is_over = job.has_node_arrived()? && job.engine.has_relayed_results();
+        Ok((is_over || Instant::now() >= deadline).then_some(()))
+    })
 }
 
 /// All ranks of the job have.

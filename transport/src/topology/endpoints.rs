@@ -45,7 +45,11 @@ impl Topology {
     /// # Errors
     /// When there is no such endpoint.
     pub fn seen_by(&self, end: EndpointId) -> Result<Self> {
-        Self::seat_end(Arc::clone(&self.placement), self.processes.clone(), end)
+        let seen = Self::seat_end(Arc::clone(&self.placement), self.processes.clone(), end)?;
+        Ok(Self {
+            each: self.each,
+            ..seen
+        })
     }
 
     /// The processes of a job with relays, as ranks of a job without, seen from this one: of a job
@@ -53,9 +57,18 @@ impl Topology {
     pub fn processes(&self) -> Self {
         match &self.processes {
             None => self.clone(),
-            Some(all) => Self::seat(Arc::clone(&all.placement), Rank(self.rank.0 / all.ranks))
-                .expect("the process of a rank of the job"),
+            Some(all) => Self {
+                each: all.ranks,
+                ..Self::seat(Arc::clone(&all.placement), Rank(self.rank.0 / all.ranks))
+                    .expect("the process of a rank of the job")
+            },
         }
+    }
+
+    /// What users call a rank of [`Topology::processes`]: the first rank of that process in the
+    /// job. Of any other job the rank itself.
+    pub fn named(&self, rank: Rank) -> Rank {
+        Rank(rank.0 * self.each)
     }
 
     /// Number of the process that an endpoint lives in, as the launcher counts them.
