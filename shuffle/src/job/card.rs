@@ -69,7 +69,6 @@ fn invalid(rank: Rank, bootstrap: &dyn Bootstrap) -> Error {
 pub(super) struct Greeting {
     pub door: Door,
     pub secret: Secret,
-    pub hosts: Hosts,
 }
 
 impl Greeting {
@@ -77,7 +76,6 @@ impl Greeting {
         let mut bytes = prefix();
         bytes.extend_from_slice(&self.door.nonce.to_le_bytes());
         bytes.extend_from_slice(&self.door.password.to_le_bytes());
-        bytes.extend_from_slice(&self.hosts.0.to_le_bytes());
         bytes.extend_from_slice(self.secret.expose());
         Ok(bootstrap.put(GREETING_KEY, &bytes)?)
     }
@@ -90,15 +88,13 @@ impl Greeting {
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes[PREFIX_BYTES..].split_first_chunk::<8>()?;
-        let (password, rest) = rest.split_first_chunk::<8>()?;
-        let (hosts, secret) = rest.split_first_chunk::<4>()?;
+        let (password, secret) = rest.split_first_chunk::<8>()?;
         Some(Self {
             door: Door {
                 nonce: u64::from_le_bytes(*nonce),
                 password: u64::from_le_bytes(*password),
             },
             secret: Secret::from_bytes(secret.try_into().ok()?),
-            hosts: Hosts(u32::from_le_bytes(*hosts)),
         })
     }
 }

@@ -101,17 +101,15 @@ fn receive(
         password: u64::from_le_bytes(random_bytes()?),
     };
     let mut secret = Secret::random()?;
-    let mut hosts = introduction.hosts;
     let greeting = Greeting {
         door,
         secret: secret.clone(),
-        hosts,
     };
     greeting.leave(bootstrap)?;
     bootstrap.fence()?;
     // Rank 0 is the first of its node.
     if topology.rank() != Rank(0) {
-        Greeting { secret, hosts, .. } = Greeting::of(topology, Rank(0), bootstrap)?;
+        secret = Greeting::of(topology, Rank(0), bootstrap)?.secret;
     }
     let deadline = Instant::now() + timeout;
     let known = door.receive_all(listener, topology, introduction, deadline)?;
@@ -124,7 +122,6 @@ fn receive(
     };
     let roster = Roster {
         secret,
-        hosts,
         members: known.iter().map(member).collect(),
     };
     // Other nodes' cards are as long as this one, or somewhat longer.

@@ -375,7 +375,6 @@ fn open_door(first: Rank, pmi: &mut Pmi1) -> (Door, DescriptorListener) {
     let greeting = Greeting {
         door,
         secret: Secret::random().unwrap(),
-        hosts: Hosts(0),
     };
     greeting.leave(pmi).unwrap();
     (door, listener)
@@ -535,7 +534,7 @@ fn processes_with_different_numbers_of_ranks_are_told_both() {
                 "{sizes:?}: {text}"
             );
         }
-        // Whose number is not that of rank 0, and of the others whoever fetches its card.
+        // On another node it is found by whoever fetches the card.
         assert!(said[2].is_some() && (said[0].is_some() || said[1].is_some()));
     }
     for text in differing(&[1, 1], |rank| Hosts(rank.0)) {
@@ -581,7 +580,6 @@ fn a_book_without_room_leaves_each_rank_to_ask_for_itself() {
     let topology = job.seen_from(Rank(0));
     let roster = Roster {
         secret: Secret::random().unwrap(),
-        hosts: Hosts(0),
         members: vec![Member {
             nonce: 1,
             group: 2,

@@ -234,8 +234,6 @@ fn accept_soon(listener: &DescriptorListener, deadline: Instant) -> Result<Optio
 /// What the first rank tells of a node's ranks.
 pub(crate) struct Roster {
     pub secret: Secret,
-    /// Of the process of rank 0.
-    pub hosts: Hosts,
     /// By local rank.
     pub members: Vec<Member>,
 }
@@ -273,7 +271,6 @@ impl Roster {
     /// # Errors
     /// Processes host different numbers of ranks: see [`Hosts::check_same`].
     pub fn check_hosts(&self, topology: &Topology, mine: Hosts) -> Result<()> {
-        mine.check_same(Rank(0), self.hosts)?;
         let here = topology.ranks_of(topology.node());
         let mut members = here.zip(&self.members);
         members.try_for_each(|(process, member)| mine.check_same(process, member.hosts))
@@ -283,7 +280,6 @@ impl Roster {
 impl Roster {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.secret.expose().to_vec();
-        bytes.extend_from_slice(&self.hosts.0.to_le_bytes());
         self.members
             .iter()
             .for_each(|member| member.encode(&mut bytes));
@@ -292,12 +288,10 @@ impl Roster {
 
     fn decode(bytes: &[u8], ranks: u32) -> Option<Self> {
         let (secret, rest) = bytes.split_first_chunk::<{ Secret::BYTES }>()?;
-        let (hosts, rest) = rest.split_first_chunk::<4>()?;
         let (members, rest) = rest.as_chunks();
         let is_whole = rest.is_empty() && members.len() == ranks as usize;
         is_whole.then(|| Self {
             secret: Secret::from_bytes(*secret),
-            hosts: Hosts(u32::from_le_bytes(*hosts)),
             members: members.iter().map(Member::decode).collect(),
         })
     }
