@@ -62,8 +62,8 @@ pub use trihop_shuffle::{
     Error, Inline, Item, ItemOutbox, Job, Merging, MergingTable, Message, Messages, NodeId, Number,
     OptionRow, Options, Outbox, Plain, QueueStats, Queues, Rank, Reduce, Replies, Reservation,
     Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder,
-    StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, minirank,
-    over, route, simulation, threaded,
+    StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, agent,
+    minirank, over, route, simulation, threaded,
 };
 
 #[cfg(feature = "capi")]

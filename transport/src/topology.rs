@@ -128,6 +128,8 @@ pub struct Topology {
 struct Processes {
     placement: Arc<Placement>,
     ranks: u32,
+    /// The ranks live in processes of their own, and the relay in one without a rank.
+    apart: bool,
 }
 
 impl Topology {

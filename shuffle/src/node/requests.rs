@@ -154,6 +154,14 @@ impl Requests {
         }
     }
 
+    /// Each rank has been told the answer.
+    pub fn answered(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.taken = u32::MAX;
+            entry.done = true;
+        }
+    }
+
     /// Nothing is done or answered any more.
     pub fn give_up(&mut self, error: Error) {
         self.failure.get_or_insert(error);
@@ -161,7 +169,7 @@ impl Requests {
 
     fn drop_those_that_are_over(&mut self, ranks: u32) {
         let is_over = |entry: &Entry| {
-            let is_taken = !entry.request.is_answered() || entry.taken == ranks;
+            let is_taken = !entry.request.is_answered() || entry.taken >= ranks;
             entry.done && entry.asked == ranks && is_taken
         };
         while self.list.front().is_some_and(is_over) {

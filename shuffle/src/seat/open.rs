@@ -143,7 +143,7 @@ fn begin_at_relay(
 /// Makes a request of the relay of this process, where there is one, and does not wait for what
 /// comes of it.
 fn tell_relay(seat: &impl Seating, request: Request) -> Result<Option<u64>> {
-    seat.with("opening a stream", |job| Ok(job.ask_relay(request)))
+    seat.with("opening a stream", |job| job.ask_relay(request))
 }
 
 /// Opens the stream that was begun, in the way that all have agreed on.

@@ -28,7 +28,7 @@ pub(super) fn ask(
     what: &'static str,
     request: Request,
 ) -> Result<Option<Answer>> {
-    let asked = seat.with(what, |job| Ok(job.ask_relay(request)))?;
+    let asked = seat.with(what, |job| job.ask_relay(request))?;
     answer(seat, what, asked)
 }
 
@@ -41,10 +41,7 @@ pub(super) fn answer(
     let Some(number) = asked else {
         return Ok(None);
     };
-    let answer = seat.wait(what, |job| {
-        let ranks = job.engine.topology.ranks_per_process();
-        job.node.answer(number, ranks)
-    })?;
+    let answer = seat.wait(what, |job| job.relays_answer(number))?;
     Ok(Some(answer))
 }
 
@@ -56,10 +53,7 @@ pub(crate) fn relay(seat: Inline<'static>) -> Result<()> {
     let (seat, outcome) = serve(seat);
     if let Err(error) = &outcome {
         // The ranks hear of it by the board, or, where they only wait for an answer, by that.
-        seat.look(|job| {
-            let error = job.fail(error.clone());
-            job.node.process().give_up(&error);
-        });
+        seat.look(|job| job.give_up(error.clone()));
     }
     seat.ended(outcome.is_err());
     outcome
@@ -133,15 +127,12 @@ fn follow(seat: &Inline<'_>) -> Result<bool> {
 }
 
 fn next_request(seat: &Inline<'_>) -> Result<Request> {
-    seat.wait("what the ranks of this process ask", |job| {
-        let ranks = job.engine.topology.ranks_per_process();
-        job.node.next_request(ranks)
-    })
+    seat.wait("what the ranks of this relay ask", |job| job.next_request())
 }
 
 fn reply(seat: &Inline<'_>, answer: Answer) -> Result<()> {
     seat.with("an answer", |job| {
-        job.node.reply(answer);
+        job.reply(answer);
         Ok(())
     })
 }
@@ -149,7 +140,7 @@ fn reply(seat: &Inline<'_>, answer: Answer) -> Result<()> {
 /// Tells the ranks whether all have arrived.
 fn told<T>(seat: &Inline<'_>, fenced: Result<T>) -> Result<T> {
     let outcome = fenced.as_ref().map(drop).map_err(Clone::clone);
-    seat.look(|job| job.node.reply(Answer::Arrived(outcome)));
+    seat.look(|job| job.reply(Answer::Arrived(outcome)));
     fenced
 }
 

@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use super::{Launcher, pmix, tasks};
 use crate::error::{Error, Result};
 
-/// The launcher to use: `forced` where given, else PMIx, PMI-1, `trihop run`, in this order, else a
-/// job of one.
+/// The launcher to use: `forced` where given, else the node's agent, PMIx, PMI-1, `trihop run`, in
+/// this order, else a job of one.
 ///
 /// PMIx is passed over where its library is missing and another launcher is there.
 ///
@@ -16,13 +16,22 @@ use crate::error::{Error, Result};
 /// one of several tasks of a launcher that offers none of these: each of them would take itself for
 /// a job of one.
 pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
+    detect_among(forced, true)
+}
+
+/// As [`detect`], with agents passed over: for these themselves.
+pub(super) fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Launcher> {
     let names: Vec<OsString> = env::vars_os().map(|(name, _)| name).collect();
     let has = |name: &str| names.iter().any(|n| n.to_string_lossy().starts_with(name));
     // A site may start its jobs by PMI-1 and PMIx at once, but have the library for one only.
     let other = has("PMI_FD") || has("PMI_PORT") || has("TRIHOP_BOOT_FD");
     let hidden = forced.is_none() && other && !pmix::is_loadable();
     let chosen = choose(
-        &|name| has(name) && !(hidden && name.starts_with("PMIX_")),
+        &|name| {
+            let is_passed_over =
+                hidden && name.starts_with("PMIX_") || !agents && name == "TRIHOP_AGENT";
+            has(name) && !is_passed_over
+        },
         forced,
     )?;
     if forced.is_none() && chosen == Launcher::Single {
@@ -42,7 +51,7 @@ pub fn environment_rank() -> Option<u32> {
         // At a port the rank is asked for; launchers give the process the same number.
         Launcher::Pmi1 => &["PMI_RANK", "PMI_ID"],
         Launcher::Local => &[super::local::ENV_RANK],
-        Launcher::Single | Launcher::Custom => return None,
+        Launcher::Agent | Launcher::Single | Launcher::Custom => return None,
     };
     variables
         .iter()
@@ -57,6 +66,8 @@ fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launch
         Launcher::Pmix => has("PMIX_NAMESPACE") && has("PMIX_RANK") && has("PMIX_SERVER_URI"),
         Launcher::Pmi1 => has("PMI_FD") || has("PMI_PORT"),
         Launcher::Local => has("TRIHOP_BOOT_FD"),
+        // One that is asked for may have its usual name.
+        Launcher::Agent => forced.is_some() || has("TRIHOP_AGENT"),
         Launcher::Single => true,
         // Only the program can know, and it does not come here.
         Launcher::Custom => false,
@@ -66,6 +77,7 @@ fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launch
         Some(launcher) => Err(no_trace(launcher)),
         None => {
             let order = [
+                Launcher::Agent,
                 Launcher::Pmix,
                 Launcher::Pmi1,
                 Launcher::Local,
@@ -89,6 +101,10 @@ pub(super) fn no_trace(launcher: Launcher) -> Error {
         Launcher::Pmi1 => (
             "neither PMI_FD nor PMI_PORT is set",
             "start with mpiexec of MPICH",
+        ),
+        Launcher::Agent => (
+            "TRIHOP_AGENT is not set",
+            "start with `trihop run --seat agent`",
         ),
         Launcher::Local | Launcher::Single => {
             ("TRIHOP_BOOT_FD is not set", "start with `trihop run`")
