@@ -50,8 +50,9 @@ pub fn environment_rank() -> Option<u32> {
         Launcher::Pmix => &["PMIX_RANK"],
         // At a port the rank is asked for; launchers give the process the same number.
         Launcher::Pmi1 => &["PMI_RANK", "PMI_ID"],
-        Launcher::Local => &[super::local::ENV_RANK],
-        Launcher::Agent | Launcher::Single | Launcher::Custom => return None,
+        // `trihop run` starts ranks with agents, too.
+        Launcher::Local | Launcher::Agent => &[super::local::ENV_RANK],
+        Launcher::Single | Launcher::Custom => return None,
     };
     variables
         .iter()
