@@ -7,6 +7,7 @@
 //! bound, `try_*` never waits, and in steady state nothing is allocated, locked or asked of the
 //! kernel per message.
 
+pub mod agent;
 pub mod config;
 mod deliver;
 mod dump;

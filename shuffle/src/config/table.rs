@@ -87,7 +87,7 @@ macro_rules! options_table {
             job {
                 /// Who started the job.
                 /// `single` also where a launcher has several tasks and each is to be a job of one.
-                local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "master, pmix, pmi1, local, single") "";
+                local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "master, pmix, pmi1, local, single, agent") "";
                 /// libfabric provider between nodes.
                 /// `FI_PROVIDER` counts where this is not set and that names just one.
                 local provider: Option<String> as [c_char; 64] = (else "the best by score") in (of "a name as `trihop info` has it") "";
