@@ -38,7 +38,7 @@ enum trihop_status_t
   TRIHOP_ERR_TOO_LARGE = 3,
   // A call that waits for others, from inside a handler.
   TRIHOP_ERR_NESTED = 4,
-  // The job or the stream was shut down.
+  // The job, the stream or the channel was shut down.
   TRIHOP_ERR_CLOSED = 5,
   // The ranks do not agree about a stream or a collective.
   TRIHOP_ERR_MISMATCH = 6,
@@ -74,6 +74,11 @@ enum trihop_status_t
   // A call that makes no sense after those before it: two ends of a step at once, or the end of
   // none. Nothing was done.
   TRIHOP_ERR_MISUSE = 21,
+  // A call on a channel has taken as long as it may, with nothing done.
+  TRIHOP_ERR_TIMED_OUT = 22,
+  // A text that names no channel: no descriptor, or one of another job or of a channel that is
+  // gone.
+  TRIHOP_ERR_NO_CHANNEL = 23,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
