@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run library install uninstall header test simulate mutants check deny bench compare newer verbs
+.PHONY: help run library install uninstall header test simulate mutants check deny bench compare newer slurm verbs
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -96,6 +96,10 @@ compare: ## Measures ours and rivals alternately, writes target/compare/report.h
 newer: ## Runs tests on libfabric 2.5 and under MPICH 5 and Open MPI 5, which it fetches; QUICK=1 takes a minute
 	@tools/install.sh test newer
 	tools/newer.sh
+
+slurm: ## Runs jobs under Slurm, as a cluster of this machine alone, which it installs
+	@tools/install.sh slurm
+	cargo test --locked --package trihop-cli --test slurm -- --nocapture
 
 verbs: ## Runs the fabric tests, exchange and partition over RDMA verbs, in a guest with software RDMA
 	@tools/install.sh verbs

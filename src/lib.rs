@@ -63,8 +63,8 @@ pub use trihop_shuffle::{
     MergingTable, Message, Messages, NodeId, Number, OptionRow, Options, Outbox, Plain, Poll,
     QueueStats, Queues, Rank, Received, Reduce, Replies, Reservation, Result, Return, Seat,
     Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder, StreamOptions,
-    Timeout, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, minirank, over,
-    route, simulation, threaded,
+    Timeout, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, agent, minirank,
+    observe, over, route, simulation, threaded,
 };
 
 #[cfg(feature = "capi")]

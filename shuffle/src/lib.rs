@@ -7,6 +7,7 @@
 //! bound, `try_*` never waits, and in steady state nothing is allocated, locked or asked of the
 //! kernel per message.
 
+pub mod agent;
 pub mod config;
 mod deliver;
 mod dump;
@@ -18,6 +19,7 @@ mod job;
 mod member;
 pub mod minirank;
 mod node;
+pub mod observe;
 mod queue;
 pub mod route;
 mod seat;
@@ -26,6 +28,7 @@ pub mod simulation;
 mod stats;
 mod terminate;
 pub mod threaded;
+mod trace;
 
 #[cfg(test)]
 mod conformance;

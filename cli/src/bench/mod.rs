@@ -231,7 +231,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,
     /// Whose calls make progress: those of the rank's one thread, or a thread for it; or ranks are
-    /// threads, and one more in each process speaks with other nodes
+    /// threads, and one more in each process speaks with other nodes; or an agent of each node does
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
     /// --seat minirank: ranks of each process [default: those of a node, at most 1024]
@@ -330,6 +330,9 @@ pub enum Seat {
     Threaded,
     /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc, channel)
     Minirank,
+    /// A process of each node is the relay of its ranks, which are processes without a fabric (histo,
+    /// a2a, push, cc)
+    Agent,
 }
 
 /// Runs the benchmark, or starts the ranks that do.
@@ -440,6 +443,7 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     let mut spec = LaunchSpec::new(run::spread(processes, nodes)?, command);
     spec.output = OutputMode::Plain;
     spec.netns = args.netns;
+    spec.agents = args.seat == Seat::Agent;
     // Where the job is not started by us but through the DeltaFS interface, it looks here.
     let provider = args
         .provider

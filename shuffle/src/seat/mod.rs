@@ -130,6 +130,16 @@ pub(crate) trait Seating: Clone {
     /// Progress's.
     fn progress_in_passing(&self) -> Result<()>;
 
+    /// Gives the processor away, for a caller that comes back again and again and found nothing to
+    /// do: until something comes, at most a millisecond; at once where others make progress.
+    ///
+    /// # Errors
+    /// As [`Seating::with`], and the system's.
+    fn pause(&self, _what: &'static str) -> Result<()> {
+        std::thread::yield_now();
+        Ok(())
+    }
+
     /// Makes progress until `done` gives a value; sleeps while nothing moves. `what` is waited for:
     /// it is logged once, at level warn, if it takes long.
     ///
