@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trihop::over::{Channel, Channels, Job};
-use trihop::{ChannelLimits, Descriptor, DumpOutput, Options, Return, Seat, Timeout, threaded};
+use trihop::{
+    ChannelLimits, Descriptor, DumpOutput, Options, Poll, Return, Seat, Timeout, threaded,
+};
 
 use super::pair::{self, FIRST, median};
 use super::round::Round;
@@ -153,14 +155,19 @@ fn sent_bytes<S: Seat>(channels: &Channels<S>) -> u64 {
     channels.stats().map_or(0, |stats| stats.wire_bytes)
 }
 
+/// Writes the message with this number.
+fn fill(message: &mut [u8], number: u64) {
+    match number < WHOLE {
+        true => pair::fill(message, number),
+        false => message[..8].copy_from_slice(&number.to_le_bytes()),
+    }
+}
+
 impl<S: Seat> Ends<S> {
     /// Sends a message with this number into the other's channel.
     fn send(&mut self, size: usize, number: u64) -> Result<(), Error> {
-        let message = &mut self.message[..size];
-        match number < WHOLE {
-            true => pair::fill(message, number),
-            false => message[..8].copy_from_slice(&number.to_le_bytes()),
-        }
+        fill(&mut self.message[..size], number);
+        let message = &self.message[..size];
         Ok(self
             .theirs
             .send(0, message, Return::WhenBuffered, Timeout::Never)?)
@@ -200,33 +207,26 @@ impl<S: Seat> Ends<S> {
     }
 
     /// Microseconds of a get from the other's channel: the second rank has filled its own, as far
-    /// as that goes, and then waits for the first's last word.
+    /// as that goes, and waits until it is empty.
     fn gets(&mut self, size: usize, laps: u64) -> Result<f64, Error> {
-        let fits = LIMITS.bytes / size as u64;
-        let laps = laps.min(fits.max(1));
+        let laps = laps.min((LIMITS.bytes / size as u64).max(1));
         if !self.is_first {
-            let number = self.message[..size].to_vec();
-            for lap in 0..laps {
-                let mut message = number.clone();
-                match lap < WHOLE {
-                    true => pair::fill(&mut message, lap),
-                    false => message[..8].copy_from_slice(&lap.to_le_bytes()),
-                }
+            for number in 0..laps {
+                fill(&mut self.message[..size], number);
+                let message = &self.message[..size];
                 self.mine
-                    .send(0, &message, Return::WhenDeposited, Timeout::Never)?;
+                    .send(0, message, Return::WhenDeposited, Timeout::Never)?;
             }
             self.send(8, laps)?;
-            self.get(true, 8, laps + 1)?;
+            self.mine.poll(Poll::Empty, Timeout::Never)?;
             return Ok(0.0);
         }
         self.get(true, 8, laps)?;
         let start = Instant::now();
-        for lap in 0..laps {
-            self.get(false, size, lap)?;
+        for number in 0..laps {
+            self.get(false, size, number)?;
         }
-        let taken = start.elapsed().as_secs_f64() * 1e6 / laps as f64;
-        self.send(8, laps + 1)?;
-        Ok(taken)
+        Ok(start.elapsed().as_secs_f64() * 1e6 / laps as f64)
     }
 
     /// A stream into the second rank's channel, and its last word.

@@ -31,7 +31,24 @@ impl Answered {
     }
 }
 
+/// What a request is answered by where it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expects {
+    /// Of a send: that it is.
+    Word,
+    /// Of a poll: a number.
+    Number,
+    Message,
+}
+
 /// A request that is under way.
+#[derive(Debug)]
+struct Asked {
+    id: u64,
+    expects: Expects,
+    pending: Pending,
+}
+
 #[derive(Debug)]
 enum Pending {
     Waits(Option<Waker>),
@@ -51,7 +68,7 @@ struct Port {
     /// How often the owner has said what has ended.
     told: u64,
     /// By their numbers, which grow.
-    pending: VecDeque<(u64, Pending)>,
+    pending: VecDeque<Asked>,
     next_id: u64,
     failures: u64,
     last_failure: Option<Status>,
@@ -109,7 +126,11 @@ impl Client {
             sent: Ended::default(),
             ended: Ended::default(),
             told: 0,
-            pending: VecDeque::from([(0, Pending::Waits(None))]),
+            pending: VecDeque::from([Asked {
+                id: 0,
+                expects: Expects::Number,
+                pending: Pending::Waits(None),
+            }]),
             next_id: 1,
             failures: 0,
             last_failure: None,
@@ -149,15 +170,17 @@ impl Client {
     pub fn begin_send(&mut self, number: u32, bytes: u64, is_answered: bool) -> Room {
         let port = self.port(number);
         let limits = port.opened.map(|(_, limits)| limits).unwrap_or_default();
-        let messages = port.sent.messages - port.ended.messages;
+        let messages = port.sent.messages.saturating_sub(port.ended.messages);
+        let under_way = port.sent.bytes.saturating_sub(port.ended.bytes);
         let fits = messages < u64::from(limits.window_messages)
-            && port.sent.bytes - port.ended.bytes + bytes <= limits.window_bytes;
+            && under_way.saturating_add(bytes) <= limits.window_bytes;
         if messages > 0 && !fits {
             return Room::None(port.told);
         }
         port.sent.messages += 1;
         port.sent.bytes += bytes;
-        Room::Free(if is_answered { self.begin(number) } else { 0 })
+        let id = is_answered.then(|| self.begin(number, Expects::Word));
+        Room::Free(id.unwrap_or(0))
     }
 
     /// The send was not taken.
@@ -165,7 +188,7 @@ impl Client {
         let port = self.port(number);
         port.sent.messages -= 1;
         port.sent.bytes -= bytes;
-        port.pending.retain(|(of, _)| *of != id);
+        port.pending.retain(|asked| asked.id != id);
     }
 
     /// How often the owner has said what has ended.
@@ -174,11 +197,15 @@ impl Client {
     }
 
     /// A request that is answered; its number.
-    pub fn begin(&mut self, number: u32) -> u64 {
+    pub fn begin(&mut self, number: u32, expects: Expects) -> u64 {
         let port = self.port(number);
         let id = port.next_id;
         port.next_id += 1;
-        port.pending.push_back((id, Pending::Waits(None)));
+        port.pending.push_back(Asked {
+            id,
+            expects,
+            pending: Pending::Waits(None),
+        });
         id
     }
 
@@ -186,32 +213,37 @@ impl Client {
     pub fn may_begin(&mut self, number: u32) -> bool {
         let port = self.port(number);
         let limits = port.opened.map(|(_, limits)| limits).unwrap_or_default();
-        port.pending.len() < limits.window_messages as usize
+        let others = port.pending.iter();
+        let others = others.filter(|asked| asked.expects != Expects::Word);
+        others.count() < limits.window_messages as usize
     }
 
     /// The request was not sent.
     pub fn undo(&mut self, number: u32, id: u64) {
-        self.port(number).pending.retain(|(of, _)| *of != id);
+        self.port(number).pending.retain(|asked| asked.id != id);
     }
 
     /// The answer to a request, taken once.
     pub fn take_answer(&mut self, number: u32, id: u64) -> Option<Answered> {
-        let pending = &mut self.port(number).pending;
-        let at = pending.binary_search_by_key(&id, |(of, _)| *of).ok()?;
-        if !matches!(pending[at].1, Pending::Answered(_)) {
+        let all = &mut self.port(number).pending;
+        let at = all.binary_search_by_key(&id, |asked| asked.id).ok()?;
+        if !matches!(all[at].pending, Pending::Answered(_)) {
             return None;
         }
-        match pending.remove(at) {
-            Some((_, Pending::Answered(answered))) => Some(answered),
+        match all.remove(at)?.pending {
+            Pending::Answered(answered) => Some(answered),
             _ => None,
         }
     }
 
     /// Has this woken when the request is answered; the waker before.
     pub fn wake(&mut self, number: u32, id: u64, waker: &Waker) -> Option<Waker> {
-        let mut pending = self.port(number).pending.iter_mut();
-        match pending.find(|(of, _)| *of == id) {
-            Some((_, Pending::Waits(before))) => before.replace(waker.clone()),
+        let mut all = self.port(number).pending.iter_mut();
+        match all
+            .find(|asked| asked.id == id)
+            .map(|asked| &mut asked.pending)
+        {
+            Some(Pending::Waits(before)) => before.replace(waker.clone()),
             _ => None,
         }
     }
@@ -230,9 +262,9 @@ impl Client {
             return requests;
         }
         let port = self.port(number);
-        let mut pending = port.pending.iter_mut();
-        if let Some((_, pending)) = pending.find(|(of, _)| *of == id) {
-            *pending = Pending::Abandoned;
+        let mut all = port.pending.iter_mut();
+        if let Some(asked) = all.find(|asked| asked.id == id) {
+            asked.pending = Pending::Abandoned;
             let port = port.opened.map(|(at_owner, _)| at_owner);
             requests.extend(port.map(|port| (Request::Cancel { port, id }, Vec::new())));
         }
@@ -342,7 +374,9 @@ impl Port {
             }
             _ => {}
         }
-        let at = self.pending.binary_search_by_key(&head.id, |(of, _)| *of);
+        let at = self
+            .pending
+            .binary_search_by_key(&head.id, |asked| asked.id);
         let at = at.map_err(|_| "an answer to no request")?;
         if head.id == 0 && head.status == Status::Done {
             let limits = parse_limits(bytes.as_slice());
@@ -351,6 +385,10 @@ impl Port {
             self.opened = Some(opened);
         }
         let is_message = head.id != 0 && head.about.number != 0;
+        let expects = self.pending[at].expects == Expects::Message;
+        if is_message != (expects && head.status == Status::Done) {
+            return Err("a message for no get, or none for one");
+        }
         let message = is_message.then(|| Stored {
             about: head.about,
             bytes: match bytes {
@@ -364,12 +402,12 @@ impl Port {
             value: head.value,
             message,
         };
-        let place = &mut self.pending[at].1;
+        let place = &mut self.pending[at].pending;
         match std::mem::replace(place, Pending::Answered(answered)) {
             Pending::Waits(waker) => effects.waker = waker,
             Pending::Answered(_) => return Err("a second answer to one request"),
             Pending::Abandoned => {
-                let abandoned = self.pending.remove(at).map(|(_, pending)| pending);
+                let abandoned = self.pending.remove(at).map(|asked| asked.pending);
                 if let Some(Pending::Answered(Answered {
                     message: Some(message),
                     ..

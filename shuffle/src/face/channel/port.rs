@@ -3,7 +3,7 @@
 use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
-use super::client::{Answered, Room, outcome};
+use super::client::{Answered, Expects, Room, outcome};
 use super::descriptor::Descriptor;
 use super::terms::{ChannelLimits, Poll, Return, Take, Timeout};
 use super::wait::Limit;
@@ -162,7 +162,7 @@ impl<S: Seat> Port<S> {
     /// left of the time.
     fn start(
         &self,
-        what: &'static str,
+        (what, expects): (&'static str, Expects),
         limit: &Limit,
         make: impl FnOnce(u64, u64) -> Request,
     ) -> Result<u64> {
@@ -175,7 +175,7 @@ impl<S: Seat> Port<S> {
             if !client.may_begin(self.number) {
                 return Err(Error::WouldBlock);
             }
-            client.begin(self.number)
+            client.begin(self.number, expects)
         };
         let asked = self.ask(make(id, limit.left_ns()), &[]);
         if asked.is_err() {
@@ -189,20 +189,24 @@ impl<S: Seat> Port<S> {
     }
 
     fn start_take(&self, take: Take, limit: &Limit) -> Result<u64> {
-        self.start(GET, limit, |id, timeout_ns| Request::Get {
-            port: self.at_owner,
-            id,
-            take,
-            timeout_ns,
+        self.start((GET, Expects::Message), limit, |id, timeout_ns| {
+            Request::Get {
+                port: self.at_owner,
+                id,
+                take,
+                timeout_ns,
+            }
         })
     }
 
     pub fn start_poll(&self, poll: Poll, limit: &Limit) -> Result<u64> {
-        self.start(POLL, limit, |id, timeout_ns| Request::Poll {
-            port: self.at_owner,
-            id,
-            poll,
-            timeout_ns,
+        self.start((POLL, Expects::Number), limit, |id, timeout_ns| {
+            Request::Poll {
+                port: self.at_owner,
+                id,
+                poll,
+                timeout_ns,
+            }
         })
     }
 

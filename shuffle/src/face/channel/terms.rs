@@ -60,7 +60,8 @@ impl ChannelLimits {
 #[repr(u32)]
 pub enum Return {
     /// At once: [`Error::WouldBlock`] where the port has as much under way as it may. The bytes are
-    /// copied. What becomes of the message later is counted: [`super::Channel::failures`].
+    /// copied. What becomes of the message later is counted:
+    /// [`Channel::failures`](super::Channel::failures).
     Immediately = 0,
     /// Once the port's window has room, and the bytes are copied into the queues of this rank.
     /// Failures as of [`Return::Immediately`].
@@ -105,7 +106,7 @@ impl Timeout {
         match self {
             Self::Never => u64::MAX,
             Self::Once => 0,
-            // Longer than the clock runs is for ever, and no time at all is once.
+            // Longer than the clock runs is for ever.
             Self::After(time) => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
         }
     }

@@ -34,8 +34,11 @@ impl Limit {
     /// What is left, as it stands in a request.
     pub fn left_ns(&self) -> u64 {
         match self.at {
-            // What is over ends at once, but it is tried.
-            Some(at) => Timeout::After(at.saturating_duration_since(Instant::now())).nanoseconds(),
+            // What is over is tried, and ends as one that has waited.
+            Some(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                Timeout::After(left).nanoseconds().max(1)
+            }
             None => match self.timeout {
                 Timeout::After(_) => u64::MAX,
                 timeout => timeout.nanoseconds(),
