@@ -42,7 +42,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Topo(topo::TopoArgs),
     Partition(partition::PartitionArgs),
-    /// Write the manual pages that `make install` puts in place
+    /// Write the manual pages and completions that `make install` puts in place
     #[command(hide = true)]
     Man(man::ManArgs),
 }
