@@ -446,7 +446,7 @@ typedef struct trihop_options_t {
   char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.
-  // Default found out; pmix, pmi1, local, single.
+  // Default found out; pmix, pmi1, local, single, agent.
   char launcher[16];
   // libfabric provider between nodes.
   // `FI_PROVIDER` counts where this is not set and that names just one.
@@ -911,7 +911,7 @@ trihop_status_t trihop_poll(const struct trihop_job_t *job, int *moved);
 // Threads: any.
 trihop_status_t trihop_abort(const struct trihop_job_t *job, int exit_status, const char *why);
 
-// Who started the job: `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
+// Who started the job: `pmix`, `pmi1`, `local`, `agent`, `custom` or `single`. Null where `job` is.
 //
 // Threads: any. The text lives as long as the job.
 const char *trihop_launcher(const struct trihop_job_t *job);
