@@ -235,7 +235,7 @@ impl NodeExchange {
     pub fn next_request(&mut self, about: &Talk<'_>) -> Result<Option<Request>> {
         // Whoever sleeps is woken by what comes, and whoever does not looks now and then.
         self.asked_since += 1;
-        if about.topology.has_agents() && self.asked_since % ROUNDS_PER_LOOK == 0 {
+        if about.topology.has_agents() && self.asked_since.is_multiple_of(ROUNDS_PER_LOOK) {
             self.keep_arrived(about.topology, about.cookie)?;
         }
         let desk = &self.process.desk;

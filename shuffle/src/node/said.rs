@@ -190,7 +190,10 @@ fn put(out: &mut Vec<u8>, word: u64) {
 const TEXT_BYTES: usize = 4 << 10;
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    let end = text.floor_char_boundary(TEXT_BYTES);
+    let mut end = text.len().min(TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
     put(out, end as u64);
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
