@@ -451,7 +451,7 @@ typedef struct trihop_options_t {
   char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.
-  // Default found out; pmix, pmi1, local, single.
+  // Default found out; master, pmix, pmi1, local, single, agent.
   char launcher[16];
   // libfabric provider between nodes.
   // `FI_PROVIDER` counts where this is not set and that names just one.

@@ -80,6 +80,25 @@ pub use trihop_shuffle::{Shares, ShimOptions};
 #[cfg(feature = "log")]
 pub mod log;
 
+/// The traits by which a type of the program's is an [`Item`], and their derives, which are told
+/// where to find it:
+///
+/// ```
+/// use trihop::zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+///
+/// #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
+/// #[zerocopy(crate = "trihop::zerocopy")]
+/// #[repr(C)]
+/// struct Update {
+///     place: u64,
+///     value: f64,
+/// }
+///
+/// fn is_item<T: trihop::Item>() {}
+/// is_item::<Update>();
+/// ```
+pub use zerocopy;
+
 /// The layer below: links, rings, memory, bootstrap. [`Options`] name a
 /// [`transport::bootstrap::Launcher`] and a [`transport::link::Mover`], and [`Job::start_with`]
 /// takes a [`transport::bootstrap::Custom`].

@@ -50,7 +50,7 @@ enum Command {
     Dump(look::DumpArgs),
     Report(report::ReportArgs),
     Partition(partition::PartitionArgs),
-    /// Write the manual pages that `make install` puts in place
+    /// Write the manual pages and completions that `make install` puts in place
     #[command(hide = true)]
     Man(man::ManArgs),
 }
