@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run library install uninstall header test simulate mutants check deny bench compare newer verbs
+.PHONY: help run library install uninstall deb header test simulate mutants check deny bench compare newer slurm verbs
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -16,30 +16,39 @@ soname := libtrihop.so.0
 PROFILE ?= release
 built := $(target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 PREFIX ?= /usr/local
-export QUICK PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR MANDIR
+export QUICK PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR DOCDIR
+
+# What is built to be kept names no folder of the machine that built it. All release builds have it, so that they share.
+cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
+release := RUSTFLAGS="$(strip $(RUSTFLAGS) --remap-path-prefix=$(CURDIR)=trihop --remap-path-prefix=$(cargo_home)=cargo)" cargo
+kept := $(if $(filter dev,$(PROFILE)),cargo,$(release))
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 run: ## Partitions the places of the world by country, on 8 ranks over 2 simulated nodes
 	@tools/install.sh build
-	cargo build --locked --release --package trihop-cli
+	$(release) build --locked --release --package trihop-cli
 	@sh data/fetch.sh
 	$(trihop) run -n 8 --nodes 2 --no-prefix -- $(trihop) partition --by countrycode --out target/parts --force data/cities.csv
 
 # nodelete: a program that closes a plugin must not take the code of running threads away.
 library: ## Builds the C library, shared and static
 	@tools/install.sh build
-	cargo rustc --locked --profile $(PROFILE) --package trihop --lib --features capi --crate-type cdylib,staticlib -- \
+	$(kept) rustc --locked --profile $(PROFILE) --package trihop --lib --features capi --crate-type cdylib,staticlib -- \
 	    -C link-arg=-Wl,-soname,$(soname) -C link-arg=-Wl,-z,nodelete
 	@ln -sf libtrihop.so $(built)/$(soname)
 
-install: library ## Installs library, headers, CLI and manual pages below PREFIX (/usr/local), for packagers below DESTDIR
-	cargo build --locked --profile $(PROFILE) --package trihop-cli
+install: library ## Installs library, headers, CLI, documents and completions below PREFIX (/usr/local), for packagers below DESTDIR
+	$(kept) build --locked --profile $(PROFILE) --package trihop-cli
 	packaging/install.sh $(built) $(target)/installed
 
 uninstall: ## Removes what was installed last
 	packaging/install.sh --undo $(target)/installed
+
+deb: ## Builds a Debian package, target/deb/trihop_VERSION_ARCHITECTURE.deb
+	@tools/install.sh deb
+	packaging/deb.sh $(target)/deb
 
 header: ## Writes include/trihop.h anew from src/capi, and tables in docs/
 	HEADER=write .ci/header
@@ -72,7 +81,7 @@ deny: ## Checks licences and known faults of the dependencies
 
 bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	@tools/install.sh bench
-	cargo build --locked --release --package trihop-cli
+	$(release) build --locked --release --package trihop-cli
 	$(trihop) bench ring
 	$(trihop) bench p2p
 	$(trihop) bench histo --ranks 2
@@ -89,13 +98,17 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 
 compare: ## Measures ours and rivals alternately, writes target/compare/report.html; COMPARE='--quick' takes 8 minutes
 	@tools/install.sh compare
-	cargo build --locked --release --package trihop-cli
-	cargo build --locked --release --manifest-path benches/compare/Cargo.toml --target-dir $(target)
+	$(release) build --locked --release --package trihop-cli
+	$(release) build --locked --release --manifest-path benches/compare/Cargo.toml --target-dir $(target)
 	$(target)/release/trihop-compare --trihop $(trihop) --out $(target)/compare $(COMPARE)
 
 newer: ## Runs tests on libfabric 2.5 and under MPICH 5 and Open MPI 5, which it fetches; QUICK=1 takes a minute
 	@tools/install.sh test newer
 	tools/newer.sh
+
+slurm: ## Runs jobs under Slurm, as a cluster of this machine alone, which it installs
+	@tools/install.sh slurm
+	.ci/test --test slurm -- --nocapture
 
 verbs: ## Runs the fabric tests, exchange and partition over RDMA verbs, in a guest with software RDMA
 	@tools/install.sh verbs

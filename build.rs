@@ -4,6 +4,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let profile = std::env::var("PROFILE").unwrap_or_default();
     println!("cargo::rustc-env=BUILD_PROFILE_OF_TRIHOP={profile}");
+    let own = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    println!("cargo::metadata=include={own}/include");
     #[cfg(feature = "header")]
     write_header();
 }

@@ -3,8 +3,8 @@
 #   then the folders that were not there before, inner ones first, each with a / behind it.
 # install.sh --undo MANIFEST: removes what MANIFEST lists, but no folder that holds something else.
 #
-# From the environment: PREFIX, and where they differ from its usual folders BINDIR, LIBDIR, INCLUDEDIR, MANDIR; DESTDIR for
-# packagers.
+# From the environment: PREFIX, and where they differ from its usual folders BINDIR, LIBDIR, INCLUDEDIR, DATADIR, MANDIR,
+# DOCDIR; DESTDIR for packagers.
 set -eu
 
 if [ "$1" = --undo ]; then
@@ -29,7 +29,8 @@ case $PREFIX in
 /*) ;;
 *) echo "packaging/install.sh: PREFIX=$PREFIX has to begin with /" >&2; exit 1 ;;
 esac
-: "${BINDIR:=$PREFIX/bin}" "${LIBDIR:=$PREFIX/lib}" "${INCLUDEDIR:=$PREFIX/include}" "${MANDIR:=$PREFIX/share/man}"
+: "${BINDIR:=$PREFIX/bin}" "${LIBDIR:=$PREFIX/lib}" "${INCLUDEDIR:=$PREFIX/include}" "${DATADIR:=$PREFIX/share}"
+: "${MANDIR:=$DATADIR/man}" "${DOCDIR:=$DATADIR/doc/trihop}"
 root=${DESTDIR:-}
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
@@ -58,6 +59,11 @@ place() { # MODE SOURCE TARGET
     echo "$root$3" >>"$new/manifest"
 }
 
+stripped() { # WHAT BINARY: a copy without what only debuggers read
+    strip "--strip-$1" -o "$new/stripped" "$2"
+    echo "$new/stripped"
+}
+
 link() { # TO NAME
     ln -sf "$1" "$root$2"
     echo "$root$2" >>"$new/manifest"
@@ -67,6 +73,8 @@ fill() { # TEMPLATE TARGET [VERSION OF THE INTERFACE]
     sed -e "s|@VERSION@|$version|g" -e "s|@SONAME@|$soname|g" -e "s|@PREFIX@|$PREFIX|g" \
         -e "s|@LIBDIR@|$(below "$LIBDIR")|g" -e "s|@INCLUDEDIR@|$(below "$INCLUDEDIR")|g" \
         -e "s|@LIBDIR_TO_INCLUDEDIR@|$(realpath -m --relative-to="$LIBDIR" "$INCLUDEDIR")|g" \
+        -e "s|@LIBDIR_WHOLE@|$LIBDIR|g" -e "s|@INCLUDEDIR_WHOLE@|$INCLUDEDIR|g" -e "s|@BINDIR@|$BINDIR|g" \
+        -e "s|@DATADIR@|$DATADIR|g" -e "s|@MANDIR@|$MANDIR|g" \
         -e "s|@LIBS_PRIVATE@|$private|g" -e "s|@INTERFACE@|${3:-}|g" "packaging/$1" >"$new/filled"
     place 644 "$new/filled" "$2"
 }
@@ -78,11 +86,11 @@ below() { # FOLDER, as pkg-config likes it
     esac
 }
 
-place 755 "$built/trihop" "$BINDIR/trihop"
-place 755 "$built/libtrihop.so" "$LIBDIR/libtrihop.so.$version"
+place 755 "$(stripped all "$built/trihop")" "$BINDIR/trihop"
+place 644 "$(stripped unneeded "$built/libtrihop.so")" "$LIBDIR/libtrihop.so.$version"
 link "libtrihop.so.$version" "$LIBDIR/$soname"
 link "$soname" "$LIBDIR/libtrihop.so"
-place 644 "$built/libtrihop.a" "$LIBDIR/libtrihop.a"
+place 644 "$(stripped debug "$built/libtrihop.a")" "$LIBDIR/libtrihop.a"
 (cd include && find . -name '*.h' -type f -o -name '*.hpp' -type f) >"$new/headers"
 while IFS= read -r header; do
     place 644 "include/$header" "$INCLUDEDIR/${header#./}"
@@ -98,11 +106,17 @@ for package in mercury:2.4.1 mercury-progressor:1.0.0 deltafs-nexus:1.0.0 deltaf
     fill "deltafs/$name-config.cmake.in" "$deltafs/$name/$name-config.cmake"
     fill deltafs/config-version.cmake.in "$deltafs/$name/$name-config-version.cmake" "${package#*:}"
 done
-mkdir "$new/man1"
-"$built/trihop" man "$new/man1"
-for page in "$new"/man1/*; do
-    place 644 "$page" "$MANDIR/man1/$(basename "$page")"
+fill modulefile.in "$DATADIR/trihop/modulefiles/trihop/$version"
+"$built/trihop" man "$new/texts"
+for page in "$new"/texts/man?/*; do
+    place 644 "$page" "$MANDIR/${page#"$new/texts/"}"
 done
 place 644 packaging/trihop.3 "$MANDIR/man3/trihop.3"
+place 644 "$new/texts/completions/trihop.bash" "$DATADIR/bash-completion/completions/trihop"
+place 644 "$new/texts/completions/_trihop" "$DATADIR/zsh/site-functions/_trihop"
+place 644 "$new/texts/completions/trihop.fish" "$DATADIR/fish/vendor_completions.d/trihop.fish"
+for text in README.md CHANGELOG.md LICENSE-BSD-3-Clause LICENSE-MIT docs/*; do
+    place 644 "$text" "$DOCDIR/$text"
+done
 cat "$new/folders" >>"$new/manifest"
 mv "$new/manifest" "$manifest"

@@ -57,12 +57,13 @@
 pub mod capi;
 
 pub use trihop_shuffle::{
-    Array, ArrayBuilder, ArrayOutbox, Arrival, BroadcastTo, Codec, Coded, CodedBuilder,
-    CodedOutbox, Contributors, Conveyor, ConveyorState, CounterRow, DetailedStats, DumpOutput, End,
-    Error, Inline, Item, ItemOutbox, Job, Merging, MergingTable, Message, Messages, NodeId, Number,
-    OptionRow, Options, Outbox, Plain, QueueStats, Queues, Rank, Reduce, Replies, Reservation,
-    Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder,
-    StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, minirank,
+    Array, ArrayBuilder, ArrayOutbox, Arrival, BroadcastTo, Channel, ChannelLimits, Channels,
+    Codec, Coded, CodedBuilder, CodedOutbox, Contributors, Conveyor, ConveyorState, CounterRow,
+    Descriptor, DetailedStats, DumpOutput, End, Error, Inline, Item, ItemOutbox, Job, Merging,
+    MergingTable, Message, Messages, NodeId, Number, OptionRow, Options, Outbox, Plain, Poll,
+    QueueStats, Queues, Rank, Received, Reduce, Replies, Reservation, Result, Return, Seat,
+    Shuffle, ShuffleBuilder, StageStats, State, Stats, Stream, StreamBuilder, StreamOptions,
+    Timeout, Topology, Untyped, UntypedBuilder, UntypedOutbox, UntypedReplies, agent, minirank,
     observe, over, route, simulation, threaded,
 };
 
@@ -78,6 +79,25 @@ pub use trihop_shuffle::{Shares, ShimOptions};
 
 #[cfg(feature = "log")]
 pub mod log;
+
+/// The traits by which a type of the program's is an [`Item`], and their derives, which are told
+/// where to find it:
+///
+/// ```
+/// use trihop::zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+///
+/// #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
+/// #[zerocopy(crate = "trihop::zerocopy")]
+/// #[repr(C)]
+/// struct Update {
+///     place: u64,
+///     value: f64,
+/// }
+///
+/// fn is_item<T: trihop::Item>() {}
+/// is_item::<Update>();
+/// ```
+pub use zerocopy;
 
 /// The layer below: links, rings, memory, bootstrap. [`Options`] name a
 /// [`transport::bootstrap::Launcher`] and a [`transport::link::Mover`], and [`Job::start_with`]

@@ -9,6 +9,8 @@
 #   bench   fi_pingpong, which benchmarks are compared with
 #   compare MPICH, Open MPI and UCX to build and run rivals with
 #   deny    cargo-deny
+#   deb     dpkg-deb and dpkg-shlibdeps, and lintian to check the package with
+#   slurm   Slurm's daemons and commands, as a cluster of one machine
 #   newer   pip, which fetches a newer libfabric and newer launchers
 #   verbs   what tools/verbs-vm.sh builds its guest with
 #
@@ -124,6 +126,23 @@ group_deny() {
     has cargo-deny || cargo install --locked cargo-deny
 }
 
+group_deb() {
+    group_build
+    has apt-get || fail "a Debian package can only be built where there is apt-get"
+    has dpkg-shlibdeps || needs dpkg-shlibdeps dpkg-dev
+    has lintian || needs lintian lintian
+}
+
+group_slurm() {
+    group_build
+    # Elsewhere these have other names; the test says so and is skipped.
+    has apt-get || return 0
+    PATH=$PATH:/usr/sbin:/sbin
+    has slurmctld || needs slurmctld slurmctld
+    has slurmd || needs slurmd slurmd
+    has srun || needs srun slurm-client
+}
+
 group_newer() {
     python3 -m pip --version >/dev/null 2>&1 || needs 'pip of python3' python3-pip
 }
@@ -149,11 +168,11 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
-[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, compare, deny, newer, verbs?"
+[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, compare, deb, deny, newer, slurm, verbs?"
 for group in "$@"; do
     case $group in
-    build | check | test | mutants | bench | compare | deny | newer | verbs) "group_$group" ;;
-    *) fail "$group is none of build, check, test, mutants, bench, compare, deny, newer, verbs" ;;
+    build | check | test | mutants | bench | compare | deb | deny | newer | slurm | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, mutants, bench, compare, deb, deny, newer, slurm, verbs" ;;
     esac
 done
 install_packages

@@ -1,6 +1,7 @@
 //! Command line of trihop: what can be had, start ranks, exercise and measure the engine, look at
 //! jobs from outside, partition files.
 
+mod agent;
 mod bench;
 mod exchange;
 mod info;
@@ -40,6 +41,7 @@ enum Command {
     Info(info::InfoArgs),
     /// Start the ranks of a job on this machine, on simulated nodes
     Run(run::RunArgs),
+    Agent(agent::AgentArgs),
     Exchange(exchange::ExchangeArgs),
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
@@ -48,7 +50,7 @@ enum Command {
     Dump(look::DumpArgs),
     Report(report::ReportArgs),
     Partition(partition::PartitionArgs),
-    /// Write the manual pages that `make install` puts in place
+    /// Write the manual pages and completions that `make install` puts in place
     #[command(hide = true)]
     Man(man::ManArgs),
 }
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Agent(args) => agent::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Exchange(args) => {
             exchange::run(args).map_err(|e| (e.to_string(), e.exit_status()))
         }

@@ -406,8 +406,8 @@ impl Engine {
     pub fn take_number(&mut self) -> Result<u16> {
         let number = u16::try_from(self.places.len())
             .ok()
-            .filter(|&number| number < u16::MAX);
-        let why = "65,535 streams of different options were open; close those that are not used, and use few options";
+            .filter(|&number| number < u16::MAX - 1);
+        let why = "65,534 streams of different options were open; close those that are not used, and use few options";
         let number = number.ok_or_else(|| Error::config("stream", why))?;
         self.places.push(None);
         Ok(number)

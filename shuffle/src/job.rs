@@ -24,7 +24,7 @@ use crate::endpoint::{Engine, StreamId};
 use crate::engine::at_once::OwnSend;
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
-use crate::node::{NodeExchange, Request};
+use crate::node::{Answer, NodeExchange, Request, Talk};
 use crate::observe::Shown;
 use crate::signal::{DumpOnSignal, DumpOutput};
 use budget::Budget;
@@ -72,6 +72,8 @@ pub(crate) struct JobState {
     hosts_dump: Arc<DumpOnSignal>,
     /// Records whose delivery the log has heard of.
     told_records: u64,
+    /// Calls that wait until some time at most.
+    pub timed_waits: u32,
     /// How long a call may wait before the log says so.
     pub patience_ns: u64,
     /// Wakes the thread that sleeps for this rank.
@@ -199,18 +201,57 @@ impl JobState {
         }
     }
 
-    /// Makes a request of the relay of this rank's process, where there is one: its number.
-    pub fn ask_relay(&mut self, request: Request) -> Option<u64> {
+    /// Makes a request of the relay of this rank, where there is one: its number.
+    ///
+    /// # Errors
+    /// The relay is a process, which is gone.
+    pub fn ask_relay(&mut self, request: Request) -> Result<Option<u64>> {
         let topology = &self.engine.topology;
-        let asks = topology.has_relays() && !topology.is_relay();
-        asks.then(|| self.node.ask(request))
+        if !topology.has_relays() || topology.is_relay() {
+            return Ok(None);
+        }
+        let asked = self.node.ask(&talk(&self.engine, &self.options), request);
+        self.explained(asked).map(Some)
+    }
+
+    /// What the relay has answered, once it has.
+    ///
+    /// # Errors
+    /// What has kept it from that.
+    pub fn relays_answer(&mut self, number: u64) -> Result<Option<Answer>> {
+        let talk = talk(&self.engine, &self.options);
+        self.node.answer(&talk, number)
+    }
+
+    /// As a relay: the next request of its ranks, once it is there.
+    ///
+    /// # Errors
+    /// What has ended one of them.
+    pub fn next_request(&mut self) -> Result<Option<Request>> {
+        let talk = talk(&self.engine, &self.options);
+        self.node.next_request(&talk)
+    }
+
+    /// As a relay: answers the last request.
+    pub fn reply(&mut self, answer: Answer) {
+        let talk = talk(&self.engine, &self.options);
+        self.node.reply(&talk, answer);
+    }
+
+    /// As a relay: has met what ends the job.
+    pub fn give_up(&mut self, error: Error) {
+        let error = self.fail(error);
+        let talk = talk(&self.engine, &self.options);
+        self.node.give_up(&talk, &error);
     }
 
     /// A stream is closed on all ranks, with nothing of it under way.
     pub fn retire(&mut self, id: StreamId) {
         if let Ok((state, _)) = self.engine.stream(id) {
             let number = state.id;
-            self.ask_relay(Request::Retire(number));
+            if let Err(error) = self.ask_relay(Request::Retire(number)) {
+                tracing::debug!(%error, "the relay does not hear that a stream is closed");
+            }
         }
         self.engine.retire(id);
     }
@@ -222,11 +263,20 @@ impl JobState {
         self.show_before_sleep();
         self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
-        timed || blind || self.fencing || self.has_pending_news()
+        timed || blind || self.timed_waits > 0 || self.fencing || self.has_pending_news()
     }
 
     /// Once the sleep is announced: whether something came in between.
     pub fn must_stay_awake(&mut self) -> bool {
         self.has_pending_news() || self.node.has_news() || self.engine.must_stay_awake()
+    }
+}
+
+/// What a rank and its relay say to each other is about this.
+fn talk<'a>(engine: &'a Engine, options: &Options) -> Talk<'a> {
+    Talk {
+        topology: &engine.topology,
+        cookie: engine.cookie,
+        timeout: options.bootstrap_timeout(),
     }
 }

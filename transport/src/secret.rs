@@ -36,6 +36,14 @@ impl Secret {
         Self(bytes)
     }
 
+    /// The secret that a text stands for which its members share: 16 bytes or more that nobody can
+    /// guess.
+    pub fn of_text(text: &[u8]) -> Self {
+        let mut hasher = sip128::SipHasher24::new_with_key(b"trihop of a text");
+        hasher.write(text);
+        Self(hasher.finish128().as_bytes())
+    }
+
     /// The secret itself: for the launcher's store and the node's shared memory, and for nothing else.
     pub fn expose(&self) -> &[u8; Self::BYTES] {
         &self.0

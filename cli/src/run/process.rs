@@ -1,6 +1,5 @@
 //! One rank's process: how it is started, with its connection and its output.
 
-use std::collections::VecDeque;
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,13 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use trihop::transport::bootstrap::local::wire::{
-    BadFrame, FRAME_BYTES_MAX, Frames, Reply, Request,
-};
+use trihop::transport::bootstrap::local::connection::Connection;
 
 use super::output::{Lines, Outputs, Target};
 use super::signals::FORWARDED;
@@ -149,6 +144,7 @@ fn is_of_other_launchers(name: &str) -> bool {
         "PMI_",
         "PMIX_",
         "TRIHOP_LAUNCHER",
+        "TRIHOP_MASTER",
         crate::progress::VARIABLE,
     ]
     .iter()
@@ -193,82 +189,6 @@ fn prepare(
             mask,
             std::ptr::null_mut(),
         ))
-    }
-}
-
-/// The launcher's end of a rank's bootstrap connection.
-pub(super) struct Connection {
-    socket: OwnedFd,
-    frames: Frames,
-    unsent: VecDeque<u8>,
-}
-
-impl Connection {
-    fn new(socket: OwnedFd) -> Self {
-        Self {
-            socket,
-            frames: Frames::default(),
-            unsent: VecDeque::new(),
-        }
-    }
-
-    /// Whether the next request may be read: answers are taken before more is asked.
-    pub(super) fn wants_requests(&self) -> bool {
-        self.unsent.len() < FRAME_BYTES_MAX
-    }
-
-    pub(super) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
-    }
-
-    pub(super) fn reply(&mut self, reply: &Reply) {
-        let mut frame = Vec::new();
-        reply.encode(&mut frame);
-        self.unsent.extend(frame);
-    }
-
-    /// Sends what the rank has room for; false once the rank has hung up.
-    pub(super) fn flush(&mut self) -> bool {
-        while !self.unsent.is_empty() {
-            let (first, _) = self.unsent.as_slices();
-            match send(
-                &self.socket,
-                first,
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            ) {
-                Ok(count) => drop(self.unsent.drain(..count)),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => return true,
-                Err(_) => return false,
-            }
-        }
-        true
-    }
-
-    /// Reads what has arrived and appends the requests in it; false once the rank has hung up.
-    pub(super) fn receive(&mut self, requests: &mut Vec<Request>) -> Result<bool, BadFrame> {
-        let mut chunk = [0_u8; 64 << 10];
-        let open = match recv(&self.socket, &mut chunk[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => false,
-            Ok((count, _)) => {
-                self.frames
-                    .tail()
-                    .extend_from_slice(&chunk[..count.min(chunk.len())]);
-                true
-            }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
-            Err(_) => false,
-        };
-        while let Some(frame) = self.frames.next_frame()? {
-            requests.push(Request::parse(frame)?);
-        }
-        Ok(open)
-    }
-}
-
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 

@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`.
-const NOT_OPTIONS: [&str; 13] = [
+const NOT_OPTIONS: [&str; 17] = [
+    "AGENT",
+    "AGENT_PLACE",
     "BOOT_FD",
     "MINIS_PER_RANK",
     "PROGRESS_FD",
@@ -23,6 +25,8 @@ const NOT_OPTIONS: [&str; 13] = [
     "LOG_FILE",
     "TRACE",
     "KILLS",
+    "MASTER",
+    "SECRET_FILE",
 ];
 
 fn is_option(name: &str) -> bool {

@@ -41,7 +41,7 @@ macro_rules! options_table {
                 agreed remote_buftarget_bytes: usize as u64 = (64 KiB) in (1 to 16 MiB) "bytes";
                 /// Records that may wait for a delivery thread, or for an application without a
                 /// handler. One run always may.
-                local deliverq_max: usize as u64 = (4_096) in (1 to 4_294_967_295) "records";
+                local deliverq_max: usize as u64 = (65_536) in (1 to 4_294_967_295) "records";
                 /// Whether the handler has a delivery thread of its own, where the job has threads.
                 /// Those of the other streams share one, on which a handler that blocks keeps the
                 /// others waiting.
@@ -87,7 +87,7 @@ macro_rules! options_table {
             job {
                 /// Who started the job.
                 /// `single` also where a launcher has several tasks and each is to be a job of one.
-                local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "pmix, pmi1, local, single") "";
+                local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "master, pmix, pmi1, local, single, agent") "";
                 /// libfabric provider between nodes.
                 /// `FI_PROVIDER` counts where this is not set and that names just one.
                 local provider: Option<String> as [c_char; 64] = (else "the best by score") in (of "a name as `trihop info` has it") "";

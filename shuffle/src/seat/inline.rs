@@ -221,9 +221,9 @@ impl<'h> Inline<'h> {
         }
     }
 
-    fn sleep(&self, what: &'static str) -> Result<()> {
+    fn sleep(&self, what: &'static str, is_short: bool) -> Result<()> {
         let (mut state, mut park) = (self.state(what)?, self.0.park.borrow_mut());
-        let timed = state.prepare_to_sleep();
+        let timed = state.prepare_to_sleep() || is_short;
         let begun = state.engine.trace.begin();
         let slept = park.sleep(&self.0.doorbell, timed, || state.must_stay_awake());
         state.engine.trace.end(begun, "asleep");
@@ -270,7 +270,7 @@ impl<'h> Inline<'h> {
             match backoff.next() {
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => std::thread::yield_now(),
-                Step::Park => self.sleep(what)?,
+                Step::Park => self.sleep(what, false)?,
             }
         }
     }
@@ -387,6 +387,10 @@ impl<'h> Seating for Inline<'h> {
             true => Ok(()),
             false => self.progress("poll").map(drop),
         }
+    }
+
+    fn pause(&self, what: &'static str) -> Result<()> {
+        self.sleep(what, true)
     }
 
     fn wait<T>(

@@ -189,6 +189,11 @@ impl SharedEngine {
         self.try_take().map(|mut turn| look(&mut turn.job))
     }
 
+    /// Wakes those who sit out: what they wait for may have come by another thread.
+    pub fn notify_moved(&self) {
+        self.take().wake_all();
+    }
+
     /// Whether the progress thread sleeps until somebody rings.
     #[cfg(test)]
     pub fn sleeps_deeply(&self) -> Option<bool> {

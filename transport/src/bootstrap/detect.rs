@@ -1,13 +1,12 @@
 //! Which launcher started this process, from what it left in the environment.
 
 use std::env;
-use std::ffi::OsString;
 
-use super::{Launcher, pmix, tasks};
+use super::{Launcher, master, pmix, tasks};
 use crate::error::{Error, Result};
 
-/// The launcher to use: `forced` where given, else PMIx, PMI-1, `trihop run`, in this order, else a
-/// job of one.
+/// The launcher to use: `forced` where given, else the node's agent, the address of rank 0, PMIx,
+/// PMI-1, `trihop run`, in this order, else a job of one.
 ///
 /// PMIx is passed over where its library is missing and another launcher is there.
 ///
@@ -16,13 +15,26 @@ use crate::error::{Error, Result};
 /// one of several tasks of a launcher that offers none of these: each of them would take itself for
 /// a job of one.
 pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
-    let names: Vec<OsString> = env::vars_os().map(|(name, _)| name).collect();
-    let has = |name: &str| names.iter().any(|n| n.to_string_lossy().starts_with(name));
+    detect_among(forced, true)
+}
+
+/// As [`detect`], with agents passed over: for these themselves.
+pub(super) fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Launcher> {
+    // With the sign behind a name, so that it can be asked for as a whole; what is empty is not set.
+    let set = env::vars_os().filter(|(_, value)| !value.is_empty());
+    let names: Vec<String> = set
+        .map(|(name, _)| format!("{}=", name.to_string_lossy()))
+        .collect();
+    let has = |prefix: &str| names.iter().any(|n| n.starts_with(prefix));
     // A site may start its jobs by PMI-1 and PMIx at once, but have the library for one only.
     let other = has("PMI_FD") || has("PMI_PORT") || has("TRIHOP_BOOT_FD");
     let hidden = forced.is_none() && other && !pmix::is_loadable();
     let chosen = choose(
-        &|name| has(name) && !(hidden && name.starts_with("PMIX_")),
+        &|name| {
+            let is_passed_over =
+                hidden && name.starts_with("PMIX_") || !agents && name == "TRIHOP_AGENT";
+            has(name) && !is_passed_over
+        },
         forced,
     )?;
     if forced.is_none() && chosen == Launcher::Single {
@@ -41,7 +53,8 @@ pub fn environment_rank() -> Option<u32> {
         Launcher::Pmix => &["PMIX_RANK"],
         // At a port the rank is asked for; launchers give the process the same number.
         Launcher::Pmi1 => &["PMI_RANK", "PMI_ID"],
-        Launcher::Local => &[super::local::ENV_RANK],
+        // `trihop run` starts ranks with agents, too.
+        Launcher::Local | Launcher::Master | Launcher::Agent => &[super::local::ENV_RANK],
         Launcher::Single | Launcher::Custom => return None,
     };
     variables
@@ -51,12 +64,16 @@ pub fn environment_rank() -> Option<u32> {
         .ok()
 }
 
-/// `has` answers whether a variable with this prefix is set.
+/// `has` answers whether a variable with this prefix is set; `NAME=` is a name as a whole.
 fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launcher> {
     let trace = |launcher: Launcher| match launcher {
+        // Services of Kubernetes leave names that begin so.
+        Launcher::Master => has(&format!("{}=", master::ENV_MASTER)),
         Launcher::Pmix => has("PMIX_NAMESPACE") && has("PMIX_RANK") && has("PMIX_SERVER_URI"),
         Launcher::Pmi1 => has("PMI_FD") || has("PMI_PORT"),
         Launcher::Local => has("TRIHOP_BOOT_FD"),
+        // One that is asked for may have its usual name.
+        Launcher::Agent => forced.is_some() || has("TRIHOP_AGENT"),
         Launcher::Single => true,
         // Only the program can know, and it does not come here.
         Launcher::Custom => false,
@@ -66,6 +83,9 @@ fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launch
         Some(launcher) => Err(no_trace(launcher)),
         None => {
             let order = [
+                Launcher::Agent,
+                // Set by hand, while the others may be those of a launcher around the shell.
+                Launcher::Master,
                 Launcher::Pmix,
                 Launcher::Pmi1,
                 Launcher::Local,
@@ -90,9 +110,17 @@ pub(super) fn no_trace(launcher: Launcher) -> Error {
             "neither PMI_FD nor PMI_PORT is set",
             "start with mpiexec of MPICH",
         ),
+        Launcher::Agent => (
+            "TRIHOP_AGENT is not set",
+            "start with `trihop run --seat agent`",
+        ),
         Launcher::Local | Launcher::Single => {
             ("TRIHOP_BOOT_FD is not set", "start with `trihop run`")
         }
+        Launcher::Master => (
+            "TRIHOP_MASTER is not set",
+            "give all processes the address of rank 0, HOST:PORT",
+        ),
         Launcher::Custom => (
             "only the program itself can give its callback",
             "start the job with that (`Job::start_with`)",
@@ -113,12 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn precedence_is_pmix_pmi1_local_single() {
+    fn precedence_is_master_pmix_pmi1_local_single() {
         let pmix = ["PMIX_NAMESPACE", "PMIX_RANK", "PMIX_SERVER_URI41"];
         let all: Vec<&str> = pmix
             .into_iter()
             .chain(["PMI_FD", "TRIHOP_BOOT_FD"])
             .collect();
+        let by_hand = [&all[..], &["TRIHOP_MASTER="]].concat();
+        assert_eq!(chosen(&by_hand, None), Some(Launcher::Master));
+        let service = [&all[..], &["TRIHOP_MASTER_SERVICE_HOST="]].concat();
+        assert_eq!(chosen(&service, None), Some(Launcher::Pmix));
         assert_eq!(chosen(&all, None), Some(Launcher::Pmix));
         assert_eq!(chosen(&all[1..], None), Some(Launcher::Pmi1));
         assert_eq!(chosen(&["PMI_PORT", "PMI_ID"], None), Some(Launcher::Pmi1));
@@ -140,5 +172,6 @@ mod tests {
         assert_eq!(chosen(&[], Some(Launcher::Pmi1)), None);
         assert_eq!(chosen(&[], Some(Launcher::Local)), None);
         assert_eq!(chosen(&["PMI_FD"], Some(Launcher::Custom)), None);
+        assert_eq!(chosen(&["PMI_FD"], Some(Launcher::Master)), None);
     }
 }

@@ -116,13 +116,21 @@ pub(super) fn by_lowest_rank<T: std::hash::Hash + Eq>(
     Topology::from_runs(marks.map(node_of), me)
 }
 
-/// Host name and boot id: the boot id tells hosts with one name apart, the name containers of one
-/// kernel.
+/// What ranks that can meet inside a node have in common: host name and boot id, where the boot id
+/// tells hosts with one name apart and the name containers of one kernel, and the namespaces in
+/// which they find each other.
 fn this_host() -> Result<Vec<u8>> {
     let path = "/proc/sys/kernel/random/boot_id";
     let boot = fs::read_to_string(path).map_err(|e| Error::system(format!("reading {path}"), e))?;
     let name = rustix::system::uname();
-    Ok([name.nodename().to_bytes(), b"/", boot.trim().as_bytes()].concat())
+    let mut mark = [name.nodename().to_bytes(), b"/", boot.trim().as_bytes()].concat();
+    for namespace in ["net", "pid"] {
+        // A kernel without namespaces has none that differ.
+        let link = fs::read_link(format!("/proc/self/ns/{namespace}")).unwrap_or_default();
+        mark.push(b'/');
+        mark.extend(link.as_os_str().as_encoded_bytes());
+    }
+    Ok(mark)
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! Who are we: rank, size, nodes, and a small store of keys with a fence to exchange addresses
 //! through.
 //!
-//! Several sources, one trait. [`detect`] picks by the environment that a launcher left: PMIx,
-//! PMI-1 (MPICH's and Slurm's), the local launcher `trihop run`, else a job of one rank; [`Custom`]
-//! is for programs that bring their own. Used at start and end only; nothing here runs while
+//! Several sources, one trait. [`detect`] picks by the environment that a launcher left: the
+//! address of rank 0, PMIx, PMI-1 (MPICH's and Slurm's), the local launcher `trihop run`, else a
+//! job of one rank; [`Custom`] is for programs that bring their own. Used at start and end only; nothing here runs while
 //! messages move.
 
+mod agent;
 mod custom;
 mod detect;
 mod hosts;
 pub mod local;
+pub mod master;
 mod pmi1;
 mod pmix;
 mod shared;
@@ -24,9 +26,14 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
+pub use agent::{
+    Attached, Attachment, ENV_AGENT, ENV_PLACE, MOST_RANKS as MOST_AGENT_RANKS, Reception, Welcome,
+    default_name as default_agent_name,
+};
 pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};
 pub use local::Local;
+pub use master::Master;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use shared::Shared;
@@ -47,6 +54,10 @@ pub enum Launcher {
     Pmi1,
     /// A PMIx server (Open MPI's `mpirun`, `prterun`, `srun --mpi=pmix`).
     Pmix,
+    /// Anything that starts processes: they meet at the address of rank 0, `TRIHOP_MASTER`.
+    Master,
+    /// The agent of the node, which knows the job: see [`Attached`].
+    Agent,
     /// The program itself, by its own allgather: see [`Custom`]. Cannot be asked for by name.
     Custom,
 }
@@ -59,6 +70,8 @@ impl Launcher {
             Self::Local => "local",
             Self::Pmi1 => "pmi1",
             Self::Pmix => "pmix",
+            Self::Master => "master",
+            Self::Agent => "agent",
             Self::Custom => "custom",
         }
     }
@@ -74,15 +87,24 @@ impl FromStr for Launcher {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::Single, Self::Local, Self::Pmi1, Self::Pmix]
-            .into_iter()
-            .find(|l| l.name() == text)
-            .ok_or_else(|| {
-                Error::config(
-                    "TRIHOP_LAUNCHER",
-                    format!("{text:?} is no launcher; possible are pmix, pmi1, local, single"),
-                )
-            })
+        [
+            Self::Single,
+            Self::Local,
+            Self::Pmi1,
+            Self::Pmix,
+            Self::Master,
+            Self::Agent,
+        ]
+        .into_iter()
+        .find(|l| l.name() == text)
+        .ok_or_else(|| {
+            Error::config(
+                "TRIHOP_LAUNCHER",
+                format!(
+                    "{text:?} is no launcher; possible are master, pmix, pmi1, local, single, agent"
+                ),
+            )
+        })
     }
 }
 
@@ -146,6 +168,11 @@ pub trait Bootstrap: Send {
         None
     }
 
+    /// What an agent has told this rank, once: of [`Attached`] alone.
+    fn attachment(&mut self) -> Option<Attachment> {
+        None
+    }
+
     /// Whether [`Bootstrap::fence`] may be called only on the thread that started this: then
     /// nothing makes progress meanwhile, and it may only be called while no other rank needs this
     /// one's.
@@ -162,7 +189,31 @@ pub trait Bootstrap: Send {
 /// a launcher that offers no store, or when the launcher found does not answer or contradicts
 /// itself.
 pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Bootstrap>> {
-    let launcher = detect(forced)?;
+    start_by(detect(forced)?, forced, deadline)
+}
+
+/// As [`start`], for an agent: no other one is its launcher.
+///
+/// # Errors
+/// As [`start`], and where an agent is asked for.
+pub fn start_beside_agents(
+    forced: Option<Launcher>,
+    deadline: Duration,
+) -> Result<Box<dyn Bootstrap>> {
+    match detect::detect_among(forced, false)? {
+        Launcher::Agent => Err(Error::config(
+            "TRIHOP_LAUNCHER",
+            "an agent cannot have another one as its launcher; unset TRIHOP_LAUNCHER",
+        )),
+        launcher => start_by(launcher, forced, deadline),
+    }
+}
+
+fn start_by(
+    launcher: Launcher,
+    forced: Option<Launcher>,
+    deadline: Duration,
+) -> Result<Box<dyn Bootstrap>> {
     tracing::debug!(%launcher, "bootstrap");
     if forced.is_none() && launcher == Launcher::Single {
         tasks::warn_of_a_doubtful_job();
@@ -172,6 +223,8 @@ pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Boo
         Launcher::Local => Box::new(Local::connect(deadline)?),
         Launcher::Pmi1 => Box::new(Pmi1::connect(deadline)?),
         Launcher::Pmix => Box::new(Pmix::connect(deadline)?),
+        Launcher::Master => Box::new(Master::connect(deadline)?),
+        Launcher::Agent => Box::new(Attached::connect(deadline)?),
         Launcher::Custom => return Err(detect::no_trace(launcher)),
     };
     let topology = bootstrap.topology();

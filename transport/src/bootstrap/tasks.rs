@@ -25,13 +25,14 @@ struct Tasks {
 
 const TASKS: [Tasks; 8] = [
     Tasks {
-        launcher: "`trihop run`",
+        launcher: "`trihop run` or a script",
         task: "TRIHOP_RANK",
         counts: &["TRIHOP_SIZE"],
         doubtful_count: None,
         alone_by_default: false,
-        missing: "TRIHOP_BOOT_FD is not set",
-        remedy: "keep the variables and descriptors of `trihop run` for its ranks",
+        missing: "neither TRIHOP_BOOT_FD nor TRIHOP_MASTER is set",
+        remedy: "keep the variables and descriptors of `trihop run` for its ranks, or set \
+                 TRIHOP_MASTER to HOST:PORT of rank 0",
     },
     Tasks {
         launcher: "Slurm",

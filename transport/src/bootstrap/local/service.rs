@@ -3,18 +3,30 @@
 
 use std::collections::HashMap;
 
-use trihop::transport::bootstrap::local::wire::{Reply, Request, VERSION};
+use super::wire::{Reply, Request, VERSION};
 
 /// Most bytes of values in the store.
 const STORE_BYTES_MAX: usize = 256 << 20;
 
 /// What a request leads to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub enum Effect {
     /// Send this to a rank.
-    Reply { rank: u32, reply: Reply },
+    Reply {
+        /// Whom it is for.
+        rank: u32,
+        /// What it is.
+        reply: Reply,
+    },
     /// End the job.
-    Abort { rank: u32, status: i32, why: String },
+    Abort {
+        /// Who asks for it.
+        rank: u32,
+        /// With which exit status.
+        status: i32,
+        /// For which reason.
+        why: String,
+    },
 }
 
 /// Where a rank is, as far as fences are concerned.
@@ -28,23 +40,34 @@ enum Presence {
 
 /// Store and fence of one job.
 #[derive(Debug)]
-pub(super) struct Service {
+pub struct Service {
     ranks: Vec<Presence>,
     store: HashMap<(u32, String), Vec<u8>>,
     stored_bytes: usize,
+    /// Why no fence completes any more.
+    failed: Option<String>,
 }
 
 impl Service {
-    pub(super) fn new(ranks: usize) -> Self {
+    /// The store of a job of so many ranks, of which none has greeted yet.
+    pub fn new(ranks: usize) -> Self {
         Self {
             ranks: vec![Presence::Unseen; ranks],
             store: HashMap::new(),
             stored_bytes: 0,
+            failed: None,
         }
     }
 
+    /// The job has failed for this reason: who waits at a fence need not wait longer, and no fence
+    /// completes any more. The first reason counts.
+    pub fn fail(&mut self, why: String, effects: &mut Vec<Effect>) {
+        self.failed.get_or_insert(why);
+        self.fail_waiting(effects);
+    }
+
     /// Takes a request of a rank.
-    pub(super) fn take(&mut self, rank: u32, request: Request, effects: &mut Vec<Effect>) {
+    pub fn take(&mut self, rank: u32, request: Request, effects: &mut Vec<Effect>) {
         let reply = match request {
             Request::Hello {
                 version,
@@ -64,7 +87,7 @@ impl Service {
     }
 
     /// A rank's process has ended: a rank that waits for it at a fence need not wait longer.
-    pub(super) fn end(&mut self, rank: u32, effects: &mut Vec<Effect>) {
+    pub fn end(&mut self, rank: u32, effects: &mut Vec<Effect>) {
         self.ranks[rank as usize] = Presence::Ended;
         self.fail_waiting(effects);
     }
@@ -72,7 +95,7 @@ impl Service {
     fn greet(&mut self, rank: u32, version: u32, said: u32) -> Reply {
         if version != VERSION {
             return Reply::Failed(format!(
-                "rank {rank} speaks version {version} of the launcher protocol, this trihop run speaks {VERSION}; \
+                "rank {rank} speaks version {version} of the launcher protocol, its launcher speaks {VERSION}; \
                  start one version everywhere"
             ));
         }
@@ -103,7 +126,8 @@ impl Service {
 
     fn arrive(&mut self, rank: u32, effects: &mut Vec<Effect>) {
         self.ranks[rank as usize] = Presence::Arrived;
-        if self.ranks.iter().all(|p| *p == Presence::Arrived) {
+        let all = self.ranks.iter().all(|p| *p == Presence::Arrived);
+        if all && self.failed.is_none() {
             for rank in 0..self.ranks.len() as u32 {
                 self.ranks[rank as usize] = Presence::Connected;
                 effects.push(Effect::Reply {
@@ -116,19 +140,20 @@ impl Service {
         }
     }
 
-    /// Once a rank has ended, no fence completes.
+    /// Once a rank has ended, or the job has failed, no fence completes.
     fn fail_waiting(&mut self, effects: &mut Vec<Effect>) {
         let ended = ranges(self.ranks_that(|p| p == Presence::Ended));
-        if ended.is_empty() {
-            return;
-        }
+        let why = match &self.failed {
+            Some(why) => why.clone(),
+            None if ended.is_empty() => return,
+            None => format!("a fence cannot complete: ended without arriving: ranks {ended}"),
+        };
         let waiting: Vec<u32> = self.ranks_that(|p| p == Presence::Arrived).collect();
         for rank in waiting {
             self.ranks[rank as usize] = Presence::Connected;
-            let why = format!("a fence cannot complete: ended without arriving: ranks {ended}");
             effects.push(Effect::Reply {
                 rank,
-                reply: Reply::Failed(why),
+                reply: Reply::Failed(why.clone()),
             });
         }
     }
@@ -153,7 +178,7 @@ impl Service {
 }
 
 /// Ascending ranks as text: `0, 3-5`.
-pub(super) fn ranges(ranks: impl Iterator<Item = u32>) -> String {
+pub fn ranges(ranks: impl Iterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
         match runs.last_mut() {
@@ -231,6 +256,20 @@ mod tests {
                 reply: Reply::Failed(_)
             }]
         ));
+    }
+
+    #[test]
+    fn a_job_that_has_failed_completes_no_fence() {
+        let mut service = Service::new(2);
+        (0..2).for_each(|r| hello(&mut service, r));
+        take(&mut service, 0, Request::Fence);
+        let mut effects = Vec::new();
+        service.fail("the first reason".into(), &mut effects);
+        service.fail("another one".into(), &mut effects);
+        let failed = |rank| reply(rank, Reply::Failed("the first reason".into()));
+        assert_eq!(effects, [failed(0)]);
+        assert_eq!(take(&mut service, 1, Request::Fence), [failed(1)]);
+        assert_eq!(take(&mut service, 0, Request::Fence), [failed(0)]);
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! What the manual pages show of each command.
+
+/// Words behind `trihop`, and what they do; by command.
+pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 6] = [
+    (
+        "info",
+        &[
+            (
+                "info",
+                "shows the providers of libfabric and the one that would be chosen",
+            ),
+            ("info --json", "the same for a script"),
+        ],
+    ),
+    (
+        "run",
+        &[
+            (
+                "run -n 4 --nodes 2 -- ./program",
+                "runs a program as four ranks on two simulated nodes",
+            ),
+            (
+                "run --node-sizes 3,1 --timeout 60 -- ./program",
+                "three ranks on one node and one on another, for a minute at most",
+            ),
+            (
+                "run -n 4 --nodes 2 --netns -- ./program",
+                "gives each node a network of its own (as root)",
+            ),
+        ],
+    ),
+    (
+        "exchange",
+        &[
+            (
+                "run -n 4 --nodes 2 -- trihop exchange",
+                "four ranks send each other messages and check them",
+            ),
+            (
+                "run -n 4 -- trihop exchange --count 100000 --json",
+                "more of them, with the counters as JSON",
+            ),
+        ],
+    ),
+    (
+        "bench",
+        &[
+            (
+                "bench histo --ranks 4 --nodes 2",
+                "random updates of a table by four ranks on two nodes",
+            ),
+            ("bench p2p", "latency and rate between two nodes"),
+        ],
+    ),
+    (
+        "topo",
+        &[
+            (
+                "topo --ranks 10240 --nodes 320",
+                "who represents which nodes in a job of that shape",
+            ),
+            (
+                "topo --ranks 64 --nodes 4 --route mesh:8x8",
+                "what another route asks of each rank",
+            ),
+        ],
+    ),
+    (
+        "partition",
+        &[
+            (
+                "partition --by country --out parts cities.csv",
+                "splits a table by a column",
+            ),
+            (
+                "run -n 8 -- trihop partition --by country --out parts cities.csv",
+                "the same with eight ranks",
+            ),
+        ],
+    ),
+];
+
+/// The examples of a command as a section below its options.
+pub(super) fn section(command: &str) -> String {
+    let shown = EXAMPLES.iter().find(|(name, _)| *name == command);
+    let lines = shown.into_iter().flat_map(|(_, examples)| *examples);
+    let lines: String = lines
+        .map(|(words, what)| format!("  trihop {words}  {what}\n"))
+        .collect();
+    format!("EXAMPLES\n{lines}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn each_command_has_examples_that_it_understands() {
+        let command = crate::Cli::command();
+        let shown: Vec<&str> = command
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+            .map(clap::Command::get_name)
+            .collect();
+        let mut examples = EXAMPLES.map(|(name, _)| name);
+        examples.sort_unstable();
+        let mut names = shown.clone();
+        names.sort_unstable();
+        assert_eq!(names, examples);
+        for (name, examples) in EXAMPLES {
+            for (words, _) in examples {
+                let whole = format!("trihop {words}");
+                assert!(whole.contains(&format!("trihop {name}")), "{whole}");
+                for part in whole
+                    .split(" -- ")
+                    .filter(|part| part.starts_with("trihop "))
+                {
+                    let is_run = part.starts_with("trihop run");
+                    let words = part.split(' ').chain(is_run.then_some("./program"));
+                    crate::Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{whole}: {e}"));
+                }
+            }
+        }
+    }
+}

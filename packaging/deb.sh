@@ -1,0 +1,68 @@
+#!/bin/sh
+# deb.sh FOLDER: builds a Debian package of this tree in FOLDER, by `make install` below a root of its own. Needs no root and
+# no debhelper: dpkg-deb, and dpkg-shlibdeps for what the binaries need.
+set -eu
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+soname=$(sed -n 's/^soname := //p' Makefile)
+architecture=$(dpkg --print-architecture)
+triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || date +%s)}"
+export SOURCE_DATE_EPOCH
+
+root=$folder/root
+rm -rf "$root"
+unset BINDIR INCLUDEDIR DATADIR MANDIR DOCDIR
+make PREFIX=/usr LIBDIR="/usr/lib/$triplet" DESTDIR="$root" install
+
+doc=$root/usr/share/doc/trihop
+# Debian has one text of what may be done, and changes packed.
+{
+    echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
+    echo
+    echo "Files: *"
+    echo "Copyright: the trihop developers"
+    echo "License: BSD-3-Clause or Expat"
+    for licence in BSD-3-Clause:LICENSE-BSD-3-Clause Expat:LICENSE-MIT; do
+        echo
+        echo "License: ${licence%%:*}"
+        sed -e 's/^$/./' -e 's/^/ /' "${licence#*:}"
+    done
+} >"$doc/copyright"
+rm "$doc/LICENSE-BSD-3-Clause" "$doc/LICENSE-MIT"
+mv "$doc/CHANGELOG.md" "$doc/changelog"
+# Folders that Debian's own tools search.
+mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
+find "$root/usr/share/man" -type f -exec gzip -9n {} +
+# A page that leads to another one keeps its name.
+gzip -9n "$doc/changelog"
+
+mkdir -p "$folder/debian" "$root/DEBIAN"
+printf 'Source: trihop\n' >"$folder/debian/control"
+depends=$(cd "$folder" && dpkg-shlibdeps -O -l"$root/usr/lib/$triplet" "$root/usr/bin/trihop" \
+    "$root/usr/lib/$triplet/$soname" | sed -n 's/^shlibs:Depends=//p')
+cat >"$root/DEBIAN/control" <<CONTROL
+Package: trihop
+Version: $version
+Architecture: $architecture
+Maintainer: The trihop developers <trihop@localhost>
+Installed-Size: $(du -ks "$root" | cut -f1)
+Depends: $depends
+Recommends: libfabric1 (>= 1.17)
+Section: libs
+Priority: optional
+Description: many-to-many messaging for HPC jobs
+ Any rank of a job sends small messages to any rank, over shared-memory rings
+ inside a node and libfabric between nodes. This package has the library for C
+ and C++, shared and static, its headers and documents, and the command.
+CONTROL
+echo "libtrihop ${soname##*.} trihop (>= $version)" >"$root/DEBIAN/shlibs"
+echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
+(cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+package=$folder/trihop_${version}_$architecture.deb
+dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
+rm -rf "$root" "$folder/debian"
+echo "$package"

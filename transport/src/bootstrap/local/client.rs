@@ -1,0 +1,293 @@
+//! A rank's side of the store: requests out, replies in, with a bound on every wait.
+
+use std::time::{Duration, Instant};
+
+use super::wire::{self, Frames, Reply, Request};
+use crate::bootstrap::hosts::Store;
+use crate::bootstrap::socket::{Broken, LauncherSocket};
+use crate::bootstrap::{check_key, check_value};
+use crate::error::{Error, Result};
+use crate::topology::Rank;
+
+/// How long the launcher has to say who is missing, once a fence is late.
+const MISSING_WAIT: Duration = Duration::from_secs(2);
+
+/// One rank's connection to whoever keeps the store.
+#[derive(Debug)]
+pub(in crate::bootstrap) struct Client {
+    socket: LauncherSocket,
+    frames: Frames,
+    /// Name of the launcher, for errors.
+    launcher: &'static str,
+}
+
+impl Client {
+    /// Introduces `rank`.
+    ///
+    /// # Errors
+    /// When the launcher does not answer, or refuses.
+    pub fn greet(socket: LauncherSocket, launcher: &'static str, rank: Rank) -> Result<Self> {
+        let mut client = Self {
+            socket,
+            frames: Frames::default(),
+            launcher,
+        };
+        client.ask_done(
+            &Request::Hello {
+                version: wire::VERSION,
+                rank: rank.0,
+            },
+            "greeting",
+        )?;
+        Ok(client)
+    }
+
+    /// Ends the job with `status`, for the reason that the launcher prints.
+    pub fn abort(&mut self, status: i32, why: &str) {
+        if let Err(error) = self.ask_done(
+            &Request::Abort {
+                status,
+                why: why.to_owned(),
+            },
+            "aborting",
+        ) {
+            tracing::error!(status, why, %error, "abort did not reach the launcher");
+        }
+    }
+
+    /// Takes leave.
+    ///
+    /// # Errors
+    /// When the launcher does not answer.
+    pub fn finalize(&mut self) -> Result<()> {
+        self.ask_done(&Request::Finalize, "taking leave")
+    }
+
+    fn ask_done(&mut self, request: &Request, doing: &str) -> Result<()> {
+        match self.ask(request, doing)? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(&other, doing)),
+        }
+    }
+
+    fn ask(&mut self, request: &Request, doing: &str) -> Result<Reply> {
+        let deadline = self.socket.deadline();
+        let reply = self
+            .send(request, deadline)
+            .and_then(|()| self.reply(deadline));
+        match reply {
+            Ok(Reply::Failed(why)) => Err(self.failed(format!("{why} (while {doing})"))),
+            Ok(reply) => Ok(reply),
+            Err(problem) => Err(self.broken(problem, doing)),
+        }
+    }
+
+    fn send(&self, request: &Request, deadline: Instant) -> Result<(), Problem> {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        Ok(self.socket.send_all(&bytes, deadline)?)
+    }
+
+    fn reply(&mut self, deadline: Instant) -> Result<Reply, Problem> {
+        loop {
+            if let Some(frame) = self.frames.next_frame()? {
+                return Ok(Reply::parse(frame)?);
+            }
+            self.socket.receive(self.frames.tail(), deadline)?;
+        }
+    }
+
+    /// The fence is late: the launcher knows for whom it waits.
+    fn late(&mut self) -> Result<()> {
+        let deadline = Instant::now() + MISSING_WAIT;
+        let waited = self.socket.wait();
+        let missing = match self
+            .send(&Request::Missing, deadline)
+            .and_then(|()| self.reply(deadline))
+        {
+            Ok(Reply::Missing(ranks)) => ranks,
+            // The fence was completed just now; the answer to the question follows it.
+            Ok(Reply::Done) => {
+                return self
+                    .reply(deadline)
+                    .map(|_| ())
+                    .map_err(|p| self.broken(p, "completing a fence"));
+            }
+            Ok(Reply::Failed(why)) => return Err(self.failed(why)),
+            Ok(_) | Err(_) => "the launcher does not say which".into(),
+        };
+        Err(self.failed(format!(
+            "ranks missing at a fence after {waited:?}: {missing}"
+        )))
+    }
+
+    fn broken(&self, problem: Problem, doing: &str) -> Error {
+        match problem {
+            Problem::Broken(broken) => broken.into_error(self.launcher, doing),
+            Problem::Bad(bad) => self.failed(format!(
+                "the launcher's answer is not valid while {doing}: {bad}"
+            )),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply, doing: &str) -> Error {
+        let kind = match reply {
+            Reply::Done => "done",
+            Reply::Value(_) => "a value",
+            Reply::Missing(_) => "missing ranks",
+            Reply::Failed(why) => return self.failed(why.clone()),
+        };
+        self.failed(format!("the launcher answered {kind:?} while {doing}"))
+    }
+
+    fn failed(&self, why: String) -> Error {
+        Error::Bootstrap {
+            launcher: self.launcher,
+            why,
+        }
+    }
+}
+
+impl Store for Client {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        check_key(key)?;
+        check_value(value, wire::VALUE_BYTES_MAX)?;
+        self.ask_done(
+            &Request::Put {
+                key: key.to_owned(),
+                value: value.to_vec(),
+            },
+            "putting a value",
+        )
+    }
+
+    fn fence(&mut self) -> Result<()> {
+        let deadline = self.socket.deadline();
+        match self
+            .send(&Request::Fence, deadline)
+            .and_then(|()| self.reply(deadline))
+        {
+            Ok(Reply::Done) => Ok(()),
+            Ok(Reply::Failed(why)) => Err(self.failed(why)),
+            Ok(other) => Err(self.unexpected(&other, "waiting at a fence")),
+            Err(Problem::Broken(Broken::Late)) => self.late(),
+            Err(problem) => Err(self.broken(problem, "waiting at a fence")),
+        }
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
+        check_key(key)?;
+        match self.ask(
+            &Request::Get {
+                rank: from.0,
+                key: key.to_owned(),
+            },
+            "getting a value",
+        )? {
+            Reply::Value(value) => Ok(value),
+            other => Err(self.unexpected(&other, "getting a value")),
+        }
+    }
+}
+
+/// What can go wrong between request and reply.
+enum Problem {
+    Broken(Broken),
+    Bad(wire::BadFrame),
+}
+
+impl From<Broken> for Problem {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
+    }
+}
+
+impl From<wire::BadFrame> for Problem {
+    fn from(bad: wire::BadFrame) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn rank_of_two(answers: &[u8]) -> (Result<Client>, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(answers).unwrap();
+        let socket = LauncherSocket::of(ours.into(), Duration::from_millis(50));
+        (Client::greet(socket, "local", Rank(1)), theirs)
+    }
+
+    fn encoded(replies: &[Reply]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        replies.iter().for_each(|r| r.encode(&mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn a_silent_launcher_is_an_error_at_the_deadline() {
+        let (local, _launcher) = rank_of_two(&[]);
+        let text = local.unwrap_err().to_string();
+        assert!(text.contains("did not answer"), "{text}");
+    }
+
+    #[test]
+    fn a_late_fence_names_the_missing_ranks() {
+        let (local, mut launcher) = rank_of_two(&encoded(&[Reply::Done]));
+        let mut local = local.unwrap();
+        launcher
+            .set_read_timeout(Some(crate::watchdog::PERIOD))
+            .unwrap();
+        let answer = std::thread::spawn(move || {
+            let (mut frames, mut chunk) = (Frames::default(), [0_u8; 64]);
+            loop {
+                let count = launcher.read(&mut chunk).unwrap();
+                frames.tail().extend_from_slice(&chunk[..count]);
+                while let Some(frame) = frames.next_frame().unwrap() {
+                    if Request::parse(frame).unwrap() == Request::Missing {
+                        launcher
+                            .write_all(&encoded(&[Reply::Missing("0".into())]))
+                            .unwrap();
+                        return;
+                    }
+                }
+            }
+        });
+        let text = local.fence().unwrap_err().to_string();
+        assert!(
+            text.contains("missing at a fence") && text.ends_with(": 0"),
+            "{text}"
+        );
+        answer.join().unwrap();
+    }
+
+    #[test]
+    fn answers_that_are_not_valid_are_errors() {
+        for bytes in [
+            &[0_u8, 0, 0, 0][..],
+            &[255; 8],
+            &[1, 0, 0, 0, 99],
+            &[2, 0, 0, 0, 1, 1],
+        ] {
+            let (local, _launcher) = rank_of_two(bytes);
+            assert!(local.is_err(), "{bytes:?}");
+        }
+        let (local, _launcher) = rank_of_two(&encoded(&[
+            Reply::Done,
+            Reply::Value(None),
+            Reply::Failed("no".into()),
+        ]));
+        let mut local = local.unwrap();
+        assert!(local.fence().is_err());
+        assert!(
+            local
+                .put("key", b"value")
+                .unwrap_err()
+                .to_string()
+                .contains("no")
+        );
+    }
+}
