@@ -9,8 +9,8 @@ use std::path::Path;
 /// The header as it is installed.
 const HEADER: &str = include_str!(env!("HEADER_OF_TRIHOP"));
 
-/// Name of a page, what its functions are for, and how their names begin. The first that fits counts;
-/// functions of no other page are those of a job.
+/// Name of a page, what its functions are for, and how their names begin. The first that fits
+/// counts; functions of no other page are those of a job.
 const PAGES: [(&str, &str, &[&str]); 10] = [
     (
         "trihop_diagnostics",
