@@ -166,13 +166,13 @@ fn text(page: usize, functions: &[Function<'_>]) -> String {
         text.push_str(".fi\n");
         let mut in_code = false;
         for line in &function.comment {
-            let _ = match line {
+            let _ = match *line {
                 line if line.starts_with("```") => {
                     in_code = !in_code;
                     writeln!(text, "{}", if in_code { ".nf" } else { ".fi" })
                 }
                 line if in_code => writeln!(text, "{}", verbatim(line)),
-                line if line.is_empty() => writeln!(text, ".PP"),
+                "" => writeln!(text, ".PP"),
                 // What each comment ends with.
                 line if line.starts_with("Threads: ") => {
                     writeln!(text, ".PP\n{}", emphasised(line))
